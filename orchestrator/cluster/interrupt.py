@@ -25,25 +25,40 @@ def _endings() -> list[signal.Signals]:
 
 
 @contextmanager
-def interrupt_later() -> Iterator[None]:
+def interrupt_later(seconds: int | None = None) -> Iterator[None]:
     """Hold Ctrl-C, SIGTERM and SIGHUP until the block is done, for what must not be left half done.
 
+    Nor are they lost so: what is raised in a callback, as of a fork, Python shows and forgets.
+
+    Args:
+        seconds: After which, or when a second signal comes, the block is cut short; None for never.
+
     Raises:
-        KeyboardInterrupt: At the end, if one came.
+        KeyboardInterrupt: If one came.
     """
     heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        if seconds is not None:
+            for each in asking:
+                signal.signal(each, signal.default_int_handler)
+            signal.alarm(seconds)
+
     asking = [s for s in (signal.SIGINT, *_endings()) if signal.getsignal(s) != signal.SIG_IGN]
-    with _handled(dict.fromkeys(asking, lambda number, _: heard.append(number))):
-        yield
+    handlers: dict[signal.Signals, Handler] = dict.fromkeys(asking, hear)
+    with _handled({**handlers, signal.SIGALRM: signal.default_int_handler}):
+        try:
+            yield
+        except Exception as error:  # What a signal has cut short may say so in any way.
+            if heard:
+                raise KeyboardInterrupt from error
+            raise
+        finally:
+            if heard and seconds is not None:
+                signal.alarm(0)
     if heard:
         raise KeyboardInterrupt
-
-
-@contextmanager
-def restore_signals(*numbers: signal.Signals) -> Iterator[None]:
-    """Undo, at the end of the block, what it has changed about the handling of signals."""
-    with _handled({number: signal.getsignal(number) for number in numbers}):
-        yield
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.interrupt import interrupt_later, restore_signals
+from orchestrator.cluster.interrupt import GRACE_SECONDS, interrupt_later
 from trainables.common.errors import InputError
 from trainables.common.paths import bucket_address, storage_folder
 
@@ -67,14 +66,14 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
     said: list[str] = []
     try:
         with (
-            restore_signals(signal.SIGTERM),
-            _groups_apart(),
+            interrupt_later(GRACE_SECONDS),
+            _apart(),
             held_back(said) if address else contextlib.nullcontext(),
         ):
             _init(ray, address, variables)
-    except SystemExit as error:
-        # So does Ray end when SIGTERM comes meanwhile.
-        raise KeyboardInterrupt from error
+    except KeyboardInterrupt:
+        ray.shutdown()
+        raise
     except Exception as error:  # of a slow start Ray raises just that
         raise InputError(_not_joined(address, error, "".join(said))) from error
     try:
@@ -167,20 +166,21 @@ def _asks_for_token() -> bool:
 
 
 @contextlib.contextmanager
-def _groups_apart() -> Iterator[None]:
-    """Have Ray start its processes in process groups of their own.
+def _apart() -> Iterator[None]:
+    """Have Ray start its processes in process groups of their own, and leave SIGTERM to us.
 
     A signal to this program's group, as from a terminal or a scheduler, would end Ray's control
     process first, for which Ray waits a minute and then ends this program. They end with it anyway.
     """
-    from ray._private import services
+    from ray._private import services, utils
 
-    real = services.ConsolePopen
-    services.ConsolePopen = partial(real, process_group=0)  # type: ignore[misc, assignment]
+    popen, handle = services.ConsolePopen, utils.set_sigterm_handler
+    services.ConsolePopen = partial(popen, process_group=0)  # type: ignore[misc, assignment]
+    utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
-        services.ConsolePopen = real  # type: ignore[misc]
+        services.ConsolePopen, utils.set_sigterm_handler = popen, handle  # type: ignore[misc]
 
 
 def _loopback_settings() -> dict[str, str]:

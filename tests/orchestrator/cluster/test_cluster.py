@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ray._private import services
+from ray._private import services, utils
 from ray.exceptions import AuthenticationError
 
+from orchestrator.cluster.interrupt import interrupt_on_sigterm
 from orchestrator.cluster.local import join_cluster, short_reason, token_fault
 from trainables.common.errors import InputError
 
@@ -113,6 +114,7 @@ def test_ray_listens_on_the_loopback_alone(
     (tmp_path / "ray" / "_private").mkdir(parents=True)
     (tmp_path / "ray" / "__init__.py").write_text(RAY)
     (tmp_path / "ray" / "_private" / "services.py").write_text("ConsolePopen = dict\n")
+    (tmp_path / "ray" / "_private" / "utils.py").write_text("set_sigterm_handler = dict\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "ray")
     if imported:
@@ -238,10 +240,23 @@ def test_a_signal_while_ray_is_imported_interrupts_when_it_is_whole(
     assert done.stdout.split() == ["whole", "interrupted"], done.stderr
 
 
-def test_a_signal_while_ray_starts_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.init", lambda **options: sys.exit(15))  # So Ray answers it.
-    with pytest.raises(KeyboardInterrupt), join_cluster(None):
-        pass
+def test_a_signal_while_ray_starts_interrupts_when_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray answers SIGTERM by an exception, which is lost where it comes while a process forks."""
+
+    def init(**options: Any) -> None:
+        utils.set_sigterm_handler(lambda number, frame: sys.exit(number))
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+        done.append("started")
+
+    done: list[str] = []
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: done.append("shutdown"))
+    real = utils.set_sigterm_handler
+    with pytest.raises(KeyboardInterrupt), interrupt_on_sigterm(), join_cluster(None):
+        pytest.fail("it went on")
+    assert done == ["started", "shutdown"]
+    assert utils.set_sigterm_handler is real
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.cluster import interrupt
 from orchestrator.cluster.interrupt import (
+    interrupt_later,
     interrupt_on_sigterm,
-    restore_signals,
     stop_promptly,
 )
 
@@ -115,12 +115,53 @@ def test_nothing_happens_without_a_signal() -> None:
     assert not interrupted(lambda: None)
 
 
-def test_sigterm_is_ctrl_c_though_another_has_meddled() -> None:
-    with interrupt_on_sigterm():
-        with restore_signals(signal.SIGTERM):
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGTERM)
+def test_sigterm_is_ctrl_c() -> None:
+    with interrupt_on_sigterm(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("error", [None, OSError("it was signalled as well")])
+def test_what_must_not_be_left_half_done_is_done_first(
+    number: signal.Signals, error: OSError | None
+) -> None:
+    def work() -> None:
+        signal.raise_signal(number)
+        done.append(signal.alarm(60))
+        if error is not None:
+            raise error
+
+    done: list[int] = []
+    assert held(work, 60)
+    assert done == [60]
+    assert signal.alarm(0) == 0
+
+
+@pytest.mark.parametrize("again", [signal.SIGINT, None])
+def test_what_takes_long_after_a_signal_is_cut_short(again: signal.Signals | None) -> None:
+    def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        if again is not None:
+            signal.raise_signal(again)
+        time.sleep(30)
+        pytest.fail("it went on")
+
+    assert held(work, 60 if again else 1)
+
+
+def held(action: Callable[[], None], seconds: int) -> bool:
+    """Run something that a signal waits for; tell whether it was said to be interrupted."""
+    try:
+        with interrupt_later(seconds):
+            action()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def test_without_a_signal_errors_are_as_they_are() -> None:
+    with pytest.raises(OSError, match="full"), interrupt_later():
+        raise OSError("full")
 
 
 def test_a_program_without_a_terminal_goes_on_when_it_is_closed() -> None:
