@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
 
-.PHONY: setup demo test mutants lint docs release clean
+.PHONY: setup demo test mutants lint docs release lowest clean
 
 setup: $(READY)
 
@@ -51,6 +51,17 @@ release: $(READY)
 	build/release/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd build/release && venv/bin/calsweep --version && venv/bin/calsweep demo
 	$(BIN)/python -m pytest tests/releases
+
+# The lowest versions that pyproject.toml allows, each with what it needs itself; TESTS: some only.
+TESTS = tests
+lowest:
+	rm -rf build/lowest
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet uv
+	build/lowest/bin/uv pip install --quiet --python build/lowest/bin/python \
+		--resolution lowest-direct --editable '.[dev]'
+	PATH="$(CURDIR)/build/lowest/bin:$$PATH" OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest \
+		-m 'not long and not chaos and not slow' $(TESTS)
 
 clean:
 	rm -rf $(VENV) build dist site mutants *.egg-info
