@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.interrupt import GRACE_SECONDS, interrupt_later
+from orchestrator.cluster.interrupt import interrupt_later
 from trainables.common.errors import InputError
 from trainables.common.paths import bucket_address, storage_folder
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 REASON_LENGTH = 200
 STDERR = 2
+START_SECONDS = 1  # In which Ray may still start after a signal: a sweep ends within ten.
 REFUSED = "InvalidAuthToken"  # So Ray's threads say; what it raises does not tell.
 SLOW_START = "timed out during startup"
 
@@ -66,7 +67,7 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
     said: list[str] = []
     try:
         with (
-            interrupt_later(GRACE_SECONDS),
+            interrupt_later(START_SECONDS),
             _apart(),
             held_back(said) if address else contextlib.nullcontext(),
         ):

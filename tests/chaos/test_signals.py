@@ -72,7 +72,7 @@ def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(
     seed: int, lab: Lab, calm: Sweep
 ) -> None:
     chance, wrong = random.Random(seed), []
-    sweep = lab.sweep(tracking=f"folder:{lab.folder}/{seed}")
+    sweep = lab.sweep(tracking=f"folder:{lab.folder}/tracked-{seed}")
     for number in range(TRIES):
         phase, way = chance.choice(list(PHASES)), chance.choice(list(WAYS))
         delay = chance.uniform(0, 2)
@@ -84,7 +84,7 @@ def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(
         wrong += [f"{way} {delay:.1f} s after {phase}: {fault}" for fault in faults]
         if command.process.returncode == 0:  # It finished before it heard: the next is another.
             wrong += differences(sweep, calm)
-            sweep = lab.sweep(tracking=f"folder:{lab.folder}/{seed}-{number}")
+            sweep = lab.sweep(tracking=f"folder:{lab.folder}/tracked-{seed}-{number}")
     done = sweep.resume().wait() if sweep.journal.exists() else sweep.start().wait()
     assert (done.code, "Traceback" in done.errors) == (0, False), done.errors
     assert [*wrong, *differences(sweep, calm)] == []
