@@ -38,6 +38,7 @@ from orchestrator.cli._ui import dashboard, ui
 from orchestrator.cli._watch import cancel, go_on, logs, pause, status
 from orchestrator.cli.nightly import nightly
 from trainables.common.errors import InputError
+from trainables.common.sharing import why
 
 WRONG_INPUT = 2
 NOTE = "DataNote"  # Its class takes PyTorch's second to import.
@@ -157,6 +158,9 @@ def main(arguments: list[str] | None = None) -> int:
         return WRONG_INPUT
     except typer.TyperException as error:
         complain(_message(error))
+        return WRONG_INPUT
+    except PermissionError as error:
+        complain(why(error))
         return WRONG_INPUT
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED

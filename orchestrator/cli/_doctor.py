@@ -15,6 +15,7 @@ from orchestrator.cli._console import echo, print_json
 from orchestrator.cli._options import DataRoot, Json
 from trainables.common.errors import AwayError, InputError
 from trainables.common.paths import DEFAULT_STORAGE, bucket_address, storage_folder
+from trainables.common.sharing import why
 
 DATASET = "dataset "
 STEP_SECONDS = 180  # A first start from a slow disk takes most of it.
@@ -193,7 +194,9 @@ def _storage(storage: str) -> Finding:
         probe.write_bytes(b"calsweep")
         probe.unlink()
     except OSError as error:
-        return Finding("storage", f"{folder} is not writable: {error}", "give another --storage")
+        return Finding(
+            "storage", f"{folder} is not writable: {why(error)}", "give another --storage"
+        )
     free = os.statvfs(nearest)
     gigabytes = free.f_bavail * free.f_frsize / 2**30
     return Finding("storage", f"{folder} is writable, {gigabytes:.0f} GB free")

@@ -6,6 +6,7 @@ import typer
 from rich.table import Table
 
 from orchestrator.cli._console import output
+from orchestrator.cli._options import Take
 from trainables.common.paths import DEFAULT_STORAGE
 
 
@@ -15,13 +16,14 @@ def gc(
         list[str] | None,
         typer.Option(help="A sweep to give up, with all that only it needs; may be repeated."),
     ] = None,
+    take: Take = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; only tell.")] = False,
 ) -> None:
     """Remove stored outcomes that no kept sweep needs, and say how much."""
     from orchestrator.storage.garbage import collect_garbage
     from orchestrator.storage.storage import Storage
 
-    found = collect_garbage(Storage(storage), drop or (), dry_run)
+    found = collect_garbage(Storage(storage), drop or (), dry_run, take)
     table = Table(box=None)
     for heading in ("kind", "removed", "MB", "kept", "MB"):
         table.add_column(heading, justify="left" if heading == "kind" else "right")

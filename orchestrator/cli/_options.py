@@ -48,6 +48,7 @@ SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=
 SweepName = Annotated[
     str, typer.Argument(help="The sweep's name.", autocompletion=lambda: _sweeps_here())
 ]
+Take = Annotated[bool, typer.Option("--take", help="Even if the sweep is another user's.")]
 TextFormat = Annotated[Literal["terminal", "markdown", "csv"], typer.Option(help="Output format.")]
 TrackingUri = Annotated[
     str | None,

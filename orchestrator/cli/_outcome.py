@@ -34,12 +34,15 @@ def run_and_show(
     fresh: bool = False,
     address: str | None = None,
     quiet: bool = False,
+    take: bool = False,
 ) -> int:
     """Run a sweep as ``run_sweep`` does, print the outcome and return the exit code."""
     from orchestrator.running.run import run_sweep
 
     console = None if quiet else Console(stderr=True)
-    outcome = run_sweep(spec, resume=resume, fresh=fresh, address=address, console=console)
+    outcome = run_sweep(
+        spec, resume=resume, fresh=fresh, address=address, console=console, take=take
+    )
     return show_outcome(outcome, address)
 
 

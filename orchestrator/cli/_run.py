@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli._options import Address, DryRun, Fresh, Quiet
+from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, Take
 from orchestrator.cli._plan import show_plan
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
@@ -24,6 +24,7 @@ def run(
     fresh: Fresh = False,
     address: Address = None,
     quiet: Quiet = False,
+    take: Take = False,
 ) -> int:
     """Run a sweep file, or resume a sweep that was interrupted."""
     from orchestrator.cli._outcome import run_and_show
@@ -33,23 +34,30 @@ def run(
     if (sweep is None) == (resume is None):
         raise InputError("give either a sweep file or --resume NAME")
     if address is not None and address.startswith("ray://") and not dry_run:
-        return _run_on_head(address, sweep, resume, storage, fresh, quiet)
+        return _run_on_head(address, sweep, resume, storage, fresh, quiet, take)
     spec = Storage(storage).load_spec(resume) if resume is not None else load_sweep(str(sweep))
     if dry_run:
         show_plan(spec)
         return 0
-    return run_and_show(spec, resume is not None, fresh, address, quiet)
+    return run_and_show(spec, resume is not None, fresh, address, quiet, take)
 
 
 def _run_on_head(
-    address: str, sweep: str | None, resume: str | None, storage: str, fresh: bool, quiet: bool
+    address: str,
+    sweep: str | None,
+    resume: str | None,
+    storage: str,
+    fresh: bool,
+    quiet: bool,
+    take: bool,
 ) -> int:
     """Run a sweep file, or resume a sweep whose storage only the cluster may see."""
     from orchestrator.cluster.jobs import read_portable
     from orchestrator.cluster.remote import FILE, run_on_head
     from orchestrator.sweep.spec import load_sweep
 
-    flags = [flag for flag, given in (("--fresh", fresh), ("--quiet", quiet)) if given]
+    given = {"--fresh": fresh, "--quiet": quiet, "--take": take}
+    flags = [flag for flag, wanted in given.items() if wanted]
     if sweep is None:
         target, files = ["--resume", str(resume), "--storage", storage], {}
     else:

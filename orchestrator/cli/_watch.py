@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli._console import echo, print_json, print_table
-from orchestrator.cli._options import Json, StorageFolder, SweepName
+from orchestrator.cli._options import Json, StorageFolder, SweepName, Take
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -138,7 +138,7 @@ def logs(
         echo(line)
 
 
-def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
+def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
     """Stop a sweep within seconds; `calsweep run --resume NAME` resumes it."""
     from orchestrator.cluster.slurm import cancel_job, queued_job
     from orchestrator.storage.storage import CANCEL
@@ -148,25 +148,26 @@ def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
         cancel_job(job)
         echo(f"{name} is out of SLURM's queue; calsweep run --resume {name} goes on")
         return
-    _running(name, storage).set_control(CANCEL)
+    _running(name, storage, take).set_control(CANCEL)
     echo(f"{name} stops within seconds; calsweep run --resume {name} goes on")
 
 
-def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
+def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
     """Start no other trial of a sweep; running ones finish."""
     from orchestrator.storage.storage import PAUSE
 
-    _running(name, storage).set_control(PAUSE)
+    _running(name, storage, take).set_control(PAUSE)
     echo(f"{name} starts no other trial; calsweep continue {name} goes on")
 
 
-def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE) -> None:
+def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
     """Go on with a sweep that was paused."""
     from orchestrator.storage.storage import PAUSE
 
     folder = _existing(name, storage)
     if folder.control() != PAUSE:
         raise InputError(f"sweep {name!r} is not paused; `calsweep run --resume {name}` runs it")
+    folder.require_own(take)
     folder.set_control("")
     hint = "" if folder.is_owned() else f" once it runs: calsweep run --resume {name}"
     echo(f"{name} goes on{hint}")
@@ -180,8 +181,9 @@ def _existing(name: str, storage: str) -> "SweepFolder":
     return place.sweep(name)
 
 
-def _running(name: str, storage: str) -> "SweepFolder":
+def _running(name: str, storage: str, take: bool) -> "SweepFolder":
     folder = _existing(name, storage)
     if not folder.is_owned():
         raise InputError(f"sweep {name!r} does not run now; `calsweep status {name}` says more")
+    folder.require_own(take)
     return folder

@@ -64,6 +64,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         raise InputError(f"sweep {spec.name!r} is SLURM's job {job} already")
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
+        folder.require_own()
         token = folder.path / TOKEN
         token.touch(0o600)
         token.chmod(0o600)

@@ -12,6 +12,7 @@ from filelock import FileLock
 from orchestrator.nightly.record import CellKey, NightRecord, Verdict
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import make_folders, write_whole
+from trainables.common.sharing import LOCK_MODE
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
 BISECTION = "bisection.json"
@@ -163,7 +164,7 @@ class Book:
         row = {**vars(entry), "cell": str(entry.cell)}
         try:
             make_folders(path.parent)
-            with FileLock(path.with_suffix(".moment")):
+            with FileLock(path.with_suffix(".moment"), mode=LOCK_MODE):
                 before = path.read_text(encoding="utf-8") if path.exists() else ""
                 write_whole(path, before + json.dumps(row) + "\n", durable=True)
         except OSError as error:

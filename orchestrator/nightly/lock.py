@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders
+from trainables.common.sharing import LOCK_MODE
 
 # Not filelock's lease: it takes a killed owner for alive until its parent has asked after it, and
 # finds one on another machine gone only by watching for as long as it may be silent.
@@ -49,7 +50,7 @@ def held_lock(path: Path, beat_seconds: float = BEAT_SECONDS) -> Iterator[str]:
     mine = {**_here(), "pid": os.getpid(), "began": _began(os.getpid())}
     try:
         make_folders(path.parent)
-        with FileLock(path.with_suffix(".moment")):
+        with FileLock(path.with_suffix(".moment"), mode=LOCK_MODE):
             gone = _taken_over(path)
             path.write_text(json.dumps(mine), encoding="utf-8")
     except OSError as error:

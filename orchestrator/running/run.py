@@ -74,6 +74,7 @@ def run_sweep(
     fresh: bool = False,
     address: str | None = None,
     console: Console | None = None,
+    take: bool = False,
 ) -> SweepOutcome:
     """Run a sweep to its end, or resume one that was interrupted.
 
@@ -86,6 +87,7 @@ def run_sweep(
         fresh: Start over under the next free name instead of going on.
         address: A Ray cluster to join; None for Ray on this machine alone.
         console: Where progress is shown; None for nowhere.
+        take: Go on with a sweep even if it is another user's.
 
     Raises:
         InputError: If the data, the storage, the name, the cluster's address or the login on the
@@ -107,7 +109,7 @@ def run_sweep(
     check_login(spec.tracking_uri)
     folder = SweepFolder.of(spec)
     control = Control(folder, partial(say, console))
-    with folder.owned(), interrupt_on_sigterm(), control.watched():
+    with folder.owned(take), interrupt_on_sigterm(), control.watched():
         data = prepare_data(spec, console)
         keep_plugins(spec)
         folder.write_spec(spec)

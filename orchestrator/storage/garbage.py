@@ -31,7 +31,7 @@ class Removal:
 
 
 def collect_garbage(
-    storage: Storage, drop: Iterable[str] = (), dry_run: bool = False
+    storage: Storage, drop: Iterable[str] = (), dry_run: bool = False, take: bool = False
 ) -> list[Removal]:
     """Remove artifacts that no kept sweep needs, and tell how many and how large.
 
@@ -43,7 +43,8 @@ def collect_garbage(
     While a kept sweep is open (it runs, was interrupted, its journal was cut short, or the machine
     failed trials of it), what no journal names is kept too: it may be what that sweep computed
     last. While one runs, so is what anybody stored or read within the hour. Of sweeps to ``drop``
-    the folders go, and what only they need. A ``dry_run`` changes nothing.
+    the folders go, and what only they need; another user's only if they may be taken. A
+    ``dry_run`` changes nothing.
 
     Raises:
         InputError: If there is no such storage or sweep, a sweep to drop, or any sweep in a bucket,
@@ -57,6 +58,8 @@ def collect_garbage(
     for sweep in running:
         if sweep in dropped or storage.address is not None:
             raise InputError(f"sweep {sweep.name!r} is running: `calsweep cancel` stops it")
+    for sweep in () if dry_run else dropped:
+        sweep.require_own(take)
     kept = [_Needs(_known(sweep)) for sweep in sweeps if sweep not in dropped]
     given_up = [_Needs(_left(sweep)) for sweep in dropped]
     shelf = Shelf(storage.artifacts)
@@ -90,6 +93,8 @@ def _known(sweep: SweepFolder) -> Ledger:
     try:
         ledger = read_ledger(path)
     except InputError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
         what, _, _ = str(error).partition("; ")
         raise InputError(f"sweep {name!r}: {what}: {remedies}") from error
     if not ledger.sweep_id:
@@ -118,12 +123,15 @@ class Dropper:
         self._others: dict[Path, tuple[float, set[Name]]] = {}
 
     def drop(self, names: Iterable[Name]) -> None:
-        """Drop the weights of outcomes, by stage and key.
+        """Drop the weights of outcomes, by stage and key; none if what others need is not known.
 
         Raises:
             StorageError: If the storage cannot be written.
         """
-        needed = self._needed()
+        try:
+            needed = self._needed()
+        except (InputError, PermissionError):
+            return
         for name in names:
             if name not in needed:
                 self._store.drop_weights(*name)
@@ -133,7 +141,8 @@ class Dropper:
             if other.name != self._sweep.name and other.journal.exists():
                 written = other.journal.stat().st_mtime
                 if self._others.get(other.path, (None,))[0] != written:
-                    self._others[other.path] = written, _Needs(_left(other)).artifacts
+                    ledger = read_ledger(other.journal)
+                    self._others[other.path] = written, _Needs(ledger).artifacts
         return set().union(*(names for _, names in self._others.values()))
 
 

@@ -30,6 +30,7 @@ from orchestrator.storage.events import (
 )
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders, sync
+from trainables.common.sharing import why
 
 SAID_AGAIN = (TrialStarted, TrialPlaced, Epoch, TrialScored)
 HOLE = b"\0"  # What a file holds where a write was lost and a later one was not.
@@ -50,7 +51,7 @@ class Journal(AbstractContextManager["Journal"]):
         self._lock = threading.Lock()
         try:
             make_folders(self.path.parent)
-            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             sync(self.path.parent)
         except OSError as error:
             raise _unwritable(self.path, error) from error
@@ -157,7 +158,7 @@ def _scan(
                 if 0 <= limit <= end - offset:
                     return
     except OSError as error:
-        raise InputError(f"journal {path} cannot be read: {error.strerror}") from error
+        raise InputError(f"journal {path} cannot be read: {why(error)}") from error
     except ValueError as error:
         if isinstance(error, InputError):
             raise
@@ -206,4 +207,4 @@ def _write_all(handle: int, data: bytes) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:
-    return InputError(f"journal {path} cannot be written: {error.strerror}")
+    return InputError(f"journal {path} cannot be written: {why(error)}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainables.common.errors import InputError
 from trainables.common.files import MANIFEST
+from trainables.common.sharing import why
 from trainables.store.artifacts import RECORD
 
 
@@ -39,6 +40,8 @@ class Shelf:
         """Return an artifact's record; empty where there is none that can be read."""
         try:
             return dict(json.loads(self._record(artifact)))
+        except PermissionError:
+            raise  # What it builds on would go.
         except (OSError, ValueError, TypeError):
             return {}
 
@@ -69,4 +72,5 @@ class Shelf:
             shutil.rmtree(path)
             path.with_suffix(".lock").unlink(missing_ok=True)
         except OSError as error:
-            raise InputError(f"{path} cannot be removed: {error}") from error
+            reason = why(error) if isinstance(error, PermissionError) else error
+            raise InputError(f"{path} cannot be removed: {reason}") from error

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import psutil
@@ -25,6 +26,7 @@ from trainables.common.paths import (
     bucket_address,
     storage_folder,
 )
+from trainables.common.sharing import LOCK_MODE, follow_folder, user_of, why
 
 if TYPE_CHECKING:
     from orchestrator.storage.bucket_sweep import BucketSweep
@@ -117,7 +119,7 @@ class SweepFolder:
             make_folders(self.path)
             write_whole(self.spec_file, text, durable=True)
         except OSError as error:
-            raise InputError(f"{self.spec_file} cannot be written: {error.strerror}") from error
+            raise InputError(f"{self.spec_file} cannot be written: {why(error)}") from error
         if self.bucket is not None:
             with _answering():
                 self.bucket.put(self.spec_file)
@@ -137,17 +139,19 @@ class SweepFolder:
         return BucketJournal(self.journal, self.bucket, self._lease)
 
     @contextmanager
-    def owned(self) -> Iterator[None]:
+    def owned(self, take: bool = False) -> Iterator[None]:
         """Hold the folder for this process alone; in a bucket, its local copy is up to date then.
 
         Raises:
-            InputError: If another process runs this sweep, or the storage cannot be written.
+            InputError: If another process runs this sweep, or the storage cannot be written; see
+                also ``require_own``.
         """
-        lock = FileLock(self._run_lock, timeout=LOCK_SECONDS)
+        lock = FileLock(self._run_lock, timeout=LOCK_SECONDS, mode=LOCK_MODE)
         with ExitStack() as stack:
             try:
                 make_folders(self.path)
                 stack.enter_context(lock)
+                self.require_own(take)
                 if self.bucket is not None:
                     self._lease = stack.enter_context(self.bucket.held(_describe_process()))
                 self._owner.write_text(_describe_process(), encoding="utf-8")
@@ -158,7 +162,7 @@ class SweepFolder:
             except AwayError as error:
                 raise InputError(str(error)) from error
             except OSError as error:
-                raise InputError(f"storage {self.path} cannot be written: {error}") from error
+                raise InputError(f"storage {self.path} cannot be written: {why(error)}") from error
             yield
 
     def is_owned(self) -> bool:
@@ -171,7 +175,7 @@ class SweepFolder:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise InputError(f"{self._run_lock} cannot be read: {error.strerror}") from error
+            raise InputError(f"{self._run_lock} cannot be read: {why(error)}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -179,6 +183,29 @@ class SweepFolder:
         finally:
             os.close(handle)
         return False
+
+    def require_own(self, take: bool = False) -> None:
+        """Refuse a sweep whose folder belongs to another user, unless it may be taken.
+
+        Buckets know no users.
+
+        Raises:
+            InputError: If it does, or its folder cannot be written.
+        """
+        if take or self.bucket is not None:
+            return
+        try:
+            # Whoever we are to this file system: some have users of their own.
+            with TemporaryFile(dir=self.path) as probe:
+                own = os.fstat(probe.fileno()).st_uid
+            whose = user_of(self.path)
+            if self.path.stat().st_uid != own:
+                raise InputError(
+                    f"sweep {self.name!r} in {self.path.parent} belongs to {whose}: give yours "
+                    f"another name, or, if {whose} agrees, add --take to run, cancel, pause or gc"
+                )
+        except OSError as error:
+            raise InputError(f"sweep {self.name!r} cannot be changed: {why(error)}") from error
 
     def owner(self) -> str:
         """Return who ran the sweep last: user, machine, process and since when."""
@@ -217,13 +244,15 @@ class SweepFolder:
             else:
                 self._control.unlink(missing_ok=True)
         except OSError as error:
-            raise InputError(f"{self._control} cannot be written: {error.strerror}") from error
+            raise InputError(f"{self._control} cannot be written: {why(error)}") from error
 
 
 class Storage:
     """The folder that holds artifacts, prepared data, sweeps and the default tracking database.
 
     A storage in a bucket is its local copy: sweeps are brought up to date when they are looked up.
+    One that users share decides who may read and write what this process makes, see
+    ``follow_folder``.
 
     Attributes:
         artifacts: Root of the artifact store.
@@ -242,6 +271,7 @@ class Storage:
         self.plugins = self.folder / PLUGINS
         self.tracked_files = self.folder / "mlflow-artifacts"
         self._named = str(folder)
+        follow_folder(self.folder)
 
     @classmethod
     def of(cls, spec: SweepSpec) -> Storage:
@@ -330,7 +360,7 @@ class Storage:
             make_folders(self.folder / MACHINES)
             write_whole(self.folder / MACHINES / host, reason)
         except OSError as error:
-            raise InputError(f"storage {self.folder} cannot be written: {error}") from error
+            raise InputError(f"storage {self.folder} cannot be written: {why(error)}") from error
 
     def take_machine_back(self, host: str) -> bool:
         """Forget that a machine, or GPUs of it, are left out; return whether any was.
@@ -348,7 +378,7 @@ class Storage:
                 else:
                     (self.folder / MACHINES / name).unlink(missing_ok=True)
         except OSError as error:
-            raise InputError(f"storage {self.folder} cannot be written: {error}") from error
+            raise InputError(f"storage {self.folder} cannot be written: {why(error)}") from error
         return bool(names)
 
     def nightly(self, name: str) -> Path:

@@ -9,6 +9,7 @@ from trainables.common.addresses import check_server, shown
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, storage_folder
 from trainables.common.registry import Registry
+from trainables.common.sharing import user_of, why
 
 SQLITE = "sqlite:///"
 FOLDER = "folder:"
@@ -72,13 +73,14 @@ def tracked_folder(uri: str) -> Path | None:
     return Path(uri.removeprefix(FOLDER)) if uri.startswith(FOLDER) else None
 
 
-def check_tracking_uri(uri: str, what: str = "tracking uri") -> None:
+def check_tracking_uri(uri: str, what: str = "tracking uri", written: bool = True) -> None:
     """Refuse a tracking address that a sweep cannot use, before anything starts.
 
     Args:
         uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``,
             ``folder:/PATH``, or one whose scheme is that of a plugin's tracker.
         what: Names the address in messages, which do not show what may be secret in it.
+        written: Whether a file or folder has to be writable.
 
     Raises:
         InputError: If it is none of these, or its folder cannot be written, or the driver for
@@ -87,9 +89,10 @@ def check_tracking_uri(uri: str, what: str = "tracking uri") -> None:
     scheme, separator, _ = uri.partition("://")
     kind = scheme.partition("+")[0]
     if separator and kind == "sqlite" and uri.isprintable():
-        _check_sqlite(uri, what)
+        _check_sqlite(uri, what, written)
     elif uri.startswith(f"{FOLDER}/") and not separator and uri.isprintable():
-        _check_writable(Path(uri.removeprefix(FOLDER)), f"{what} {shown(uri)}")
+        if written:
+            _check_writable(Path(uri.removeprefix(FOLDER)), f"{what} {shown(uri)}")
     elif (plugged := plugged_tracker(uri)) is not None:
         plugged.check(uri)
     elif separator and kind in PORTS:
@@ -119,16 +122,18 @@ def _check_driver(uri: str, what: str) -> None:
         raise InputError(f"{what} {shown(uri)} needs `pip install {package}`")
 
 
-def _check_sqlite(uri: str, what: str) -> None:
+def _check_sqlite(uri: str, what: str, written: bool) -> None:
     file, where = sqlite_file(uri), f"{what} {shown(uri)}"
     try:
         if file is None or file.name in ("", ":memory:") or "?" in uri or file.is_dir():
             raise InputError(f"{where} names no file; allowed: {ALLOWED}")
+        if not written:
+            return
         _check_writable(file.parent, where)
         if file.exists() and not os.access(file, os.W_OK):
-            raise InputError(f"{where} cannot be written")
+            raise InputError(f"{where} cannot be written: it belongs to {user_of(file)}")
     except OSError as error:
-        raise InputError(f"{where} names no file: {error.strerror}") from error
+        raise InputError(f"{where} names no file: {why(error)}") from error
 
 
 def _check_writable(folder: Path, where: str) -> None:

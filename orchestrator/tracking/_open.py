@@ -25,7 +25,7 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     Raises:
         InputError: If the address cannot be used, or the store behind it cannot be opened.
     """
-    check_tracking_uri(uri)
+    check_tracking_uri(uri, written=create)
     if (plugged := plugged_tracker(uri)) is not None:
         tracker: Tracker = plugged(uri)
         return tracker

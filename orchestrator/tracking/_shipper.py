@@ -27,6 +27,7 @@ from orchestrator.tracking._tags import study_name, study_tags, trial_name, tria
 from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker, UnreachableError
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.sharing import LOCK_MODE
 
 CHUNK = 4 << 20
 """Bytes of journal delivered before the place reached is written down.
@@ -100,7 +101,7 @@ def sync(
     journal = Path(journal).resolve()
     check_tracking_uri(uri)
     parent = None if parent_pid is None else _Parent(parent_pid)
-    lock = FileLock(journal.with_name("shipped.lock"))
+    lock = FileLock(journal.with_name("shipped.lock"), mode=LOCK_MODE)
     try:
         with lock.acquire(timeout=LOCK_WAIT if parent is None else -1):
             root = Path(artifact_root) if artifact_root else journal.with_name("artifacts")

@@ -17,6 +17,7 @@ from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import MANIFEST, damage, place_folder, seal, sync
 from trainables.common.paths import local_path
+from trainables.common.sharing import inherit
 
 TENSORS, DESCRIPTION = "calibrator.safetensors", "calibrator.json"
 FORMAT = 2
@@ -38,6 +39,7 @@ def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
     try:
         draft.mkdir(parents=True)
         save_file(state, draft / TENSORS)
+        inherit(draft / TENSORS)
         (draft / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
         seal(draft)
         _publish(draft, place)

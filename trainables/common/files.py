@@ -140,6 +140,9 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
         directory: The folder.
         needed: Files that its manifest has to list.
         alone: Whether a file that it does not list is damage too.
+
+    Raises:
+        PermissionError: If it may not be read.
     """
     try:
         files = json.loads((directory / MANIFEST).read_text())
@@ -153,6 +156,8 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
                 return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
             if file_hash(path) != facts["sha256"]:
                 return f"{name} does not match its checksum"
+    except PermissionError:
+        raise  # It may be intact.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"by its {MANIFEST}, {type(error).__name__}: {error}"
     return ""

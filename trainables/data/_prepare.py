@@ -134,10 +134,17 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
         if record["signature"] != _signature(reader) or record["schema"] != SCHEMA:
             return None
         key = _key(record["fingerprint"], DatasetInfo.from_dict(record["info"]), split)
-        prepared = PreparedData.open(destination / key)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return _intact(destination / key)
+
+
+def _intact(directory: Path) -> PreparedData | None:
+    """Return prepared data, or None where they are absent or damaged and have to be made."""
+    try:
+        prepared = PreparedData.open(directory)
         prepared.verify()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Absent or damaged: it is made again.
         return None
     return prepared
 
@@ -152,9 +159,10 @@ def _make(
     own, trains = source.train.validation, source.info.inputs.trains
     rows = _split(source.info.name, source.train.labels, test, split, own, trains)
     fitted = replace(source, info=source.info.fitted(source.train.take(rows.train)))
-    make_folder(
-        directory, lambda scratch: _write(scratch, fitted, split, rows, directory.name, notice)
-    )
+    if _intact(directory) is None:  # Of another copy of these files it may be there, and in use.
+        make_folder(
+            directory, lambda scratch: _write(scratch, fitted, split, rows, directory.name, notice)
+        )
     _write_record(reader, source, destination)
     return PreparedData.open(directory)
 

@@ -14,6 +14,7 @@ from filelock import FileLock
 from trainables.common.archives import UNREADABLE_MEMBER
 from trainables.common.errors import InputError
 from trainables.common.files import file_facts, file_hash, place_folder, scratch_folder
+from trainables.common.sharing import LOCK_MODE, inherit
 from trainables.data._inputs import Inputs
 
 SCHEMA = 1
@@ -40,7 +41,7 @@ def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lo
     if found is not None:
         return found
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(lock):
+    with FileLock(lock, mode=LOCK_MODE):
         return find() or make()
 
 
@@ -48,7 +49,7 @@ def make_folder(directory: Path, write: Callable[[Path], None]) -> None:
     """Fill a folder by ``write`` that replaces ``directory`` when whole."""
     with scratch_folder(".making-", directory.parent) as scratch:
         write(scratch)
-        scratch.chmod(0o755)
+        inherit(scratch)
         if directory.exists():
             with scratch_folder(".damaged-", directory.parent) as old:
                 os.replace(directory, old)

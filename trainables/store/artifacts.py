@@ -20,6 +20,7 @@ from torch import Tensor
 from trainables.common.errors import StorageError
 from trainables.common.files import MANIFEST, damage, file_facts, place_folder, seal, sync_names
 from trainables.common.paths import PLUGINS, bucket_address
+from trainables.common.sharing import LOCK_MODE, inherit, permitted, why
 from trainables.store.cache import Cache
 from trainables.store.checkpoints import Checkpoint
 from trainables.store.leases import Lease
@@ -108,10 +109,14 @@ class ArtifactStore:
         """Return where the artifact of that key lies or would lie."""
         return self.root / stage / key[:2] / key
 
+    @permitted()
     def find(self, stage: str, key: str, whole: bool = True) -> Artifact | None:
         """Return an intact artifact, or None if it has still to be computed, or has no key.
 
         One whose weights were dropped serves those who do not want it ``whole``.
+
+        Raises:
+            StorageError: If it may not be read.
         """
         if not key:  # Its place would be the folder of all artifacts of the stage.
             return None
@@ -173,7 +178,7 @@ class ArtifactStore:
         except ValueError as error:
             self.notice(f"artifact {directory} keeps its weights: {MANIFEST} is damaged ({error})")
         except OSError as error:
-            raise StorageError(f"cannot write artifact {directory}: {error}") from error
+            raise StorageError(f"cannot write artifact {directory}: {why(error)}") from error
         finally:
             for path in (draft, old):
                 shutil.rmtree(path, ignore_errors=True)
@@ -209,6 +214,7 @@ class ArtifactStore:
             for name, named in tensors.items():
                 plain = {label: value.detach().cpu().contiguous() for label, value in named.items()}
                 save_file(plain, draft / f"{name}.safetensors")
+                inherit(draft / f"{name}.safetensors")
             (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
             seal(draft)
             if self._cache is not None:
@@ -222,7 +228,8 @@ class ArtifactStore:
             if self._cache is not None:
                 self._cache.keep(directory)
         except (OSError, SafetensorError) as error:
-            raise StorageError(f"cannot write artifact {directory}: {error}") from error
+            reason = why(error) if isinstance(error, PermissionError) else error
+            raise StorageError(f"cannot write artifact {directory}: {reason}") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         return Artifact(stage, key, directory, record)
@@ -261,7 +268,7 @@ class ArtifactStore:
 
     def _changing(self) -> FileLock:
         """Return the lock under which artifacts come and go: for moments, never for a stage."""
-        return FileLock(self.root / ".changing.lock")
+        return FileLock(self.root / ".changing.lock", mode=LOCK_MODE)
 
     def checkpoint(self, stage: str, key: str) -> Checkpoint:
         """Return the state of an unfinished stage, whether there is one or not."""

@@ -11,6 +11,7 @@ import torch
 
 from trainables.common.errors import AwayError, StorageError
 from trainables.common.files import drafted
+from trainables.common.sharing import why
 from trainables.store.cache import Cache
 
 
@@ -48,7 +49,8 @@ class Checkpoint:
                 torch.save(content, stream)
         except (OSError, RuntimeError) as error:
             # Of a full disk torch says only at which byte it stopped.
-            reason = error.__context__ if isinstance(error.__context__, OSError) else error
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            reason = why(cause) if isinstance(cause, PermissionError) else cause
             raise StorageError(f"cannot write checkpoint {self}: {reason}") from error
         if self._cache is not None:
             self._cache.keep(self.path)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from trainables.common.sharing import LOCK_MODE, permitted
+
 # Silence after which a holder counts as stopped: a scheduler may have ended its trial, and its
 # process keeps the lock until it is given another.
 PATIENCE_SECONDS = 600.0
@@ -21,10 +23,12 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with permitted():
+            path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._lock = FileLock(path)
+        self._lock = FileLock(path, mode=LOCK_MODE)
 
+    @permitted()
     def take(self) -> bool:
         """Return True if the artifact may be computed here, False while another process does."""
         try:
@@ -43,6 +47,7 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
         """Pass the lock on; harmless if it is not held."""
         self._lock.release()
 
+    @permitted()
     def __enter__(self) -> "ArtifactLock":
         """Wait for the lock."""
         self._lock.acquire()

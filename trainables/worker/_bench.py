@@ -13,6 +13,7 @@ import torch
 from trainables.common.code import require_code
 from trainables.common.meter import Meter
 from trainables.common.paths import on_this_machine
+from trainables.common.sharing import follow_folder
 from trainables.data import PreparedData, seal_test_data
 from trainables.jobs import EpochMetrics, Fault, Status
 from trainables.plugins import Pinned, load_plugins
@@ -53,6 +54,7 @@ class Bench:
     ) -> None:
         self._plugins = tuple(plugins)
         self.notices: list[str] = []
+        follow_folder(on_this_machine(Path(storage)).parent)
         self.store = ArtifactStore(on_this_machine(Path(storage)), self.notices.append)
         self.store.fetch_plugins(plugin.code for plugin in plugins)
         load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.

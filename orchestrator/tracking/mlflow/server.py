@@ -42,6 +42,7 @@ from orchestrator.tracking.tracker import (
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.files import drafted
+from trainables.common.sharing import inherit
 
 LANES = 4
 """Requests at once to a server: one at a time would mostly wait for answers."""
@@ -67,7 +68,8 @@ class MlflowTracker(Tracker):
         super().__init__(uri)
         file = sqlite_file(uri)
         self.lanes = LANES if file is None else 1
-        with translated(uri), nullcontext() if file is None else exclusive(file):
+        only_read = file is not None and file.exists() and not os.access(file, os.W_OK)
+        with translated(uri), nullcontext() if file is None or only_read else exclusive(file):
             if file is not None and not (file.exists() and file.stat().st_size):
                 _create(file)
             self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -328,3 +330,4 @@ def _create(file: Path) -> None:
     # A name of its own each time: MLflow keeps the connection to a file that it failed with.
     with drafted(file) as draft:
         MlflowClient(tracking_uri=f"{SQLITE}{draft}", registry_uri=f"{SQLITE}{draft}")
+        inherit(draft)

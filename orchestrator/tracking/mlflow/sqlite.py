@@ -9,6 +9,7 @@ from filelock import FileLock
 
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE
+from trainables.common.sharing import LOCK_MODE, why
 
 OPEN_WAIT = 120.0
 """Seconds that another process may take to create a database."""
@@ -30,7 +31,7 @@ def require_database(file: Path) -> None:
         told = f"no tracking database at {file} {ELSEWHERE}; `calsweep sync` builds it"
         raise InputError(told) from error
     except OSError as error:
-        raise InputError(f"tracking database {file} cannot be read: {error.strerror}") from error
+        raise InputError(f"tracking database {file} cannot be read: {why(error)}") from error
 
 
 def describe_database(file: Path) -> str:
@@ -55,7 +56,7 @@ def describe_database(file: Path) -> str:
 def exclusive(file: Path) -> Iterator[None]:
     """Keep others from creating the same database at the same time, which breaks its schema."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_name(f"{file.name}.lock"), timeout=OPEN_WAIT):
+    with FileLock(file.with_name(f"{file.name}.lock"), OPEN_WAIT, LOCK_MODE):
         yield
 
 

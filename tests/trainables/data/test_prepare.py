@@ -418,3 +418,14 @@ def test_rows_are_checked(values: np.ndarray, text: str, tmp_path: Path):
     info = read_source("digits", tmp_path).info
     with pytest.raises(ValueError, match=text):
         Source(info, RowArrays(values, np.zeros(2, np.int64)), None, "")
+
+
+def test_another_copy_of_the_source_leaves_what_is_prepared_in_its_place(tmp_path: Path):
+    first = prepare("digits", tmp_path / "one", SplitSpec(), tmp_path / "p")
+    made = first.directory.stat().st_ino
+    again = prepare("digits", tmp_path / "two", SplitSpec(), tmp_path / "p")
+    assert again.directory == first.directory
+    assert again.directory.stat().st_ino == made
+    (first.directory / "split.json").write_text("damaged")
+    mended = prepare("digits", tmp_path / "three", SplitSpec(), tmp_path / "p")
+    assert mended.directory.stat().st_ino != made

@@ -1,0 +1,69 @@
+"""Folders that several users share."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainables.common.errors import StorageError
+from trainables.common.sharing import follow_folder, inherit, permitted, why
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    before = os.umask(0o027)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("mode", "made"),
+    [
+        (0o2775, 0o664),
+        (0o2770, 0o660),
+        (0o775, 0o640),  # Its group is not passed on.
+        (0o2755, 0o640),  # Its group may not write.
+    ],
+)
+def test_a_shared_folder_takes_the_place_of_the_umask(tmp_path: Path, mode: int, made: int):
+    tmp_path.chmod(mode)
+    follow_folder(tmp_path)
+    (tmp_path / "new").touch()
+    assert (tmp_path / "new").stat().st_mode & 0o777 == made
+
+
+def test_a_folder_that_is_not_there_changes_nothing(tmp_path: Path):
+    follow_folder(tmp_path / "absent")
+    assert os.umask(0o027) == 0o027
+
+
+def test_what_is_its_writers_alone_becomes_the_folders(tmp_path: Path):
+    tmp_path.chmod(0o2777)
+    (tmp_path / "file").touch(0o600)
+    (tmp_path / "folder").mkdir(0o700)
+    for name, mode in (("file", 0o664), ("folder", 0o2775)):
+        inherit(tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o7777 == mode
+
+
+def test_other_errors_say_what_they_say(tmp_path: Path):
+    assert why(OSError(errno.ENOSPC, "No space left", str(tmp_path))) == "No space left"
+    assert why(OSError("of no system call")) == "of no system call"
+    assert why(PermissionError(errno.EPERM, "Not permitted")) == "Not permitted"
+
+
+def test_missing_rights_are_told_with_whose_they_are(tmp_path: Path, monkeypatch):
+    shut = tmp_path / "shut"
+    shut.mkdir()
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != shut)  # Root may all.
+    with pytest.raises(StorageError) as raised, permitted():
+        raise PermissionError(errno.EACCES, "Permission denied", str(shut / "absent"))
+    said = str(raised.value)
+    assert f"Permission denied: {shut} belongs to {shut.owner()}, drwxr-x---; " in said
+    assert "its owner can share it" in said
+    with pytest.raises(FileNotFoundError), permitted():
+        raise FileNotFoundError
