@@ -1,8 +1,12 @@
-"""Object storage on the loopback: moto's server, and before it a proxy that disturbs."""
+"""Object storage on the loopback: moto's server, and before it a proxy that disturbs.
+
+The proxy speaks Google's dialect too: generations of objects, and writes on condition of them.
+"""
 
 from __future__ import annotations
 
 import http.client
+import json
 import logging
 import threading
 import time
@@ -11,12 +15,50 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 from moto.server import ThreadedMotoServer
 
 BUSY = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+SIGNED = "AWS4-HMAC-SHA256 Credential=someone/20260101/us-east-1/s3/aws4_request, Signature=0"
+"""What moto is told of clients of Google's: it does not check it."""
 KINDS = ("500", "503", "throttled", "torn", "lost", "cut")
+
+
+class Generations:
+    """Which version of each object there is, counted as Google does.
+
+    Attributes:
+        changing: Held while an object is checked and changed.
+    """
+
+    def __init__(self) -> None:
+        self.changing, self._known, self._last = threading.RLock(), dict[str, int](), 0
+
+    def allows(self, path: str, wanted: str | None) -> bool:
+        """Return True unless a write asks for another generation than there is; 0 is none."""
+        return wanted is None or int(wanted) == self._known.get(_object(path), 0)
+
+    def note(self, command: str, path: str, status: int) -> dict[str, str]:
+        """Take note of an answer of the server; return what Google adds to it."""
+        name = _object(path)
+        if command in ("PUT", "POST") and status == 200 and "partNumber" not in path:
+            self._last += 1
+            self._known[name] = self._last
+        if command == "DELETE":
+            self._known.pop(name, None)
+        return {"x-goog-generation": str(self._known[name])} if name in self._known else {}
+
+
+def _object(path: str) -> str:
+    return unquote(urlsplit(path).path)
+
+
+def _plain(path: str) -> str:
+    """Return a path as Amazon's clients write it; Google's spell more of its characters."""
+    name, mark, query = path.partition("?")
+    return quote(unquote(name)) + mark + query
 
 
 class Weather:
@@ -45,6 +87,8 @@ class Weather:
 
 
 def _handler(weather: Weather, port: int) -> type[BaseHTTPRequestHandler]:
+    google = Generations()
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -63,11 +107,19 @@ def _handler(weather: Weather, port: int) -> type[BaseHTTPRequestHandler]:
                 code = {"500": 500, "503": 503, "throttled": 429}[kind]
                 self._answer(code, {"Content-Type": "application/xml"}, BUSY)
                 return
-            server = http.client.HTTPConnection("127.0.0.1", port)
-            server.request(self.command, self.path, body, dict(self.headers))
-            answer = server.getresponse()
-            content, headers = answer.read(), dict(answer.getheaders())
-            server.close()
+            with google.changing:
+                if not google.allows(self.path, self.headers.get("x-goog-if-generation-match")):
+                    self._answer(412, {}, b"")
+                    return
+                server = http.client.HTTPConnection("127.0.0.1", port)
+                given = {name.lower(): value for name, value in self.headers.items()}
+                if not given.get("authorization", "").startswith("AWS"):
+                    given["authorization"] = SIGNED
+                server.request(self.command, _plain(self.path), body, given)
+                answer = server.getresponse()
+                content, headers = answer.read(), dict(answer.getheaders())
+                server.close()
+                headers |= google.note(self.command, self.path, answer.status)
             if kind == "lost":
                 self._hang_up()
                 return
@@ -144,11 +196,14 @@ def make_bucket(server: str) -> str:
 
 def log_in(server: str, patch: pytest.MonkeyPatch) -> None:
     """Say in the environment where the server is, and who asks."""
+    key = {"gcs_base_url": server, "disable_oauth": True}
+    key |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
     for name, value in {
         "AWS_ACCESS_KEY_ID": "someone",
         "AWS_SECRET_ACCESS_KEY": "a-secret-that-nobody-prints",
         "AWS_REGION": "us-east-1",
         "AWS_ENDPOINT_URL": server,
+        "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key),
     }.items():
         patch.setenv(name, value)
 

@@ -90,6 +90,8 @@ class Bucket:
 
     def __init__(self, address: str, patient: bool = True) -> None:
         self.address, self._patient = address, patient
+        # Google's storage writes on condition of an object's generation, not of its content's hash.
+        self._version = "version" if address.startswith("gs:") else "e_tag"
         try:
             self._store: Any = from_url(
                 address,
@@ -106,7 +108,7 @@ class Bucket:
             try:
                 answer = self._store.get(name)
                 meta = answer.meta
-                return Found(bytes(answer.bytes()), str(meta["e_tag"]), meta["last_modified"])
+                return Found(bytes(answer.bytes()), str(meta[self._version]), meta["last_modified"])
             except _ABSENT:
                 return None
 
@@ -117,7 +119,7 @@ class Bucket:
 
         def head() -> str | None:
             try:
-                return str(self._store.head(name)["e_tag"])
+                return str(self._store.head(name)[self._version])
             except _ABSENT:
                 return None
 
@@ -148,12 +150,13 @@ class Bucket:
 
     def replace(self, name: str, content: bytes, tag: str) -> str | None:
         """Write the next version of an object; return its tag, or None if ``tag`` is not its."""
-        return self._put_if(name, content, {"e_tag": tag})
+        return self._put_if(name, content, {self._version: tag})
 
     def _put_if(self, name: str, content: bytes, mode: Any) -> str | None:
         def put() -> str | None:
             try:
-                return str(self._store.put(name, content, mode=mode, use_multipart=False)["e_tag"])
+                made = self._store.put(name, content, mode=mode, use_multipart=False)
+                return str(made[self._version])
             except (AlreadyExistsError, PreconditionError, *_ABSENT):
                 # It may be ours: of an attempt whose answer was lost.
                 found = self.get(name)

@@ -42,9 +42,9 @@ def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> 
     weather.away, weather.share = False, 0.0
 
 
-@pytest.fixture
-def address(disturbed: tuple[str, Weather], weather: Weather) -> str:
-    return f"s3://{make_bucket(disturbed[0])}/some/place"
+@pytest.fixture(params=["s3", "gs"])
+def address(disturbed: tuple[str, Weather], weather: Weather, request) -> str:
+    return f"{request.param}://{make_bucket(disturbed[0])}/some/place"
 
 
 class Machines:
