@@ -90,8 +90,7 @@ WRONG = {
     ),
     "storage that is a file": (
         [*DEMO, "--storage", "file"],
-        "storage HERE/file/sweeps/demo cannot be written: [Errno 20] Not a directory: "
-        "'HERE/file/sweeps/demo'",
+        "storage HERE/file/sweeps/demo cannot be written: Not a directory",
     ),
     "none of the best": (
         [*ASK, "--top", "0"],
@@ -129,8 +128,7 @@ WRONG = {
     ),
     "storage without a folder": (
         ["table", "--storage", "file"],
-        "tracking uri 'sqlite:///HERE/file/mlflow.db': HERE/file is not a folder that "
-        "can be written",
+        "tracking database HERE/file/mlflow.db cannot be read: Not a directory",
     ),
     "no resamples": (
         ["compare", "--draws", "0"],
