@@ -717,7 +717,7 @@ def test_who_follows_a_sweep_waits_for_another_shipper_as_long_as_it_takes(
 ):
     asked = []
 
-    def lock(path):
+    def lock(path, **_: object):
         asked.append(path)
         return SimpleNamespace(acquire=lambda timeout: nullcontext(asked.append(timeout)))
 

@@ -90,7 +90,8 @@ def test_a_folder_a_query_or_a_file_that_is_locked_is_no_database(tmp_path, monk
     )
     assert refusal(f"{uri}?mode=ro") == f"tracking uri {uri!r} names no file; {ALLOWED}"
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != file)
-    assert refusal(uri) == f"tracking uri {uri!r} cannot be written"
+    told = f"tracking uri {uri!r} cannot be written: it belongs to {file.owner()}"
+    assert refusal(uri) == told
 
 
 @pytest.mark.parametrize("uri", ["http://", "https:///path", "postgresql://"])
@@ -165,7 +166,7 @@ def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypat
             check_tracking_uri(uri)
     (tmp_path / "mlflow.db").write_text("")
     monkeypatch.setattr(os, "access", lambda path, mode: path == tmp_path)
-    with pytest.raises(InputError, match=r"mlflow\.db' cannot be written$"):
+    with pytest.raises(InputError, match=r"mlflow\.db' cannot be written: it belongs to "):
         check_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
 
 
