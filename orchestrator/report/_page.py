@@ -43,7 +43,8 @@ def render_report(
     if baseline is not None and baseline not in recipes:
         raise InputError(f"baseline {baseline!r} is no recipe; {known_names(baseline, recipes)}")
     name, count = baseline or usual_baseline(source.results), itertools.count(1)
-    total = (1 + len(COMPARED)) * len(source.results)
+    searched = len(source.history.studies) if source.history else 0
+    total = (1 + len(COMPARED)) * len(source.results) + searched
 
     def done() -> None:
         progress(min(next(count), total), total)
@@ -51,10 +52,15 @@ def render_report(
     measured = {
         task: measure(source.of_task(task), source.store, name, done) for task in source.tasks
     }
-    return environment().get_template("page.html").render(_content(source, name, measured))
+    return environment().get_template("page.html").render(_content(source, name, measured, done))
 
 
-def _content(source: ReportSource, baseline: str, measured: dict[str, Measured]) -> dict[str, Any]:
+def _content(
+    source: ReportSource,
+    baseline: str,
+    measured: dict[str, Measured],
+    done: Callable[[], None],
+) -> dict[str, Any]:
     history, several = source.history, len(source.tasks) > 1
     diagram, no_ranks = _records.ranks(source) if several else ("", "")
     metrics = ("ece", "acc") if several else ()
@@ -71,7 +77,7 @@ def _content(source: ReportSource, baseline: str, measured: dict[str, Measured])
         "arena": arena,
         "no_arena": no_arena,
         "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
-        "studies": study_parts(history) if history else [],
+        "studies": study_parts(history, done) if history else [],
         "most_curves": MOST_CURVES,
         "enough": ENOUGH,
         "retention": retention_figures(history) if history else [],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.report import _search
@@ -19,9 +19,16 @@ MOST_CURVES = 16
 ENOUGH = 10  # Trials: a forest grown on fewer finds importance in noise.
 
 
-def study_parts(history: Ledger) -> list[dict[str, Any]]:
-    """Return what the template shows of each study; some have nothing to draw."""
-    return [study_part(study, history) for study in history.studies.values()]
+def study_parts(history: Ledger, done: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+    """Return what the template shows of each study; some have nothing to draw.
+
+    ``done`` is called after each.
+    """
+    parts = []
+    for study in history.studies.values():
+        parts.append(study_part(study, history))
+        done()
+    return parts
 
 
 def _name(study: Study, history: Ledger) -> str:

@@ -1,8 +1,8 @@
 """Runs as JSON files in a folder: for machines without MLflow's server or database, and for tests.
 
 In the folder lie ``experiments/NAME/experiment.json``, ``.../runs/ID.json``, ``.../files/ID/`` and
-``models/NAME.json``. Every question reads all runs of the experiments that it is about: thousands
-are a matter of seconds, for more there are databases.
+``models/NAME.json``. A question reads all runs of the experiments that it is about, unless the last
+one did: thousands are a matter of seconds, for more there are databases.
 """
 
 import json
@@ -33,6 +33,8 @@ from trainables.common.errors import InputError
 from trainables.common.files import drafted, make_folders, sync_folder, write_whole
 
 Record = dict[str, Any]
+SETTLED = 100_000_000  # Nanoseconds after which no other change can have a folder's time.
+_latest: dict[Path, tuple[int, list[Run]]] = {}  # The experiment that was asked for last.
 
 
 class FolderTracker(Tracker):
@@ -188,7 +190,7 @@ class FolderTracker(Tracker):
 
     def _all(self, experiments: Sequence[str]) -> Iterator[Run]:
         for experiment in experiments:
-            yield from map(_run, (self._experiments / experiment / "runs").glob("*.json"))
+            yield from _runs_in(self._experiments / experiment / "runs")
 
     def _file(self, run_id: str) -> Path:
         found = list(self._experiments.glob(f"*/runs/{run_id}.json")) if run_id.isalnum() else []
@@ -219,6 +221,18 @@ def describe_folder(folder: Path) -> str:
     if not (folder / "experiments").is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder} holds no runs but something else; name another folder")
     return f"{folder}, {len(list(folder.glob('experiments/*/runs/*.json')))} runs"
+
+
+def _runs_in(folder: Path) -> list[Run]:
+    """Return the runs of an experiment, read once by many questions: each change renames a file."""
+    changed = folder.stat().st_mtime_ns if folder.exists() else 0
+    if _latest.get(folder, (0,))[0] != changed or not changed:
+        found = [_run(file) for file in folder.glob("*.json")]
+        _latest.clear()
+        if time.time_ns() - changed < SETTLED:
+            return found
+        _latest[folder] = changed, found
+    return _latest[folder][1]
 
 
 def _run(file: Path) -> Run:

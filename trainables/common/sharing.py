@@ -15,7 +15,7 @@ SHARED = stat.S_ISGID | stat.S_IWGRP
 
 
 def follow_folder(folder: Path) -> None:
-    """Have all that this process makes from now on be open to those who share a folder.
+    """Open all that this process makes from now on to those who share a folder.
 
     Shared is one whose group may write it and is passed on (``chmod 2775``): its mode then takes
     the place of the umask, by which each user would keep out the others. Others are left alone.

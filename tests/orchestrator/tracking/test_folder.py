@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,6 +28,7 @@ from orchestrator.tracking import (
 )
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.champion import load_champion, promote
+from orchestrator.tracking.tracker import RunQuery
 from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
@@ -294,3 +296,25 @@ def test_what_is_in_the_way_is_named(tmp_path):
     assert "File exists" in str(away.value)
     with pytest.raises(InputError, match=r"^no model 't' with alias 'champion' in "):
         tracker.download("t", "champion", tmp_path)
+
+
+def test_many_questions_read_runs_once_and_hear_of_every_change(folder, tmp_path):
+    tracker = open_tracker(f"folder:{folder}", create=True)
+    place, _ = tracker.open_experiment("one", tmp_path)
+    first = tracker.create_run(place.id, "a", {"kind": "trial"}, 1)
+    file = folder / "experiments" / place.id / "runs" / f"{first}.json"
+
+    def known() -> list[tuple[str, str]]:
+        return [(run.id, run.status) for run in tracker.runs(RunQuery([place.id], {}))]
+
+    time.sleep(0.2)
+    assert known() == known() == [(first, "RUNNING")]
+    file.write_text("not read again: only a file that takes its place is news")
+    assert known() == [(first, "RUNNING")]
+    tracker.delete_run(first)
+    assert known() == []
+    for number in range(3):  # At once: two changes may have one time.
+        second = tracker.create_run(place.id, "b", {"kind": "trial"}, 2 + number)
+        assert (second, "RUNNING") in known()
+        tracker.set_status(second, "FINISHED", 3)
+        assert (second, "FINISHED") in known()
