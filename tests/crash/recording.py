@@ -129,6 +129,8 @@ class Replay:
         if below is None:
             return False
         flags = next(each for each in arguments if each.startswith("O_"))
+        if "O_TMPFILE" in flags:  # It has no name, and no crash leaves anything of it.
+            return False
         if below == "":
             self._places[handle] = Place(self.root, False)
             return False
@@ -258,7 +260,7 @@ def _bytes(argument: str) -> bytes:
 
 
 def _text(path: str) -> str:
-    return bytes.fromhex(path.strip("<>").replace("\\x", "").split("(")[0]).decode()
+    return bytes.fromhex(re.split("[>(]", path.strip("<>"))[0].replace("\\x", "")).decode()
 
 
 def _paths(arguments: Sequence[str]) -> list[str]:

@@ -81,11 +81,8 @@ def test_what_is_wrong_comes_with_its_remedy(calsweep, no_ray, empty_folder):
     code, out, _ = calsweep("doctor", "--storage", "file/deep", "--tracking-uri", "./mlruns")
     found = findings(out)
     assert code == 1
-    probe = re.escape(f"'{empty_folder}/file/.calsweep-")
-    why = rf"{empty_folder}/file/deep is not writable: \[Errno 20\] Not a directory: {probe}\w+'"
-    mark, text = found["storage"]
-    assert mark == "FAIL"
-    assert re.fullmatch(f"{why} -> give another --storage", text)
+    why = f"{empty_folder}/file/deep is not writable: Not a directory"
+    assert found["storage"] == ("FAIL", f"{why} -> give another --storage")
     with pytest.raises(InputError) as refused:
         check_tracking_uri("./mlruns")
     assert found["tracking"] == ("FAIL", f"{refused.value} -> give another --tracking-uri")

@@ -257,9 +257,9 @@ def test_a_strategy_may_search_for_several_metrics(
 ) -> None:
     _, study = live
     several = changed(spec, "several", {"pareto": ["acc", "ece"]})
-    found = simulate(Table(study), several, seed=3)
+    found = simulate(Table(study), several, seed=0)
     assert found.distances[0] == 0.0
-    assert found != simulate(Table(study), spec, seed=3)
+    assert found != simulate(Table(study), spec, seed=0)
 
 
 def test_a_guard_that_was_never_there_guards_no_strategy(
@@ -306,7 +306,7 @@ def test_rows_drawn_for_a_search_do_not_judge_it(
     kept = (first.logits[:, None] == study.trials[0].outputs).all(-1).any(1)
     assert torch.equal(drawn.labels, kept.long())
     free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
-    (choice,) = simulate(Table(drawn), free, seed=3).choices
+    (choice,) = simulate(Table(drawn), free, seed=0).choices
     nll = [float(objective_terms("nll", t.logits, drawn.labels).mean()) for t in drawn.trials]
     assert (choice.position, choice.objective) == (nll.index(min(nll)), pytest.approx(min(nll)))
     # The guard sees the same rows: here of a network that is always right.
@@ -315,7 +315,7 @@ def test_rows_drawn_for_a_search_do_not_judge_it(
     plain = replace(study.plain, logits=says_0, outputs=says_1.log_softmax(1))
     guarded = replace(study, plain=plain).drawn(50, seed=1)
     strict = {"accuracy_tolerance": 0.0, "accuracy_errors": 0.0, "keep_default": False}
-    (choice,) = simulate(Table(guarded), changed(spec, "strict", strict), seed=3).choices
+    (choice,) = simulate(Table(guarded), changed(spec, "strict", strict), seed=0).choices
     right = [(t.logits.argmax(1) == drawn.labels).double().mean() for t in drawn.trials]
     charged = [n + 1.0 - float(acc) for n, acc in zip(nll, right, strict=True)]
     assert choice.objective == pytest.approx(min(charged))

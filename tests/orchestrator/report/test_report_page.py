@@ -126,7 +126,8 @@ def test_another_baseline_is_compared_with(source):
     assert float(rows["ce"][4][1]) < 0
     assert sum(text == "ECE against mbls" for text in page.texts("th")) == 1
     # Read, and compared by accuracy and by ECE; of the seventh recipe there is nothing to read.
-    assert told == [(step, 21) for step in range(1, 19)]
+    # Then every study.
+    assert told == [(step, 28) for step in range(1, 26)]
     costs = {row[0][0]: [text for text, _ in row[1:3]] for row in page.rows("Seconds to compute")}
     assert costs["ce"] == ["10.5", "1.00"]
 
@@ -207,7 +208,7 @@ def test_without_a_journal_the_results_alone_are_shown(source, tmp_path):
 def test_several_tasks_stand_side_by_side(make_sweep, tmp_path):
     source, told = make_sweep(tmp_path, ("first", "second")), []
     page = Page(render_report(source, progress=lambda *step: told.append(step)))
-    assert told == [(step, 42) for step in range(1, 37)]
+    assert told == [(step, 56) for step in range(1, 51)]
     rows = page.rows("on every task")
     assert [len(row) for row in rows] == [3] * 7
     assert rows[-1][1][0] == "failed"
