@@ -100,6 +100,7 @@ def refused(answer: tuple[int, str, str], *parts: str) -> None:
     assert all(part in err for part in parts), err
 
 
+@pytest.mark.long  # Nine commands and three sweeps of two users: a minute.
 def test_a_team_shares_all_but_the_names_of_sweeps(folder: Path) -> None:
     alice, bob = user(ALICE, 0o077, folder), user(BOB, 0o022, folder)
     place = storage(folder, TEAM, 0)
