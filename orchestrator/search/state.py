@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -181,8 +180,7 @@ class SweepState:
         """Ask for the next trial, or for a block in which the first of each pass carries others."""
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
-            known = self._suggested(study, upstream)
-            block.append(self._make(study, *study.search.ask(known), upstream))
+            block.append(self._ask(study, upstream))
         size = PASS if study.plan.stage == "refine" else 1
         for start in range(0, len(block), size):
             first, *others = block[start : start + size]
@@ -191,15 +189,17 @@ class SweepState:
             study.leaders |= {trial.number: first.number for trial in (first, *others)}
         return study.next_queued()
 
-    def _suggested(
-        self, study: StudyState, upstream: StudyState | None
-    ) -> Mapping[str, Any] | None:
-        """Return the parameters that the next trial had in an earlier run, built on the same."""
+    def _ask(self, study: StudyState, upstream: StudyState | None) -> TrialSpec:
+        """Return the next trial: that of an earlier run, if it built on the same, or a new one."""
         number, base = study.search.asked, upstream.chosen if upstream is not None else None
-        for parameters in self._past.suggested(study.plan.id, number):
-            if self._past.holds_trial(self._trials.make(study.plan, number, parameters, base).key):
-                return parameters
-        return None
+        make = partial(self._trials.make, study.plan, number, base=base)
+        told = self._past.suggested(study, number)
+        again = ((make(trial.parameters), trial.key) for trial in told)
+        trial = next((trial for trial, key in again if trial.key == key), None)
+        _, parameters = study.search.ask(None if trial is None else trial.parameters)
+        if trial is None or trial.parameters != parameters:
+            trial = make(parameters)
+        return self._keep(study, trial)
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
         """Return True if what a study builds on is known; close the study if it never will be."""
@@ -219,19 +219,12 @@ class SweepState:
             self._news(study)
             return None
         number = study.plan.trials + position - 1
-        return self._make(study, number, study.chosen.trial.parameters, upstream, position)
-
-    def _make(
-        self,
-        study: StudyState,
-        number: int,
-        parameters: Mapping[str, Any],
-        upstream: StudyState | None,
-        position: int = 0,
-    ) -> TrialSpec:
         base = upstream.seeds[position] if upstream is not None else None
-        trial = self._trials.make(study.plan, number, parameters, base, position)
-        study.trials[number] = trial
+        parameters = study.chosen.trial.parameters
+        return self._keep(study, self._trials.make(study.plan, number, parameters, base, position))
+
+    def _keep(self, study: StudyState, trial: TrialSpec) -> TrialSpec:
+        study.trials[trial.number] = trial
         if self._beaten is not None:
             self._claims[trial.stage, trial.request.key()] += 1
         return trial

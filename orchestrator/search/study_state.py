@@ -1,7 +1,7 @@
 """The state of one study while its sweep runs, and its events for the journal."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule, Margin
 from orchestrator.search.study import StudySearch
 from orchestrator.search.trials import Chosen, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialScored
-from orchestrator.storage.ledger import Ledger, Study
+from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.data import PreparedData
@@ -124,23 +124,19 @@ class Past:
     def __init__(self, ledger: Ledger) -> None:
         self._studies, self._trials = ledger.studies, ledger.trials
         self._tries_again = any(trial.fault for trial in self._trials.values())
-        self._suggested = defaultdict[tuple[str, int], list[Mapping[str, Any]]](list)
+        self._suggested = defaultdict[tuple[str, int], list[Trial]](list)
         for trial in self._trials.values():
             if trial.role == SEARCH:
-                self._suggested[trial.study, trial.number].append(trial.parameters)
+                self._suggested[trial.study, trial.number].append(trial)
 
     @property
     def is_empty(self) -> bool:
         """Return True if nothing was computed."""
         return not self._trials
 
-    def suggested(self, study: str, number: int) -> Sequence[Mapping[str, Any]]:
-        """Return what was suggested for a trial, once for everything that it was to build on."""
-        return self._suggested.get((study, number), ())
-
-    def holds_trial(self, key: str) -> bool:
-        """Return True if a trial was given out."""
-        return key in self._trials
+    def suggested(self, study: StudyState, number: int) -> Sequence[Trial]:
+        """Return the trials of a search with that number: one for each choice they built on."""
+        return self._suggested.get((study.plan.id, number), ())
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
         """Return True if the same was written last; a study is opened but once."""
