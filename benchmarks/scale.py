@@ -59,12 +59,11 @@ class Driver:
 
     Attributes:
         cpu: Seconds of the processor.
-        longest: The longest step of the loop, in seconds.
         trials: That ended.
+        steps: The longest of each kind, in seconds.
     """
 
     cpu: float = 0.0
-    longest: float = 0.0
     trials: int = 0
     steps: dict[str, float] = field(default_factory=dict)
 
@@ -77,7 +76,6 @@ class Driver:
             self.cpu += time.process_time() - began
             spent = time.perf_counter() - wall
             self.steps[name] = max(self.steps.get(name, 0.0), spent)
-            self.longest = max(self.longest, spent)
 
 
 class Slots(Executor):

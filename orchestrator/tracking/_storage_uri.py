@@ -24,20 +24,17 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     from orchestrator.sweep.spec import is_sweep_name
 
     uri, place = default_tracking_uri(storage), Storage(storage)
-    if uri != database_uri(place.folder) or (place.address is None and sweeps is None):
+    if uri != database_uri(place.folder):
         return uri
-    if sweeps is None:
-        folders = place.sweeps()
-    else:
-        folders = [place.sweep(name) for name in sweeps if is_sweep_name(name)]
-        for folder in folders:
-            folder.fetch()
-        named = {_named_uri(folder.spec_file) for folder in folders}
-        if len(named) == 1 and (own := named.pop()) is not None:
-            return own
+    named = [place.sweep(name) for name in sweeps or () if is_sweep_name(name)]
+    for folder in named:
+        folder.fetch()
+    own = {_named_uri(folder.spec_file) for folder in named}
+    if len(own) == 1 and (one := own.pop()) is not None:
+        return one
     if place.address is None:
         return uri
-    for folder in folders:
+    for folder in place.sweeps() if sweeps is None else named:
         done, total = delivered(folder.journal)
         if done != total:
             with suppress(BusyError):  # The sweep runs on this machine.
