@@ -10,6 +10,7 @@ import numpy as np
 
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
+from trainables.common.sharing import why
 from trainables.data._inputs import DatasetInfo, Inputs
 from trainables.data._prepared import MANIFEST, SEARCH, TEST, PreparedData
 from trainables.data._rows import Rows
@@ -66,7 +67,8 @@ def prepare(
             destination / ".prepare.lock",
         )
     except OSError as error:
-        raise InputError(f"dataset {name!r} cannot be stored in {destination}: {error}") from error
+        reason = why(error) if isinstance(error, PermissionError) else error
+        raise InputError(f"dataset {name!r} cannot be stored in {destination}: {reason}") from error
 
 
 def find_prepared(
@@ -144,6 +146,8 @@ def _intact(directory: Path) -> PreparedData | None:
     try:
         prepared = PreparedData.open(directory)
         prepared.verify()
+    except PermissionError:
+        raise  # They may be intact.
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return prepared

@@ -61,9 +61,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
     Raises:
         InputError: If it is absent, damaged or of another version.
+        PermissionError: If it may not be read.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+    except PermissionError:
+        raise  # It may be intact.
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
