@@ -130,7 +130,8 @@ class Dropper:
         """
         try:
             needed = self._needed()
-        except (InputError, PermissionError):
+        except (InputError, PermissionError) as error:
+            self._store.notice(f"weights of beaten trials stay: {error}")
             return
         for name in names:
             if name not in needed:

@@ -100,3 +100,17 @@ def test_another_sweep_computes_dropped_weights_again() -> None:
     assert weights("few") == {
         key for key in stored if not list(Path("few").rglob(f"calibrate/*/{key}"))
     }
+
+
+def test_weights_stay_where_nobody_knows_what_another_sweep_needs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert run("all", "storage", "other") == 0
+    journal = Path("storage/sweeps/other/journal.jsonl")
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:5], b"damage\n", *lines[5:]]))
+    before = weights("storage")
+    assert run("logits", "storage") == 0
+    assert weights("storage") >= before
+    assert len(weights("storage")) > len(needed("storage"))
+    assert f"weights of beaten trials stay: journal {journal.resolve()}, line 6" in caplog.text
