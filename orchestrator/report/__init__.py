@@ -8,11 +8,10 @@ templates and the charts of a study are there for other pages too.
 from orchestrator.report._page import environment, render_report, write_report
 from orchestrator.report._search import CURVES
 from orchestrator.report._source import ReportSource, from_folder
-from orchestrator.report._studies import ENOUGH, MOST_CURVES, distribution, study_part, trial_curves
+from orchestrator.report._studies import MOST_CURVES, distribution, study_part, trial_curves
 
 __all__ = [
     "CURVES",
-    "ENOUGH",
     "MOST_CURVES",
     "ReportSource",
     "distribution",

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from orchestrator.report import _records
 from orchestrator.report._panels import COMPARED, Measured, measure
 from orchestrator.report._source import ReportSource
-from orchestrator.report._studies import ENOUGH, MOST_CURVES, retention_figures, study_parts
+from orchestrator.report._studies import MOST_CURVES, retention_figures, study_parts
 from orchestrator.report._tasks import task_part
 from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
@@ -79,7 +79,6 @@ def _content(
         "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
         "studies": study_parts(history, done) if history else [],
         "most_curves": MOST_CURVES,
-        "enough": ENOUGH,
         "retention": retention_figures(history) if history else [],
         "journal": history is not None,
         "costs": _records.costs(source),

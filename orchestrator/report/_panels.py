@@ -12,6 +12,7 @@ from torch import Tensor
 from orchestrator.report._chart import Axis, Chart, thinned
 from orchestrator.statistics import (
     Difference,
+    KeptPredictions,
     StoredPredictions,
     TaskComparison,
     compare,
@@ -92,17 +93,18 @@ def measure(
     left is better than none. ``done`` is called once a recipe has been read, and for each of
     ``COMPARED`` once it has been compared.
     """
+    kept = KeptPredictions(store)
     try:
-        predictions = StoredPredictions(results, store)
+        predictions = StoredPredictions(results, kept)
         curves = {}
         for recipe, seeds in predictions.items():
             curves[recipe] = _curves(seeds, predictions.truths, predictions.images)
             done()
         comparisons = {
-            metric: compare(results, store, metric, baseline=baseline, done=lambda recipe: done())
+            metric: compare(results, kept, metric, baseline=baseline, done=lambda recipe: done())
             for metric in (COMPARED if baseline in curves else ())
         }
-        gains = {metric: search_gains(results, store, metric) for metric in COMPARED}
+        gains = {metric: search_gains(results, kept, metric) for metric in COMPARED}
     except InputError as error:
         return Measured(problem=str(error))
     known = {metric: found for metric, found in gains.items() if found.bootstrap.differences}
@@ -129,19 +131,21 @@ def reliability_panel(curves: Curves, recipe: str) -> Chart:
     chart = Chart((168, 168 + SHARES + 6), UNIT, UNIT, label, (4, 6, 16 + SHARES + 6, 22))
     chart.frame((), THIRDS)
     chart.line(((0, 0), (1, 1)), "diagonal")
+    chance = np.stack(_chance(curves), axis=1).tolist()
     for index in np.flatnonzero(curve.count):
-        _draw_bin(chart, curves, int(index))
+        _draw_bin(chart, curve, int(index), chance[index])
     _draw_shares(chart, curve)
     for place, text in THIRDS:
         chart.text(chart.at(place, 0)[0], chart.size[1] - 2, text, "middle")
     return chart
 
 
-def _draw_bin(chart: Chart, curves: Curves, index: int) -> None:
-    curve = curves.reliability
+def _draw_bin(
+    chart: Chart, curve: ReliabilityCurve, index: int, chance: tuple[float, float]
+) -> None:
     ends = (float(curve.edges[index]), float(curve.edges[index + 1]))
     confidence, accuracy = float(curve.confidence[index]), float(curve.accuracy[index])
-    chart.box(ends, _chance(curves, index), "chance")
+    chart.box(ends, chance, "chance")
     kind = "over" if accuracy < confidence else "under"
     chart.line(((confidence, confidence), (confidence, accuracy)), f"gap {kind}")
     share = float(curve.count[index] / curve.count.sum())
@@ -149,18 +153,18 @@ def _draw_bin(chart: Chart, curves: Curves, index: int) -> None:
     chart.dot(confidence, accuracy, 1.6 + 2.6 * share**0.5, f"dot {kind}", title)
 
 
-def _chance(curves: Curves, index: int) -> tuple[float, float]:
-    """Return where 95 % of the accuracies of a bin would lie if its confidence were right."""
-    probability = min(float(curves.reliability.confidence[index]), 1.0)
+def _chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return where 95 % of the accuracies of each bin would lie if its confidence were right."""
+    curve = curves.reliability
+    probability = np.minimum(np.nan_to_num(curve.confidence), 1.0)
     if curves.spread is not None:
-        reach = NORMAL * float(curves.spread[index])
-        return max(0.0, probability - reach), min(1.0, probability + reach)
+        reach = NORMAL * curves.spread
+        return np.maximum(0.0, probability - reach), np.minimum(1.0, probability + reach)
     from scipy.stats import binom
 
     # Each row was counted once a seed.
-    rows = max(round(curves.reliability.count[index] / len(curves.risk)), 1)
-    low, high = (float(binom.ppf(end, rows, probability)) / rows for end in (0.025, 0.975))
-    return low, high
+    rows = np.maximum(np.round(curve.count / len(curves.risk)), 1)
+    return binom.ppf(0.025, rows, probability) / rows, binom.ppf(0.975, rows, probability) / rows
 
 
 def _draw_shares(chart: Chart, curve: ReliabilityCurve) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 MOST_CURVES = 16
+MOST_FORESTS = 200  # Of a page: the parameters of its first studies are weighed.
+TREES = 16  # As near the truth as more, see docs/results/scale.md.
 ENOUGH = 10  # Trials: a forest grown on fewer finds importance in noise.
 
 
@@ -25,8 +27,8 @@ def study_parts(history: Ledger, done: Callable[[], None] = lambda: None) -> lis
     ``done`` is called after each.
     """
     parts = []
-    for study in history.studies.values():
-        parts.append(study_part(study, history))
+    for number, study in enumerate(history.studies.values()):
+        parts.append(study_part(study, history, weigh=number < MOST_FORESTS))
         done()
     return parts
 
@@ -36,14 +38,17 @@ def _name(study: Study, history: Ledger) -> str:
     return f"{study.recipe} on {study.task}" if several else study.recipe
 
 
-def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, Any]:
+def study_part(
+    study: Study, history: Ledger, live: bool = False, weigh: bool = True
+) -> dict[str, Any]:
     """Return what the template shows of one study.
 
-    One that is watched ``live`` has the curves of running trials first, and no importance, which
-    takes seconds.
+    One that is watched ``live`` has the curves of running trials first. To ``weigh`` parameters
+    takes up to seconds.
     """
     scored = [trial for trial in study.searched if trial.objective is not None]
-    shares = {} if live else importance(scored, list(_search.searched_parameters(study)))
+    names = list(_search.searched_parameters(study))
+    shares = importance(scored, names) if weigh else {}
     trials = _search.best_trials(study)
     if live:
         trials.sort(key=lambda trial: not trial.open)
@@ -52,12 +57,23 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
         "text": _outcome(study, history),
         "live": live,
         "importance": sorted(shares.items(), key=lambda pair: -pair[1]),
-        "scored": len(scored),
+        "weighed": _weighed(shares, len(scored), weigh) if names and not live else "",
         "slices": _search.objective_by_parameter(study, history),
         "fronts": _search.fronts(study, history),
         "curves": _search.learning_curves(study, trials[:MOST_CURVES]),
         "left": len(trials[MOST_CURVES:]),
     }
+
+
+def _weighed(shares: dict[str, float], scored: int, weigh: bool) -> str:
+    """Return what the importance of parameters rests on, or why there is none."""
+    if not weigh:
+        return f"A page weighs the parameters of its first {MOST_FORESTS} studies."
+    if shares:
+        return f"Share of the objective's variance (fANOVA, {scored} trials)."
+    if scored < ENOUGH:
+        return f"{scored} trials are too few to tell importance; {ENOUGH} are needed."
+    return "These trials do not tell which parameter is important."
 
 
 def _outcome(study: Study, history: Ledger) -> str:
@@ -114,7 +130,7 @@ def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float
     for trial in whole:
         tried = {name: trial.parameters[name] for name in names}
         study.add_trial(create_trial(params=tried, distributions=spaces, value=trial.objective))
-    return get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0))
+    return get_param_importances(study, evaluator=FanovaImportanceEvaluator(n_trees=TREES, seed=0))
 
 
 def distribution(values: Sequence[bool | int | float | str]) -> BaseDistribution:

@@ -1,6 +1,7 @@
 """One study: an Optuna study whose suggestions depend on nothing but the results before them."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -14,7 +15,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.study import StudyDirection
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SearchModel
@@ -45,7 +46,10 @@ class StudySearch:
         self.asked = 0
         self._told = 0
         self._pareto = rules.pareto
-        self._waiting: dict[int, tuple[list[float] | None, str]] = {}
+        self._waiting: dict[int, tuple[TrialState, list[float] | None]] = {}
+        # Trials of an earlier run, and how they ended: Optuna gets them once it has to suggest one.
+        self._kept: dict[int, dict[str, Any]] = {}
+        self._ended: dict[int, tuple[TrialState, list[float] | None]] = {}
         self._distributions = {
             f"{part}.{name}": distribution_of(parameter)
             for part, parameters in plan.searched.items()
@@ -89,25 +93,39 @@ class StudySearch:
             self._tell(number)
         number = self.asked
         self.asked += 1
-        if parameters is None or not self._takes(parameters):
-            if number < len(self._first):
-                self._study.enqueue_trial(self._first[number])
-            self._study.sampler = self._open_sampler(_seed(self.plan.id, self._seed, number))
-            parameters = self._study.ask(self._distributions).params
-        return number, dict(parameters)
+        if parameters is not None and self._fits(parameters):
+            self._kept[number] = dict(parameters)
+            return number, self._kept[number]
+        self._hand_over()
+        if number < len(self._first):
+            self._study.enqueue_trial(self._first[number])
+        self._study.sampler = self._open_sampler(_seed(self.plan.id, self._seed, number))
+        return number, dict(self._study.ask(self._distributions).params)
 
-    def _takes(self, parameters: Mapping[str, Any]) -> bool:
-        """Take a trial as it was suggested before, unless the space is another one by now."""
+    def _fits(self, parameters: Mapping[str, Any]) -> bool:
+        """Return True unless the space is another one than when a trial was suggested."""
         try:
-            trial = create_trial(
-                state=TrialState.RUNNING,
-                params=dict(parameters),
-                distributions=self._distributions,
-            )
+            self._trial(parameters, TrialState.RUNNING, None)
         except ValueError:
             return False
-        self._study.add_trial(trial)
         return True
+
+    def _trial(
+        self, parameters: Mapping[str, Any], state: TrialState, values: list[float] | None
+    ) -> FrozenTrial:
+        return create_trial(
+            state=state,
+            params=dict(parameters),
+            distributions=self._distributions,
+            values=values,
+        )
+
+    def _hand_over(self) -> None:
+        """Hand Optuna the trials of an earlier run, in order, as far as they have ended."""
+        for number, parameters in self._kept.items():
+            state, values = self._ended.pop(number, (TrialState.RUNNING, None))
+            self._study.add_trial(self._trial(parameters, state, values))
+        self._kept.clear()
 
     def score(
         self, number: int, value: float | None, status: str, metrics: Mapping[str, float] = {}
@@ -117,17 +135,21 @@ class StudySearch:
         ``metrics`` are its own on validation data, of which a search for a Pareto front takes more.
         """
         others = [] if value is None else [metrics[f"val_{name}"] for name in self._pareto]
-        self._waiting[number] = (None if value is None else [value, *others], status)
+        values = [math.nan if value is None else value, *others]
+        if any(map(math.isnan, values)):
+            self._waiting[number] = TrialState.FAIL, None
+        elif status == "pruned":
+            self._waiting[number] = TrialState.PRUNED, None
+        else:
+            self._waiting[number] = TrialState.COMPLETE, values
 
     def _tell(self, number: int) -> None:
-        values, status = self._waiting.pop(number)
+        state, values = self._waiting.pop(number)
         self._told += 1
-        if values is None:
-            self._study.tell(number, state=TrialState.FAIL)
-        elif status == "pruned":
-            self._study.tell(number, state=TrialState.PRUNED)
+        if number in self._kept:
+            self._ended[number] = state, values
         else:
-            self._study.tell(number, values)
+            self._study.tell(number, values, state)
 
 
 def _block(plan: StudyPlan, rules: SearchModel) -> int:

@@ -11,6 +11,7 @@ from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, pair
 from orchestrator.statistics._claims import ClaimVerdict, PairVerdict, judge_claim
 from orchestrator.statistics._compare import (
     Board,
+    KeptPredictions,
     StoredPredictions,
     TaskComparison,
     board,
@@ -41,6 +42,7 @@ __all__ = [
     "Contrast",
     "Difference",
     "Interval",
+    "KeptPredictions",
     "Need",
     "PairTest",
     "PairVerdict",

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from statistics import fmean
 
 import torch
+from cachetools import LRUCache, cachedmethod
 from torch import Tensor
 
 from orchestrator.statistics._bootstrap import (
@@ -23,6 +25,33 @@ from trainables.common.errors import InputError
 from trainables.metrics import FLOORED, METRICS, noise_floor, noise_floors_of_groups
 from trainables.store.artifacts import ArtifactStore
 
+KEPT = 1 << 28  # Bytes: the tests of ImageNet fit once, small ones by the thousand.
+
+
+class KeptPredictions:
+    """Test predictions by key; those that were read last are kept, up to ``KEPT`` bytes.
+
+    Args:
+        store: The store ``STORAGE/artifacts`` that the sweep wrote to.
+    """
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self._kept: LRUCache[str, dict[str, Tensor] | None] = LRUCache(KEPT, _bytes)
+
+    @cachedmethod(attrgetter("_kept"))
+    def read(self, key: str) -> dict[str, Tensor] | None:
+        """Return the tensors of an evaluation, or None if it is missing or damaged."""
+        found = self._store.find("evaluate", key)
+        return None if found is None else found.tensors("test")
+
+
+def _bytes(tensors: dict[str, Tensor] | None) -> int:
+    return sum(tensor.nbytes for tensor in (tensors or {}).values())
+
+
+PredictionStore = ArtifactStore | KeptPredictions
+
 
 class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
     """Recipe to log-probabilities (N, K) of the test rows, one a seed; read when asked for.
@@ -32,7 +61,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     Args:
         results: Studies of one task, one a recipe.
-        store: The store ``STORAGE/artifacts`` that the sweep wrote to.
+        store: The store ``STORAGE/artifacts`` that the sweep wrote to, or what was read of it.
 
     Attributes:
         absent: Recipe to the reason why it has no predictions.
@@ -48,10 +77,10 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
         ValueError: If the results belong to several tasks.
     """
 
-    def __init__(self, results: Iterable[StudyResult], store: ArtifactStore) -> None:
+    def __init__(self, results: Iterable[StudyResult], store: PredictionStore) -> None:
         self.absent: dict[str, str] = {}
         self._results: dict[str, StudyResult] = {}
-        self._store = store
+        self._kept = store if isinstance(store, KeptPredictions) else KeptPredictions(store)
         for result in (ordered := list(results)):
             recipe, task = result.recipe, result.task
             if task != ordered[0].task:
@@ -78,13 +107,13 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
     def _rows(self, recipe: str) -> Iterator[dict[str, Tensor]]:
         result = self._results[recipe]
         for key in result.predictions:
-            found = self._store.find("evaluate", key)
+            found = self._kept.read(key)
             if found is None:
                 raise InputError(
                     f"the predictions of {recipe} on {result.task} are gone; "
                     f"`calsweep run --resume {result.sweep}` computes them again"
                 )
-            yield found.tensors("test")
+            yield found
 
     def _common_rows(self) -> tuple[list[Tensor], list[Tensor] | None]:
         """Return labels and numbers of the rows of each seed, which all recipes share."""
@@ -153,7 +182,7 @@ class TaskComparison:
 
 def compare(
     results: Iterable[StudyResult],
-    store: ArtifactStore,
+    store: PredictionStore,
     metric: str = "ece",
     *,
     baseline: str | None = None,
@@ -236,7 +265,7 @@ class Board:
 
 def board(
     results: Iterable[StudyResult],
-    store: ArtifactStore,
+    store: PredictionStore,
     metric: str,
     *,
     draws: int = DRAWS,

@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from orchestrator.statistics._bootstrap import PairedBootstrap
-from orchestrator.statistics._compare import TaskComparison, compare
+from orchestrator.statistics._compare import PredictionStore, TaskComparison, compare
 from orchestrator.storage.results import StudyResult
-from trainables.store.artifacts import ArtifactStore
 
 PUBLISHED = "the published default"
 DRAWS = (
@@ -16,7 +15,7 @@ DRAWS = (
 
 def search_gains(
     results: Iterable[StudyResult],
-    store: ArtifactStore,
+    store: PredictionStore,
     metric: str = "ece",
     *,
     draws: int = DRAWS,
@@ -72,7 +71,7 @@ def _why_unknown(result: StudyResult) -> str:
 
 
 def _with_default(
-    result: StudyResult, store: ArtifactStore, metric: str, draws: int, seed: int
+    result: StudyResult, store: PredictionStore, metric: str, draws: int, seed: int
 ) -> TaskComparison:
     chosen = replace(result, predictions=(result.searched_predictions,))
     default = replace(result, recipe=PUBLISHED, predictions=(result.default_predictions,))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestrator.report import ENOUGH, MOST_CURVES, study_part, trial_curves
+from orchestrator.report import MOST_CURVES, study_part, trial_curves
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.status import SweepStatus, duration, status_of, title
@@ -115,8 +115,7 @@ def study_page(folder: SweepFolder, ledger: Ledger, study: Study) -> dict[str, A
     return {
         **_common(folder, ledger, status),
         "study": study,
-        "part": study_part(study, ledger, live=True),
-        "enough": ENOUGH,
+        "part": study_part(study, ledger, live=True, weigh=False),
         "most_curves": MOST_CURVES,
         "trials": best[:SHOWN],
         "count": len(study.begun),

@@ -65,7 +65,7 @@ def noise_floors(
             ``calibration_report`` takes them.
     """
     _check(metrics, bins, draws)
-    simulation = _Simulation(log_probs, bins, draws, "cwece" in metrics)
+    simulation = _Simulation(log_probs, bins, draws, metrics)
     simulation.run(seed)
     return {metric: _summary(simulation.errors(metric)) for metric in metrics}
 
@@ -192,20 +192,24 @@ class _Simulation:
     Only what a bin's rows hit depends on the draw; which rows and scores it holds does not.
     """
 
-    def __init__(self, log_probs: ArrayLike, bins: int, draws: int, by_class: bool) -> None:
+    def __init__(self, log_probs: ArrayLike, bins: int, draws: int, metrics: Sequence[str]) -> None:
         self._values = torch.as_tensor(log_probs).detach().cpu()
         self._predicted = self._values.argmax(dim=-1)
         scores = Scores(self._values, None, self._predicted)
         confidence = scores.confidence[None]
         self._edges = width_edges(bins, torch.float64, confidence.device)
-        edges = {"ece": self._edges, "aece": mass_edges(confidence, bins)}
-        self._top = {name: bin_index(confidence, found)[0] for name, found in edges.items()}
+        edges = {"ece": lambda: self._edges, "aece": lambda: mass_edges(confidence, bins)}
+        self._top = {
+            name: bin_index(confidence, made())[0]
+            for name, made in edges.items()
+            if name in metrics
+        }
         self._gaps = {
             name: bin_sums(index[None], confidence, bins).T.repeat(1, draws)
             for name, index in self._top.items()
         }
         self._bins, self._draws, self._classes = bins, draws, scores.num_classes
-        cells = self._classes * bins if by_class else 0
+        cells = self._classes * bins if "cwece" in metrics else 0
         self._cell_scores = torch.zeros(cells, dtype=torch.float64)
         self._cell_hits = torch.zeros(draws, cells, dtype=torch.int32)
 
@@ -217,12 +221,11 @@ class _Simulation:
             rows = slice(first, first + step)
             probs = self._values[rows].double().softmax(dim=1)
             uniform = torch.rand(len(probs), self._draws, generator=generator, dtype=torch.float64)
-            # Without the last end: a sum just below 1 must not give a class too many.
-            ends = probs.cumsum(dim=1)[:, :-1].contiguous()
-            labels = torch.searchsorted(ends, uniform, right=True)
-            self._add_top(rows, labels)
+            ends = probs.cumsum(dim=1)
+            ends[:, -1] = 1.0  # A sum just below 1 must not give a class too many.
+            self._add_top(rows, ends, uniform)
             if len(self._cell_scores):
-                self._add_classes(probs, labels)
+                self._add_classes(probs, torch.searchsorted(ends, uniform, right=True))
 
     def errors(self, metric: str) -> Tensor:
         """Return the metric of each draw, (draws,), float64."""
@@ -232,8 +235,11 @@ class _Simulation:
         gaps = [(self._cell_scores - hits).abs().sum() for hits in self._cell_hits]
         return torch.stack(gaps) / (rows * self._classes)
 
-    def _add_top(self, rows: slice, labels: Tensor) -> None:
-        hits = (labels == self._predicted[rows, None]).double()
+    def _add_top(self, rows: slice, ends: Tensor, uniform: Tensor) -> None:
+        predicted = self._predicted[rows, None]
+        above = ends.gather(1, predicted)
+        below = ends.gather(1, (predicted - 1).clamp(min=0)).where(predicted > 0, 0.0)
+        hits = ((below <= uniform) & (uniform < above)).double()
         for name, index in self._top.items():
             self._gaps[name].index_add_(0, index[rows], hits, alpha=-1)
 

@@ -350,9 +350,9 @@ def test_rows_that_seeds_do_not_share_evenly_are_rounded_to_whole_ones():
     # Of two rows 0, 1 and 2 are right with chances of 1, 18 and 81 %.
     reliability = SimpleNamespace(count=np.array([3]), confidence=np.array([0.9]))
     curves = SimpleNamespace(reliability=reliability, risk=(None, None), spread=None)
-    assert _chance(curves, 0) == (0.5, 1.0)
+    assert _chance(curves) == ([0.5], [1.0])
     curves.reliability.confidence[0] = 1 + 1e-12
-    assert _chance(curves, 0) == (1.0, 1.0)
+    assert _chance(curves) == ([1.0], [1.0])
 
 
 TICKS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))

@@ -577,7 +577,7 @@ def test_what_is_said_of_a_search(journal, tmp_path):
         "6 trials (3 finished, 1 failed, 1 pruned, 1 running); chosen: number 2, objective 0.0000"
     )
     assert (second["text"], third["text"]) == ("1 trial", "1 trial")
-    assert (first["scored"], first["left"], first["importance"]) == (3, 0, [])
+    assert (first["left"], first["importance"]) == (0, [])
 
 
 def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatch):
@@ -587,6 +587,9 @@ def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatc
     monkeypatch.setattr("orchestrator.report._studies.importance", lambda *_: shares)
     (part,) = study_parts(gathered(tmp_path).history)
     assert part["importance"] == [("b", 0.7), ("c", 0.2), ("a", 0.1)]
+    monkeypatch.setattr("orchestrator.report._studies.MOST_FORESTS", 0)
+    (part,) = study_parts(gathered(tmp_path).history)
+    assert part["importance"] == []
 
 
 @pytest.mark.parametrize(
