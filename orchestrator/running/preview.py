@@ -27,7 +27,8 @@ class StagePreview:
         stage: ``train``, ``refine`` or ``calibrate``.
         computed: Trials that will be computed, at most.
         reused: Trials whose outcome an earlier run or another sweep has left behind.
-        seconds: What one takes, from earlier runs on the tracking store; None if none tells.
+        seconds: What one takes, from earlier runs on the tracking store; None if none tells, or
+            none is left to compute.
     """
 
     task: str
@@ -38,7 +39,9 @@ class StagePreview:
 
     @property
     def hours(self) -> float | None:
-        """Return the hours of one after another."""
+        """Return the hours of one after another; None if no run tells."""
+        if not self.computed:
+            return 0.0
         return None if self.seconds is None else self.computed * self.seconds / 3600
 
 
@@ -65,7 +68,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
             stage,
             count - reused[task, stage],
             reused[task, stage],
-            _seconds(plan.spec, task, stage, prepared),
+            _seconds(plan.spec, task, stage, prepared) if count > reused[task, stage] else None,
         )
         for (task, stage), count in sorted(
             planned.items(), key=lambda entry: (entry[0][0], EVERY_STAGE.index(entry[0][1]))

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 
@@ -55,13 +55,15 @@ class StudySearch:
             for part, parameters in plan.searched.items()
             for name, parameter in parameters.items()
         }
-        self._study = optuna.create_study(
-            directions=[StudyDirection.MINIMIZE, *map(_direction, rules.pareto)]
-        )
-        self._first, self._open_sampler = self._first_points(), partial(_sampler, rules)
-        self._seed = seed
+        self._open_sampler, self._seed = partial(_sampler, rules), seed
 
-    def _first_points(self) -> list[dict[str, Any]]:
+    @cached_property
+    def _study(self) -> optuna.Study:
+        directions = [StudyDirection.MINIMIZE, *map(_direction, self._pareto)]
+        return optuna.create_study(directions=directions)
+
+    @cached_property
+    def _first(self) -> list[dict[str, Any]]:
         """Return the published default; all points, that one first, where the budget holds them."""
         default = {name: _default(self.plan, name) for name in self._distributions}
         if self.plan.points > self.plan.trials:

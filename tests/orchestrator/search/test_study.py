@@ -321,6 +321,22 @@ def test_the_order_in_which_trials_end_changes_nothing(lag: int) -> None:
     assert asked == expected
 
 
+def test_trials_of_an_earlier_run_end_as_others_do() -> None:
+    def told(given: bool) -> list[tuple[str, Any]]:
+        search = open_search(trials=6)
+        asked = [drive(open_search(trials=6))[number] if given else None for number in range(4)]
+        ends = ((0.3, FINISHED), (None, "failed"), (0.4, "pruned"), (math.nan, FINISHED))
+        for parameters, (value, status) in zip(asked, ends, strict=True):
+            number, _ = search.ask(parameters)
+            search.score(number, value, status)
+        search.ask()
+        return [(trial.state.name, trial.values) for trial in search._study.trials]
+
+    states = ["COMPLETE", "FAIL", "PRUNED", "FAIL", "RUNNING"]
+    assert told(given=True) == told(given=False)
+    assert [state for state, _ in told(given=True)] == states
+
+
 def test_what_is_not_known_yet_is_not_used() -> None:
     """Trial n hears of trials up to n - lag and no others, even if they have ended."""
     search = open_search(parallel_trials=3, trials=6)
