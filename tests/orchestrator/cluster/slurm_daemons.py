@@ -59,12 +59,25 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
         _wait_for_nodes(env)
         yield {"SLURM_CONF": str(conf)}
     finally:
-        subprocess.run(["scancel", f"--user={getpass.getuser()}"], env=env, check=False)
-        time.sleep(1)
         for process in reversed(started):
             process.terminate()
         for process in started:
             process.wait(20)
+
+
+def queue() -> str:
+    """Return the jobs that wait or run."""
+    command = ["squeue", "--noheader", "--states=PENDING,RUNNING,COMPLETING"]
+    return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def cancel_all() -> None:
+    """Take every job out of the queue, and wait until the nodes are free."""
+    subprocess.run(["scancel", f"--user={getpass.getuser()}"], check=False)
+    end = time.monotonic() + 40
+    while (left := queue()) and time.monotonic() < end:
+        time.sleep(0.2)
+    assert not left
 
 
 def _conf(folder: Path, munge: Path) -> str:

@@ -18,7 +18,7 @@ from orchestrator.storage.results import results_of
 from orchestrator.storage.status import sweep_status
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
-from tests.orchestrator.cluster.slurm_daemons import NEEDED, found, slurm
+from tests.orchestrator.cluster.slurm_daemons import NEEDED, cancel_all, found, queue, slurm
 from tests.orchestrator.one_process import one_process
 
 SWEEP = """
@@ -29,24 +29,35 @@ tasks:
 recipes: [ls, ls+ts]
 search: {trials: 3, parallel_trials: 2}
 """
-QUEUE = ["squeue", "--noheader", "--states=PENDING,RUNNING"]
 ABSENT = [program for program in NEEDED if found(program) is None]
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     if ABSENT:
         pytest.skip(f"SLURM is not here: {', '.join(ABSENT)} (slurm-wlm)")
-    folder = tmp_path / "slurm"
-    folder.mkdir()
-    root = Path(__file__).parents[3]
-    monkeypatch.setenv("PYTHONPATH", str(root))
-    with slurm(folder) as variables:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        yield folder
+    with slurm(tmp_path_factory.mktemp("slurm")) as variables:
+        yield variables
+
+
+@pytest.fixture
+def daemons(started: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    yield
+    cancel_all()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+    """Return the table of the same sweep without SLURM."""
+    folder = tmp_path_factory.mktemp("alone")
+    with one_process():
+        run_sweep(load_sweep(str(written(folder, "alone"))))
+    return table(folder / "alone" / "sweeps" / "far")
 
 
 def written(folder: Path, storage: str) -> Path:
@@ -71,7 +82,7 @@ def table(folder: Path) -> list[object]:
 
 
 def test_requeued_sweep_gives_the_same_table(
-    daemons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    daemons: None, alone: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, "here")
     assert main(["submit", "--slurm", "--nodes", "2", "--time", "10", str(path)]) == 0
@@ -94,13 +105,11 @@ def test_requeued_sweep_gives_the_same_table(
     assert sweep_status(far).ended < sweep_status(far).trials, "it was not in the middle"
     wait_until(lambda: sweep_status(far).state == "finished", far.path)
     wait_until(lambda: not queued_job(far), far.path)
-    with one_process():
-        run_sweep(load_sweep(str(written(tmp_path, "alone"))))
-    assert table(far.path) == table(tmp_path / "alone" / "sweeps" / "far")
+    assert table(far.path) == alone
 
 
 def test_nodes_of_an_array_come_and_go(
-    daemons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    daemons: None, alone: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path, "here")
     assert main(["submit", "--slurm", "--slurm-array", "1", "--time", "10", str(path)]) == 0
@@ -111,10 +120,8 @@ def test_nodes_of_an_array_come_and_go(
     wait_until(lambda: output.exists() and "Ray runtime started" in output.read_text(), far.path)
     subprocess.run(["scontrol", "requeue", f"{job + 1}_1"], check=True)
     wait_until(lambda: sweep_status(far).state == "finished", far.path)
-    wait_until(lambda: not subprocess.run(QUEUE, capture_output=True).stdout, far.path)
-    with one_process():
-        run_sweep(load_sweep(str(written(tmp_path, "alone"))))
-    assert table(far.path) == table(tmp_path / "alone" / "sweeps" / "far")
+    wait_until(lambda: not queue(), far.path)
+    assert table(far.path) == alone
 
 
 def test_job_whose_time_ends_before_its_sweep_begins_is_queued_again(tmp_path: Path) -> None:
@@ -158,7 +165,7 @@ def test_node_of_an_array_outlasts_a_queue_that_does_not_answer(
 
 
 def test_waiting_job_is_found_and_cancelled(
-    daemons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    daemons: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subprocess.run(
         ["sbatch", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 300"],

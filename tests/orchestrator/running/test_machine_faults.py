@@ -1,4 +1,4 @@
-"""Real sweeps on a machine that fails: what is tried again, when, and what is told of it."""
+"""Machines that fail: what is tried again, where and when, and what is told of it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mlflow import MlflowClient
+from torch import Tensor, nn
 
 from orchestrator import comparison_table
+from orchestrator.cli import main
+from orchestrator.storage.events import TrialFinished
 from orchestrator.storage.journal import read_events
-from tests.orchestrator.databases import place_database
+from tests.orchestrator.one_process import one_process
+from trainables.data import ImageShape
+from trainables.data._guard import is_sealed
+from trainables.models import MODELS
+from trainables.models._base import Network
+from trainables.models._registry import register_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = pytest.mark.slow
 
 SWEEP = """
 name: hurt
@@ -28,130 +36,72 @@ tasks:
     split: {{train_limit: 200}}
 recipes: [ce]
 search: {{trials: 1}}
-resources: {{concurrent: 1, max_failures: 1}}
+resources: {{max_failures: 1}}
 storage: {storage}
 """
-
-# A network of one more file in the package of models, which every process of a sweep finds. It
-# raises an error, which it notes in FOLDER/raised, three times in a search and once in measuring.
-MODEL = """
-import os
-from pathlib import Path
-
-from torch import nn
-
-from trainables.data import ImageShape
-from trainables.data._guard import is_sealed
-from trainables.models._base import Network
-from trainables.models._registry import register_model
-
-FOLDER = Path({folder!r})
+REASON = "OSError: [Errno 5] Input/output error"
 
 
 class Flaky(nn.Module):
-    def forward(self, images):
-        raised = FOLDER / "raised"
-        count = len(raised.read_text().split()) if raised.exists() else 0
-        if count < 3 or (count == 3 and not is_sealed()):
-            with raised.open("a") as stream:
-                print(os.getpid(), file=stream)
+    """Raises an error three times in a search and once in measuring."""
+
+    raised = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        if Flaky.raised < 3 or (Flaky.raised == 3 and not is_sealed()):
+            Flaky.raised += 1
             raise OSError(5, "Input/output error")
         return images.flatten(1)
 
 
-@register_model("flaky")
-def flaky(num_classes: int, shape: ImageShape) -> Network:
-    return Network(Flaky(), nn.Linear(shape.channels * shape.size**2, num_classes))
-"""
-PLANT = """
-import importlib.util
-import sys
+@pytest.fixture
+def flaky() -> Iterator[None]:
+    @register_model("flaky")
+    def build(num_classes: int, shape: ImageShape) -> Network:
+        return Network(Flaky(), nn.Linear(shape.channels * shape.size**2, num_classes))
+
+    Flaky.raised = 0
+    yield
+    del MODELS._entries["flaky"]
 
 
-class Plant:
-    def find_spec(self, name, path=None, target=None):
-        if name != "trainables.models":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        spec.submodule_search_locations.append({folder!r})
-        return spec
+def ends(folder: Path) -> list[TrialFinished]:
+    events, _ = read_events(folder / "storage" / "sweeps" / "hurt" / "journal.jsonl")
+    return [event for event in events if isinstance(event, TrialFinished)]
 
 
-sys.meta_path.insert(0, Plant())
-"""
+def tracked(folder: Path) -> tuple[dict[str, int], str]:
+    """Return how many trials have each status on the tracking store, and the row's reason."""
+    uri = f"sqlite:///{folder}/storage/mlflow.db"
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("hurt")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    trials = [run.info.status for run in runs if run.data.tags["calsweep.kind"] == "trial"]
+    (result,) = comparison_table("hurt", tracking_uri=uri).results.values()
+    assert result.trials_failed == trials.count("FAILED")
+    return Counter(trials), result.reason
 
 
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(Path(__file__).parents[3]),
-    "OMP_NUM_THREADS": "1",
-}
-REASON = "OSError: [Errno 5] Input/output error"
-
-
-class Hurt:
-    """A sweep whose network raises errors."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        models = folder / "models"
-        models.mkdir()
-        (models / "flaky.py").write_text(MODEL.format(folder=str(folder)))
-        (folder / "sitecustomize.py").write_text(PLANT.format(folder=str(models)))
-        (folder / "hurt.yaml").write_text(SWEEP.format(storage=place_database(folder / "storage")))
-
-    def run(self, *words: str) -> int:
-        """Run it, and return the exit code."""
-        path = os.pathsep.join([str(self.folder), ENVIRONMENT["PYTHONPATH"]])
-        command = [sys.executable, "-m", "orchestrator", "run", "--quiet", *words]
-        done = subprocess.run(
-            command,
-            cwd=self.folder,
-            env={**ENVIRONMENT, "PYTHONPATH": path},
-            timeout=900,
-            check=False,
-        )
-        return done.returncode
-
-    def ends(self) -> list[Any]:
-        events, _ = read_events(self.folder / "storage" / "sweeps" / "hurt" / "journal.jsonl")
-        return [event for event in events if event.event == "trial_finished"]
-
-    def raised(self) -> int:
-        """Return how many processes raised the error."""
-        return len(set((self.folder / "raised").read_text().split()))
-
-    def tracked(self) -> tuple[dict[str, int], str]:
-        """Return how many trials have each status on the tracking store, and the row's reason."""
-        uri = f"sqlite:///{self.folder}/storage/mlflow.db"
-        client = MlflowClient(uri)
-        experiment = client.get_experiment_by_name("hurt")
-        assert experiment is not None
-        runs = client.search_runs([experiment.experiment_id])
-        trials = [run.info.status for run in runs if run.data.tags["calsweep.kind"] == "trial"]
-        (result,) = comparison_table("hurt", tracking_uri=uri).results.values()
-        assert result.trials_failed == trials.count("FAILED")
-        return Counter(trials), result.reason
-
-
-def test_a_machine_fault_is_retried_and_recorded(tmp_path: Path) -> None:
-    sweep = Hurt(tmp_path)
-    assert sweep.run("hurt.yaml") == 1
-    (end,) = sweep.ends()
+@one_process()
+def test_a_machine_fault_is_retried_and_recorded(flaky: None, tmp_path: Path) -> None:
+    storage = str(tmp_path / "storage")
+    (tmp_path / "hurt.yaml").write_text(SWEEP.format(storage=storage))
+    assert main(["run", "--quiet", str(tmp_path / "hurt.yaml")]) == 1
+    (end,) = ends(tmp_path)
     assert (end.status, end.fault, end.reason) == ("failed", "machine", REASON)
     assert end.host == os.uname().nodename
-    assert "flaky.py" in end.traceback.splitlines()[-2]
-    assert sweep.raised() == 2, "started twice"
+    assert Path(__file__).name in end.traceback.splitlines()[-2]
+    assert Flaky.raised == 2, "started twice"
     reason = f"by a fault of the machine, a resumed sweep tries again: {REASON}"
-    assert sweep.tracked() == ({"FAILED": 1}, reason)
+    assert tracked(tmp_path) == ({"FAILED": 1}, reason)
 
     # What is left of the faults costs a trial and a measurement a restart each, nothing more.
-    assert sweep.run("--resume", "hurt", "--storage", "storage") == 0
-    (again,) = sweep.ends()[1:]
+    assert main(["run", "--quiet", "--resume", "hurt", "--storage", storage]) == 0
+    (again,) = ends(tmp_path)[1:]
     assert (again.status, again.key) == ("finished", end.key)
-    assert sweep.raised() == 4
-    assert sweep.tracked() == ({"FINISHED": 1}, "")
+    assert Flaky.raised == 4
+    assert tracked(tmp_path) == ({"FINISHED": 1}, "")
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +110,11 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("bad_nodes.py")],
         cwd=tmp_path_factory.mktemp("nodes"),
-        env=ENVIRONMENT,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[3]),
+            "OMP_NUM_THREADS": "1",
+        },
         stdout=subprocess.PIPE,
         text=True,
         timeout=900,

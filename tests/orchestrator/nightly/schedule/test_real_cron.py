@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from orchestrator.nightly import Book, Nightly, load_nightly
+from tests.orchestrator.databases import place_database
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +33,7 @@ SWEEP = {
     ],
     "recipes": ["ce"],
     "search": {"trials": 1},
+    "executor": "local",
 }
 
 
@@ -74,7 +76,8 @@ def test_cron_runs_the_installed_entry(cron: None, tmp_path: Path) -> None:
     folder = tmp_path / "100% of it's"
     folder.mkdir()
     file = folder / "nightly.yaml"
-    file.write_text(yaml.safe_dump({"sweep": {**SWEEP, "storage": str(folder / "storage")}}))
+    storage = str(place_database(folder / "storage"))
+    file.write_text(yaml.safe_dump({"sweep": {**SWEEP, "storage": storage}}))
     start = _install(file)
     benchmark = load_nightly(file)
     _wait_for_a_verdict(benchmark)
