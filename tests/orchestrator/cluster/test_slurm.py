@@ -109,8 +109,10 @@ def test_requeued_sweep_gives_the_same_table(
 
 
 def test_nodes_of_an_array_come_and_go(
-    daemons: None, alone: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    daemons: None, alone: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # For how long a node looks for the head that has ended; a minute unless told otherwise.
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "10")
     path = written(tmp_path, "here")
     assert main(["submit", "--slurm", "--slurm-array", "1", "--time", "10", str(path)]) == 0
     far = Storage(str(tmp_path / "here")).sweep("far")
