@@ -175,7 +175,7 @@ def disturbed_buckets() -> Iterator[tuple[str, Weather]]:
     moto.start()
     weather = Weather()
     proxy = _Proxy(("127.0.0.1", 0), _handler(weather, moto.get_host_and_port()[1]))
-    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+    thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{proxy.server_port}", weather

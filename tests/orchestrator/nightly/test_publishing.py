@@ -139,7 +139,7 @@ def posts() -> Iterator[tuple[str, list[dict[str, Any]]]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/secret", kept
     server.shutdown()
     server.server_close()
