@@ -74,23 +74,20 @@ def test_every_job_ends_once_and_in_order(executor: Executor, data: Path) -> Non
     assert all(report.status == Status.FINISHED for report in jobs.ends.values())
 
 
-def test_sealed_workers_reach_no_test_data(executor: Executor, data: Path) -> None:
+def test_sealed_workers_reach_no_test_data_those_after_them_do(
+    executor: Executor, data: Path, tmp_path: Path
+) -> None:
     jobs = Jobs([fit(data, "0")])
     run(executor, jobs, sealed=True)
     fault = jobs.ends["0"].fault
     assert fault is not None
     assert TestDataSealedError.__name__ in fault.reason
-    again = Jobs([fit(data, "0")])
-    run(executor, again, sealed=False)
-    assert again.ends["0"].status == Status.FINISHED
-
-
-def test_configuration_fault_is_not_tried_again(executor: Executor, tmp_path: Path) -> None:
-    jobs = Jobs([fit(tmp_path / "gone", "0")])
-    run(executor, jobs, sealed=False)
-    fault = jobs.ends["0"].fault
+    after = Jobs([fit(tmp_path / "gone", "0"), fit(data, "1")])
+    run(executor, after, sealed=False)
+    fault = after.ends["0"].fault  # Of its configuration, which is not tried again.
     assert fault is not None
     assert (fault.kind, "gone" in fault.reason) == (FaultKind.CONFIGURATION, True)
+    assert after.ends["1"].status == Status.FINISHED
 
 
 OTHERS = pytest.mark.parametrize("executor", [processes, ray_tune], indirect=True)

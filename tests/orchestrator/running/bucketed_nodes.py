@@ -27,10 +27,12 @@ def run(folder: Path, sweep: str) -> None:
         address = f"s3://{make_bucket(server)}/of/us"
         file = folder / "sweep.yaml"
         file.write_text(sweep.format(storage=address))
-        head = {**NODE, "num_cpus": 0, "include_dashboard": False}
+        one, two = (
+            {**NODE, "env_vars": {"CALSWEEP_CACHE": str(folder / name)}} for name in ("one", "two")
+        )
+        head = {**one, "include_dashboard": False}
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        for name in ("one", "two"):
-            cluster.add_node(**NODE, env_vars={"CALSWEEP_CACHE": str(folder / name)})
+        cluster.add_node(**two)
         weather.share = 0.03
         code = main(["run", str(file), "--address", cluster.address, "--quiet"])
         cluster.shutdown()

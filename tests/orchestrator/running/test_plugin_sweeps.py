@@ -228,7 +228,8 @@ def test_ray_and_this_process_compute_the_same_of_a_plugin(tmp_path: Path) -> No
     write_loss(tmp_path)
     found = []
     for executor in ("ray", "local"):
-        spec = load_sweep(write_sweep(tmp_path, storage, executor, executor=executor))
+        path = write_sweep(tmp_path, storage, executor, recipes="[gce]", executor=executor)
+        spec = load_sweep(path)
         outcome = run_sweep(spec)
         assert outcome.status == "finished"
         found.append((artifacts(outcome, "gce"), [row.test for row in outcome.results]))
