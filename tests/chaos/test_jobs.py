@@ -13,7 +13,7 @@ from orchestrator.storage.events import Evaluated, SweepEnded
 from orchestrator.storage.journal import iterate_events
 from orchestrator.tracking import open_tracker
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]  # It kills nothing.
 SWEEP = """
 name: far
 tasks: [{{dataset: digits, model: convnet, protocol: {{base: digits, epochs: 1}}}}]
