@@ -20,7 +20,7 @@ from orchestrator.tables.arrange import build_table, by_pair, combine
 from orchestrator.tables.columns import column, shown_names
 from orchestrator.tables.make import TableOptions, comparison_table, make_table, render
 from orchestrator.tables.renderers import RENDERERS, to_rich
-from orchestrator.tables.table import Gain, Row
+from orchestrator.tables.table import Gain, Row, TableColumn
 from tests.orchestrator.whole import assert_same
 from trainables.common.errors import InputError
 from trainables.metrics import REPORTED
@@ -154,6 +154,51 @@ def test_mean_and_sample_deviation_over_seeds_in_percent():
     # mean 0.06, squares 4e-4 + 1e-4 + 9e-4, over 2, root = 0.026458; 3, 4 + 1 + 9, 7, 2.6458
     assert cells == ["**93.00 ± 3.61**", "**6.00 ± 2.65**", "**3.0000 ± 2.6458**"]
     assert "over 3 seeds" in render(found, "markdown")
+
+
+def test_a_mean_is_taken_seed_by_seed_and_so_is_its_floor():
+    def seeds(*eces):
+        of_suite = {"x/ece_floor": 0.09}
+        return [{"ece": e, "x/ece": e + 0.1, "ece_floor": e / 10, **of_suite} for e in eces]
+
+    results = [
+        study("ce", *seeds(0.02, 0.04), task="a"),
+        study("ce", *seeds(0.16, 0.12), task="b"),
+        study("ls", *seeds(0.04, 0.10), task="a"),
+        study("ls", *seeds(0.20), task="b"),
+        study("fl", *seeds(0.04, 0.05), task="a"),
+        study("fl", {"ece": 0.04}, {"ece": 0.05}, task="b"),
+    ]
+    rows = (
+        Row("ce", ("ce",)),
+        Row("both", ("ls", "ce"), None, "ce"),
+        Row("on a", ("ce", "ls"), frozenset("a"), "ce"),
+        Row("fl", ("fl",)),
+    )
+    columns = tuple(
+        TableColumn((), ("a", "b"), metrics, column("ece"))
+        for metrics in (("ece",), ("ece", "x/ece"))
+    )
+    table = dataclasses.replace(build_table(results), rows=rows, columns=columns, floor=True)
+    cells = {row.label: table.line(row) for row in rows}
+    shown = {
+        name: [(c.text, c.mark, c.change, c.tone) for c in line] for name, line in cells.items()
+    }
+    assert shown == {
+        "ce": [("8.50 ± 0.71", "", "", ""), ("13.50 ± 0.71", "second", "", "")],
+        # One of the four has a seed less than the others.
+        "both": [("11.00", "", "+2.50", "worse"), ("16.00", "", "≈ +2.50", "")],
+        "on a": [
+            ("5.00 ± 2.83", "second", "-3.50", "better"),
+            ("10.00 ± 2.83", "best", "≈ -3.50", ""),
+        ],
+        "fl": [("4.50 ± 0.71", "best", "", ""), ("–", "", "", "")],
+    }
+    floors = [[table.noise_floor(row, entry) for entry in columns] for row in rows]
+    assert floors[0] == pytest.approx([0.0085, 0.04925])
+    assert floors[1] == pytest.approx([0.011, 0.0505])
+    assert floors[2] == pytest.approx([0.005, 0.0475])
+    assert floors[3] == [None, None]
 
 
 def test_one_seed_has_no_deviation():
@@ -834,13 +879,17 @@ def test_a_baseline_goes_by_label_or_by_its_only_recipe():
 
 def test_a_difference_needs_both_figures():
     found = table_of(
-        study("ce", status="failed"), study("ls", figures()), study("fl", figures(nll=math.nan))
+        study("ce", status="failed"),
+        study("ls", figures()),
+        study("fl", figures(nll=math.nan)),
+        study("dfl", figures(nll=math.inf)),
     )
     assert differences(found.compared_with("ce"), "ls") == ("", "")
-    assert differences(found.compared_with("fl"), "ls", 2) == ("", "")
+    for baseline in ("fl", "dfl"):
+        assert differences(found.compared_with(baseline), "ls", 2) == ("", "")
     with pytest.raises(InputError) as caught:
         found.compared_with("mbls")
-    message = "baseline 'mbls' is no row of the table; there are: ce, ls, fl"
+    message = "baseline 'mbls' is no row of the table; there are: ce, ls, fl, dfl"
     assert str(caught.value) == message
 
 
@@ -850,14 +899,16 @@ def test_figures_and_differences_that_chance_explains_are_marked():
         study("ls", {"ece": 0.042, "ece_floor": 0.004}),
         study("fl", {"ece": 0.009, "ece_floor": 0.0095}),
         study("dfl", {"ece": 0.03}),
+        study("acls", {"ece": 0.035, "ece_floor": 0.02}),
     ]
     options = TableOptions(metrics=("ece", "acc"), floor=True, baseline="ce")
     cells = rows_of(render(make_table(results, options), "markdown"))
-    assert list(cells) == ["ce", "ls", "fl", "dfl"]
+    assert list(cells) == ["ce", "ls", "fl", "dfl", "acls"]
     assert cells["ce"][0] == "5.00 (floor 1.00)"
     assert cells["ls"][0] == "4.20 (≈ -0.80) (floor 0.40)"
     assert cells["fl"][0] == "**0.90†** (-4.10) (floor 0.95)"
     assert cells["dfl"][0] == "<ins>3.00</ins> (-2.00)"
+    assert cells["acls"][0] == "3.50 (≈ -1.50) (floor 2.00)"
     assert all(texts[1] == "–" for texts in cells.values())
     assert differences(make_table(results, options), "ls") == ("≈ -0.80", "")
 
