@@ -1,8 +1,9 @@
 # What every pod of deploy/kuberay-cluster.yaml runs; build it from the repository's folder:
 #     docker build --file deploy/cluster.Dockerfile --tag calsweep:0.1.0 .
 FROM python:3.11-slim
-# What `compile: true` makes kernels with; the headers of Python are in the image.
-RUN apt-get update && apt-get install --yes --no-install-recommends g++ \
+# What `compile: true` makes kernels with (the headers of Python are in the image), and what
+# KubeRay's probes ask Ray with: pods without it are never ready.
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ wget \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /opt/calsweep
 COPY pyproject.toml constraints.txt README.md LICENSE ./

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import os
 import re
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pandas as pd
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
+
+from tests.orchestrator.cluster.slurm_daemons import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -94,10 +102,124 @@ def test_images_are_pinned_and_not_root(name: str) -> None:
         assert all((ROOT / source).exists() for source in line.split())
 
 
-def test_the_clusters_image_can_compile() -> None:
+def test_the_clusters_image_can_compile_and_be_probed() -> None:
     text = (DEPLOY / "cluster.Dockerfile").read_text(encoding="utf-8")
-    assert re.search(r"apt-get install --yes --no-install-recommends .*\bg\+\+", text)
+    assert re.search(r"apt-get install --yes --no-install-recommends g\+\+ wget ", text)
     assert text.index("apt-get install") < text.index("USER ray")
+
+
+class Images:
+    """Builds images with buildah in a storage of their own, and runs commands in them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._places = [f"--root={folder / 'root'}", f"--runroot={folder / 'run'}"]
+
+    def __call__(self, *words: str) -> str:
+        """Run buildah; return what it prints, or fail with what it says last."""
+        command = ["buildah", *self._places, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{words}: {done.stdout[-1000:]} {done.stderr[-3000:]}"
+        return done.stdout.strip()
+
+    def run(self, container: str, script: str, *arguments: str) -> str:
+        """Run a script as the image's user, and in its folder."""
+        words = ("--isolation=chroot", "--network=host", container, "bash", "-euc", script, "-")
+        return self("run", *words, *arguments)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
+    """Return what builds, with our base image made of Debian's packages: no registry is asked."""
+    for tool in ("buildah", "debootstrap"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    if os.geteuid() != 0:
+        pytest.skip("debootstrap needs root")
+    folder = tmp_path_factory.mktemp("images")
+    base, found = folder / "base", Images(folder)
+    words = ["--variant=minbase", "--include=ca-certificates,python3-dev,python3-pip"]
+    made = subprocess.run(
+        ["debootstrap", *words, "bookworm", str(base)], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"debootstrap: {made.stdout[-200:]}")
+    # As in the official image, `python` is Python 3.11 and pip may install beside it.
+    (base / "usr/bin/python").symlink_to("python3")
+    (base / "usr/lib/python3.11/EXTERNALLY-MANAGED").unlink()
+    trusted = Path("/etc/ssl/certs/ca-certificates.crt")  # May name the proxy of this network.
+    shutil.copyfile(trusted, base / trusted.relative_to("/"))
+    try:
+        container = found("from", "scratch")
+        found("add", "--quiet", container, str(base), "/")
+        found("config", f"--env=PIP_CERT={trusted}", container)
+        found("commit", "--quiet", "--rm", container, "python:3.11-slim")
+        yield found
+    finally:
+        found("rm", "--all")
+        found("rmi", "--all", "--force")
+        subprocess.run(["umount", str(folder / "root/overlay")], capture_output=True, check=False)
+        shutil.rmtree(folder)
+
+
+def built(images: Images, name: str) -> str:
+    """Build an image from its file as it is; return a container of it."""
+    words = ("--pull-never", "--isolation=chroot", "--network=host", f"--tag={name.lower()}")
+    images("build", *words, f"--file={DEPLOY / name}", str(ROOT))
+    return images("from", "--pull-never", name.lower())
+
+
+TINY = """
+name: tiny
+tasks:
+  - name: digits/tiny
+    dataset: digits
+    model: convnet
+    protocol: {base: digits, epochs: 1, compile: true}
+    split: {train_limit: 150, test_limit: 120}
+recipes: [ce, ce+ts]
+search: {trials: 2}
+storage: storage
+"""
+# The question that KubeRay's probes ask of a node, word for word but for the port.
+PROBE = """
+RAY_USAGE_STATS_ENABLED=0 timeout 100 ray start --head --block --num-cpus=1 --port=$1 \
+    --dashboard-agent-listen-port=$2 --include-dashboard=false >/dev/null 2>&1 &
+address=http://localhost:$2/api/local_raylet_healthz
+for second in {1..80}; do
+    if bash -c "wget --tries 1 -T 2 -q -O- $address | grep success"; then break; fi
+    sleep 1
+done
+kill %1; wait %1 || true
+"""
+
+
+@pytest.mark.long  # Quarter of an hour, most of it pip; 16 GB of disk.
+@pytest.mark.timeout(3600)
+def test_a_sweep_runs_in_the_clusters_image(images: Images) -> None:
+    container = built(images, "cluster.Dockerfile")
+    assert images.run(container, "id -un; pwd; test ! -w /opt/calsweep") == "ray\n/home/ray"
+    assert images.run(container, "calsweep --version").startswith("calsweep ")
+    told = images.run(container, "calsweep doctor")
+    assert "ok   versions: Python 3.11." in told
+    assert "ok   Ray: starts" in told
+    script = (
+        'printf %s "$1" > tiny.yaml; calsweep run tiny.yaml >&2; cat storage/sweeps/tiny/table.csv'
+    )
+    table = pd.read_csv(io.StringIO(images.run(container, script, TINY)))
+    assert list(table["recipe"]) == ["ce", "ce+ts"]
+    assert list(table["status"]) == ["finished", "finished"]
+    ports = [str(free_port()) for _ in range(2)]
+    assert images.run(container, PROBE, *ports) == "success"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_the_trackings_image_has_logins_and_the_database(images: Images) -> None:
+    container = built(images, "tracking.Dockerfile")
+    script = "id -un; pwd; touch users.db /artifacts/one; python -c 'import mlflow.server.auth'"
+    assert (
+        images.run(container, f"{script}; python -c 'import psycopg2'") == "mlflow\n/var/lib/mlflow"
+    )
 
 
 def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
