@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator.packages.package import VALIDATION, Package
+from orchestrator.packages.package import VALIDATION, Cell, Package
 from orchestrator.packages.predictions import RowPredictions
 from orchestrator.replay.simulate import search_again
 from orchestrator.running.data import prepare_data
@@ -22,6 +22,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, without_places
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
+from trainables.data.suites import Suite, find_suite, suite_directory
 from trainables.stages import ValidationRows
 from trainables.store.artifacts import ArtifactStore
 
@@ -60,6 +61,13 @@ class Again:
             progress("preparing data")
             data = {key: prepare_data(spec) for key, spec in specs.items()}
             yield cls(folder, specs, data, ArtifactStore(folder / "artifacts"))
+
+    def suites(self, cell: Cell, prepared: PreparedData) -> list[tuple[Suite, Path]]:
+        """Return the suites that a cell is measured on, and where they are stored here."""
+        spec = self.specs[cell.study.sweep_id]
+        task = next(task for task in spec.tasks if task.id == cell.study.task)
+        found = (find_suite(name, spec.data_root) for name in task.suites)
+        return [(suite, suite_directory(suite, prepared)) for suite in found]
 
     def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
         """Search again; return the state at its end and what its journal would say.

@@ -8,12 +8,16 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from orchestrator.packages.again import Again
 from orchestrator.packages.derive import crate, derived_texts
 from orchestrator.packages.package import (
     CRATE,
+    MALFORMED,
     SPLITS,
+    SUITES,
     TEST,
     VALIDATION,
     Cell,
@@ -31,9 +35,11 @@ from orchestrator.storage.events import (
 )
 from orchestrator.storage.ledger import Ledger, Study
 from trainables.common.archives import ArrayArchive
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, one_line
 from trainables.data import PreparedData
+from trainables.data.suites import SuiteData
 from trainables.metrics import calibration_report, evaluation_report
+from trainables.stages import pooled
 
 MOST = 20
 """Lines of one check; more would tell nothing new."""
@@ -90,7 +96,8 @@ def check_figures(package: Package, tolerance: float) -> Iterator[str]:
             yield f"{cell.title}: {error}"
             continue
         now = evaluation_report(found.logits, found.labels)
-        yield from (f"{cell.title}: {line}" for line in unequal(cell.trial.test, now, tolerance))
+        told = {name: value for name, value in cell.trial.test.items() if "/" not in name}
+        yield from (f"{cell.title}: {line}" for line in unequal(told, now, tolerance))
 
 
 def tested(package: Package, cell: Cell) -> RowPredictions:
@@ -149,6 +156,48 @@ def check_splits(package: Package, again: Again) -> Iterator[str]:
         test = data.test()
         found = tested(package, cell)
         yield from _rows(cell.title, found, data, data.test_numbers(), test.labels)
+
+
+def check_suites(package: Package, again: Again, tolerance: float) -> Iterator[str]:
+    """Compute every figure of a suite from what the package holds of it."""
+    expected = set()
+    for cell in package.cells:
+        prepared = _data(again, cell)
+        suites = again.suites(cell, prepared)
+        name = f"{SUITES}/{cell.trial.key}.npz"
+        try:
+            tensors = _tensors(package, name)
+            now = {
+                f"{suite.label}/{metric}": value
+                for suite, place in suites
+                for metric, value in suite.figures(
+                    SuiteData.open(place),
+                    tensors.pop(suite.label, {}),
+                    tested(package, cell).logits,
+                ).items()
+            }
+        except (RuntimeError, *MALFORMED) as error:
+            yield f"{cell.title}: {name}: {one_line(str(error), 250)}"
+            continue
+        if tensors:
+            yield f"{name} holds {', '.join(tensors)}, none of the task's suites"
+        expected.add(name)
+        now |= pooled(now, {suite.label: suite.pool for suite, _ in suites})
+        told = {metric: value for metric, value in cell.trial.test.items() if "/" in metric}
+        yield from (f"{cell.title}: {line}" for line in unequal(told, now, tolerance))
+    others = {name for name in package.files() if name.startswith(f"{SUITES}/")} - expected
+    yield from (f"{name} belongs to no cell of the table" for name in sorted(others))
+
+
+def _tensors(package: Package, name: str) -> dict[str, dict[str, Tensor]]:
+    """Return what suites stored, by label and tensor; nothing if there is no such file."""
+    found: dict[str, dict[str, Tensor]] = {}
+    if (path := package.folder / name).is_file():
+        archive = ArrayArchive(path)
+        for member in archive.names:
+            label, _, tensor = member.rpartition("/")
+            found.setdefault(label, {})[tensor] = torch.from_numpy(archive.read(member))
+    return found
 
 
 def _data(again: Again, cell: Cell) -> PreparedData:

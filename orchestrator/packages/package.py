@@ -6,6 +6,7 @@ A package is a zip archive, and a folder while it is worked on:
     journals/SWEEP_ID.jsonl     what each sweep did, without epochs and places
     test/TRIAL.npz              what stands behind each figure of the table
     validation/ARTIFACT.npz     what choices compared row by row
+    suites/TRIAL.npz            what suites store of it, as SUITE/TENSOR
     splits/DATA.npz             numbers of the rows that trained, chose and judged
     table.csv, cells.json, calsweep.bib, ro-crate-metadata.json
 
@@ -40,8 +41,10 @@ HEADER, TABLE, CELLS, BIBLIOGRAPHY, CRATE = (
 )
 DERIVED = (TABLE, CELLS, BIBLIOGRAPHY, CRATE)
 JOURNALS, TEST, VALIDATION, SPLITS = "journals", "test", "validation", "splits"
+SUITES = "suites"
 MEMBER = re.compile(
-    rf"(?:{JOURNALS}/[A-Za-z0-9_-]{{1,64}}\.jsonl|(?:{TEST}|{VALIDATION}|{SPLITS})/[0-9a-f]{{32,64}}\.npz"
+    rf"(?:{JOURNALS}/[A-Za-z0-9_-]{{1,64}}\.jsonl"
+    rf"|(?:{TEST}|{VALIDATION}|{SPLITS}|{SUITES})/[0-9a-f]{{32,64}}\.npz"
     rf"|{'|'.join(map(re.escape, (HEADER, *DERIVED)))})"
 )
 MOST_MEMBERS, MOST_BYTES = 200_000, 32 * 2**30

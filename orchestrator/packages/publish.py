@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from orchestrator.logits.files import write_whole
 from orchestrator.packages.derive import derive
@@ -16,6 +18,7 @@ from orchestrator.packages.package import (
     HEADER,
     JOURNALS,
     SPLITS,
+    SUITES,
     TEST,
     VALIDATION,
     Package,
@@ -76,13 +79,13 @@ def write_package(
 ) -> Package:
     """Write a package of sweeps that have ended into an empty folder.
 
-    Only what predictions of the clean test set give anew is in it: figures of suites are left out.
+    Only what stored predictions give anew is in it: figures of plugins' metrics are left out.
 
     Raises:
         InputError: If a sweep is not there, has not ended, or lacks predictions or data.
     """
     package = Package(folder)
-    for part in (JOURNALS, TEST, VALIDATION, SPLITS):
+    for part in (JOURNALS, TEST, VALIDATION, SPLITS, SUITES):
         (folder / part).mkdir()
     for name in dict.fromkeys(sweeps):
         _write_sweep(root, name, package, done)
@@ -110,12 +113,25 @@ def _write_sweep(
     write_whole(journal, lambda stream: stream.write(lines))
     for count, (study, trial) in enumerate(cells, start=1):
         stored.tested(study, trial).save(package.folder / TEST / f"{trial.key}.npz")
+        if beside := stored.suites(study, trial):
+            save_suites(beside, package.folder / SUITES / f"{trial.key}.npz")
         done(count, len(cells))
     for study, trial in _compared(stored, ledger):
         target = package.folder / VALIDATION / f"{trial.artifact}.npz"
         stored.validated(study, trial).save(target)
     for data in stored.data.values():
         write_split(data, package.folder / SPLITS / f"{data.key}.npz")
+
+
+def save_suites(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write what suites store of a trial, by ``SUITE/TENSOR``.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    save: Any = np.savez_compressed  # Its types take no names of arrays by keyword.
+    arrays = {name: value.numpy() for name, value in sorted(tensors.items())}
+    write_whole(path, lambda stream: save(stream, **arrays))
 
 
 def write_split(data: PreparedData, path: Path) -> None:
@@ -145,7 +161,7 @@ def _cleaned(events: Iterator[Event]) -> Iterator[Event]:
         elif isinstance(event, TrialFinished):
             yield replace(event, host=None, traceback=None)
         elif isinstance(event, Evaluated):
-            kept = {name: value for name, value in event.metrics.items() if name in RECOMPUTED}
+            kept = {k: v for k, v in event.metrics.items() if k in RECOMPUTED or "/" in k}
             yield replace(event, metrics=kept, artifacts={}, default_predictions=None)
         elif not isinstance(event, TrialPlaced):
             yield event

@@ -15,7 +15,7 @@ from orchestrator.running.reproduce import compute_stage, prepare_process
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from trainables.common.faults import reason_of
 from trainables.data import PreparedData
-from trainables.stages import StageRequest, TaskData, evaluate_on_test
+from trainables.stages import StageRequest, TaskData, evaluate_on_test, evaluate_suite, pooled
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,11 @@ def _on_test(
         PreparedData.open(request.data),
         prepare_process(cell.study.origin, request.stage),
     )
-    now, artifact = evaluate_on_test(again.store, request.stage, request.key(), data, device)
+    chosen = again.store, request.stage, request.key(), data
+    now, artifact = evaluate_on_test(*chosen, device)
+    suites = again.suites(cell, data)
+    for _, place in suites:
+        now |= evaluate_suite(*chosen, place, device)[0]
+    now |= pooled(now, {suite.label: suite.pool for suite, _ in suites})
     ours, theirs = artifact.tensors("test")["log_probs"], tested(package, cell).logits
     return now, float((ours.double().exp() - theirs.double().exp()).abs().max())

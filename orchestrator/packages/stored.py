@@ -14,7 +14,8 @@ from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
-from trainables.stages import validation_rows
+from trainables.data.suites import SuiteData, find_suite, suite_directory
+from trainables.stages import suite_key, validation_rows
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -64,6 +65,27 @@ class StoredSweep:
         tensors = self._tensors(study, trial)
         rows = torch.from_numpy(self.data_of(study, trial.seed).test_numbers().copy())
         return _named(study, trial, tensors["log_probs"], tensors["labels"], rows)
+
+    def suites(self, study: Study, trial: Trial) -> dict[str, Tensor]:
+        """Return what suites store of a measured trial, as ``SUITE/TENSOR``.
+
+        Raises:
+            InputError: If data or an outcome are gone.
+        """
+        task = next(task for task in self.spec.tasks if task.id == study.task)
+        found: dict[str, Tensor] = {}
+        for suite in (find_suite(name, self.spec.data_root) for name in task.suites):
+            data = self.data_of(study, trial.seed)
+            kept = SuiteData.open(suite_directory(suite, data))
+            outcome = self.store.find("evaluate", suite_key(trial.artifact, data, kept))
+            if outcome is None:
+                raise InputError(
+                    f"what suite {suite.name!r} says of {study.recipe} on {study.task}, seed "
+                    f"{trial.seed}, is gone; run the sweep again under another name"
+                )
+            tensors = outcome.tensors("suite")
+            found |= {f"{suite.label}/{name}": value for name, value in tensors.items()}
+        return found
 
     def validated(self, study: Study, trial: Trial) -> RowPredictions:
         """Return what a finished trial predicts on the validation data of its seed.

@@ -15,6 +15,7 @@ from orchestrator.packages.checks import (
     check_journals,
     check_search,
     check_splits,
+    check_suites,
     check_validation,
 )
 from orchestrator.packages.package import MALFORMED, Package, check_header, opened
@@ -150,6 +151,8 @@ def _compute(
     with Again.opened(package, options.data_root, progress) as again:
         count = sum(len(found) for found in again.data.values())
         yield Check("data, splits and labels", f"{count} splits", (*check_splits(package, again),))
+        problems = tuple(check_suites(package, again, options.tolerance))
+        yield Check("figures of suites", "from what they store of each cell", problems)
         problems = tuple(check_validation(package, again, options.tolerance))
         yield Check("validation figures", "of the rows that choices compare", problems)
         problems = tuple(check_search(package, again, options.tolerance))

@@ -6,7 +6,7 @@ in an artifact that other stages build on. Nothing here knows Ray, MLflow or Opt
 
 from trainables.stages.base import StageRun, TaskData, ValidationRows, open_stage, validation_rows
 from trainables.stages.calibrate import CalibrateStage
-from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled
+from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled, suite_key
 from trainables.stages.given import GivenStage
 from trainables.stages.networks import LastPass, predictor
 from trainables.stages.objective import objective_terms, with_objective
@@ -42,6 +42,7 @@ __all__ = [
     "pooled",
     "predictor",
     "stage_precision",
+    "suite_key",
     "validation_rows",
     "with_objective",
 ]

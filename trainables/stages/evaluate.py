@@ -137,15 +137,7 @@ def evaluate_suite(
     require_unsealed(f"suite {data.name!r}")
     suite = find_suite(data.name, data.root)
     label = suite.label
-    evaluation_key = stage_key(
-        "evaluate",
-        upstream=key,
-        data=prepared.key,
-        suite=label,
-        images=data.fingerprint,
-        metrics=metrics_digest("report", "suite"),
-        **({} if (code := suite_code(data.name)) is None else {"code": code}),
-    )
+    evaluation_key = suite_key(key, prepared, data)
     found = store.find("evaluate", evaluation_key)
     if found is None:
         device = concrete(device or default_device())
@@ -161,6 +153,19 @@ def evaluate_suite(
         }
         found = store.write("evaluate", evaluation_key, {"suite": tensors}, record)
     return dict(found.record["metrics"]), found
+
+
+def suite_key(key: str, prepared: PreparedData, data: SuiteData) -> str:
+    """Return the key of the artifact of a configuration on a suite, see ``evaluate_suite``."""
+    return stage_key(
+        "evaluate",
+        upstream=key,
+        data=prepared.key,
+        suite=find_suite(data.name, data.root).label,
+        images=data.fingerprint,
+        metrics=metrics_digest("report", "suite"),
+        **({} if (code := suite_code(data.name)) is None else {"code": code}),
+    )
 
 
 def pooled(metrics: Mapping[str, float], pools: Mapping[str, str]) -> dict[str, float]:

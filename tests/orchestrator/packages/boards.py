@@ -14,10 +14,11 @@ BOARD = """
 name: {name}
 tasks:
   - name: digits/tiny
-    dataset: digits
+    dataset: {dataset}
+    suites: {suites}
     model: convnet
     protocol: {{base: digits, epochs: 2}}
-    split: {{train_limit: 150, test_limit: 120}}
+    split: {{train_limit: {train}, test_limit: {test}}}
 recipes: {recipes}
 search: {{trials: 3, parallel_trials: 2}}
 seeds: {seeds}
@@ -32,10 +33,15 @@ def board(
     recipes: str = "[ce, ls, ls+ts]",
     seeds: str = "[0, 1]",
     more: str = "",
+    dataset: str = "digits",
+    suites: str = "[]",
+    rows: tuple[int, int] = (150, 120),
 ) -> Storage:
     """Run a sweep of some trainings of a tenth of a second."""
     torch.set_num_threads(1)
-    text = BOARD.format(name=name, recipes=recipes, seeds=seeds, storage=storage)
+    train, test = rows
+    task = {"dataset": dataset, "suites": suites, "train": train, "test": test}
+    text = BOARD.format(name=name, recipes=recipes, seeds=seeds, storage=storage, **task)
     spec = parse_sweep(text + more, name)
     SweepFolder.of(spec).write_spec(spec)
     compute_within(spec)

@@ -123,7 +123,8 @@ def test_what_cannot_be_published_is_one_line(
     sweep: str,
     told: str,
 ) -> None:
-    text = BOARD.format(name="begun", recipes="[ce]", seeds="[0]", storage=tmp_path)
+    part = {"dataset": "digits", "suites": "[]", "train": 150, "test": 120}
+    text = BOARD.format(name="begun", recipes="[ce]", seeds="[0]", storage=tmp_path, **part)
     place = Storage(tmp_path).sweep("begun")
     place.path.mkdir(parents=True)
     place.spec_file.write_text(text)

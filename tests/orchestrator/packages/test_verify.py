@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orchestrator.cli import main
@@ -20,7 +21,7 @@ from orchestrator.packages.markdown import to_markdown
 from orchestrator.packages.package import Package, opened
 from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
-from orchestrator.storage.events import StudyClosed, TrialFinished
+from orchestrator.storage.events import Evaluated, StudyClosed, TrialFinished
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board
 from trainables.common.errors import InputError
@@ -177,3 +178,76 @@ def said(package: Path) -> tuple[list[dict[str, Any]], bytes]:
     with zipfile.ZipFile(package) as archive:
         cells = json.loads(archive.read("cells.json"))
         return [{**cell, "versions": None} for cell in cells], archive.read("table.csv")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Storage, Path]:
+    """Return a storage and the package of its sweep, measured on suites of every kind."""
+    folder, die = tmp_path_factory.mktemp("suites"), np.random.default_rng(0)
+    places = []
+    for name, rows in (("own", 100), ("other", 30), ("another", 25)):
+        labels = np.arange(rows) % 3
+        pixels = die.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
+        places.append(folder / f"{name}.npz")
+        test = {"x_test": pixels[:20], "y_test": labels[:20]}
+        np.savez(places[-1], x_train=pixels[20:], y_train=labels[20:], **test)
+    own, *others = places
+    suites = ", ".join(["bins-10", "generated-c", *(f"'ood-npz:{place}'" for place in others)])
+    task: Any = {"dataset": f"'npz:{own}'", "suites": f"[{suites}]", "rows": (30, 20)}
+    storage = board(folder / "storage", recipes="[ce, ce+ts]", seeds="[0]", **task)
+    publish(storage, ["board"], folder)
+    return storage, folder / "package.zip"
+
+
+def test_figures_of_suites_are_computed_again(measured: tuple[Storage, Path]) -> None:
+    found = verify(measured[1], WHOLE)
+    assert found.problems == []
+    with opened(measured[1]) as package:
+        told = package.cells[0].trial.test
+    labels = {name.rpartition("/")[0] for name in told if "/" in name}
+    assert {"bins-10", "generated-c", "ood-other", "ood-another", "ood"} < labels
+
+
+def better(metric: str) -> Any:
+    def forge(forge: Any) -> None:
+        events = forge.events()
+        for event in events:
+            if isinstance(event, Evaluated):
+                event.metrics = {**event.metrics, metric: event.metrics[metric] * 0.9}
+        forge.tell(events)
+
+    return forge
+
+
+def drop_suites(forge: Any) -> None:
+    for path in (forge.folder / "suites").iterdir():
+        path.unlink()
+    derive(forge.package)
+
+
+def cut_suites(forge: Any) -> None:
+    for path in (forge.folder / "suites").iterdir():
+        with np.load(path) as found:
+            arrays = {name: found[name][:-1] for name in found.files}
+        np.savez_compressed(path, **arrays)
+    derive(forge.package)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (better("test_ood-other/auroc"), "ood-other/auroc is said to be "),
+        (better("test_ood/auroc"), "ood/auroc is said to be "),
+        (better("test_bins-10/ece"), "bins-10/ece is said to be "),
+        (better("test_generated-c/ece"), "generated-c/ece is said to be "),
+        (drop_suites, "metrics is missing, expected is (15, 5, "),
+        (cut_suites, "metrics is (14, 5, "),
+    ],
+)
+def test_a_forged_suite_is_refused_without_training(
+    measured: tuple[Storage, Path], tmp_path: Path, kind: Any, told: str
+) -> None:
+    storage, package = measured
+    forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
+    cheap = VerifyOptions(share=0.0, revision="c0ffee")
+    assert told in " ".join(verify(forged, cheap).problems)

@@ -1,7 +1,7 @@
 """The form that every suite takes, and the registry."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,6 +108,26 @@ class Suite(ABC):
         Returns:
             Metrics, fractions, and the tensors from which they can be computed again.
         """
+
+    def figures(
+        self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
+    ) -> dict[str, float]:
+        """Return the metrics of ``judge`` from its tensors, without the network.
+
+        Raises:
+            InputError: If the suite cannot do so, or the tensors are not of its rows.
+        """
+        raise self.refuse("its figures cannot be computed from what it stores")
+
+    def check_shape(self, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> None:
+        """Make sure that a tensor is there and has a shape.
+
+        Raises:
+            InputError: If not.
+        """
+        found = tuple(tensors[name].shape) if name in tensors else "missing"
+        if found != shape:
+            raise self.refuse(f"{name} is {found}, expected is {shape}")
 
     def form(self, info: DatasetInfo) -> Images:
         """Return a task's inputs, for suites of images.

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,19 @@ class CorruptionSuite(Suite):
         metrics = torch.tensor(table, dtype=torch.float64)
         stacked = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         return _means(metrics), {"metrics": metrics, **stacked}
+
+    def figures(
+        self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
+    ) -> dict[str, float]:
+        """Return the means: accuracy and NLL of every row, of the others those of the 75 sets."""
+        sets = len(CORRUPTIONS), SEVERITIES
+        self.check_shape(tensors, "metrics", (*sets, len(REPORTED)))
+        for name in ("confidence", "correct", "nll"):
+            self.check_shape(tensors, name, (*sets, len(data.labels())))
+        metrics = tensors["metrics"].double().clone()
+        for metric, rows in (("acc", "correct"), ("nll", "nll")):
+            metrics[..., REPORTED.index(metric)] = tensors[rows].double().mean(2)
+        return _means(metrics)
 
 
 def _report(log_probs: Tensor, labels: Tensor) -> list[float]:

@@ -1,5 +1,6 @@
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -158,10 +159,17 @@ class OodSuite(Suite):
         self, data: SuiteData, outputs: Outputs, clean: Tensor
     ) -> tuple[dict[str, float], dict[str, Tensor]]:
         """Return AUROC and FPR95 of the largest log-probability, and both sets of it."""
-        inside = clean.double().amax(1)
         outside = outputs(data.values(PART)).double().amax(1)
-        metrics = {"auroc": auroc(inside, outside), "fpr95": fpr_at_tpr(inside, outside)}
-        return metrics, {"inside": inside, "outside": outside}
+        tensors = {"inside": clean.double().amax(1), "outside": outside}
+        return self.figures(data, tensors, clean), tensors
+
+    def figures(
+        self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
+    ) -> dict[str, float]:
+        """Return AUROC and FPR95; inside is what the clean rows give, whatever is stored."""
+        self.check_shape(tensors, "outside", (len(data.values(PART)),))
+        inside, outside = clean.double().amax(1), tensors["outside"]
+        return {"auroc": auroc(inside, outside), "fpr95": fpr_at_tpr(inside, outside)}
 
 
 def fitted(images: np.ndarray, form: Images) -> np.ndarray:
