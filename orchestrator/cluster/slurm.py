@@ -95,7 +95,7 @@ def script(folder: SweepFolder, wanted: Allocation) -> str:
     place, python = folder.path, shlex.quote(sys.executable)
     file = shlex.quote(str(place / ADDRESS))
     workers = f"""
-srun --relative=1 --nodes={wanted.nodes - 1} --ntasks-per-node=1 \\
+srun --relative=1 --nodes={wanted.nodes - 1} --ntasks={wanted.nodes - 1} \\
     {RAY} start --address="$address" --num-cpus="$cpus" --block &"""
     return f"""{_beginning(folder, wanted, wanted.nodes, "slurm-%j.out")}
 again= driver=

@@ -93,7 +93,9 @@ def test_requeued_sweep_gives_the_same_table(
     assert (far.path / "ray-token").stat().st_mode & 0o777 == 0o600
     assert main(["submit", "--slurm", str(path)]) == 2
     assert f"is SLURM's job {job} already" in capsys.readouterr().err
+    output = far.path / f"slurm-{job}.out"
     wait_until(lambda: far.journal.exists() and sweep_status(far).ended >= 1, far.path)
+    wait_until(lambda: output.read_text().count("Ray runtime started") == 2, far.path)
     assert main(["status", "far", "--storage", str(tmp_path / "here")]) == 0
     assert f"SLURM job {job}; its output: {far.path}/slurm-{job}.out" in capsys.readouterr().out
     assert main(["logs", "far", "--storage", str(tmp_path / "here")]) == 0
