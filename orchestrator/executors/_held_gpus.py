@@ -32,12 +32,14 @@ class HeldGpus:
         self._sizes = sizes
         self._actors: dict[str, dict[Any, Any]] = {}  # By node: answer, and who will give it.
         self._looked = float("-inf")
+        self._first = True
 
     def keep(self, wanted: Places) -> None:
         """Take GPUs, each by its node's id or its machine's name; give back all others."""
+        first, self._first = self._first, False
         if not (wanted or self._actors) or time.monotonic() - self._looked < LOOK_SECONDS:
             return
-        first, began = not self._actors, time.monotonic()
+        began = time.monotonic()
         while not self._look(wanted) and first and time.monotonic() - began < FIRST_SECONDS:
             time.sleep(0.1)
         self._looked = time.monotonic()

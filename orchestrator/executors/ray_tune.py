@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.cluster.interrupt import stop_promptly
 from orchestrator.cluster.local import elsewhere, fitting, short_reason, slots
 from orchestrator.executors._base import Executor
+from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
@@ -77,13 +78,13 @@ class RayTune(Executor):
             code=code_files(),
         )
         limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
-        held = HeldGpus(loop.source.sizes)
+        held, counters = HeldGpus(loop.source.sizes), Counters(self._folder.name)
         with stop_promptly(), self._nodes(loop) as nodes, closing(held):
             tune.Tuner(
                 tune.with_resources(trainable, _resources()),
                 tune_config=tune.TuneConfig(
                     num_samples=-1,
-                    search_alg=LoopSearcher(loop, limit, held, nodes),
+                    search_alg=LoopSearcher(loop, limit, held, counters, nodes),
                     scheduler=GroupSchedulers() if self._asha else FIFOScheduler(),
                     max_concurrent_trials=PENDING,
                     reuse_actors=True,
@@ -218,9 +219,15 @@ class LoopSearcher(Searcher):
     """Hands the jobs of a loop to Tune, and their reports to the loop."""
 
     def __init__(
-        self, loop: Loop, limit: Callable[[], int], held: HeldGpus, nodes: _Nodes | None = None
+        self,
+        loop: Loop,
+        limit: Callable[[], int],
+        held: HeldGpus,
+        counters: Counters,
+        nodes: _Nodes | None = None,
     ) -> None:
         super().__init__(metric="score", mode="min")
+        self._counters = counters
         self._loop, self._limit, self._held, self._nodes = loop, limit, held, nodes
         self._jobs: dict[str, Job] = {}  # By Tune's trial.
         self._last: dict[str, Report] = {}
@@ -244,6 +251,7 @@ class LoopSearcher(Searcher):
         if isinstance(job, Pause):
             return Searcher.FINISHED if job is Pause.DONE else None
         self._jobs[trial_id] = job
+        self._counters.running(len(self._jobs))
         waiting = self._nodes.waiting() if self._nodes is not None else frozenset()
         avoided, never = job.avoided | waiting, waiting | self._loop.machines.refused.keys()
         labels = elsewhere(ray.nodes(), avoided, job.cpus, job.gpus, never) if avoided else {}
@@ -266,6 +274,8 @@ class LoopSearcher(Searcher):
             report = last if last is not None and is_broken(last) else lost(last)
         elif not report.ended:
             report = replace(report, status=Status.PRUNED)
+        self._counters.running(len(self._jobs))
+        self._counters.ended(job, report)
         with self._kept_failure():
             self._loop.take(job, report)
             if report.fault is not None and report.fault.kind == FaultKind.CODE:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from orchestrator.report import _records
 from orchestrator.report._panels import COMPARED, Measured, measure
 from orchestrator.report._source import ReportSource
-from orchestrator.report._studies import MOST_CURVES, retention_figures, study_parts
+from orchestrator.report._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
 from orchestrator.report._tasks import task_part
 from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
@@ -43,8 +43,8 @@ def render_report(
     if baseline is not None and baseline not in recipes:
         raise InputError(f"baseline {baseline!r} is no recipe; {known_names(baseline, recipes)}")
     name, count = baseline or usual_baseline(source.results), itertools.count(1)
-    searched = len(source.history.studies) if source.history else 0
-    total = (1 + len(COMPARED)) * len(source.results) + searched
+    studies = len(source.history.studies) if source.history else 0
+    total = (1 + len(COMPARED)) * len(source.results) + min(studies, MOST_STUDIES)
 
     def done() -> None:
         progress(min(next(count), total), total)
@@ -78,6 +78,7 @@ def _content(
         "no_arena": no_arena,
         "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
         "studies": study_parts(history, done) if history else [],
+        "undrawn": max(0, len(history.studies) - MOST_STUDIES) if history else 0,
         "most_curves": MOST_CURVES,
         "retention": retention_figures(history) if history else [],
         "journal": history is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.report import _search
@@ -16,19 +17,19 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 MOST_CURVES = 16
-MOST_FORESTS = 200  # Of a page: the parameters of its first studies are weighed.
+MOST_STUDIES = 100  # Of one page, which browsers have to hold.
 TREES = 16  # As near the truth as more, see docs/results/scale.md.
 ENOUGH = 10  # Trials: a forest grown on fewer finds importance in noise.
 
 
 def study_parts(history: Ledger, done: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-    """Return what the template shows of each study; some have nothing to draw.
+    """Return what the template shows of the first ``MOST_STUDIES``; some have nothing to draw.
 
     ``done`` is called after each.
     """
     parts = []
-    for number, study in enumerate(history.studies.values()):
-        parts.append(study_part(study, history, weigh=number < MOST_FORESTS))
+    for study in islice(history.studies.values(), MOST_STUDIES):
+        parts.append(study_part(study, history))
         done()
     return parts
 
@@ -38,17 +39,15 @@ def _name(study: Study, history: Ledger) -> str:
     return f"{study.recipe} on {study.task}" if several else study.recipe
 
 
-def study_part(
-    study: Study, history: Ledger, live: bool = False, weigh: bool = True
-) -> dict[str, Any]:
+def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, Any]:
     """Return what the template shows of one study.
 
-    One that is watched ``live`` has the curves of running trials first. To ``weigh`` parameters
+    One that is watched ``live`` has the curves of running trials first, and no importance, which
     takes up to seconds.
     """
     scored = [trial for trial in study.searched if trial.objective is not None]
     names = list(_search.searched_parameters(study))
-    shares = importance(scored, names) if weigh else {}
+    shares = {} if live else importance(scored, names)
     trials = _search.best_trials(study)
     if live:
         trials.sort(key=lambda trial: not trial.open)
@@ -57,7 +56,7 @@ def study_part(
         "text": _outcome(study, history),
         "live": live,
         "importance": sorted(shares.items(), key=lambda pair: -pair[1]),
-        "weighed": _weighed(shares, len(scored), weigh) if names and not live else "",
+        "weighed": _weighed(shares, len(scored)) if names and not live else "",
         "slices": _search.objective_by_parameter(study, history),
         "fronts": _search.fronts(study, history),
         "curves": _search.learning_curves(study, trials[:MOST_CURVES]),
@@ -65,10 +64,8 @@ def study_part(
     }
 
 
-def _weighed(shares: dict[str, float], scored: int, weigh: bool) -> str:
+def _weighed(shares: dict[str, float], scored: int) -> str:
     """Return what the importance of parameters rests on, or why there is none."""
-    if not weigh:
-        return f"A page weighs the parameters of its first {MOST_FORESTS} studies."
     if shares:
         return f"Share of the objective's variance (fANOVA, {scored} trials)."
     if scored < ENOUGH:
@@ -99,7 +96,7 @@ def trial_curves(study: Study, trial: Trial) -> list[Figure]:
 def retention_figures(history: Ledger) -> list[Figure]:
     """Return q by epoch of every study with trials that report it, coloured by gamma."""
     figures = []
-    for study in history.studies.values():
+    for study in islice(history.studies.values(), MOST_STUDIES):
         trials = _search.best_trials(study, "q")[:MOST_CURVES]
         gammas = sorted({_search.gamma(trial) for trial in trials})
         span = " to ".join(f"{end:.3g}" for end in (*gammas[:1], *gammas[1:][-1:]))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from orchestrator.statistics._resampled import BOOTSTRAPPED, resampled
 
 LEVEL = 0.95
 DRAWS = 2000
+SMALL = 1 << 23  # Counts, of two bytes each.
 
 
 @dataclass(frozen=True)
@@ -192,12 +194,19 @@ def _counts(
 
 def _resample_counts(rows: int, draws: int, seed: int) -> Tensor:
     """Return how often each row occurs in each resample, (draws, rows), int16."""
+    return (_small_counts if rows * draws <= SMALL else _drawn_counts)(rows, draws, seed)
+
+
+def _drawn_counts(rows: int, draws: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     counts = torch.zeros(draws, rows, dtype=torch.int16)
     ones = torch.ones(rows, dtype=torch.int16)
     for row in counts:
         row.index_add_(0, torch.randint(rows, (rows,), generator=generator), ones)
     return counts
+
+
+_small_counts = lru_cache(maxsize=2)(_drawn_counts)  # A task's recipes have the same, one by one.
 
 
 def _over_seeds(

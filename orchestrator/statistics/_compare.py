@@ -38,12 +38,28 @@ class KeptPredictions:
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
         self._kept: LRUCache[str, dict[str, Tensor] | None] = LRUCache(KEPT, _bytes)
+        self._floors: dict[tuple[str, str], float] = {}
 
     @cachedmethod(attrgetter("_kept"))
     def read(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of an evaluation, or None if it is missing or damaged."""
         found = self._store.find("evaluate", key)
         return None if found is None else found.tensors("test")
+
+    def floor(self, key: str, metric: str) -> float:
+        """Return the noise floor of predictions that are there."""
+        if (key, metric) not in self._floors:
+            rows = self.read(key)
+            assert rows is not None
+            self._floors[key, metric] = _floor(rows, metric)
+        return self._floors[key, metric]
+
+
+def _floor(rows: dict[str, Tensor], metric: str) -> float:
+    table = rows["log_probs"]
+    if "images" not in rows:
+        return noise_floor(table, metric).mean
+    return noise_floors_of_groups(table, rows["labels"], rows["images"], (metric,))[metric].mean
 
 
 def _bytes(tensors: dict[str, Tensor] | None) -> int:
@@ -103,6 +119,13 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     def __len__(self) -> int:
         return len(self._results)
+
+    def floors(self, metric: str) -> dict[str, float]:
+        """Return each recipe's noise floor, the mean over seeds; nothing for a metric without."""
+        return {
+            recipe: fmean(self._kept.floor(key, metric) for key in result.predictions)
+            for recipe, result in (self._results.items() if metric in FLOORED else ())
+        }
 
     def _rows(self, recipe: str) -> Iterator[dict[str, Tensor]]:
         result = self._results[recipe]
@@ -225,7 +248,7 @@ def compare(
         numbers=predictions.numbers,
         interval=_over_seeds if over_seeds else None,
     )
-    floors = _floors(predictions, metric)
+    floors = predictions.floors(metric)
     return TaskComparison(results[0].task, bootstrap, floors, predictions.absent)
 
 
@@ -291,7 +314,7 @@ def board(
         numbers=rows.numbers,
     )
     classes = next((tables[0].shape[1] for tables in rows.values()), 0)
-    floors = _floors(rows, metric)
+    floors = rows.floors(metric)
     task = results[0].task if results else ""
     return Board(task, metric, figures, floors, rows.absent, len(rows.labels), classes)
 
@@ -300,17 +323,3 @@ def _check(metric: str) -> None:
     if metric not in BOOTSTRAPPED:
         allowed = ", ".join(BOOTSTRAPPED)
         raise InputError(f"metric {metric!r} cannot be resampled; allowed are: {allowed}")
-
-
-def _floors(rows: StoredPredictions, metric: str) -> dict[str, float]:
-    """Return the noise floor of each recipe, the mean over seeds; none for other metrics."""
-    return {
-        recipe: fmean(_floor(table, rows, metric) for table in tables)
-        for recipe, tables in (rows.items() if metric in FLOORED else ())
-    }
-
-
-def _floor(table: Tensor, rows: StoredPredictions, metric: str) -> float:
-    if rows.images is None:
-        return noise_floor(table, metric).mean
-    return noise_floors_of_groups(table, rows.labels, rows.images, (metric,))[metric].mean

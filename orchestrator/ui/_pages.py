@@ -115,7 +115,7 @@ def study_page(folder: SweepFolder, ledger: Ledger, study: Study) -> dict[str, A
     return {
         **_common(folder, ledger, status),
         "study": study,
-        "part": study_part(study, ledger, live=True, weigh=False),
+        "part": study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
         "trials": best[:SHOWN],
         "count": len(study.begun),

@@ -1,6 +1,7 @@
 """What a perfectly calibrated model with the same predictions would show."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -186,6 +187,17 @@ def _summary(errors: Tensor) -> NoiseFloor:
     return NoiseFloor(float(errors.mean()), float(np.quantile(errors.numpy(), 0.95)))
 
 
+def _uniform(rows: int, draws: int, generator: torch.Generator) -> Tensor:
+    return torch.rand(rows, draws, generator=generator, dtype=torch.float64)
+
+
+@lru_cache(maxsize=1)  # The recipes of a task are measured in turn, on as many rows.
+def _first_uniform(rows: int, draws: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return numbers in [0, 1), (rows, draws), and the generator's state after them."""
+    generator = torch.Generator().manual_seed(seed)
+    return _uniform(rows, draws, generator), generator.get_state()
+
+
 class _Simulation:
     """Adds up, block by block of rows, the bins of many draws of labels.
 
@@ -215,12 +227,16 @@ class _Simulation:
 
     def run(self, seed: int) -> None:
         """Draw labels of all rows and count what they hit."""
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator()
         step = max(1, BLOCK_ELEMENTS // max(self._classes, self._draws))
         for first in range(0, len(self._values), step):
             rows = slice(first, first + step)
             probs = self._values[rows].double().softmax(dim=1)
-            uniform = torch.rand(len(probs), self._draws, generator=generator, dtype=torch.float64)
+            if first:
+                uniform = _uniform(len(probs), self._draws, generator)
+            else:
+                uniform, state = _first_uniform(len(probs), self._draws, seed)
+                generator.set_state(state)
             ends = probs.cumsum(dim=1)
             ends[:, -1] = 1.0  # A sum just below 1 must not give a class too many.
             self._add_top(rows, ends, uniform)

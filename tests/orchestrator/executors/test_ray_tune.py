@@ -16,6 +16,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from orchestrator.executors import ray_tune
+from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
 from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, RayTune, _Limit, _Nodes
 from orchestrator.loop import Loop
@@ -40,7 +41,9 @@ NODES = [
 
 def searcher(count: int = 3, most: int = 1, **changes: Any) -> tuple[LoopSearcher, Jobs]:
     jobs = Jobs([fit(Path("data"), str(number), **changes) for number in range(count)])
-    return LoopSearcher(Loop(jobs, lambda event: None, most), lambda: 100, HeldGpus(())), jobs
+    return LoopSearcher(
+        Loop(jobs, lambda event: None, most), lambda: 100, HeldGpus(()), Counters("s")
+    ), jobs
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +70,7 @@ def test_gpus_that_are_left_out_are_held_before_jobs_are_given_out(tmp_path: Pat
     jobs = Jobs([fit(Path("data"), str(number)) for number in range(2)])
     loop = Loop(jobs, kept.append, 0, machines=Machines(storage))
     held: Any = SimpleNamespace(keep=kept.append)
-    assert LoopSearcher(loop, lambda: 10, held).suggest("a")
+    assert LoopSearcher(loop, lambda: 10, held, Counters("s")).suggest("a")
     assert kept == [{("host", "3")}]
 
 
@@ -132,7 +135,7 @@ def test_journal_that_cannot_be_written_ends_the_sweep(when: str) -> None:
         raise InputError(next(failures))
 
     jobs = Jobs([fit(Path("data"), str(number)) for number in range(4)])
-    search = LoopSearcher(Loop(jobs, refuse, 0), lambda: 10, HeldGpus(()))
+    search = LoopSearcher(Loop(jobs, refuse, 0), lambda: 10, HeldGpus(()), Counters("s"))
     for name in "ab":
         assert search.suggest(name)
     for name in "ab":

@@ -240,7 +240,7 @@ BARE = {
     **dict.fromkeys(("diagram", "no_ranks", "no_arena", "computed", "spec"), ""),
     **dict.fromkeys(("overviews", "studies", "retention", "failures", "facts", "runs"), ()),
     **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "rank_label": "ECE"},
-    **{"arena": None, "most_curves": 16, "costs": {}, "version": "9.9"},
+    **{"arena": None, "most_curves": 16, "undrawn": 0, "costs": {}, "version": "9.9"},
     "tasks": [task("digits")],
 }
 
@@ -290,7 +290,7 @@ def searches() -> Iterator[_Outline]:
         study("s3", slices=SEARCHED, weighed="Too few."),
         study("s4"),
     ]
-    yield page_of(studies=studies, journal=True)
+    yield page_of(studies=studies, journal=True, undrawn=7)
     yield page_of(studies=studies[3:], journal=True)
 
 

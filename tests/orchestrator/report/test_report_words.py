@@ -587,9 +587,8 @@ def test_the_most_important_parameter_stands_first(journal, tmp_path, monkeypatc
     monkeypatch.setattr("orchestrator.report._studies.importance", lambda *_: shares)
     (part,) = study_parts(gathered(tmp_path).history)
     assert part["importance"] == [("b", 0.7), ("c", 0.2), ("a", 0.1)]
-    monkeypatch.setattr("orchestrator.report._studies.MOST_FORESTS", 0)
-    (part,) = study_parts(gathered(tmp_path).history)
-    assert part["importance"] == []
+    monkeypatch.setattr("orchestrator.report._studies.MOST_STUDIES", 0)
+    assert study_parts(gathered(tmp_path).history) == []
 
 
 @pytest.mark.parametrize(
