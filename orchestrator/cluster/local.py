@@ -135,8 +135,8 @@ def _not_joined(address: str | None, error: Exception, said: str) -> str:
         return f"Ray does not start on this machine: {short_reason(error)}"
     if REFUSED in said:
         return (
-            f"the Ray cluster at {address!r} asks for another token; set RAY_AUTH_TOKEN_PATH to "
-            "the file that its head was started with (deploy/README.md)"
+            f"the Ray cluster at {address!r} asks for another token; set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN_PATH to the file that its head was started with (deploy/README.md)"
         )
     token = ", or it asks for another token" if _asks_for_token() else ""
     return f"no Ray cluster answers at {address!r}{token}: {short_reason(error)}"

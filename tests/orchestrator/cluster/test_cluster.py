@@ -209,7 +209,7 @@ def test_a_wrong_token_is_told_in_one_line(
 
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("ray.shutdown", lambda: None)
-    asks = r"^the Ray cluster at 'auto' asks for another token; set RAY_AUTH_TOKEN_PATH to "
+    asks = r"^the Ray cluster at 'auto' asks for another token; set RAY_AUTH_MODE=token and "
     with nullcontext() if joined else pytest.raises(InputError, match=asks), join_cluster("auto"):
         pass
     assert capfd.readouterr().err == (noise * 20).decode() * joined

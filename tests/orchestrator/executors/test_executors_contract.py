@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 
 from orchestrator.cluster.local import join_cluster
@@ -123,3 +127,18 @@ def test_failures_of_a_process_are_counted(executor: Executor, data: Path, tmp_p
     jobs = Jobs([deadly])
     run(executor, jobs, sealed=False, most=0)
     assert jobs.ends["0"].fault == Fault(FaultKind.MACHINE, PROCESS_ENDED)
+
+
+@pytest.mark.parametrize("executor", [ray_tune], indirect=True)
+def test_ray_exports_what_has_ended(executor: Executor, data: Path) -> None:
+    run(executor, Jobs([fit(data, "0"), fit(data, "1")]), sealed=False)
+    (node,) = ray.nodes()
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    ended = re.compile(r'^ray_calsweep_attempts_total\{.*status="finished".*\} (.+)$', re.MULTILINE)
+    waited, found = time.monotonic(), None
+    while found is None:  # Processes tell it every ten seconds.
+        assert time.monotonic() - waited < 60
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            found = ended.search(answer.read().decode())
+        time.sleep(0.5)
+    assert float(found[1]) >= 2
