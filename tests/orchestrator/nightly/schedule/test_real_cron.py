@@ -43,7 +43,7 @@ def crontab(*arguments: str, text: str | None = None) -> subprocess.CompletedPro
 
 @pytest.fixture
 def cron() -> Iterator[None]:
-    """Have a cron run for the length of a test, and leave the crontab as it was."""
+    """Run cron for the length of a test, and leave the crontab as it was."""
     if not (shutil.which("cron") and shutil.which("crontab")):
         pytest.skip("there is no cron here")
     before = crontab("-l")

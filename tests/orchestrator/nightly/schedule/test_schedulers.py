@@ -162,7 +162,7 @@ def test_cron_knows_no_time_zones_and_no_backslashes(odd_entry: Entry) -> None:
 
 
 def analyse(tmp_path: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """Have systemd judge units."""
+    """Return what systemd says of units."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     folder = tmp_path / "units"
