@@ -165,21 +165,24 @@ def read_sweeps(
 
     Args:
         storage: The storage.
-        names: Which sweeps; all that have ended if empty.
+        names: Which sweeps; all that have ended if empty. Where nothing is measured one that is
+            named need not have ended: what has finished of it is read.
         recipes: Which studies; all with something to search if empty.
         done: Told how many trials were measured, and of how many, sweep by sweep.
         test: False to measure nothing: there are no test rows then.
 
     Raises:
-        InputError: If there is no such sweep or recipe, one that is named has not ended, or
-            nothing can be replayed.
+        InputError: If there is no such sweep or recipe, one that is named and measured has not
+            ended, or nothing can be replayed.
     """
     known = {folder.name: folder for folder in storage.sweeps() if folder.journal.is_file()}
     for name in names:
         if name not in known:
             raise InputError(f"no sweep {name!r} in {storage.folder}; there are: {_list(known)}")
     ledgers = {name: read_ledger(known[name].journal) for name in names or known}
-    ended = {name: found for name, found in ledgers.items() if found.status in ENDED}
+    # A choice that is still to come can only be spoilt by test rows.
+    free = bool(names) and not test
+    ended = {name: found for name, found in ledgers.items() if free or found.status in ENDED}
     for name in names or (() if ended else known):
         if name not in ended:
             raise InputError(
