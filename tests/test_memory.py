@@ -13,7 +13,7 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "memory.py"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not psutil.LINUX, reason="only Linux tells the proportional set size")
 def test_two_trials_share_one_copy_of_the_images() -> None:
     """The figure moves with what it measures: trials that copy their images are noticed."""

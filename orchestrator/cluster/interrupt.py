@@ -1,14 +1,17 @@
 """Ctrl-C, SIGTERM and SIGHUP: a sweep that is stopped ends in good order, and soon."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 GRACE_SECONDS = 3  # Tune alone waits up to fifteen for what its trials are doing.
+AGAIN_SECONDS = 0.1
 
 
 @contextmanager
@@ -28,8 +31,6 @@ def _endings() -> list[signal.Signals]:
 def interrupt_later(seconds: int | None = None) -> Iterator[None]:
     """Hold Ctrl-C, SIGTERM and SIGHUP until the block is done, for what must not be left half done.
 
-    Nor are they lost so: what is raised in a callback, as of a fork, Python shows and forgets.
-
     Args:
         seconds: After which, or when a second signal comes, the block is cut short; None for never.
 
@@ -47,7 +48,7 @@ def interrupt_later(seconds: int | None = None) -> Iterator[None]:
 
     asking = [s for s in (signal.SIGINT, *_endings()) if signal.getsignal(s) != signal.SIG_IGN]
     handlers: dict[signal.Signals, Handler] = dict.fromkeys(asking, hear)
-    with _handled({**handlers, signal.SIGALRM: signal.default_int_handler}):
+    with _handled(handlers):
         try:
             yield
         except Exception as error:  # What a signal has cut short may say so in any way.
@@ -86,7 +87,6 @@ def stop_promptly() -> Iterator[None]:
     asking = (signal.SIGINT, *_endings())
     handlers: dict[signal.Signals, Handler] = {
         **dict.fromkeys(asking, stop),
-        signal.SIGALRM: signal.default_int_handler,
         # Tune's own handler of this signal is the way to ask it, and it leaves it behind.
         signal.SIGUSR1: signal.getsignal(signal.SIGUSR1),
     }
@@ -101,13 +101,33 @@ def stop_promptly() -> Iterator[None]:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Have signals handled so within the block; Python allows it in the main thread only."""
+    """Handle signals so within the block; Python allows it in the main thread only.
+
+    A KeyboardInterrupt in a callback, where Python would show and forget it, is raised again soon
+    after.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    show, lost = sys.unraisablehook, False
+
+    def again(unraisable: Any) -> None:
+        nonlocal lost
+        if unraisable.exc_type is not KeyboardInterrupt:
+            show(unraisable)
+            return
+        lost = True
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+
+    handlers = {signal.SIGALRM: signal.default_int_handler, **handlers}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    sys.unraisablehook = again
     try:
         yield
     finally:
+        sys.unraisablehook = show
+        left = signal.setitimer(signal.ITIMER_REAL, 0)[0] if lost else 0.0
         for number, handler in before.items():
             signal.signal(number, handler)
+        if left:  # The block was done before it could be raised.
+            raise KeyboardInterrupt

@@ -38,9 +38,10 @@ NEEDED = [
 
 
 def run(command: list[str | Path], **environment: str) -> str:
+    path = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         list(map(str, command)),
-        env={**os.environ, "PYTHONPATH": str(SCRIPT.parents[2]), **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path), **environment},
         capture_output=True,
         text=True,
         timeout=1500,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -157,6 +158,39 @@ def held(action: Callable[[], None], seconds: int) -> bool:
     except KeyboardInterrupt:
         return True
     return False
+
+
+class Fleeting:
+    """Is signalled where Python shows what is raised, and forgets it."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("seconds", [0, 30])
+def test_interrupt_in_a_callback_comes_again(
+    seconds: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> None:
+        with interrupt_on_sigterm():
+            Fleeting()
+            time.sleep(seconds)
+
+    assert interrupted(work)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert capsys.readouterr().err == ""
+
+
+def test_other_errors_in_a_callback_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __del__(self) -> None:
+            raise error
+
+    error, shown = OSError("full"), list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: shown.append(given.exc_value))
+    with interrupt_on_sigterm():
+        Broken()
+    assert shown == [error]
 
 
 def test_without_a_signal_errors_are_as_they_are() -> None:

@@ -110,6 +110,7 @@ def test_requeued_sweep_gives_the_same_table(
     assert table(far.path) == alone
 
 
+@pytest.mark.long
 def test_nodes_of_an_array_come_and_go(
     daemons: None, alone: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,7 +220,7 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
         )
         with Journal(alone.sweep("open").journal) as journal:
             journal.append(SweepEnded(status="interrupted"))
-    with pytest.raises(InputError, match="can be replayed: .*spline: no finished trial$"):
+    with pytest.raises(InputError, match=r"can be replayed: .*spline: no finished trial$"):
         read_sweeps(alone, ["open"], test=False)  # What is not measured may go on.
     with Journal(alone.sweep("open").journal) as journal:  # Before it had opened a study.
         journal.append(SweepEnded(status="failed"))

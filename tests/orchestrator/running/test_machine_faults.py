@@ -123,6 +123,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_gpu_that_fails_in_a_row_gets_nothing_more(said: list[str]) -> None:
     assert said[0] == "{'0'} ['0'] 1 ['1']"
     assert (
@@ -132,11 +133,13 @@ def test_gpu_that_fails_in_a_row_gets_nothing_more(said: list[str]) -> None:
     ) in said
 
 
+@pytest.mark.long
 def test_a_failed_job_avoids_the_node(said: list[str]) -> None:
     first, second = said[1].split()
     assert first != second
 
 
+@pytest.mark.long
 def test_node_with_other_code_computes_nothing(said: list[str]) -> None:
     if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
         assert len(said) == 3

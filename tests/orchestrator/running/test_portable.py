@@ -52,6 +52,7 @@ def run(executor: str, folder: Path, **variables: str) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.long
 def test_ray_gives_the_bytes_of_a_process_that_was_started_for_it(tmp_path: Path) -> None:
     here = run("local", tmp_path / "here", **VARIABLES)
     there = run("ray", tmp_path / "there", ATEN_CPU_CAPABILITY="default", OMP_NUM_THREADS="2")
