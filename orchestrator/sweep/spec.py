@@ -444,19 +444,6 @@ class SweepSpec(_Strict):
     data_root: str = "data"
     keep: Literal["all", "logits"] = "all"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_mirror(cls, document: Any) -> Any:
-        """Read past ``mirror: null``, which storages of earlier versions hold."""
-        if not isinstance(document, dict) or "mirror" not in document:
-            return document
-        if document["mirror"] is not None:
-            raise InputError(
-                "mirror: is no key any longer; write storage: s3://BUCKET/PATH or "
-                "gs://BUCKET/PATH instead, which keeps the whole sweep in object storage"
-            )
-        return {key: value for key, value in document.items() if key != "mirror"}
-
     @field_validator("tasks", mode="before")
     @classmethod
     def _one_a_set(cls, tasks: Any) -> Any:

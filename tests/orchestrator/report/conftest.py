@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from playwright.sync_api import sync_playwright
 
 from orchestrator.report import from_folder, render_report
 from orchestrator.storage.storage import Storage
@@ -100,7 +101,7 @@ def make_sweep(journal_writer):
                 "seeds": [0, 1],
                 "tags": {"note": REASON, "place": "Zürich"},
                 "tracking": {"uri": "postgresql://me:secret@host/db"},
-                **dict.fromkeys(("storage", "data_root", "mirror"), "secret"),
+                **dict.fromkeys(("storage", "data_root"), "secret"),
             },
             provenance={"git_commit": "c0ffee", "versions": {"torch": "2.11.0"}, "hardware": EVIL},
         )
@@ -141,8 +142,7 @@ def browser():
     installed = next(filter(None, map(shutil.which, BROWSERS)), None)
     if installed is None:
         pytest.skip(f"none of {', '.join(BROWSERS)} is installed")
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with api.sync_playwright() as play:
+    with sync_playwright() as play:
         # The sandbox of the browser does not start for root or in most containers.
         found = play.chromium.launch(executable_path=installed, args=["--no-sandbox"])
         yield found

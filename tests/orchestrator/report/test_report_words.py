@@ -99,7 +99,6 @@ def test_the_diagram_of_ranks_is_titled_by_its_metric(store, model, label):
 
 
 def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(store):
-    pytest.importorskip("choix")
     rows = [(recipe, task) for recipe in ("given", "ts") for task in "ab"]
     figures = {
         name: {"nll": 0.5, "brier": 0.25, "ece": 0.1, "acc": 0.9} for name in ("given", "ts")

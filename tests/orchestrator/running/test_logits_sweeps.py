@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -205,7 +206,6 @@ def test_parts_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
 
 
 def test_every_set_of_an_hdf5_file_is_a_task(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
     rng, pairs = np.random.default_rng(0), [("cifar", "resnet"), ("cifar", "vit"), ("svhn", "vit")]
     with h5py.File(tmp_path / "arena.h5", "w") as file:
         for dataset, model in pairs:
@@ -522,7 +522,6 @@ def test_an_exported_calibrator_maps_as_the_sweep_did(
 
 
 def test_a_report_of_several_sets_holds_their_arena(spec: SweepSpec) -> None:
-    pytest.importorskip("choix")
     page = render_report(from_folder(SweepFolder.of(spec)))
     assert "Every recipe against every other on 2 tasks of 2 networks, 2 splits each" in page
     assert "average ranks by NLL" in page

@@ -55,7 +55,6 @@ RESULTS = [result(*place) for place in product(NLL, ("one", "two"), (10, 20))]
 
 
 def test_gains_wins_and_strengths_of_a_made_up_arena() -> None:
-    pytest.importorskip("choix")
     found = arena(RESULTS, "given", draws=200)
     assert [standing.recipe for standing in found.standings] == ["best", "even", "given"]
     assert (found.networks, found.tasks, found.seeds) == (("one", "two"), 4, 4)
@@ -73,7 +72,6 @@ def test_gains_wins_and_strengths_of_a_made_up_arena() -> None:
 
 def test_it_is_what_plain_loops_give() -> None:
     """Networks of one task and of two, on which every split and metric is another."""
-    pytest.importorskip("choix")
     dice = np.random.default_rng(1)
     names, tasks = ["a", "given", "b", "c"], {"one": (10, 20), "two": (10,), "three": (10,)}
     rows = {
@@ -142,7 +140,6 @@ def test_it_is_what_plain_loops_give() -> None:
 
 
 def test_strengths_are_those_of_two_players_in_chess() -> None:
-    pytest.importorskip("choix")
     scores = np.array([1.0] * 75 + [3.0] * 25)  # Below 2 in three of four splits.
     both = [
         result(name, "one", 10, test=tuple(dict.fromkeys(("nll", "brier", "ece"), v) for v in own))
@@ -163,7 +160,6 @@ def test_strengths_are_those_of_two_players_in_chess() -> None:
     ],
 )
 def test_why_a_recipe_is_left_out(changes, reason) -> None:
-    pytest.importorskip("choix")
     others = [r for r in RESULTS if (r.recipe, r.task) != ("even", "10/one")]
     lacking = result("even", "one", 10, **changes)
     if "task" in changes:  # Which the others have run.
@@ -174,7 +170,6 @@ def test_why_a_recipe_is_left_out(changes, reason) -> None:
 
 
 def test_networks_go_by_data_set_and_model() -> None:
-    pytest.importorskip("choix")
     places = [("one", "vit"), ("one", "given"), ("", "")]
     both = [
         result(name, "one", size, dataset=dataset, model=model, task=f"t{size}", seconds=known)
@@ -187,7 +182,6 @@ def test_networks_go_by_data_set_and_model() -> None:
 
 
 def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:
-    pytest.importorskip("choix")
     failed = result("even", "one", 10, seeds=2, status="failed", reason="out of reach")
     others = [r for r in RESULTS if (r.recipe, r.task) != ("even", "10/one")]
     found = arena([*others, failed], "given", draws=10)
@@ -239,7 +233,6 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
 
 
 def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, progress) -> None:
-    pytest.importorskip("choix")
     drawn: list[RankComparison] = []
 
     def draw(comparison: RankComparison, title: str) -> Figure:
@@ -290,7 +283,6 @@ def test_an_arena_of_one_is_refused() -> None:
 
 @pytest.mark.parametrize(("networks", "groups", "lacking"), [(5, ["", ""], 1), (6, ["a", "b"], 0)])
 def test_networks_not_splits_tell_recipes_apart(networks, groups, lacking) -> None:
-    pytest.importorskip("choix")
     results = [
         StudyResult(
             *("s", f"net{n}", recipe, "finished"),

@@ -89,9 +89,6 @@ def test_a_specification_is_stored_with_what_it_leaves_to_defaults(tmp_path: Pat
     assert yaml.safe_load(sweep.spec_file.read_text()) == spec.model_dump(mode="json")
     found = Storage(tmp_path).load_spec("one")
     assert (found, found.tags, found.search.objective) == (spec, {"team": "red"}, "nll")
-    with sweep.spec_file.open("a") as stream:
-        stream.write("mirror: null\n")  # As version 0.1.0 stored it.
-    assert Storage(tmp_path).load_spec("one") == spec
 
 
 def test_a_specification_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ def test_epochs_are_intermediate_values(ledger, monkeypatch) -> None:
 
 
 def test_the_dashboard_answers_on_the_loopback(ledger) -> None:
-    pytest.importorskip("optuna_dashboard", reason="optuna-dashboard is not installed")
     heard, there = [], threading.Event()
 
     def started(url):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -215,7 +216,6 @@ def test_an_address_of_another_machine_is_told(read: Callable[[str], object]) ->
 
 
 def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
-    h5py = pytest.importorskip("h5py")
     path = tmp_path / "arena.h5"
     with h5py.File(path, "w") as file:
         for number, name in enumerate(("svhn/vit", "cifar/vit")):
@@ -271,8 +271,6 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
 def test_whatever_is_raised_of_a_damaged_hdf5_file_becomes_a_line(
     kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    h5py = pytest.importorskip("h5py")
-
     def refuse(*_: Any) -> None:
         raise kind("bad heap")
 
@@ -307,7 +305,6 @@ def write_parts(path: Path, parts: Parts) -> str:
     if path.suffix == ".p":
         path.write_bytes(pickle.dumps((parts["fit"], parts["test"])))
         return str(path)
-    h5py = pytest.importorskip("h5py")
     with h5py.File(path, "w") as file:
         for part, (scores, labels) in parts.items():
             name = {"fit": "cal", "test": "test"}[part]
