@@ -34,6 +34,7 @@ from _page import load, options, publish, setting, table
 from orchestrator.executors import Executor
 from orchestrator.loop import Loop, Pause
 from orchestrator.running import run as running
+from orchestrator.search.study import StudySearch
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
@@ -46,6 +47,7 @@ from trainables.store.artifacts import ArtifactStore, stage_key
 EPOCHS = 3
 SECONDS = 60.0  # Virtual, of an epoch, on average.
 CLASSES, OUTPUTS = 10, 64
+ASK = StudySearch.ask
 COMMANDS = ("plan", "status", "table", "best", "report")
 
 
@@ -59,11 +61,13 @@ class Driver:
 
     Attributes:
         cpu: Seconds of the processor.
+        optuna: Those of them that its suggestions took.
         trials: That ended.
         steps: The longest of each kind, in seconds.
     """
 
     cpu: float = 0.0
+    optuna: float = 0.0
     trials: int = 0
     steps: dict[str, float] = field(default_factory=dict)
 
@@ -76,6 +80,14 @@ class Driver:
             self.cpu += time.process_time() - began
             spent = time.perf_counter() - wall
             self.steps[name] = max(self.steps.get(name, 0.0), spent)
+
+    def ask(self, search: StudySearch, *arguments: Any) -> tuple[int, dict[str, Any]]:
+        """Ask a study's search for a configuration and keep what that takes."""
+        began = time.process_time()
+        try:
+            return ASK(search, *arguments)
+        finally:
+            self.optuna += time.process_time() - began
 
 
 class Slots(Executor):
@@ -290,14 +302,17 @@ class Part:
 
 
 @contextmanager
-def on_slots(slots: Slots) -> Iterator[None]:
+def on_slots(slots: Slots, driver: Driver) -> Iterator[None]:
     """Compute there whatever ``run_sweep`` computes."""
 
     @contextmanager
     def opened(*_: Any) -> Iterator[Slots]:
         yield slots
 
-    with mock.patch.object(running, "open_executor", opened):
+    with (
+        mock.patch.object(running, "open_executor", opened),
+        mock.patch.object(StudySearch, "ask", lambda *arguments: driver.ask(*arguments)),
+    ):
         yield
 
 
@@ -306,7 +321,7 @@ def run_part(name: str, spec: SweepSpec, slots: int, stop: int | None) -> Part:
     driver = Driver()
     executor = Slots(Storage.of(spec).store(), slots, driver, stop)
     before, started = _memory(), time.perf_counter()
-    with on_slots(executor):
+    with on_slots(executor, driver):
         running.run_sweep(spec)
     began = executor.began or time.perf_counter()
     return Part(name, driver, began - started, _memory() - before)
@@ -360,6 +375,7 @@ def measure(wanted: argparse.Namespace) -> list[str]:
                 "part",
                 "trials and measurements",
                 "ms of the driver's CPU each",
+                "of it Optuna's",
                 "longest step, s: next",
                 "take",
                 "seconds until the first job",
@@ -369,7 +385,10 @@ def measure(wanted: argparse.Namespace) -> list[str]:
                 (
                     part.name,
                     part.driver.trials,
-                    f"{1e3 * part.driver.cpu / max(1, part.driver.trials):.2f}",
+                    *(
+                        f"{1e3 * seconds / max(1, part.driver.trials):.2f}"
+                        for seconds in (part.driver.cpu, part.driver.optuna)
+                    ),
                     f"{part.driver.steps.get('next', 0):.3f}",
                     f"{part.driver.steps.get('take', 0):.3f}",
                     f"{part.seconds_before:.1f}",

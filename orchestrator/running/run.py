@@ -32,6 +32,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
+from trainables.common.devices import one_thread
 from trainables.common.errors import InputError
 from trainables.common.portable import require_portable
 from trainables.data import PreparedData
@@ -113,7 +114,8 @@ def run_sweep(
         data = prepare_data(spec, console)
         keep_plugins(spec)
         folder.write_spec(spec)
-        status, tracked = _run(plan, data, folder, address, console, control)
+        with one_thread():
+            status, tracked = _run(plan, data, folder, address, console, control)
         results = tuple(results_of(read_ledger(folder.journal)))
     return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
 

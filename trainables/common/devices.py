@@ -1,6 +1,8 @@
 """Where a process computes: on the CPU or on one GPU, always named by its index, and its share."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +14,17 @@ CONTEXT_BYTES = 768 * 2**20
 # What cuBLAS wants to be told before its first product, if its sums are to have one order.
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 RESIDENT_SHARE = 0.5  # Of the free memory, for data: the rest is for weights and activations.
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one CPU thread: with few numbers, more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def concrete(device: torch.device | str) -> torch.device:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
-import torch
-
 from trainables.calibrators import build_calibrator
+from trainables.common.devices import one_thread
 from trainables.contracts.losses import LOSS_CHECKS
 from trainables.contracts.maps import CALIBRATOR_CHECKS
 from trainables.contracts.metrics import METRIC_CHECKS
@@ -42,15 +41,12 @@ class Check(NamedTuple):
 
     def broken(self) -> str:
         """Return how it is not kept, in a line; empty if it is."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         try:
-            self.run()
+            with one_thread():
+                self.run()
         except Exception as error:  # noqa: BLE001 - it is somebody else's code
             text = " ".join(str(error).split())
             return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"
-        finally:
-            torch.set_num_threads(threads)
         return ""
 
 
