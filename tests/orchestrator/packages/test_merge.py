@@ -53,6 +53,20 @@ def test_the_order_and_a_package_twice_change_nothing(
     assert packages[0] == packages[1]
 
 
+def test_what_was_measured_on_suites_is_merged(tmp_path: Path) -> None:
+    names, paths = ("one", "two"), []
+    for name, recipes in zip(names, ("[ce]", "[ls]"), strict=True):
+        storage = board(tmp_path / name, name, recipes, "[0]", suites="[bins-10]")
+        publish(storage, [name], tmp_path / f"of-{name}")
+        paths.append(tmp_path / f"of-{name}" / "package.zip")
+    assert merged(*paths, out=tmp_path) == 0
+    found = verify(tmp_path / "package.zip", VerifyOptions(share=1.0, revision="c0ffee"))
+    assert found.problems == []
+    with opened(tmp_path / "package.zip") as package:
+        assert {cell.study.recipe for cell in package.cells} == {"ce", "ls"}
+        assert all("bins-10/ece" in cell.trial.test for cell in package.cells)
+
+
 def of(kind: type[Event], change: Callable[[Event], None]) -> Callable[[Package], None]:
     """Return what changes the events of a kind in a package."""
 
