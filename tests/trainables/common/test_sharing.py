@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,17 @@ import pytest
 
 from trainables.common.errors import StorageError
 from trainables.common.sharing import follow_folder, inherit, permitted, why
+
+NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # Where Python looks first.
+NAMELESS = """
+import os, pwd
+def unknown(number):
+    raise KeyError(f"getpwuid(): uid not found: {number}")
+pwd.getpwuid = unknown
+import torch, trainables
+torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+assert os.environ["USER"] == str(os.getuid())
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +80,12 @@ def test_missing_rights_are_told_with_whose_they_are(tmp_path: Path, monkeypatch
     assert "its owner can share it" in said
     with pytest.raises(FileNotFoundError), permitted():
         raise FileNotFoundError
+
+
+def test_an_optimizer_can_be_built_by_a_user_without_a_name():
+    """In a subprocess: what torch looks up as it is imported is looked up once."""
+    nameless = {name: value for name, value in os.environ.items() if name not in NAMES}
+    done = subprocess.run(
+        [sys.executable, "-c", NAMELESS], env=nameless, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
