@@ -1,5 +1,5 @@
 # What every pod of deploy/kuberay-cluster.yaml runs; build it from the repository's folder:
-#     docker build --file deploy/cluster.Dockerfile --tag calsweep:0.1.0 .
+#     docker build --file deploy/cluster.Dockerfile --tag calsweep:1.0.0 .
 FROM python:3.11-slim
 # What `compile: true` makes kernels with (the headers of Python are in the image), and what
 # KubeRay's probes ask Ray with: pods without it are never ready.
