@@ -17,6 +17,7 @@ from trainables.common.devices import (
     device_kind,
     fits,
     free_memory,
+    one_thread,
     trial_device,
 )
 
@@ -99,3 +100,15 @@ def test_determinism_is_switched_on_and_off(monkeypatch: pytest.MonkeyPatch) -> 
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"  # As who runs it wants it.
         trial_device(1.0)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_one_thread_ends_with_as_many_as_there_were() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(RuntimeError), one_thread():
+            assert torch.get_num_threads() == 1
+            raise RuntimeError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
