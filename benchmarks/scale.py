@@ -385,10 +385,8 @@ def measure(wanted: argparse.Namespace) -> list[str]:
                 (
                     part.name,
                     part.driver.trials,
-                    *(
-                        f"{1e3 * seconds / max(1, part.driver.trials):.2f}"
-                        for seconds in (part.driver.cpu, part.driver.optuna)
-                    ),
+                    _each(part.driver.cpu, part.driver.trials),
+                    _each(part.driver.optuna, part.driver.trials),
                     f"{part.driver.steps.get('next', 0):.3f}",
                     f"{part.driver.steps.get('take', 0):.3f}",
                     f"{part.seconds_before:.1f}",
@@ -404,6 +402,10 @@ def measure(wanted: argparse.Namespace) -> list[str]:
         ),
         "",
     ]
+
+
+def _each(seconds: float, trials: int) -> str:
+    return f"{1e3 * seconds / trials:.2f}" if trials else ""
 
 
 def main() -> None:
