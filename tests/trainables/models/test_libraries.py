@@ -174,10 +174,10 @@ def test_pretrained_transformers_are_shown_images_of_their_size(
 
     made = timm.create_model("vit_tiny_patch16_224", num_classes=1000)
     torch.save(made.state_dict(), tmp_path / "weights.pt")
-    make = timm.create_model
+    make, overlay = timm.create_model, {"file": str(tmp_path / "weights.pt"), "custom_load": False}
 
     def local(name: str, **settings: Any) -> torch.nn.Module:
-        return make(name, pretrained_cfg_overlay={"file": str(tmp_path / "weights.pt")}, **settings)
+        return make(name, pretrained_cfg_overlay=overlay, **settings)
 
     monkeypatch.setattr(timm, "create_model", local)
     network = build_model("timm:vit_tiny_patch16_224@pretrained", 7, ImageShape(3, 64)).eval()
