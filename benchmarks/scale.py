@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -60,14 +61,12 @@ class Driver:
     """What the driver has taken.
 
     Attributes:
-        cpu: Seconds of the processor.
-        optuna: Those of them that its suggestions took.
+        cpu: Seconds of the processor, of each kind of step.
         trials: That ended.
         steps: The longest of each kind, in seconds.
     """
 
-    cpu: float = 0.0
-    optuna: float = 0.0
+    cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     trials: int = 0
     steps: dict[str, float] = field(default_factory=dict)
 
@@ -77,17 +76,14 @@ class Driver:
         try:
             return step(*arguments)
         finally:
-            self.cpu += time.process_time() - began
+            self.cpu[name] += time.process_time() - began
             spent = time.perf_counter() - wall
             self.steps[name] = max(self.steps.get(name, 0.0), spent)
 
-    def ask(self, search: StudySearch, *arguments: Any) -> tuple[int, dict[str, Any]]:
-        """Ask a study's search for a configuration and keep what that takes."""
-        began = time.process_time()
-        try:
-            return ASK(search, *arguments)
-        finally:
-            self.optuna += time.process_time() - began
+    def each(self, *names: str) -> str:
+        """Return the milliseconds of steps a trial; empty if none ended."""
+        seconds = sum(self.cpu[name] for name in names)
+        return f"{1e3 * seconds / self.trials:.2f}" if self.trials else ""
 
 
 class Slots(Executor):
@@ -311,7 +307,7 @@ def on_slots(slots: Slots, driver: Driver) -> Iterator[None]:
 
     with (
         mock.patch.object(running, "open_executor", opened),
-        mock.patch.object(StudySearch, "ask", lambda *arguments: driver.ask(*arguments)),
+        mock.patch.object(StudySearch, "ask", lambda *given: driver.timed("ask", ASK, *given)),
     ):
         yield
 
@@ -385,8 +381,8 @@ def measure(wanted: argparse.Namespace) -> list[str]:
                 (
                     part.name,
                     part.driver.trials,
-                    _each(part.driver.cpu, part.driver.trials),
-                    _each(part.driver.optuna, part.driver.trials),
+                    part.driver.each("next", "take"),
+                    part.driver.each("ask"),
                     f"{part.driver.steps.get('next', 0):.3f}",
                     f"{part.driver.steps.get('take', 0):.3f}",
                     f"{part.seconds_before:.1f}",
@@ -402,10 +398,6 @@ def measure(wanted: argparse.Namespace) -> list[str]:
         ),
         "",
     ]
-
-
-def _each(seconds: float, trials: int) -> str:
-    return f"{1e3 * seconds / trials:.2f}" if trials else ""
 
 
 def main() -> None:
