@@ -1,6 +1,8 @@
 """How studies and trials are written as runs, and read back from them."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from orchestrator.search.choice import SEARCH
 from orchestrator.storage.events import TEST_PREFIX
@@ -95,18 +97,10 @@ def study_of(run: Run) -> Study:
         model=tags.get(names.MODEL, ""),
         protocol=tags.get(names.PROTOCOL, ""),
         setting=tags.get(names.SETTING, ""),
-        rule={
-            name.removeprefix(names.RULE): value
-            for name, value in tags.items()
-            if name.startswith(names.RULE)
-        },
+        rule=_below(tags, names.RULE),
         origin=json.loads(tags.get(names.ORIGIN, "{}")),
         code=tags.get(names.GIT_COMMIT, ""),
-        versions={
-            name.removeprefix(names.VERSION): value
-            for name, value in tags.items()
-            if name.startswith(names.VERSION)
-        },
+        versions=_below(tags, names.VERSION),
         sweep_id=tags[names.SWEEP_ID],
     )
 
@@ -115,8 +109,7 @@ def trial_of(run: Run) -> Trial:
     """Read a trial back from its run."""
     tags, metrics = run.tags, run.metrics
     special = (names.OBJECTIVE, names.TRIAL_NUMBER, names.CHAIN_SECONDS)
-    test = [name for name in metrics if name.startswith(TEST_PREFIX)]
-    validation = {name: value for name, value in metrics.items() if name not in test}
+    validation = {k: value for k, value in metrics.items() if not k.startswith(TEST_PREFIX)}
     return Trial(
         study=tags[names.STUDY],
         number=int(tags[names.NUMBER]),
@@ -129,7 +122,7 @@ def trial_of(run: Run) -> Trial:
         open=run.status == names.RUNNING,
         status=TRIAL_STATUS[run.status],
         metrics={name: value for name, value in validation.items() if name not in special},
-        test={name.removeprefix(TEST_PREFIX): metrics[name] for name in test},
+        test=_below(metrics, TEST_PREFIX),
         objective=metrics.get(names.OBJECTIVE),
         reason=tags.get(names.REASON, ""),
         run_id=run.id,
@@ -140,6 +133,10 @@ def trial_of(run: Run) -> Trial:
         chain_seconds=metrics.get(names.CHAIN_SECONDS),
         computed=json.loads(tags.get(names.COMPUTED, "{}")),
     )
+
+
+def _below(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): value for k, value in named.items() if k.startswith(prefix)}
 
 
 def _guessable(study: Study) -> dict[str, str]:

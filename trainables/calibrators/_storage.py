@@ -15,7 +15,7 @@ from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._build import build_calibrator
 from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.common.errors import InputError, StorageError
-from trainables.common.files import MANIFEST, damage, place_folder, seal, sync
+from trainables.common.files import MANIFEST, damage, place_folder, read_document, seal, sync
 from trainables.common.paths import local_path
 from trainables.common.sharing import inherit
 
@@ -100,7 +100,7 @@ def _publish(draft: Path, place: Path) -> None:
 def _checked_description(place: Path) -> dict[str, Any]:
     if found := damage(place, (TENSORS, DESCRIPTION), alone=False):
         raise InputError(f"{place}: damaged calibrator ({found}); fit it again")
-    return _read_description(place / DESCRIPTION)
+    return read_document(place / DESCRIPTION, "a saved calibrator", FORMAT)
 
 
 def describe(calibrator: Calibrator) -> dict[str, Any]:
@@ -118,16 +118,6 @@ def describe(calibrator: Calibrator) -> dict[str, Any]:
         "learned": chosen.objective.state() if chosen else {},
         "report": _without_nan(vars(report)) if report else {},
     }
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, RecursionError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as a saved calibrator ({error})") from error
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise InputError(f"{path}: not a saved calibrator of format {FORMAT}")
-    return fields
 
 
 def _without_nan(fields: dict[str, Any]) -> dict[str, Any]:

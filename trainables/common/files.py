@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from trainables.common.errors import InputError
+
 
 @contextmanager
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
@@ -131,6 +133,21 @@ def seal(directory: Path) -> None:
     """Write the manifest of all files in a folder."""
     files = {path.name: file_facts(path) for path in sorted(directory.iterdir())}
     (directory / MANIFEST).write_text(json.dumps(files, sort_keys=True))
+
+
+def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
+    """Return the JSON mapping in a file, which is ``what`` says, in a format.
+
+    Raises:
+        InputError: If it cannot be read, or is something else.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as {what} ({error})") from error
+    if not isinstance(document, dict) or document.get("format") != form:
+        raise InputError(f"{path}: not {what} of format {form}")
+    return document
 
 
 def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:

@@ -5,15 +5,15 @@ log-probabilities. Nothing is pickled: weights are safetensors, the rest is JSON
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.common.files import read_document
 from trainables.data import DatasetInfo
 from trainables.stages import predictor
 from trainables.stages.base import find_artifact
@@ -77,7 +77,7 @@ def load_chain(
         InputError: If the folder holds no such thing, or a file in it is damaged.
     """
     folder = Path(folder)
-    document = _described(folder / DESCRIPTION)
+    document = read_document(folder / DESCRIPTION, "the description of a chain", FORMAT)
     try:
         info = DatasetInfo.from_dict(document["data"])
         last = document["stage"], document["key"]
@@ -86,13 +86,3 @@ def load_chain(
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
     return predictor(ArtifactStore(folder), *last, info, device or torch.device("cpu"))
-
-
-def _described(path: Path) -> Mapping[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError(f"{path} is no description of a chain in format {FORMAT}")
-    return document
