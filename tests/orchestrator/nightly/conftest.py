@@ -33,7 +33,7 @@ def make_benchmark(tmp_path: Path) -> Callable[..., Nightly]:
 def machine_in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Set the machine's own time zone to one that is behind UTC."""
     with monkeypatch.context() as patch:
-        patch.setenv("TZ", "America/New_York")
+        patch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
         time.tzset()
         yield
     time.tzset()
