@@ -10,7 +10,7 @@ from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.pace import Work, costs_of, seconds_left
 from orchestrator.storage.storage import PAUSE, SweepFolder
 from orchestrator.sweep.plan import BASELINES, make_plan
-from orchestrator.sweep.recipes import is_calibrator
+from trainables.calibrators import is_calibrator
 from trainables.stages import GIVEN, STAGES
 
 HOUR = 3600.0

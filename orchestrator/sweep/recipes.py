@@ -14,6 +14,7 @@ from search_spaces import Parameter, SearchSpace, SpaceError, load_space
 from trainables.calibrators import (
     CALIBRATORS,
     calibrator_from_recipe,
+    is_calibrator,
     parse_calibrator,
 )
 from trainables.common.errors import InputError
@@ -232,15 +233,6 @@ def is_part(name: str) -> bool:
 def near_parts(name: str) -> str:
     """Return the part of a message that lists what a misspelled part may mean, or nothing."""
     return near_names(name, [*method_names(), *REFINEMENTS.names(), *CALIBRATORS.names()])
-
-
-def is_calibrator(name: str) -> bool:
-    """Return True if there is a calibrator, perhaps with an objective, of that name."""
-    try:
-        parse_calibrator(name)
-    except InputError:
-        return False
-    return True
 
 
 def check_names(where: str, part: str, names: Collection[str]) -> None:

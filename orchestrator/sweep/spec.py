@@ -628,7 +628,7 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
 
 def _check_kinds(spec: SweepSpec) -> None:
     """Refuse networks, augmentations and parts of recipes that are not for the data of a task."""
-    parts = dict.fromkeys(spec.base(part) for recipe in spec.expanded() for part in recipe.parts)
+    parts = dict.fromkeys(part for recipe in spec.expanded() for part in recipe.parts)
     for number, task in enumerate(spec.tasks):
         kind = find_reader(task.dataset, spec.data_root, task.inputs).kind
         if not task.given:
@@ -640,7 +640,7 @@ def _check_kinds(spec: SweepSpec) -> None:
                 )
         for part in parts:
             try:
-                check_part(part, kind)
+                check_part(spec.base(part), spec.fixed(part), kind)
             except InputError as error:
                 raise InputError(f"recipes: tasks[{number}] ({task.id}): {error}") from error
 

@@ -11,8 +11,9 @@ from itertools import chain, groupby, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.sweep.recipes import is_calibrator, own_values
+from orchestrator.sweep.recipes import own_values
 from orchestrator.tables.columns import Column, column, floor_of
+from trainables.calibrators import calibrator_from_recipe, is_calibrator
 from trainables.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -440,9 +441,17 @@ class ComparisonTable:
             yield f"mean ± sample standard deviation over {seeds} seeds{self._of_seeds()}"
         for other in dict.fromkeys(self._repeated.values()):
             yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
-        if self.calibrates:
+        parts = [part for result in self._used for part in result.configuration.items()]
+        calibrated = {part: values for part, values in parts if is_calibrator(part)}
+        on_training = [
+            part
+            for part, values in calibrated.items()
+            if calibrator_from_recipe(part, values).fits_on_training
+        ]
+        if on_training:
+            yield f"fitted on the rows that networks were trained on: {', '.join(on_training)}"
+        if self.calibrates and (not on_training or len(on_training) < len(calibrated)):
             yield "calibrators are fitted on the validation rows that choose configurations"
-        parts = (part for result in self._used for part in result.configuration.items())
         own = {f"{part}.{name}" for part, values in parts for name in own_values(part, values)}
         if own:
             yield f"values of no paper, ours: {', '.join(sorted(own))}"

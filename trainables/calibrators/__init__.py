@@ -10,6 +10,7 @@ from trainables.calibrators._base import (
 from trainables.calibrators._build import (
     build_calibrator,
     calibrator_from_recipe,
+    is_calibrator,
     parse_calibrator,
     splits,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "cross_fit",
     "fit_temperature",
     "fold_calibrators",
+    "is_calibrator",
     "load_calibrator",
     "nll_after_ts_terms",
     "parse_calibrator",

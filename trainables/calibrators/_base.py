@@ -55,6 +55,8 @@ class Calibrator(CheckedFields, ABC):
         takes_objective: Whether the fitting objective can be chosen.
         preserves_accuracy: Whether the first largest entry of every row is kept; where an argument
             decides, the instance has its own value.
+        fits_on_training: Whether the rows to fit on are those that the network was trained on, as
+            some papers do, and not held out; an argument may decide here, too.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
 
@@ -65,6 +67,7 @@ class Calibrator(CheckedFields, ABC):
     name = ""
     takes_objective = False
     preserves_accuracy = False
+    fits_on_training = False
 
     report: FitReport | None = field(default=None, init=False)
     num_classes: int = field(default=0, init=False)

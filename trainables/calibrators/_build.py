@@ -89,6 +89,15 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     return name, objective
 
 
+def is_calibrator(text: str) -> bool:
+    """Return True if there is a calibrator, perhaps with an objective, of that name."""
+    try:
+        parse_calibrator(text)
+    except InputError:
+        return False
+    return True
+
+
 def splits(text: str) -> list[tuple[str, str]]:
     """Return what stands before and behind each hyphen of a recipe's calibrator, the last first."""
     places = [place for place, sign in enumerate(text) if sign == "-"]

@@ -126,14 +126,14 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 
 
 def _record_path(reader: Reader, destination: Path) -> Path:
-    fields = [reader.full_name(), str(reader.root), *filter(None, [dict(reader.settings)])]
+    fields = [reader.full_name(), _signature(reader), *filter(None, [dict(reader.settings)])]
     return destination / RECORDS / f"{digest(fields)}.json"
 
 
 def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData | None:
     try:
         record = json.loads(_record_path(reader, destination).read_text(encoding="utf-8"))
-        if record["signature"] != _signature(reader) or record["schema"] != SCHEMA:
+        if record["schema"] != SCHEMA:
             return None
         key = _key(record["fingerprint"], DatasetInfo.from_dict(record["info"]), split)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -231,7 +231,6 @@ def _write_record(reader: Reader, source: Source, destination: Path) -> None:
         "schema": SCHEMA,
         "name": reader.full_name(),
         "root": str(reader.root),
-        "signature": _signature(reader),
         "fingerprint": source.fingerprint,
         "info": source.info.to_dict(),
     }

@@ -269,6 +269,6 @@ def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> S
         require_portable()
     if request.stage not in StageRun.runs:
         raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(EVERY_STAGE)}")
-    for part in request.parts:
-        check_part(part, type(data.prepared.info.inputs))
+    for part, values in request.parts.items():
+        check_part(part, values, type(data.prepared.info.inputs))
     return StageRun.runs[request.stage](request, store, data)

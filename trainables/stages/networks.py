@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainables.calibrators import Calibrator, calibrator_from_recipe
 from trainables.common.devices import concrete
 from trainables.data import Batcher, DatasetInfo, MaskedImages
 from trainables.methods import build_method
 from trainables.models import PRETRAINED, Network
 from trainables.refinements import build_refinement
 from trainables.stages.base import find_artifact
-from trainables.stages.calibrate import calibrator_of
 from trainables.stages.engine import (
     EVALUATION_BATCH,
     every_row,
@@ -23,7 +23,7 @@ from trainables.stages.engine import (
 )
 from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
 from trainables.stages.protocols import Protocol, protocol_from
-from trainables.stages.request import GIVEN
+from trainables.stages.request import GIVEN, Parts
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 
@@ -122,6 +122,12 @@ def pixel_outputs(
     calibrator = calibrator_of(request["parts"])
     calibrator.load_state_dict(artifact.tensors("calibrator"))
     return calibrated(pixel_outputs(store, *before, info, device), calibrator)
+
+
+def calibrator_of(parts: Parts) -> Calibrator:
+    """Return the calibrator that a request names, not fitted."""
+    ((part, parameters),) = parts.items()
+    return calibrator_from_recipe(part, parameters)
 
 
 def network_precision(store: ArtifactStore, stage: str, key: str) -> str:

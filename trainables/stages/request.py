@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trainables.augmentations import AUGMENTATIONS
+from trainables.calibrators import calibrator_from_recipe, is_calibrator
 from trainables.common.errors import InputError
-from trainables.data import Inputs, PreparedData
+from trainables.data import Inputs, MaskedImages, PreparedData
 from trainables.plugins import part_codes
 from trainables.refinements import REFINEMENTS
 from trainables.schemes import SCHEMES
@@ -78,8 +79,13 @@ def _data_key(directory: str) -> str:
     return PreparedData.open(Path(directory)).key
 
 
-def check_part(part: str, kind: type[Inputs]) -> None:
+def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
     """Make sure that a part of a recipe can be used with a kind of data.
+
+    Args:
+        part: Its name.
+        values: Its hyper-parameters, as far as they are known.
+        kind: What the rows are.
 
     Raises:
         InputError: If not; the text says why.
@@ -88,6 +94,13 @@ def check_part(part: str, kind: type[Inputs]) -> None:
         reason = registry.get(part).not_for.get(kind.kind) if part in registry else None
         if reason:
             raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
+    if kind.trains and not issubclass(kind, MaskedImages):
+        return
+    if is_calibrator(part) and calibrator_from_recipe(part, values).fits_on_training:
+        raise InputError(
+            f"{part!r} with {dict(values)} is fitted on the rows that a network was trained on, "
+            f"whole ones, which {kind.kind} do not have"
+        )
 
 
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:

@@ -31,7 +31,7 @@ AS_PUBLISHED = {
     ("aurc", "kde-xe"): {"variant": "released"},
     ("aurc", "aurc"): {"variant": "released"},
     ("aurc", "au"): {"variant": "released"},
-    ("aurc", "ts"): {"selection": "ece"},
+    ("aurc", "ts"): {"selection": "training_ece"},
     ("mbls", "ts"): {"selection": "ece"},
     ("cls", "ts"): {"variant": "released"},
     ("cls", "ets"): {"variant": "released", "mixture": "logits"},

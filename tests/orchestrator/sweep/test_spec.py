@@ -57,6 +57,9 @@ BAD = {
     "an augmentation of whole images with masks": GOOD.replace(
         "digits, model: convnet", '"voc:streets", model: deeplabv3-small'
     ).replace("mbls", "cutmix"),
+    "a temperature of training rows with masks": GOOD.replace(
+        "digits, model: convnet", '"voc:streets", model: deeplabv3-small'
+    ).replace("trials: 3", "trials: 3, fixed: {ts: {selection: training_ece}}"),
     "boxes of images on texts": GOOD.replace(
         "digits, model: convnet, protocol: digits", TEXTS
     ).replace("[ce, mbls", "[ce, cutmix"),

@@ -487,6 +487,16 @@ def test_what_calibrators_are_fitted_on_is_told_where_one_follows_a_method(recip
     assert notes == [line] * told
 
 
+def test_calibrators_of_training_rows_are_told_apart():
+    held_out = "calibrators are fitted on the validation rows that choose configurations"
+    training = "fitted on the rows that networks were trained on: ts"
+    own = {"ce": {}, "ts": {"selection": "training_ece"}}
+    results = [study("ce+ts", figures(), configuration=own)]
+    assert table_of(*results).notes() == [training]
+    results.append(study("ce+vs", figures(), configuration={"ce": {}, "vs": {}}))
+    assert table_of(*results).notes()[:2] == [training, held_out]
+
+
 def test_splits_are_told_if_one_study_varied_them():
     results = [study("ce", figures(), figures()), study("ls", figures(), figures(), varied=True)]
     deviations = "mean ± sample standard deviation over 2 seeds"

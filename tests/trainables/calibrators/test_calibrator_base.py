@@ -139,7 +139,7 @@ def test_build_refuses_bad_objectives(arguments, text):
 @pytest.mark.parametrize(
     ("name", "parameters", "text"),
     [
-        ("ts", {"selection": "nll"}, "selection='nll' is not one of objective, ece"),
+        ("ts", {"selection": "nll"}, "selection='nll' is not one of objective, ece, training_ece"),
         ("ts", {"variant": "x"}, "variant='x' is not one of paper, released"),
         ("ets", {"variant": "x"}, "variant='x' is not one of paper, released"),
         ("pts", {"variant": "x"}, "variant='x' is not one of paper, released"),
@@ -534,7 +534,7 @@ def test_loading_damaged_files_is_a_clear_error(rows, tmp_path, damage, sealed):
         ({"name": {}}, ""),
         ({"objective": "xx"}, "unknown fitting objective 'xx'; there are: ce, cls, fl, ls, mse"),
         ({"objective_parameters": {"gamma": 1.0}}, "ls has no parameter 'gamma'"),
-        ({"parameters": {"selection": "x"}}, "selection='x' is not one of objective, ece"),
+        ({"parameters": {"selection": "x"}}, "selection='x' is not one of objective, ece, training_ece"),
         ({"parameters": None}, ""),
         ({"report": None}, ""),
         ({"report": {"converged": True}}, ""),

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators import Calibrator, FitReport, build_calibrator, cross_fit
 from trainables.common.errors import InputError, TrainingDivergedError
-from trainables.data import Batcher, ImageShape, MaskedImages, SplitSpec
+from trainables.data import Batcher, GivenLogits, ImageShape, Inputs, MaskedImages, SplitSpec
 from trainables.models import Network, build_model
 from trainables.refinements import HeadTrainer
 from trainables.stages import (
@@ -34,6 +34,7 @@ from trainables.stages import (
     TrainStage,
     base,
     calibrate,
+    check_part,
     evaluate,
     evaluate_on_test,
     export,
@@ -46,9 +47,9 @@ from trainables.stages import (
     with_objective,
 )
 from trainables.stages.base import find_artifact
-from trainables.stages.calibrate import calibrator_of
 from trainables.stages.engine import predict
 from trainables.stages.export import export_chain, load_chain
+from trainables.stages.networks import calibrator_of, predictor
 from trainables.stages.refine import FEATURE_VIEWS, load_features
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -436,6 +437,24 @@ def test_reported_metrics_are_not_those_of_the_fitting_rows(
     assert metrics["val_nll"] == pytest.approx(
         by_hand(held_out.double().numpy(), rows["labels"].numpy())["nll"], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("stage", ["train", "refine"])
+def test_a_temperature_of_the_training_rows_is_judged_on_all_validation_rows(
+    workshop: Workshop, trained: Artifact, refined: Artifact, stage: str
+) -> None:
+    upstream = {"train": trained, "refine": refined}[stage]
+    parts = {"ts": {"selection": "training_ece"}}
+    fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, upstream))
+    train = workshop.prepared.search().train
+    outputs = predictor(
+        workshop.store, stage, upstream.key, workshop.prepared.info, torch.device("cpu")
+    )
+    logits, labels = outputs(train.values), torch.from_numpy(train.labels.copy())
+    expected = build_calibrator("ts", selection="ece").fit(logits, labels)
+    assert fitted.tensors("calibrator")["temperature"] == expected.temperature
+    own = upstream.tensors("validation")["logits"]
+    assert torch.equal(fitted.tensors("validation")["logits"], expected(own).float())
 
 
 # -- the one look at test data
@@ -883,6 +902,13 @@ def test_a_part_that_is_not_for_the_data_is_refused(
     wanted = request(workshop.prepared, parts={"ce": {}, part: {}})
     with pytest.raises(InputError, match=f"^{part!r} is not for images-with-masks: {reason}$"):
         open_stage(wanted, workshop.store, data)
+
+
+@pytest.mark.parametrize("kind", [MaskedImages, GivenLogits])
+def test_a_temperature_of_training_rows_needs_a_network_of_whole_rows(kind: type[Inputs]) -> None:
+    check_part("ts-ls", {"selection": "ece"}, kind)
+    with pytest.raises(InputError, match=f"^'ts-ls' with .* which {kind.kind} do not have$"):
+        check_part("ts-ls", {"selection": "training_ece"}, kind)
 
 
 @pytest.mark.parametrize("images", [None, torch.tensor([4, 4, 5])])
