@@ -27,7 +27,7 @@ def demo(
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> int:
-    """Sweep 28 recipes on noisy handwritten digits of scikit-learn, in a minute on two cores."""
+    """Sweep 24 recipes on noisy handwritten digits of scikit-learn, in 40 seconds on two cores."""
     from orchestrator.cli._outcome import run_and_show
     from orchestrator.sweep.spec import parse_sweep
     from trainables.store.artifacts import stage_key

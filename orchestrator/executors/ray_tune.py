@@ -32,6 +32,7 @@ from trainables.worker import inspect_machine, remove_nonce, write_nonce
 
 REPORT_SECONDS = 2.0
 LIMIT_SECONDS = 1.0
+ROOM_SECONDS = 3.0
 PENDING = 1024
 INSPECT_SECONDS = 180.0  # A first start from a slow disk takes most of it.
 
@@ -66,6 +67,8 @@ class RayTune(Executor):
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Run one Tuner; a signal stops it within seconds."""
+        if not self._growing:
+            _await_room()
         trainable = tune.with_parameters(
             JobTrainable,
             storage=str(self._storage),
@@ -118,6 +121,19 @@ class RayTune(Executor):
             yield nodes
         finally:
             remove_nonce(self._storage, nonce)
+
+
+def _await_room() -> None:
+    """Wait until the actors of the Tuner before are gone from a machine of one's own.
+
+    With room for some alone, the first new actor takes over the short jobs that the others are
+    started for, and Tune ends those before they have computed anything.
+    """
+    last = time.monotonic() + ROOM_SECONDS
+    while ray.available_resources().get("CPU", 0.0) < ray.cluster_resources().get("CPU", 0.0):
+        if time.monotonic() > last:
+            return
+        time.sleep(0.05)
 
 
 class _Nodes:

@@ -31,7 +31,7 @@ from orchestrator.storage.status import time_left
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
-from orchestrator.tracking import ShipperProcess, check_login, listens, start_shipper
+from orchestrator.tracking import ShipperProcess, check_login, listens, preload, start_shipper
 from trainables.common.devices import one_thread
 from trainables.common.errors import InputError
 from trainables.common.portable import require_portable
@@ -165,6 +165,8 @@ def _run(
             journal.append(SweepEnded(status=status))
             say(console, "delivering the last runs to the tracking server")
             interrupted = status == "interrupted"
+            if not interrupted:  # Tables and report will follow the runs.
+                preload(spec.tracking_uri)
             tracked = await_delivery(shipper, spec.tracking_uri, before, interrupted)
             sealed = journal.delivered()
     if folder.bucket is not None:

@@ -5,7 +5,7 @@ The journal is the truth. ``start_shipper`` runs a process that delivers it whil
 is what all of this speaks to. MLflow is imported when a tracker of its kind is opened.
 """
 
-from orchestrator.tracking._open import check_login, listens, open_tracker, ping
+from orchestrator.tracking._open import check_login, listens, open_tracker, ping, preload
 from orchestrator.tracking._process import ShipperProcess, delivered_runs, start_shipper
 from orchestrator.tracking._queries import stage_seconds, study_results
 from orchestrator.tracking._shipper import Shipment, sync
@@ -47,6 +47,7 @@ __all__ = [
     "listens",
     "open_tracker",
     "ping",
+    "preload",
     "stage_seconds",
     "start_shipper",
     "storage_uri",

@@ -41,6 +41,12 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     return MlflowTracker(uri)
 
 
+def preload(uri: str) -> None:
+    """Import what ``open_tracker`` needs for an address; whoever waits anyway has time for it."""
+    if plugged_tracker(uri) is None and tracked_folder(uri) is None:
+        import orchestrator.tracking.mlflow.server  # noqa: F401
+
+
 def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
     """Return whether the tracker behind an address answers within ``timeout`` seconds.
 

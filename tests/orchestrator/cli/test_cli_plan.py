@@ -39,18 +39,18 @@ def small(empty_folder):
     return path
 
 
-def test_the_demo_has_28_rows_and_far_fewer_trainings_than_trials(calsweep, empty_folder):
+def test_the_demo_has_24_rows_and_far_fewer_trainings_than_trials(calsweep, empty_folder):
     code, out, err = calsweep("plan", DEMO)
     rows, below = table_rows(out)
     assert (code, err) == (0, "")
-    assert len({row[1] for row in rows}) == len(rows) == 28
-    # ce has nothing to search, the six other methods four trials each; ts searches nothing.
+    assert len({row[1] for row in rows}) == len(rows) == 24
+    # ce has nothing to search, the five other methods three trials each; ts searches nothing.
     assert below[0] == (
-        "28 studies, 67 trials: at most 25 trainings, 28 refinements on stored features, "
-        "14 calibrations of stored logits"
+        "24 studies, 46 trials: at most 16 trainings, 18 refinements on stored features, "
+        "12 calibrations of stored logits"
     )
-    assert "67 trainings" in below[1]
-    assert counts(below) == {"train": (25, 0), "refine": (28, 0), "calibrate": (14, 0)}
+    assert "46 trainings" in below[1]
+    assert counts(below) == {"train": (16, 0), "refine": (18, 0), "calibrate": (12, 0)}
     assert list(empty_folder.iterdir()) == []
 
 
@@ -58,7 +58,7 @@ def test_every_row_says_what_it_searches_and_builds_on(calsweep):
     rows, _ = table_rows(calsweep("plan", DEMO).out)
     by_recipe = {row[1]: row for row in rows}
     task = "digits-noisy/convnet/digits-32"
-    assert by_recipe["mbls"] == [task, "mbls", "train", "4", "mbls.margin,", "mbls.weight"]
+    assert by_recipe["mbls"] == [task, "mbls", "train", "3", "mbls.margin,", "mbls.weight"]
     assert by_recipe["ce+macal+ts"][2:4] == ["calibrate", "1"]
     assert by_recipe["ce+macal+ts"][-1] == "ce+macal"
 
@@ -66,7 +66,7 @@ def test_every_row_says_what_it_searches_and_builds_on(calsweep):
 def test_words_of_the_plan_stand_left_and_figures_of_work_right(calsweep):
     lines = calsweep("plan", DEMO).out.splitlines()
     start = next(i for i, line in enumerate(lines) if "to compute" in line)
-    (top, *studies), (head, *stages) = lines[:29], lines[start : start + 4]
+    (top, *studies), (head, *stages) = lines[:25], lines[start : start + 4]
     for headings, shown, rows in (
         (("task", "recipe", "stage", "searches"), top, studies),
         (("task", "stage"), head, stages),
@@ -112,7 +112,7 @@ def test_the_demo_takes_other_tasks(calsweep):
     tasks = "digits/resnet8/digits,digits/convnet/digits/0.5"
     rows, below = table_rows(calsweep("demo", "--dry-run", "--tasks", tasks).out)
     assert {row[0] for row in rows} == set(tasks.split(","))
-    assert below[0].startswith("56 studies, 134 trials")
+    assert below[0].startswith("48 studies, 92 trials")
 
 
 def test_another_choice_is_another_sweep(calsweep):

@@ -18,7 +18,14 @@ from ray.tune.search import Searcher
 from orchestrator.executors import ray_tune
 from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
-from orchestrator.executors.ray_tune import GroupSchedulers, LoopSearcher, RayTune, _Limit, _Nodes
+from orchestrator.executors.ray_tune import (
+    GroupSchedulers,
+    LoopSearcher,
+    RayTune,
+    _await_room,
+    _Limit,
+    _Nodes,
+)
 from orchestrator.loop import Loop
 from orchestrator.storage.machines import Machines
 from orchestrator.storage.storage import Storage
@@ -237,6 +244,17 @@ def test_reports_before_the_first_epoch_count_for_nothing() -> None:
 # -- what Tune is given
 
 
+def test_a_machine_that_something_else_uses_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(ray_tune, "ROOM_SECONDS", 0.2)
+    monkeypatch.setattr(ray_tune.ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray_tune.ray, "available_resources", lambda: asked.append(1) or {})
+    _await_room()
+    assert 2 <= len(asked) <= 6
+
+
 @pytest.mark.parametrize("asha", [False, True])
 def test_tune_is_given_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asha: bool
@@ -251,9 +269,12 @@ def test_tune_is_given_the_settings(
     monkeypatch.setattr(ray_tune.tune, "with_resources", lambda made, wanted: (*made, wanted))
     monkeypatch.setattr(ray_tune.tune, "Tuner", tuner)
     monkeypatch.setattr(ray_tune.ray, "cluster_resources", lambda: {"CPU": 4.0})
+    free = [4.0, 3.0, 0.0]
+    monkeypatch.setattr(ray_tune.ray, "available_resources", lambda: {"CPU": free.pop()})
     executor = RayTune(tmp_path / "artifacts", tmp_path, checkpoint_seconds=11, asha=asha)
     jobs = Jobs([fit(tmp_path, str(number)) for number in range(9)])
     executor.run(Loop(jobs, lambda event: None, 7), sealed=not asha)
+    assert not free  # All that Tune takes at once is free when it begins.
     trainable, parameters, wanted = asked["fitted"]
     assert trainable is JobTrainable
     assert parameters == {
