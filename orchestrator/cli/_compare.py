@@ -79,8 +79,9 @@ def compare(
         return
     for comparison in found:
         _show(comparison, markdown=format == "markdown")
-    if over_seeds:
-        output().print("intervals over seeds and test rows (Student's t); of one seed over rows")
+    over = "seeds and test rows (Student's t); of one seed over rows"
+    of_rows = "test rows, of these trained networks alone; --over-seeds: of other seeds too"
+    output().print(f"intervals over {over if over_seeds else of_rows}")
 
 
 def _by_task(results: list[StudyResult], task: str | None) -> dict[str, list[StudyResult]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.recipes import own_values
@@ -443,11 +443,7 @@ class ComparisonTable:
             yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
         parts = [part for result in self._used for part in result.configuration.items()]
         calibrated = {part: values for part, values in parts if is_calibrator(part)}
-        on_training = [
-            part
-            for part, values in calibrated.items()
-            if calibrator_from_recipe(part, values).fits_on_training
-        ]
+        on_training = [part for part, values in calibrated.items() if _of_training(part, values)]
         if on_training:
             yield f"fitted on the rows that networks were trained on: {', '.join(on_training)}"
         if self.calibrates and (not on_training or len(on_training) < len(calibrated)):
@@ -584,6 +580,13 @@ def _outcome(result: StudyResult | None) -> Notice | None:
 def _ends_in_calibrator(recipe: str) -> bool:
     method, _, last = recipe.rpartition("+")
     return bool(method) and is_calibrator(last)
+
+
+def _of_training(part: str, values: Mapping[str, Any]) -> bool:
+    try:
+        return calibrator_from_recipe(part, values).fits_on_training
+    except (ValueError, TypeError):  # Another version's parameters.
+        return False
 
 
 def _named(results: Sequence[StudyResult]) -> str:
