@@ -32,7 +32,6 @@ from trainables.worker import inspect_machine, remove_nonce, write_nonce
 
 REPORT_SECONDS = 2.0
 LIMIT_SECONDS = 1.0
-ROOM_SECONDS = 3.0
 PENDING = 1024
 INSPECT_SECONDS = 180.0  # A first start from a slow disk takes most of it.
 
@@ -67,8 +66,6 @@ class RayTune(Executor):
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Run one Tuner; a signal stops it within seconds."""
-        if not self._growing:
-            _await_room()
         trainable = tune.with_parameters(
             JobTrainable,
             storage=str(self._storage),
@@ -88,7 +85,7 @@ class RayTune(Executor):
                 tune_config=tune.TuneConfig(
                     num_samples=-1,
                     search_alg=LoopSearcher(loop, limit, held, counters, nodes),
-                    scheduler=GroupSchedulers() if self._asha else FIFOScheduler(),
+                    scheduler=GroupSchedulers() if self._asha else OrderOfSearch(),
                     max_concurrent_trials=PENDING,
                     reuse_actors=True,
                     trial_name_creator=_name,
@@ -121,19 +118,6 @@ class RayTune(Executor):
             yield nodes
         finally:
             remove_nonce(self._storage, nonce)
-
-
-def _await_room() -> None:
-    """Wait until the actors of the Tuner before are gone from a machine of one's own.
-
-    With room for some alone, the first new actor takes over the short jobs that the others are
-    started for, and Tune ends those before they have computed anything.
-    """
-    last = time.monotonic() + ROOM_SECONDS
-    while ray.available_resources().get("CPU", 0.0) < ray.cluster_resources().get("CPU", 0.0):
-        if time.monotonic() > last:
-            return
-        time.sleep(0.05)
 
 
 class _Nodes:
@@ -344,11 +328,19 @@ class _Limit:
         return 2 * fitting if self._growing else fitting
 
 
-class GroupSchedulers(FIFOScheduler):
-    """One ASHA for each group, so that studies never stop each other's trials.
+class OrderOfSearch(FIFOScheduler):
+    """Runs trials in the order in which they come: the search decides it.
 
-    Trials run in the order in which they come: the search decides it.
+    An actor that is free takes the next trial. Tune's own choice is the oldest that waits: it takes
+    that one from the process that is being started for it, which then ends in vain.
     """
+
+    def choose_trial_to_run(self, tune_controller: Any) -> None:
+        """Leave the choice to Tune, which goes by the order."""
+
+
+class GroupSchedulers(OrderOfSearch):
+    """One ASHA for each group, so that studies never stop each other's trials."""
 
     def __init__(self) -> None:
         super().__init__()

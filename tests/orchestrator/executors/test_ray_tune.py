@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from ray import cloudpickle
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
@@ -21,8 +22,8 @@ from orchestrator.executors._held_gpus import HeldGpus
 from orchestrator.executors.ray_tune import (
     GroupSchedulers,
     LoopSearcher,
+    OrderOfSearch,
     RayTune,
-    _await_room,
     _Limit,
     _Nodes,
 )
@@ -244,15 +245,13 @@ def test_reports_before_the_first_epoch_count_for_nothing() -> None:
 # -- what Tune is given
 
 
-def test_a_machine_that_something_else_uses_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(ray_tune, "ROOM_SECONDS", 0.2)
-    monkeypatch.setattr(ray_tune.ray, "cluster_resources", lambda: {"CPU": 4.0})
-    monkeypatch.setattr(ray_tune.ray, "available_resources", lambda: asked.append(1) or {})
-    _await_room()
-    assert 2 <= len(asked) <= 6
+def test_no_trial_is_taken_from_the_process_that_is_being_started_for_it() -> None:
+    """Tune gives a free actor to the trial that a scheduler chooses, and ends that trial's own."""
+    waiting = SimpleNamespace(status=Trial.PENDING)
+    controller: Any = SimpleNamespace(get_trials=lambda: [waiting])
+    assert FIFOScheduler().choose_trial_to_run(controller) is waiting
+    schedulers: list[TrialScheduler] = [OrderOfSearch(), GroupSchedulers()]
+    assert [each.choose_trial_to_run(controller) for each in schedulers] == [None, None]
 
 
 @pytest.mark.parametrize("asha", [False, True])
@@ -269,12 +268,9 @@ def test_tune_is_given_the_settings(
     monkeypatch.setattr(ray_tune.tune, "with_resources", lambda made, wanted: (*made, wanted))
     monkeypatch.setattr(ray_tune.tune, "Tuner", tuner)
     monkeypatch.setattr(ray_tune.ray, "cluster_resources", lambda: {"CPU": 4.0})
-    free = [4.0, 3.0, 0.0]
-    monkeypatch.setattr(ray_tune.ray, "available_resources", lambda: {"CPU": free.pop()})
     executor = RayTune(tmp_path / "artifacts", tmp_path, checkpoint_seconds=11, asha=asha)
     jobs = Jobs([fit(tmp_path, str(number)) for number in range(9)])
     executor.run(Loop(jobs, lambda event: None, 7), sealed=not asha)
-    assert not free  # All that Tune takes at once is free when it begins.
     trainable, parameters, wanted = asked["fitted"]
     assert trainable is JobTrainable
     assert parameters == {
@@ -289,7 +285,7 @@ def test_tune_is_given_the_settings(
     assert wanted({"job": fit(tmp_path, "0"), "labels": {}}).bundles == [{"CPU": 1.0}]
     settings, config = asked["tune_config"], asked["run_config"]
     assert (settings.num_samples, settings.reuse_actors) == (-1, True)
-    assert type(settings.scheduler) is (GroupSchedulers if asha else FIFOScheduler)
+    assert type(settings.scheduler) is (GroupSchedulers if asha else OrderOfSearch)
     given = [settings.search_alg.suggest(str(number)) for number in range(5)]
     assert [one is not None for one in given] == [True] * 4 + [False]
     trial = SimpleNamespace(config=given[0], trial_id="t1")
