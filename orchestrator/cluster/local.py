@@ -29,8 +29,9 @@ REFUSED = "InvalidAuthToken"  # So Ray's threads say; what it raises does not te
 SLOW_START = "timed out during startup"
 
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
-# for a searcher to fill the machine, workers as urgent as other programs; Ctrl-C is ours to handle;
-# hardly a snapshot of Tune's own, since a sweep resumes from its journal.
+# for a searcher to fill the machine, workers as urgent as other programs and none ahead of time,
+# which Tune could not use; Ctrl-C is ours to handle; hardly a snapshot of Tune's own, since a sweep
+# resumes from its journal.
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",
