@@ -365,7 +365,7 @@ def test_demo(asked: Callable[..., Asked]) -> None:
     found = asked(RUN, "demo", "--storage", "kept", "--fresh", "--quiet")
     assert choices(found) == (False, True, None, True)
     spec = found["spec"]
-    assert (spec.name, spec.storage, len(spec.expanded())) == ("demo", "kept", 28)
+    assert (spec.name, spec.storage, len(spec.expanded())) == ("demo", "kept", 24)
     chosen = ("--recipes", "ce, mbls+ts", "--trials", 2, "--seeds", "4,5")
     other = asked(RUN, "demo", *chosen, "--tasks", "digits/convnet/digits/0.5")
     assert choices(other) == (False, False, None, False)
