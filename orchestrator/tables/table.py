@@ -442,11 +442,11 @@ class ComparisonTable:
         for other in dict.fromkeys(self._repeated.values()):
             yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
         parts = [part for result in self._used for part in result.configuration.items()]
-        calibrated = {part: values for part, values in parts if is_calibrator(part)}
-        on_training = [part for part, values in calibrated.items() if _of_training(part, values)]
-        if on_training:
-            yield f"fitted on the rows that networks were trained on: {', '.join(on_training)}"
-        if self.calibrates and (not on_training or len(on_training) < len(calibrated)):
+        fits = {(part, _on_training(part, values)) for part, values in parts if is_calibrator(part)}
+        training = sorted(part for part, on_training in fits if on_training)
+        if training:
+            yield f"fitted on the rows that networks were trained on: {', '.join(training)}"
+        if self.calibrates and not 0 < len(training) == len(fits):
             yield "calibrators are fitted on the validation rows that choose configurations"
         own = {f"{part}.{name}" for part, values in parts for name in own_values(part, values)}
         if own:
@@ -582,7 +582,7 @@ def _ends_in_calibrator(recipe: str) -> bool:
     return bool(method) and is_calibrator(last)
 
 
-def _of_training(part: str, values: Mapping[str, Any]) -> bool:
+def _on_training(part: str, values: Mapping[str, Any]) -> bool:
     try:
         return calibrator_from_recipe(part, values).fits_on_training
     except (ValueError, TypeError):  # Another version's parameters.

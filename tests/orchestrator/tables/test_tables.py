@@ -493,8 +493,9 @@ def test_calibrators_of_training_rows_are_told_apart():
     own = {"ce": {}, "ts": {"selection": "training_ece"}}
     results = [study("ce+ts", figures(), configuration=own)]
     assert table_of(*results).notes() == [training]
-    results.append(study("ce+vs", figures(), configuration={"ce": {}, "vs": {}}))
-    assert table_of(*results).notes()[:2] == [training, held_out]
+    for recipe, other in (("ce+vs", {"vs": {}}), ("ls+ts", {"ts": {"selection": "objective"}})):
+        both = table_of(*results, study(recipe, figures(), configuration=other))
+        assert both.notes()[:2] == [training, held_out]
 
 
 def test_splits_are_told_if_one_study_varied_them():
