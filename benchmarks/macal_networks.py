@@ -161,7 +161,8 @@ def networks(storage: Storage) -> list[Network]:
         for trial in ledger.trials.values():
             study = ledger.studies[trial.study]
             if trial.stage == "train" and (trial.key == study.chosen or trial.role == "seed"):
-                trained = storage.store().find("train", trial.artifact)
+                # Without weights it does where its features are in the cache.
+                trained = storage.store().find("train", trial.artifact, whole=False)
                 if trained is not None:
                     network = Network(study.dataset, study.recipe, trial.seed, trained)
                     found[trained.key] = network  # Sweeps may share it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from orchestrator.logits.files import make_folder, write_whole
 from orchestrator.packages.derive import cell_record
 from orchestrator.packages.package import BIBLIOGRAPHY, Package
 from orchestrator.report import environment
+from orchestrator.storage.provenance import library_version
 from orchestrator.tables.arrange import build_table
 
 PAGE, ARCHIVE = "index.html", "package.zip"
@@ -49,7 +49,7 @@ def render_site(package: Package) -> str:
             several=len(tables) > 1,
             facts=[*_facts(package)],
             bibliography=(package.folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
-            version=version("calsweep"),
+            version=library_version("calsweep"),
         )
     )
 

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from orchestrator.report._panels import COMPARED, Measured, measure
 from orchestrator.report._source import ReportSource
 from orchestrator.report._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
 from orchestrator.report._tasks import task_part
+from orchestrator.storage.provenance import library_version
 from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
@@ -88,7 +88,7 @@ def _content(
         "facts": _records.facts(source),
         "runs": list(_records.runs(source)),
         "spec": _spec_text(history.spec) if history else "",
-        "version": version("calsweep"),
+        "version": library_version("calsweep"),
     }
 
 

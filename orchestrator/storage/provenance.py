@@ -41,13 +41,18 @@ def provenance() -> dict[str, Any]:
 
 def library_versions() -> dict[str, str]:
     """Return the installed version of every library that can change a result."""
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    return {name: library_version(name) for name in LIBRARIES}
+
+
+def library_version(name: str) -> str:
+    """Return the installed version of a library, or that it is not installed.
+
+    calsweep itself runs from its folder, too, without being installed.
+    """
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def git_commit() -> str:
