@@ -617,13 +617,16 @@ def main() -> None:
     parser.add_argument("--storage", type=Path, required=True)
     parser.add_argument("--cache", type=Path, required=True)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--only", nargs="+", help="networks, such as 'cifar10 ce 2'; else all")
     parser.add_argument("--test", action="store_true", help="show figures of test rows")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     study = Study(wanted.cache, wanted.part != "page", torch.device(wanted.device))
     found = networks(Storage(wanted.storage))
+    if wanted.only:
+        found = [network for network in found if network.title in wanted.only]
     if not found:
-        sys.exit(f"{wanted.storage} holds no finished training by ce")
+        sys.exit(f"{wanted.storage} holds no such finished training")
     if wanted.part == "screen":
         screen(study, found[0])
     elif wanted.part == "confirm":

@@ -3,19 +3,22 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from filelock import FileLock
 
+from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.record import CellKey, NightRecord, Verdict
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import make_folders, write_whole
 from trainables.common.sharing import LOCK_MODE
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
-BISECTION = "bisection.json"
+BISECTION, TOLD = "bisection.json", "told.json"
+REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
 ACCEPTED = "accepted.jsonl"
 
 T = TypeVar("T")
@@ -38,10 +41,15 @@ class Acceptance:
 
 
 class Night:
-    """One night's ``STORAGE/nightly/NAME/nights/NIGHT``; its files appear whole or not at all."""
+    """One night's ``STORAGE/nightly/NAME/nights/NIGHT``; its files appear whole or not at all.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        folder: Its folder.
+        written: Hears of every file that was written.
+    """
+
+    def __init__(self, folder: Path, written: Callable[[Path], None] = lambda path: None) -> None:
+        self.folder, self._written = folder, written
 
     @property
     def name(self) -> str:
@@ -94,9 +102,12 @@ class Night:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{self.folder / name} is damaged: {error!r}") from error
 
-    def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write one of its files; see ``write_text``."""
-        write_text(self.folder / name, json.dumps(content, indent=1, allow_nan=False))
+    def write(self, name: str, content: Mapping[str, Any] | str) -> None:
+        """Write one of its files, text or what is written as JSON; see ``write_text``."""
+        if not isinstance(content, str):
+            content = json.dumps(content, indent=1, allow_nan=False)
+        write_text(self.folder / name, content)
+        self._written(self.folder / name)
 
     def shrink(self) -> list[Path]:
         """Remove everything but what later nights and readers need; return what stayed."""
@@ -112,14 +123,29 @@ class Book:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def fetch(self) -> None:
+        """Bring the folder up to date, where the storage lies elsewhere."""
+
+    def held(self) -> AbstractContextManager[str]:
+        """Own all nights within the block; see ``held_lock``."""
+        return held_lock(self.folder / "lock")
+
+    def written(self, path: Path) -> None:
+        """Hear of a file in the folder that was written."""
+
     def night(self, name: str) -> Night:
         """Return a night by its name, begun or not."""
-        return Night(self.folder / "nights" / name)
+        return Night(self.folder / "nights" / name, self.written)
 
     def nights(self) -> list[Night]:
         """Return the nights that began, in the order in which they did, whatever the clock said."""
-        found = [Night(path.parent) for path in (self.folder / "nights").glob(f"*/{FACTS}")]
-        return sorted(found, key=lambda night: night.number)
+        paths = (self.folder / "nights").glob(f"*/{FACTS}")
+        return sorted((self.night(path.parent.name) for path in paths), key=lambda n: n.number)
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of no night; see ``write_text``."""
+        write_text(self.folder / name, text)
+        self.written(self.folder / name)
 
     def begin(self, name: str, started: float, environment: Mapping[str, str]) -> Night:
         """Open a night, with the next number; one that is open keeps its number."""

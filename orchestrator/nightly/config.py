@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
+from orchestrator.nightly.book import Book
 from orchestrator.nightly.record import WHOLE_NIGHT, Row, Shape
 from orchestrator.nightly.verdict.limits import Limits, StrictModel, measure_of
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -136,8 +137,24 @@ class Nightly:
 
     @property
     def folder(self) -> Path:
-        """Return the folder of all nights, inside the sweep's storage."""
+        """Return the folder of all nights, inside the sweep's storage or its local copy."""
         return Storage.of(self.sweep).nightly(self.name)
+
+    def book(self, fresh: bool = True) -> Book:
+        """Return all nights; without ``fresh``, as far as this machine knows them.
+
+        Raises:
+            InputError: If the storage lies in a bucket that does not answer.
+        """
+        address = Storage.of(self.sweep).address
+        if address is None:
+            return Book(self.folder)
+        from orchestrator.nightly.bucket_book import BucketBook  # Most storages are folders.
+
+        found = BucketBook(self.folder, address)
+        if fresh:
+            found.fetch()
+        return found
 
     def sweep_folder(self, night: str) -> SweepFolder:
         """Return the folder of a night's sweep, in a storage of the night's own."""
@@ -206,11 +223,5 @@ def load_nightly(path: str | Path) -> Nightly:
             f"{path}: sweep.search: a night compares fixed configurations, so `trials` must be 1 "
             f"and `sampler` not grid, got trials {sweep.search.trials}, {sweep.search.sampler}; "
             "values other than the published go under search.fixed"
-        )
-    if Storage.of(sweep).address is not None:
-        raise InputError(
-            f"{path}: sweep.storage: nights are kept in a folder, not in {sweep.storage}; name one "
-            "that every machine which runs or reads them sees, such as /shared/calsweep (a sweep "
-            "by `calsweep run` takes a bucket, and tracking.uri of nights a server)"
         )
     return Nightly(path, model, sweep)

@@ -14,7 +14,17 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from orchestrator.nightly import page
-from orchestrator.nightly.book import BISECTION, DELIVERED, RECORD, VERDICT, Book, Night, write_text
+from orchestrator.nightly.book import (
+    BISECTION,
+    DELIVERED,
+    RECORD,
+    REPORTS,
+    TOLD,
+    VERDICT,
+    Book,
+    Night,
+    write_text,
+)
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.record import COULD_NOT_RUN, NightRecord, Verdict
 from orchestrator.nightly.verdict.judge import detectable
@@ -23,10 +33,8 @@ from orchestrator.tracking import SingleRun, deliver_run, sync
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 
-TOLD = "told.json"
 WEBHOOK_SECONDS = 10
 MAIL_SECONDS = 60
-REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
 WAYS = ("webhook", "mail")
 
 
@@ -81,9 +89,9 @@ class Publisher:
             "junit": page.night_junit(name, record, verdict),
         }
         for kind, text in texts.items():
-            write_text(night.folder / REPORTS[kind], text)
+            night.write(REPORTS[kind], text)
         if not any(later.verdict for later in nights if later.number > number):
-            _write_latest(self._nightly, texts)
+            _write_latest(self._nightly, self._book, texts)
         self._unwritten = False
         return []
 
@@ -149,7 +157,7 @@ def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
     }
     problems = []
     try:
-        _write_latest(nightly, texts)
+        _write_latest(nightly, nightly.book(fresh=False), texts)
     except InputError as error:
         problems.append(f"the summary is missing: {error}")
     body: dict[str, Any] = {"nightly": nightly.name, "night": night, "status": "could not run"}
@@ -158,11 +166,12 @@ def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
     return [*problems, *failed.values()]
 
 
-def _write_latest(nightly: Nightly, texts: dict[str, str]) -> None:
+def _write_latest(nightly: Nightly, book: Book, texts: dict[str, str]) -> None:
     for kind, text in texts.items():
-        asked = getattr(nightly.model.report, kind)
-        place = Path(asked).expanduser() if asked else nightly.folder / REPORTS[kind]
-        write_text(place.absolute(), text)
+        if asked := getattr(nightly.model.report, kind):
+            write_text(Path(asked).expanduser().absolute(), text)
+        else:
+            book.write(REPORTS[kind], text)
 
 
 def _ways(nightly: Nightly) -> list[str]:

@@ -11,7 +11,6 @@ from rich.console import Console
 from orchestrator.nightly.book import RECORD, VERDICT, Book, Night
 from orchestrator.nightly.commits.bisect import find_commit
 from orchestrator.nightly.config import Nightly
-from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.measure import artifacts_with_costs, current_environment, measure_night
 from orchestrator.nightly.publish import Publisher
 from orchestrator.nightly.record import Verdict
@@ -68,8 +67,8 @@ def run_night(
             and the next start resumes it.
         KeyboardInterrupt: If it was interrupted; likewise.
     """
-    book = Book(nightly.folder)
-    with held_lock(book.folder / "lock") as gone:
+    book = nightly.book(fresh=False)
+    with book.held() as gone:
         if gone:
             say(console, f"taken over from {gone}, which is gone")
         return _Start(nightly, book, address, console).run(name)
@@ -129,9 +128,13 @@ class _Start:
         spec = self._spec(night)
         data = prepare_data(spec)
         environment = current_environment(self._nightly, data)
-        resumed = night.unfinished
+        resumed, why = night.unfinished, ""
         if resumed and night.facts["environment"] != environment:
-            say(self._console, f"night {night.name} begins anew: its surroundings have changed")
+            why = "its surroundings have changed"
+        elif resumed and not SweepFolder.of(spec).journal.exists():
+            why = "what it computed is not on this machine"
+        if why:
+            say(self._console, f"night {night.name} begins anew: {why}")
             if stayed := self._discard(night, spec):
                 raise StorageError(f"{stayed[0]} cannot be removed: it is of other surroundings")
             resumed = False

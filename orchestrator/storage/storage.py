@@ -91,7 +91,7 @@ class SweepFolder:
             InputError: If the bucket does not answer.
         """
         if self.bucket is not None:
-            with _answering():
+            with answering():
                 self.bucket.fetch(files)
 
     @property
@@ -121,7 +121,7 @@ class SweepFolder:
         except OSError as error:
             raise InputError(f"{self.spec_file} cannot be written: {why(error)}") from error
         if self.bucket is not None:
-            with _answering():
+            with answering():
                 self.bucket.put(self.spec_file)
 
     def open_journal(self) -> Journal:
@@ -153,8 +153,8 @@ class SweepFolder:
                 stack.enter_context(lock)
                 self.require_own(take)
                 if self.bucket is not None:
-                    self._lease = stack.enter_context(self.bucket.held(_describe_process()))
-                self._owner.write_text(_describe_process(), encoding="utf-8")
+                    self._lease = stack.enter_context(self.bucket.held(describe_process()))
+                self._owner.write_text(describe_process(), encoding="utf-8")
                 if self.control() == CANCEL:
                     self.set_control("")  # It was meant for an earlier run.
             except Timeout as error:
@@ -168,7 +168,7 @@ class SweepFolder:
     def is_owned(self) -> bool:
         """Return True if a process runs this sweep now; to read the storage suffices for that."""
         if self.bucket is not None:
-            with _answering():
+            with answering():
                 return self.bucket.lease().is_held()
         try:
             handle = os.open(self._run_lock, os.O_RDONLY)
@@ -211,7 +211,7 @@ class SweepFolder:
         """Return who ran the sweep last: user, machine, process and since when."""
         found = self._owner
         if self.bucket is not None:
-            with _answering():
+            with answering():
                 return self.bucket.lease().holder() or "another process"
         return found.read_text(encoding="utf-8") if found.exists() else "another process"
 
@@ -235,7 +235,7 @@ class SweepFolder:
             InputError: If the storage cannot be written.
         """
         if self.bucket is not None:
-            with _answering():
+            with answering():
                 self.bucket.set_control(wanted)
             return
         try:
@@ -328,7 +328,7 @@ class Storage:
             return []
         from trainables.store.bucket import Bucket
 
-        with _answering():
+        with answering():
             return Bucket(self.address).folders("sweeps")
 
     def machines_left_out(self, patient: bool = True) -> list[str]:
@@ -340,7 +340,7 @@ class Storage:
         if self.address is not None:
             from trainables.store.bucket import Bucket
 
-            with _answering():
+            with answering():
                 names = Bucket(self.address, patient).names(MACHINES)
             return [name.partition("/")[2] for name in names]
         return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
@@ -387,7 +387,7 @@ class Storage:
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def answering() -> Iterator[None]:
     """Say in one line of a bucket that it does not answer."""
     try:
         yield
@@ -395,7 +395,7 @@ def _answering() -> Iterator[None]:
         raise InputError(str(error)) from error
 
 
-def _describe_process() -> str:
+def describe_process() -> str:
     """Name this process for another one that finds the sweep taken."""
     since = datetime.now().astimezone().isoformat(" ", "seconds")
     user = psutil.Process().username()

@@ -82,6 +82,10 @@ class Cache:
         make_folders(note.parent)
         write_whole(note, self.name(path), durable=True)
 
+    def waits(self, path: Path) -> bool:
+        """Return True if something was promised and the bucket has not taken it yet."""
+        return self._note(self.name(path)).exists()
+
     def keep(self, path: Path) -> None:
         """Send a file or folder behind the caller's back; the latest content counts."""
         with self._changed:
@@ -306,7 +310,7 @@ class Cache:
         for used, path in aged:
             if excess <= 0 or time.time() - used < RECENT_SECONDS:
                 return
-            if not self._note(self.name(path)).exists():
+            if not self.waits(path):
                 shutil.rmtree(path)
                 excess -= sizes[path]
 

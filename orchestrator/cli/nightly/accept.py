@@ -42,7 +42,7 @@ def accept(
         raise InputError(f"--from: {night!r} has no verdict; the last is {names[-1]}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     entry = nightly.Acceptance(changed, night, " ".join(why.split()), now)
-    nightly.Book(benchmark.folder).accept(entry)
+    benchmark.book(fresh=False).accept(entry)
     echo(f"{changed}: the series starts anew on {night}")
     return 0
 

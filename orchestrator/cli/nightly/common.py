@@ -32,7 +32,7 @@ def judged_nights(
     benchmark: nightly.Nightly,
 ) -> list[tuple[nightly.NightRecord, nightly.Verdict]]:
     """Return record and verdict of every night that has both; refuse a benchmark without any."""
-    judged = nightly.Book(benchmark.folder).judged()
+    judged = benchmark.book().judged()
     if not judged:
         raise InputError(f"{benchmark.name} has no night with a verdict in {benchmark.folder}")
     return judged

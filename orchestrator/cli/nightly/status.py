@@ -21,7 +21,7 @@ def status(
 ) -> int:
     """Show the last verdicts, the next start, and trends as small charts."""
     benchmark = load(file)
-    book, known = nightly.Book(benchmark.folder), nightly.installation(benchmark)
+    book, known = benchmark.book(), nightly.installation(benchmark)
     console, start = output(), "not scheduled from here"
     if known is not None:
         following = nightly.make_schedule(known.at, known.time_zone).next_start(datetime.now(UTC))

@@ -13,7 +13,6 @@ from orchestrator.nightly.commits.culprit import Culprit
 from orchestrator.nightly.commits.night import CommitNights, Part
 from orchestrator.nightly.commits.repository import Repository
 from orchestrator.nightly.config import Nightly
-from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord, Verdict
 from orchestrator.nightly.verdict.contrast import Contrast, contrast
 from orchestrator.nightly.verdict.groups import grouped
@@ -75,7 +74,7 @@ def bisect_night(
         BusyError: If another run of the benchmark is going on.
         InputError: If there is no alarm, no good night before it, or no repository that has both.
     """
-    with held_lock(nightly.folder / "lock"):
+    with nightly.book(fresh=False).held():
         return find_commit(nightly, night, repository, console)
 
 
@@ -86,7 +85,7 @@ def find_commit(
     console: Console | None = None,
 ) -> Bisection:
     """Do what ``bisect_night`` does, for who owns the benchmark's lock."""
-    book = Book(nightly.folder)
+    book = nightly.book()
     records, verdict = _until(book, night)
     finding = _worst(verdict)
     place = repository or nightly.model.bisect.place or Path(__file__).parent

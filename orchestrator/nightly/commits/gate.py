@@ -12,7 +12,6 @@ from orchestrator.nightly import page
 from orchestrator.nightly.commits.night import CommitNights, Part
 from orchestrator.nightly.commits.repository import Repository
 from orchestrator.nightly.config import Nightly
-from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.record import NightRecord, Verdict
 from orchestrator.nightly.verdict.hard import hard_findings
 from orchestrator.nightly.verdict.judge import judge
@@ -51,7 +50,7 @@ def gate(
     source = Repository(repository or nightly.model.bisect.place or Path.cwd())
     base = source.commit(revision)
     folder, setup = nightly.folder / "gate", nightly.model.bisect.setup
-    with held_lock(nightly.folder / "lock"):
+    with nightly.book(fresh=False).held():
         nights = CommitNights(nightly, source, folder, setup, console)
         try:
             records, verdict = _judged(nightly, nights, base)

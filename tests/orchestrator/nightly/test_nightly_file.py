@@ -120,7 +120,6 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "an unknown key": {"alarm": 1},
     "a search": {"sweep": {"search": {"trials": 4}}},
     "a grid": {"sweep": {"search": {"trials": 1, "sampler": "grid"}}},
-    "a bucket": {"sweep": {"storage": "s3://bucket/path"}},
     "an unknown metric": {"metrics": ["beauty"]},
     "a cost as metric": {"metrics": ["wall_seconds"]},
     "a wrong limit": {"limits": {"window": 1}},

@@ -1,0 +1,160 @@
+"""Nights of a benchmark whose storage is a bucket, on machines that share nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from told_sweep import ToldSweep
+
+from orchestrator.cli import main
+from orchestrator.nightly import BusyError, Nightly, bucket_book, run_night
+from orchestrator.sweep.spec import SweepSpec
+from tests.buckets import Weather, disturbed_buckets, log_in, make_bucket
+from trainables.common.errors import InputError
+from trainables.store import cache, leases
+
+FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
+Go = Callable[[str], None]
+
+
+class BrokenOffError(RuntimeError):
+    """Stands for the moment of a crash."""
+
+
+def broken_off(spec: SweepSpec) -> None:
+    raise BrokenOffError
+
+
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[tuple[str, Weather]]:
+    with disturbed_buckets() as found:
+        yield found
+
+
+@pytest.fixture
+def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
+    log_in(disturbed[0], monkeypatch)
+    for place, name, value in (
+        ("trainables.store.bucket", "PAUSES", (0.01,) * 6),
+        (cache.__name__, "LONGEST_PAUSE", 0.2),
+        (leases.__name__, "LOOK_SECONDS", 0.1),
+        (leases.__name__, "BEAT_SECONDS", 0.2),
+        (leases.__name__, "SILENT_SECONDS", 2.0),
+        (bucket_book.__name__, "LOOK_SECONDS", 0.1),
+        (bucket_book.__name__, "LAST_SECONDS", 1.0),
+    ):
+        monkeypatch.setattr(f"{place}.{name}", value)
+    yield disturbed[1]
+    disturbed[1].away, disturbed[1].share = False, 0.0
+
+
+@pytest.fixture
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Go:
+    """Return what moves the test to a machine, by its name."""
+
+    def go(machine: str) -> None:
+        monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / machine))
+
+    go("one")
+    return go
+
+
+@pytest.fixture
+def benchmark(
+    disturbed: tuple[str, Weather],
+    weather: Weather,
+    on: Go,
+    make_benchmark: Callable[..., Nightly],
+) -> Nightly:
+    return make_benchmark(sweep={"storage": f"s3://{make_bucket(disturbed[0])}/of/us"})
+
+
+def nights(benchmark: Nightly) -> list[tuple[str, str]]:
+    return [(record.night, verdict.status) for record, verdict in benchmark.book().judged()]
+
+
+def test_machines_that_share_a_bucket_run_and_read_the_same_nights(
+    benchmark: Nightly,
+    told_sweep: ToldSweep,
+    weather: Weather,
+    on: Go,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weather.share, weather.random = 0.2, Random(1)
+    run_night(benchmark, FIRST)
+    on("two")
+    outcome = run_night(benchmark, SECOND)
+    assert (outcome.verdict.status, outcome.night.number) == ("ok", 2)
+    on("one")
+    assert not run_night(benchmark, SECOND).fresh
+    assert told_sweep.runs == [f"told-{FIRST}", f"told-{SECOND}"]
+    on("three")
+    file = str(benchmark.path)
+    assert main(["nightly", "status", file]) == 0
+    shown = capsys.readouterr().out
+    assert FIRST in shown
+    assert SECOND in shown
+    assert nights(benchmark) == [(FIRST, "ok"), (SECOND, "ok")]
+    assert (benchmark.folder / "report.md").read_text().startswith(f"# nightly told, {SECOND}")
+    assert not list(benchmark.folder.glob("nights/*/sweeps"))
+    weather.share = 0.0
+    assert main(["nightly", "accept", "ce on d: ece", "--why", "meant", "--file", file]) == 0
+    on("one")
+    assert set(map(str, benchmark.book().restarts())) == {"ce on d: ece"}
+
+
+def test_one_machine_at_a_time(benchmark: Nightly, told_sweep: ToldSweep, on: Go) -> None:
+    refused = []
+
+    def another(spec: SweepSpec) -> None:
+        on("two")
+        with pytest.raises(BusyError, match=r"another run is going on: by .*process") as found:
+            run_night(benchmark, SECOND)
+        refused.append(str(found.value))
+        on("one")
+
+    told_sweep.before_end = another
+    run_night(benchmark, FIRST)
+    assert len(refused) == 1
+    assert told_sweep.runs == [f"told-{FIRST}"]
+
+
+def test_a_night_that_broke_off_elsewhere_is_computed_anew(
+    benchmark: Nightly, told_sweep: ToldSweep, on: Go
+) -> None:
+    told_sweep.before_end = broken_off
+    with pytest.raises(BrokenOffError):
+        run_night(benchmark, FIRST)
+    on("two")
+    told_sweep.before_end = lambda spec: None
+    run_night(benchmark, SECOND)
+    assert told_sweep.runs == [f"told-{FIRST}", f"told-{FIRST}", f"told-{SECOND}"]
+    assert nights(benchmark) == [(FIRST, "ok"), (SECOND, "ok")]
+    assert benchmark.book().night(FIRST).number == 1
+
+
+def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
+    benchmark: Nightly,
+    told_sweep: ToldSweep,
+    weather: Weather,
+    on: Go,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.Cache, "keep", lambda *_: None)  # As if the process had died before.
+        assert run_night(benchmark, FIRST).verdict.status == "ok"
+    assert "files wait here for s3://" in caplog.text
+    on("two")
+    assert nights(benchmark) == []
+    weather.away = True
+    with pytest.raises(InputError, match="storage s3://"):
+        run_night(benchmark, SECOND)
+    weather.away = False
+    on("one")
+    run_night(benchmark, SECOND)
+    on("two")
+    assert nights(benchmark) == [(FIRST, "ok"), (SECOND, "ok")]
