@@ -62,7 +62,8 @@ def show_plan(spec: SweepSpec) -> None:
         console.print(
             f"with a training of its own for every trial it would be {plan.trials} trainings"
         )
-    console.print(_preview(plan, data))
+    for line in _preview(plan, data):
+        console.print(line)
     for missing in data.missing:
         console.print(missing)
     for plugin in spec.used_plugins:
@@ -95,16 +96,23 @@ def _searches(study: StudyPlan) -> str:
     return ", ".join(names) or "nothing: one trial"
 
 
-def _preview(plan: Plan, data: DataPreview) -> Table:
+def _preview(plan: Plan, data: DataPreview) -> list[Table | str]:
     from orchestrator.running.preview import preview
 
     table = Table(box=None)
     for heading in ("task", "stage", "to compute, at most", "reused", "s each", "hours in all"):
         table.add_column(heading, justify="left" if heading in ("task", "stage") else "right")
-    for stage in preview(plan, data):
+    stages = preview(plan, data)
+    for stage in stages:
         seconds = "" if stage.seconds is None else f"{stage.seconds:.1f}"
         hours = "no estimate" if stage.hours is None else f"{stage.hours:.2f}"
         table.add_row(
             stage.task, stage.stage, str(stage.computed), str(stage.reused), seconds, hours
         )
-    return table
+    again = (
+        f"{stage.task}: at least {stage.dropped} {stage.stage} outcomes are computed again, for "
+        "their weights were dropped (keep: logits)"
+        for stage in stages
+        if stage.dropped
+    )
+    return [table, *again]

@@ -29,6 +29,7 @@ class StagePreview:
         reused: Trials whose outcome an earlier run or another sweep has left behind.
         seconds: What one takes, from earlier runs on the tracking store; None if none tells, or
             none is left to compute.
+        dropped: Those to compute that are stored without their weights.
     """
 
     task: str
@@ -36,6 +37,7 @@ class StagePreview:
     computed: int
     reused: int
     seconds: float | None
+    dropped: int = 0
 
     @property
     def hours(self) -> float | None:
@@ -58,7 +60,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
         InputError: See ``preview_data``.
     """
     prepared = (preview_data(plan.spec) if data is None else data).prepared
-    reused = _reused(plan, prepared)
+    reused, dropped = _stored(plan, prepared)
     planned: Counter[tuple[str, str]] = Counter()
     for study in plan:
         planned[study.task.id, study.stage] += study.trials + len(plan.spec.all_seeds) - 1
@@ -69,6 +71,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
             count - reused[task, stage],
             reused[task, stage],
             _seconds(plan.spec, task, stage, prepared) if count > reused[task, stage] else None,
+            dropped[task, stage],
         )
         for (task, stage), count in sorted(
             planned.items(), key=lambda entry: (entry[0][0], EVERY_STAGE.index(entry[0][1]))
@@ -86,7 +89,10 @@ def _seconds(
     return stage_seconds(spec.tracking_uri, name, setting_of(task, found), stage)
 
 
-def _reused(plan: Plan, data: Mapping[str, PreparedData]) -> Counter[tuple[str, str]]:
+def _stored(
+    plan: Plan, data: Mapping[str, PreparedData]
+) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+    """Return how many outcomes of each task and stage are stored whole, and without weights."""
     seeds = plan.spec.all_seeds
     there = {t.id for t in plan.spec.tasks if all(t.data_name(seed) in data for seed in seeds)}
     known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))
@@ -101,15 +107,18 @@ def _reused(plan: Plan, data: Mapping[str, PreparedData]) -> Counter[tuple[str, 
         store.contains,
         partial(validation_rows, store),
     )
+    dropped: Counter[tuple[str, str]] = Counter()
     while (trial := state.next_trial()) is not None:
+        study = state.studies[trial.study].plan
+        dropped[study.task.id, study.stage] += store.is_dropped(trial.stage, trial.request.key())
         metrics = _stored_metrics(store, trial, state.studies[trial.study].rule.objective)
         if metrics is not None:
             key = trial.request.key()
             state.record(trial, trial.ending("finished", metrics, artifact=key))
     counts: Counter[tuple[str, str]] = Counter()
-    for study in state.studies.values():
-        counts[study.plan.task.id, study.plan.stage] += len(study.outcomes)
-    return counts
+    for studied in state.studies.values():
+        counts[studied.plan.task.id, studied.plan.stage] += len(studied.outcomes)
+    return counts, dropped
 
 
 def _stored_metrics(

@@ -39,10 +39,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def run(keep: str, storage: str, name: str = "one") -> int:
+def run(keep: str, storage: str, name: str = "one", command: str = "run") -> int:
     text = SWEEP.replace("NAME", name).replace("KEEP", keep).replace("STORAGE", storage)
     Path(f"{name}.yaml").write_text(text)
-    return main(["run", f"{name}.yaml"])
+    return main([command, f"{name}.yaml"])
 
 
 def weights(storage: str) -> set[str]:
@@ -92,8 +92,12 @@ def test_beaten_trials_lose_their_weights_and_nothing_else(
     assert "the weights of trial " in capsys.readouterr().err
 
 
-def test_another_sweep_computes_dropped_weights_again() -> None:
-    assert (run("logits", "few"), run("all", "few", "two")) == (0, 0)
+def test_another_sweep_computes_dropped_weights_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("logits", "few") == 0
+    assert run("all", "few", "two", "plan") == 0
+    again = "train outcomes are computed again, for their weights were dropped (keep: logits)"
+    assert again in capsys.readouterr().out.replace("\n", " ")
+    assert run("all", "few", "two") == 0
     found, before = ([e.metrics.get("val_nll") for e in ends("few", n)] for n in ("two", "one"))
     assert found == pytest.approx(before, rel=1e-4)  # Refinements share a pass with others now.
     stored = {end.artifact for end in ends("few")}
