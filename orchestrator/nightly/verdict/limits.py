@@ -114,8 +114,9 @@ class Limits(StrictModel):
 
     window: Annotated[int, Field(ge=5, le=365)] = 21
     false_alarms: Annotated[float, Field(gt=0, le=30)] = 0.25
-    thresholds: Mapping[str, Threshold] = {}
-    hard: Mapping[str, Bounds] = {}
+    # No `Mapping`: pydantic 2.11 leaves its values as they are.
+    thresholds: dict[str, Threshold] = {}
+    hard: dict[str, Bounds] = {}
 
     @field_validator("thresholds", "hard")
     @classmethod
