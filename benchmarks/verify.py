@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import torch
 from _frauds import FRAUDS, planted
 from _page import load, options, setting
@@ -43,6 +44,7 @@ tasks:
     model: convnet
     protocol: {{base: digits, name: short, epochs: {epochs}}}
     split: {{train_limit: 150, test_limit: 120, seed: {split}}}
+    suites: ["ood-npz:{folder}/strange.npz"]
 recipes: [ce, {searched}, "{searched}+{calibrator}"]
 search: {{trials: {trials}, sampler: {sampler}, keep_default: {keep}}}
 seeds: [{first}, {second}]
@@ -90,6 +92,10 @@ def make(seed: int, folder: Path) -> Path:
         second=first + 1 + die.randrange(1000),
         folder=folder,
     )
+    pixels = np.random.default_rng(seed).integers(0, 256, (90, 8, 8), dtype=np.uint8)
+    labels = np.arange(90) % 3
+    arrays = {"x_train": pixels[:30], "y_train": labels[:30]}
+    np.savez(folder / "strange.npz", x_test=pixels, y_test=labels, **arrays)
     _run(parse_sweep(text, NAME), f"{seed:032x}")
     publish(Storage(folder / "storage"), [NAME], folder / "site")
     return folder / "site" / "package.zip"

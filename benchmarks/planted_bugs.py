@@ -1,0 +1,145 @@
+"""Plants stored bugs again, one at a time, and runs the test that found each.
+
+Run it as ``python benchmarks/planted_bugs.py --count 100 --out benchmarks/results/replanted.md``.
+The bugs are those of ``docs/results/planted-bugs.json`` whose code is still there, drawn by a seed.
+Each is planted in a checkout of its own. A test that was renamed or moved is looked for by its
+name; where it is gone, the tests of the same folder are run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from _page import options, publish, setting, table
+
+ROOT = Path(__file__).parents[1]
+STORED = ROOT / "docs/results/planted-bugs.json"
+LIMIT_SECONDS = 600
+FOUND, SURVIVED, GONE = "found", "survived", "its code is gone"
+NO_TEST, USAGE = 5, 4  # Exit codes of pytest.
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a bug: how it ended, and by which tests it was looked for."""
+
+    bug: dict[str, Any]
+    how: str
+    tests: str
+
+
+def stored() -> list[dict[str, Any]]:
+    """Return all bugs, with the round that each is of."""
+    rounds = json.loads(STORED.read_text(encoding="utf-8"))
+    return [{**bug, "round": name} for name, found in rounds.items() for bug in found["bugs"]]
+
+
+def replanted(bug: dict[str, Any], code: Path) -> Outcome:
+    """Plant a bug in a checkout, run its test, and take it out again."""
+    file = code / bug["file"]
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if text.count(bug["old"]) != 1:
+        return Outcome(bug, GONE, "")
+    file.write_text(text.replace(bug["old"], bug["new"]), encoding="utf-8")
+    try:
+        for tests in _tests(bug, code):
+            exit_code = _run(tests, code)
+            if exit_code not in (NO_TEST, USAGE):
+                return Outcome(bug, FOUND if exit_code else SURVIVED, tests)
+    finally:
+        file.write_text(text, encoding="utf-8")
+    return Outcome(bug, SURVIVED, "no test")
+
+
+def _tests(bug: dict[str, Any], code: Path) -> Iterator[str]:
+    """Yield what to run, the most exact first."""
+    found_by = bug["found_by"] or ""
+    file, _, name = found_by.partition("::")
+    function = name.partition("[")[0]
+    if function and (code / file).is_file():
+        yield found_by
+        yield f"{file}::{function}"
+    for path in sorted((code / "tests").rglob("test_*.py")):
+        if function and f"def {function}(" in path.read_text(encoding="utf-8"):
+            yield f"{path.relative_to(code)}::{function}"
+    folders = (Path("tests", folder) for folder in Path(bug["file"]).parents)
+    yield str(next(folder for folder in folders if (code / folder).is_dir()))
+
+
+def _run(tests: str, code: Path) -> int:
+    """Return pytest's exit code; 1 where it did not end."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", tests]
+    surroundings = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
+    try:
+        return subprocess.run(
+            command,
+            cwd=code,
+            env=surroundings,
+            capture_output=True,
+            check=False,
+            timeout=LIMIT_SECONDS,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return 1
+
+
+def page(outcomes: list[Outcome], seed: int, seconds: float) -> Iterator[str]:
+    """Yield the lines of the page."""
+    ran = [one for one in outcomes if one.how != GONE]
+    found = sum(one.how == FOUND for one in ran)
+    yield "# Stored bugs planted again"
+    yield ""
+    yield (
+        f"{setting()}; `python benchmarks/planted_bugs.py --count {len(ran)} --seed {seed}`, one "
+        f"run, {seconds / 60:.0f} minutes."
+    )
+    yield ""
+    yield (
+        f"**{found} of {len(ran)} are found** by the test that found them first, or its namesake. "
+        f"{len(outcomes) - len(ran)} more were drawn whose code is gone."
+    )
+    yield ""
+    rounds = Counter(one.bug["round"] for one in ran)
+    hits = Counter(one.bug["round"] for one in ran if one.how == FOUND)
+    yield from table(["round", "planted", "found"], [(r, n, hits[r]) for r, n in rounds.items()])
+    survivors = [one for one in ran if one.how == SURVIVED]
+    if survivors:
+        yield ""
+        lines = [(o.bug["file"], o.bug["function"], o.bug["noticed"], o.tests) for o in survivors]
+        yield from table(["file", "function", "a user would notice", "tests"], lines, 4)
+
+
+def main() -> None:
+    """Plant a sample, and print the page."""
+    parser = options(__doc__)
+    parser.add_argument("--count", type=int, default=100, help="Bugs that are planted.")
+    parser.add_argument("--seed", type=int, default=0)
+    wanted = parser.parse_args()
+    bugs, began, outcomes = stored(), time.monotonic(), list[Outcome]()
+    Random(wanted.seed).shuffle(bugs)
+    with tempfile.TemporaryDirectory() as folder:
+        code = Path(folder, "code")
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(code)], check=True)
+        for bug in bugs:
+            if sum(one.how != GONE for one in outcomes) >= wanted.count:
+                break
+            outcomes.append(replanted(bug, code))
+            last = outcomes[-1]
+            sys.stderr.write(f"{len(outcomes)}: {last.how} {bug['file']} {last.tests}\n")
+    text = "\n".join(page(outcomes, wanted.seed, time.monotonic() - began)) + "\n"
+    publish(text, wanted.out)
+
+
+if __name__ == "__main__":
+    main()
