@@ -2,8 +2,8 @@
 
 Run it as ``python benchmarks/planted_bugs.py --count 100 --out benchmarks/results/replanted.md``.
 The bugs are those of ``docs/results/planted-bugs.json`` whose code is still there, drawn by a seed.
-Each is planted in a checkout of its own. A test that was renamed or moved is looked for by its
-name; where it is gone, the tests of the same folder are run.
+They are planted in a checkout, whose tests pass without them. A test that was renamed or moved is
+looked for by its name; where it is gone, the tests of the code's folder are run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -54,7 +54,7 @@ def replanted(bug: dict[str, Any], code: Path) -> Outcome:
     file.write_text(text.replace(bug["old"], bug["new"]), encoding="utf-8")
     try:
         for tests in _tests(bug, code):
-            exit_code = _run(tests, code)
+            exit_code = _run([tests], code)
             if exit_code not in (NO_TEST, USAGE):
                 return Outcome(bug, FOUND if exit_code else SURVIVED, tests)
     finally:
@@ -77,9 +77,9 @@ def _tests(bug: dict[str, Any], code: Path) -> Iterator[str]:
     yield str(next(folder for folder in folders if (code / folder).is_dir()))
 
 
-def _run(tests: str, code: Path) -> int:
+def _run(tests: Iterable[str], code: Path) -> int:
     """Return pytest's exit code; 1 where it did not end."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     surroundings = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
     try:
         return subprocess.run(
@@ -88,7 +88,7 @@ def _run(tests: str, code: Path) -> int:
             env=surroundings,
             capture_output=True,
             check=False,
-            timeout=LIMIT_SECONDS,
+            timeout=LIMIT_SECONDS * len(command),
         ).returncode
     except subprocess.TimeoutExpired:
         return 1
@@ -137,6 +137,9 @@ def main() -> None:
             outcomes.append(replanted(bug, code))
             last = outcomes[-1]
             sys.stderr.write(f"{len(outcomes)}: {last.how} {bug['file']} {last.tests}\n")
+        sys.stderr.write("the tests that found them, without a bug\n")
+        if _run(sorted({one.tests for one in outcomes if one.how == FOUND}), code):
+            sys.exit("a test fails without a bug, so that nothing follows from it")
     text = "\n".join(page(outcomes, wanted.seed, time.monotonic() - began)) + "\n"
     publish(text, wanted.out)
 
