@@ -3,7 +3,7 @@
 Run it as ``python benchmarks/planted_bugs.py --count 100 --out benchmarks/results/replanted.md``.
 The bugs are those of ``docs/results/planted-bugs.json`` whose code is still there, drawn by a seed.
 They are planted in a checkout, whose tests pass without them. A test that was renamed or moved is
-looked for by its name; where it is gone, the tests of the code's folder are run.
+looked for by its name; where it is gone, the tests of the code's folder are run, last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -25,8 +25,10 @@ from _page import options, publish, setting, table
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs/results/planted-bugs.json"
-LIMIT_SECONDS = 600
+LIMIT_SECONDS, LIMIT_OF_FOLDER = 180, 900
 FOUND, SURVIVED, GONE = "found", "survived", "its code is gone"
+MOVED = "its test is gone"  # Or has another name.
+ENDLESS = "its test does not end"
 NO_TEST, USAGE = 5, 4  # Exit codes of pytest.
 
 
@@ -45,26 +47,27 @@ def stored() -> list[dict[str, Any]]:
     return [{**bug, "round": name} for name, found in rounds.items() for bug in found["bugs"]]
 
 
-def replanted(bug: dict[str, Any], code: Path) -> Outcome:
-    """Plant a bug in a checkout, run its test, and take it out again."""
+def replanted(bug: dict[str, Any], code: Path, whole_folder: bool = False) -> Outcome:
+    """Plant a bug in a checkout, run its test or all of its folder, and take it out again."""
     file = code / bug["file"]
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     if text.count(bug["old"]) != 1:
         return Outcome(bug, GONE, "")
     file.write_text(text.replace(bug["old"], bug["new"]), encoding="utf-8")
+    limit = LIMIT_OF_FOLDER if whole_folder else LIMIT_SECONDS
     try:
-        for tests in _tests(bug, code):
-            exit_code = _run([tests], code)
+        for tests in [_folder(bug, code)] if whole_folder else _named(bug["found_by"], code):
+            exit_code = _run([tests], code, limit)
             if exit_code not in (NO_TEST, USAGE):
-                return Outcome(bug, FOUND if exit_code else SURVIVED, tests)
+                how = {None: ENDLESS, 0: SURVIVED}.get(exit_code, FOUND)
+                return Outcome(bug, how, tests)
     finally:
         file.write_text(text, encoding="utf-8")
-    return Outcome(bug, SURVIVED, "no test")
+    return Outcome(bug, MOVED, "")
 
 
-def _tests(bug: dict[str, Any], code: Path) -> Iterator[str]:
-    """Yield what to run, the most exact first."""
-    found_by = bug["found_by"] or ""
+def _named(found_by: str, code: Path) -> Iterator[str]:
+    """Yield what the test may be called, the most exact first."""
     file, _, name = found_by.partition("::")
     function = name.partition("[")[0]
     if function and (code / file).is_file():
@@ -73,25 +76,24 @@ def _tests(bug: dict[str, Any], code: Path) -> Iterator[str]:
     for path in sorted((code / "tests").rglob("test_*.py")):
         if function and f"def {function}(" in path.read_text(encoding="utf-8"):
             yield f"{path.relative_to(code)}::{function}"
+
+
+def _folder(bug: dict[str, Any], code: Path) -> str:
+    """Return the folder of the tests of the code's folder."""
     folders = (Path("tests", folder) for folder in Path(bug["file"]).parents)
-    yield str(next(folder for folder in folders if (code / folder).is_dir()))
+    return str(next(folder for folder in folders if (code / folder).is_dir()))
 
 
-def _run(tests: Iterable[str], code: Path) -> int:
-    """Return pytest's exit code; 1 where it did not end."""
+def _run(tests: Sequence[str], code: Path, limit: float) -> int | None:
+    """Return pytest's exit code; None where it did not end."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     surroundings = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
     try:
         return subprocess.run(
-            command,
-            cwd=code,
-            env=surroundings,
-            capture_output=True,
-            check=False,
-            timeout=LIMIT_SECONDS * len(command),
+            command, cwd=code, env=surroundings, capture_output=True, check=False, timeout=limit
         ).returncode
     except subprocess.TimeoutExpired:
-        return 1
+        return None
 
 
 def page(outcomes: list[Outcome], seed: int, seconds: float) -> Iterator[str]:
@@ -106,18 +108,25 @@ def page(outcomes: list[Outcome], seed: int, seconds: float) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"**{found} of {len(ran)} are found** by the test that found them first, or its namesake. "
-        f"{len(outcomes) - len(ran)} more were drawn whose code is gone."
+        f"**{found} of {len(ran)} are found** by the test that found them first, or, where it is "
+        f"gone, by the tests of its folder. {len(outcomes) - len(ran)} more were drawn whose code "
+        "is gone."
     )
     yield ""
     rounds = Counter(one.bug["round"] for one in ran)
     hits = Counter(one.bug["round"] for one in ran if one.how == FOUND)
     yield from table(["round", "planted", "found"], [(r, n, hits[r]) for r, n in rounds.items()])
-    survivors = [one for one in ran if one.how == SURVIVED]
-    if survivors:
+    if others := [one for one in ran if one.how != FOUND]:
         yield ""
-        lines = [(o.bug["file"], o.bug["function"], o.bug["noticed"], o.tests) for o in survivors]
-        yield from table(["file", "function", "a user would notice", "tests"], lines, 4)
+        lines = [(o.bug["file"], o.bug["function"], o.bug["noticed"], o.how) for o in others]
+        yield from table(["file", "function", "a user would notice", "how it ended"], lines, 4)
+
+
+def tell(outcome: Outcome) -> Outcome:
+    """Show progress."""
+    sys.stderr.write(f"{outcome.how}: {outcome.bug['file']} {outcome.tests}\n")
+    sys.stderr.flush()
+    return outcome
 
 
 def main() -> None:
@@ -134,11 +143,13 @@ def main() -> None:
         for bug in bugs:
             if sum(one.how != GONE for one in outcomes) >= wanted.count:
                 break
-            outcomes.append(replanted(bug, code))
-            last = outcomes[-1]
-            sys.stderr.write(f"{len(outcomes)}: {last.how} {bug['file']} {last.tests}\n")
+            outcomes.append(tell(replanted(bug, code)))
+        for place, one in enumerate(outcomes):
+            if one.how == MOVED:
+                outcomes[place] = tell(replanted(one.bug, code, whole_folder=True))
         sys.stderr.write("the tests that found them, without a bug\n")
-        if _run(sorted({one.tests for one in outcomes if one.how == FOUND}), code):
+        tests = sorted({one.tests for one in outcomes if one.how == FOUND and "::" in one.tests})
+        if _run(tests, code, LIMIT_SECONDS * len(tests)):
             sys.exit("a test fails without a bug, so that nothing follows from it")
     text = "\n".join(page(outcomes, wanted.seed, time.monotonic() - began)) + "\n"
     publish(text, wanted.out)

@@ -12,11 +12,11 @@ from told_sweep import ToldSweep
 from orchestrator.cli import main
 from orchestrator.nightly import BusyError, Nightly, bucket_book, run_night
 from orchestrator.sweep.spec import SweepSpec
-from tests.buckets import Weather, disturbed_buckets, log_in, make_bucket
+from tests.buckets import Weather, disturbed_buckets, impatient, log_in, make_bucket
 from trainables.common.errors import InputError
-from trainables.store import cache, leases
+from trainables.store import cache
 
-FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
+FIRST, SECOND = "2026-11-21", "2026-11-22"
 Go = Callable[[str], None]
 
 
@@ -37,16 +37,10 @@ def disturbed() -> Iterator[tuple[str, Weather]]:
 @pytest.fixture
 def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     log_in(disturbed[0], monkeypatch)
-    for place, name, value in (
-        ("trainables.store.bucket", "PAUSES", (0.01,) * 6),
-        (cache.__name__, "LONGEST_PAUSE", 0.2),
-        (leases.__name__, "LOOK_SECONDS", 0.1),
-        (leases.__name__, "BEAT_SECONDS", 0.2),
-        (leases.__name__, "SILENT_SECONDS", 2.0),
-        (bucket_book.__name__, "LOOK_SECONDS", 0.1),
-        (bucket_book.__name__, "LAST_SECONDS", 1.0),
-    ):
-        monkeypatch.setattr(f"{place}.{name}", value)
+    leases, book = "trainables.store.leases", bucket_book.__name__
+    shorter = {f"{leases}.BEAT_SECONDS": 0.2, f"{leases}.SILENT_SECONDS": 2.0}
+    shorter |= {f"{book}.LOOK_SECONDS": 0.1, f"{book}.LAST_SECONDS": 1.0}
+    impatient(monkeypatch, **shorter)
     yield disturbed[1]
     disturbed[1].away, disturbed[1].share = False, 0.0
 

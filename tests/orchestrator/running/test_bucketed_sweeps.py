@@ -17,7 +17,7 @@ from orchestrator.storage.bucket_journal import BucketJournal
 from orchestrator.storage.events import Event, SweepEnded, TrialFinished
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.storage import Storage
-from tests.buckets import Weather, disturbed_buckets, log_in, make_bucket
+from tests.buckets import Weather, disturbed_buckets, impatient, log_in, make_bucket
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
 from trainables.store import cache, leases
@@ -73,14 +73,8 @@ def ends(ledger: Ledger) -> list[str]:
 @pytest.fixture
 def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     log_in(disturbed[0], monkeypatch)
-    for place, name, value in (
-        ("trainables.store.bucket", "PAUSES", (0.01,) * 6),
-        (cache.__name__, "LONGEST_PAUSE", 0.2),
-        (bucket_journal.__name__, "SEAL_SECONDS", 0.05),
-        (bucket_journal.__name__, "LAST_SECONDS", 1.0),
-        (leases.__name__, "LOOK_SECONDS", 0.1),
-    ):
-        monkeypatch.setattr(f"{place}.{name}", value)
+    journal = bucket_journal.__name__
+    impatient(monkeypatch, **{f"{journal}.SEAL_SECONDS": 0.05, f"{journal}.LAST_SECONDS": 1.0})
     yield disturbed[1]
     disturbed[1].away, disturbed[1].share = False, 0.0
 
