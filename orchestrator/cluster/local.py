@@ -228,10 +228,16 @@ def require_shared(spec: SweepSpec) -> None:
     """Refuse places that only one machine sees, for a sweep that runs on several.
 
     Raises:
-        InputError: If the storage is a relative folder or the tracking store a SQLite file.
+        InputError: If the storage is a relative folder or this machine's alone, or the tracking
+            store a SQLite file.
     """
-    bucket = bucket_address(storage_folder(spec.storage))
-    if bucket is None and not Path(spec.storage).expanduser().is_absolute():
+    folder = storage_folder(spec.storage)
+    if any(map(bucket_address, folder.parents)):
+        raise InputError(
+            "storage: nights of a storage in a bucket compute on one machine; on a cluster of "
+            "several name a folder that every node sees"
+        )
+    if bucket_address(folder) is None and not Path(spec.storage).expanduser().is_absolute():
         raise InputError(
             f"storage: {spec.storage!r} is relative; on a cluster it is an absolute folder that "
             "every node sees, or s3://BUCKET/PATH or gs://BUCKET/PATH"

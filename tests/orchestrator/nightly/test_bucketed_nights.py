@@ -10,6 +10,7 @@ import pytest
 from told_sweep import ToldSweep
 
 from orchestrator.cli import main
+from orchestrator.cluster.local import require_shared
 from orchestrator.nightly import BusyError, Nightly, bucket_book, run_night
 from orchestrator.sweep.spec import SweepSpec
 from tests.buckets import Weather, disturbed_buckets, impatient, log_in, make_bucket
@@ -98,6 +99,12 @@ def test_machines_that_share_a_bucket_run_and_read_the_same_nights(
     assert main(["nightly", "accept", "ce on d: ece", "--why", "meant", "--file", file]) == 0
     on("one")
     assert set(map(str, benchmark.book().restarts())) == {"ce on d: ece"}
+
+
+def test_a_night_computes_on_one_machine(benchmark: Nightly, told_sweep: ToldSweep) -> None:
+    told_sweep.before_end = require_shared
+    with pytest.raises(InputError, match=r"^storage: nights of a storage in a bucket compute on"):
+        run_night(benchmark, FIRST)
 
 
 def test_one_machine_at_a_time(benchmark: Nightly, told_sweep: ToldSweep, on: Go) -> None:
