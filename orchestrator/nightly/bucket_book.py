@@ -23,7 +23,7 @@ from orchestrator.nightly.book import (
 )
 from orchestrator.nightly.lock import BusyError
 from orchestrator.storage.storage import answering, describe_process
-from trainables.common.errors import StorageError
+from trainables.common.errors import InputError, StorageError
 from trainables.store.cache import Cache
 from trainables.store.leases import BEAT_SECONDS, LOOK_SECONDS, Lease
 
@@ -95,14 +95,22 @@ class BucketBook(Book):
 
         threading.Thread(target=keep, daemon=True).start()
         try:
-            self._cache.deliver(LAST_SECONDS)
+            self._deliver()
             self.fetch()
             yield ""
         finally:
             over = True
-            if left := self._cache.deliver(LAST_SECONDS):
-                log.warning("%d files wait here for %s", left, self._cache.bucket.address)
+            self._deliver()
             lease.release()
+
+    def _deliver(self) -> None:
+        """Send what waits, or warn: the verdict stands, and the next start sends it."""
+        address = self._cache.bucket.address
+        try:
+            if left := self._cache.deliver(LAST_SECONDS):
+                log.warning("%d files wait here for %s", left, address)
+        except (OSError, InputError) as error:
+            log.warning("files wait here for %s: %s", address, error)
 
     def written(self, path: Path) -> None:
         """Send a file.
