@@ -38,7 +38,7 @@ class Outcome:
 
     bug: dict[str, Any]
     how: str
-    tests: str
+    tests: tuple[str, ...]
 
 
 def stored() -> list[dict[str, Any]]:
@@ -52,30 +52,35 @@ def replanted(bug: dict[str, Any], code: Path, whole_folder: bool = False) -> Ou
     file = code / bug["file"]
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     if text.count(bug["old"]) != 1:
-        return Outcome(bug, GONE, "")
+        return Outcome(bug, GONE, ())
     file.write_text(text.replace(bug["old"], bug["new"]), encoding="utf-8")
     limit = LIMIT_OF_FOLDER if whole_folder else LIMIT_SECONDS
     try:
-        for tests in [_folder(bug, code)] if whole_folder else _named(bug["found_by"], code):
-            exit_code = _run([tests], code, limit)
-            if exit_code not in (NO_TEST, USAGE):
+        named = _named(bug["found_by"], code)
+        for tests in [[_folder(bug, code)]] if whole_folder else filter(None, named):
+            exit_code = _run(tests, code, limit * len(tests))
+            # What passes under another name may be another test.
+            passed = exit_code == 0 and (whole_folder or tests == [bug["found_by"]])
+            if passed or exit_code not in (NO_TEST, USAGE, 0):
                 how = {None: ENDLESS, 0: SURVIVED}.get(exit_code, FOUND)
-                return Outcome(bug, how, tests)
+                return Outcome(bug, how, tuple(tests))
     finally:
         file.write_text(text, encoding="utf-8")
-    return Outcome(bug, MOVED, "")
+    return Outcome(bug, MOVED, ())
 
 
-def _named(found_by: str, code: Path) -> Iterator[str]:
-    """Yield what the test may be called, the most exact first."""
+def _named(found_by: str, code: Path) -> Iterator[list[str]]:
+    """Yield what the test may be called, the most exact first, then all of its name."""
     file, _, name = found_by.partition("::")
     function = name.partition("[")[0]
     if function and (code / file).is_file():
-        yield found_by
-        yield f"{file}::{function}"
-    for path in sorted((code / "tests").rglob("test_*.py")):
-        if function and f"def {function}(" in path.read_text(encoding="utf-8"):
-            yield f"{path.relative_to(code)}::{function}"
+        yield [found_by]
+        yield [f"{file}::{function}"]
+    yield [
+        f"{path.relative_to(code)}::{function}"
+        for path in sorted((code / "tests").rglob("test_*.py"))
+        if function and f"def {function}(" in path.read_text(encoding="utf-8")
+    ]
 
 
 def _folder(bug: dict[str, Any], code: Path) -> str:
@@ -124,7 +129,7 @@ def page(outcomes: list[Outcome], seed: int, seconds: float) -> Iterator[str]:
 
 def tell(outcome: Outcome) -> Outcome:
     """Show progress."""
-    sys.stderr.write(f"{outcome.how}: {outcome.bug['file']} {outcome.tests}\n")
+    sys.stderr.write(f"{outcome.how}: {outcome.bug['file']} {' '.join(outcome.tests)}\n")
     sys.stderr.flush()
     return outcome
 
@@ -148,7 +153,8 @@ def main() -> None:
             if one.how == MOVED:
                 outcomes[place] = tell(replanted(one.bug, code, whole_folder=True))
         sys.stderr.write("the tests that found them, without a bug\n")
-        tests = sorted({one.tests for one in outcomes if one.how == FOUND and "::" in one.tests})
+        found = [one.tests for one in outcomes if one.how == FOUND]
+        tests = sorted({name for names in found for name in names if "::" in name})
         if _run(tests, code, LIMIT_SECONDS * len(tests)):
             sys.exit("a test fails without a bug, so that nothing follows from it")
     text = "\n".join(page(outcomes, wanted.seed, time.monotonic() - began)) + "\n"
