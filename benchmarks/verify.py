@@ -149,7 +149,7 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
         f"{setting('torch', 'optuna', 'numpy')}; "
         f"`python benchmarks/verify.py --count {len(honest)}`, one run; load averages "
         f"{load()}. Every package is that of a sweep of its own on the "
-        "digits, drawn by a seed."
+        "digits with a suite of other images, drawn by a seed."
     )
     yield ""
     accepted = sum(one.accepted for one in honest)
