@@ -104,7 +104,10 @@ class Forge:
 
     def suite_figures(self, cell: Cell, rows: RowPredictions, event: Evaluated) -> dict[str, float]:
         """Return the figures on other images that predictions and stored confidences give."""
-        with np.load(self.folder / SUITES / f"{cell.trial.key}.npz") as found:
+        path = self.folder / SUITES / f"{cell.trial.key}.npz"
+        if not path.is_file():
+            return {}
+        with np.load(path) as found:
             (outside,) = (torch.from_numpy(found[n]) for n in found.files if n.endswith("outside"))
         inside = rows.logits.double().amax(1)
         told = {"auroc": auroc(inside, outside), "fpr95": fpr_at_tpr(inside, outside)}

@@ -34,6 +34,17 @@ sys.path.remove(str(BENCHMARKS))
 WHOLE = VerifyOptions(share=1.0, revision="c0ffee")
 # What nothing but another training can find.
 UNSEEN = {"fitted_on_test", "trained_on_test", "swapped_predictions", "copied_seed"}
+UNSEEN |= {"lower_confidences"}
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Storage:
+    """Return that of a sweep that is measured on other images, too."""
+    folder = tmp_path_factory.mktemp("board")
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    images = {"x_train": pixels[:30], "y_train": np.arange(30) % 3}
+    np.savez(folder / "other.npz", **images, x_test=pixels[30:], y_test=np.arange(30) % 3)
+    return board(folder / "storage", suites=f"['ood-npz:{folder}/other.npz']")
 
 
 @pytest.fixture(scope="module")
