@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import typer.main
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.buckets import Weather
 
 # How fast examples are drawn says how busy the machine is, nothing of what is tested.
 settings.register_profile(
@@ -47,3 +52,12 @@ def shared() -> Path:
     if named:
         pytest.fail(f"CALSWEEP_SHARED={named} holds no reference values (goldens/index.json)")
     pytest.skip(f"no reference values at {folder} (set CALSWEEP_SHARED to their folder)")
+
+
+@pytest.fixture(scope="module")
+def disturbed() -> Iterator[tuple[str, Weather]]:
+    """Yield the address of a server of object storage, and its weather."""
+    from tests.buckets import disturbed_buckets  # Its server takes a second to import.
+
+    with disturbed_buckets() as found:
+        yield found

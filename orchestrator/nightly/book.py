@@ -20,6 +20,8 @@ FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json",
 BISECTION, TOLD = "bisection.json", "told.json"
 REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
 ACCEPTED = "accepted.jsonl"
+FILES = {FACTS, RECORD, VERDICT, DELIVERED, BISECTION, TOLD, ACCEPTED, *REPORTS.values()}
+"""Names of the files that tell of nights; the rest is what a night computes."""
 
 T = TypeVar("T")
 

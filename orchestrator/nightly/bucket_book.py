@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.nightly.book import (
-    ACCEPTED,
-    BISECTION,
-    DELIVERED,
-    FACTS,
-    RECORD,
-    REPORTS,
-    TOLD,
-    VERDICT,
-    Acceptance,
-    Book,
-)
+from orchestrator.nightly.book import ACCEPTED, FILES, Acceptance, Book, write_text
 from orchestrator.nightly.lock import BusyError
 from orchestrator.storage.storage import answering, describe_process
-from trainables.common.errors import InputError, StorageError
+from trainables.common.errors import StorageError
 from trainables.store.cache import Cache
-from trainables.store.leases import BEAT_SECONDS, LOOK_SECONDS, Lease
+from trainables.store.leases import Lease
 
 log = logging.getLogger(__name__)
-SHARED = {FACTS, RECORD, VERDICT, DELIVERED, BISECTION, TOLD, ACCEPTED, *REPORTS.values()}
-"""Names of the files that the bucket has; what a night computes stays on its machine."""
 LAST_SECONDS = 30.0
-"""For how long a start that ends waits for a bucket that is away."""
+"""For how long a start waits for a bucket that is away, at its beginning and its end."""
 
 
 class BucketBook(Book):
     """Nights that any machine runs and reads: their files lie in a bucket, the folder is a copy.
 
     Files are sent behind the caller's back, and before the lock is passed on; what a bucket that is
-    away does not take, the next start on this machine sends.
+    away does not take, the next start on this machine sends. What a night computes is not sent.
 
     Args:
         folder: ``nightly/NAME`` in the local copy of the storage.
@@ -52,72 +38,64 @@ class BucketBook(Book):
         super().__init__(folder)
         self._cache = Cache(folder.parents[1], address, log.warning)
         self._name = self._cache.name(folder)
+        self._lease = Lease(
+            self._cache.bucket, f"{self._name}/lock", describe_process(), patience=math.inf
+        )
 
     def fetch(self) -> None:
-        """Take what the bucket has and this machine has not; note what it lacks.
+        """Take what the bucket has and this machine has not.
 
         Raises:
             InputError: If the bucket does not answer.
         """
         with answering():
-            sizes = {one.name: one.bytes for one in self._cache.bucket.listed(self._name)}
-            there = {self._cache.folder / name: size for name, size in sizes.items()}
-            self._cache.fetch_all(
-                path
-                for path, size in there.items()
-                if path.name in SHARED
-                and not self._cache.waits(path)
-                and not (path.exists() and path.stat().st_size == size)
-            )
-        for path in (self.folder / "nights").glob("*/*"):
-            if path.name in SHARED and path not in there:
-                self.written(path)
+            self._fetch()
+
+    def _fetch(self) -> set[Path]:
+        """Do so; return where all that the bucket has lies here."""
+        found = self._cache.bucket.listed(self._name)
+        sizes = {self._cache.folder / one.name: one.bytes for one in found}
+        self._cache.fetch_all(
+            path
+            for path, size in sizes.items()
+            if path.name in FILES
+            and not self._cache.waits(path)
+            and not (path.exists() and path.stat().st_size == size)
+        )
+        return set(sizes)
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Own all nights within the block, and bring the folder up to date before.
+        """Own all nights within the block; before, the folder and the bucket agree.
 
         Raises:
             BusyError: If another process does.
-            InputError: If the bucket does not answer.
+            InputError: If the bucket does not answer, or refuses what is sent.
         """
-        lease, over = Lease(self._cache.bucket, f"{self._name}/lock", describe_process()), False
         with answering():
-            while not lease.take():
-                if lease.alive:
-                    raise BusyError(f"another run is going on: by {lease.holder()}")
-                time.sleep(LOOK_SECONDS)
-
-        def keep() -> None:
-            while not over:
-                lease.keep()
-                time.sleep(BEAT_SECONDS)
-
-        threading.Thread(target=keep, daemon=True).start()
-        try:
-            self._deliver()
-            self.fetch()
-            yield ""
-        finally:
-            over = True
-            self._deliver()
-            lease.release()
-
-    def _deliver(self) -> None:
-        """Send what waits, or warn: the verdict stands, and the next start sends it."""
-        address = self._cache.bucket.address
-        try:
-            if left := self._cache.deliver(LAST_SECONDS):
-                log.warning("%d files wait here for %s", left, address)
-        except (OSError, InputError) as error:
-            log.warning("files wait here for %s: %s", address, error)
+            self._lease.claim(lambda holder: BusyError(f"another run is going on: by {holder}"))
+        with self._lease:
+            try:
+                self._cache.deliver(LAST_SECONDS)
+                with answering():
+                    there = self._fetch()
+                for path in {*(self.folder / "nights").glob("*/*")} - there:
+                    if path.name in FILES:
+                        self.written(path)  # Its note was lost in a crash.
+                yield ""
+            finally:
+                if left := self._cache.deliver(LAST_SECONDS):
+                    log.warning("%d files wait here for %s", left, self._cache.bucket.address)
 
     def written(self, path: Path) -> None:
         """Send a file.
 
         Raises:
+            BusyError: If another process has taken the nights over.
             StorageError: If it cannot be noted.
         """
+        if self._lease.lost:
+            raise BusyError(f"the nights were taken over by {self._lease.holder()}; this run stops")
         try:
             self._cache.promise(path)
         except OSError as error:
@@ -125,13 +103,22 @@ class BucketBook(Book):
         self._cache.keep(path)
 
     def accept(self, entry: Acceptance) -> None:
-        """Add a line to the accepted changes, there and here.
+        """Add a line to the accepted changes there, then here.
 
         Raises:
             InputError: If the bucket does not answer, or the file cannot be written.
         """
-        path, who = self.folder / ACCEPTED, describe_process()
-        with answering(), Lease(self._cache.bucket, f"{self._name}/accepting", who):
-            self.fetch()
-            super().accept(entry)
-            self._cache.bucket.put(self._cache.name(path), path)
+        path = self.folder / ACCEPTED
+        bucket, name = self._cache.bucket, self._cache.name(path)
+        with answering():
+            added = None
+            while added is None:  # Somebody else may add a line at once.
+                found = bucket.get(name)
+                write_text(path, found.content.decode() if found else "")
+                super().accept(entry)
+                content = path.read_bytes()
+                added = (
+                    bucket.replace(name, content, found.tag)
+                    if found
+                    else bucket.create(name, content)
+                )

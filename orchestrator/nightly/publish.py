@@ -124,8 +124,10 @@ class Publisher:
             return []
         self._untracked = True
         sweep = self._nightly.sweep
-        artifacts = Storage.of(sweep).tracked_files
-        journal = self._nightly.sweep_folder(night.name).journal
+        storage = Storage.of(sweep)
+        artifacts, journal = storage.tracked_files, self._nightly.sweep_folder(night.name).journal
+        # The runs of a night lie on its own machine, though any tells of its verdict.
+        whole = storage.address is None or journal.exists()
         if journal.exists():
             sync(journal, sweep.tracking_uri, artifacts, interrupted=True)
         started = round(record.started * 1000)
@@ -142,7 +144,7 @@ class Publisher:
         )
         deliver_run(sweep.tracking_uri, f"{sweep.name}-nights", "nights", run, artifacts)
         self._untracked = False
-        if not self._unwritten:  # Else the next start would leave the night alone.
+        if whole and not self._unwritten:  # Else the next start would leave the night alone.
             night.write(DELIVERED, {"uri": redacted(sweep.tracking_uri)})
         return []
 

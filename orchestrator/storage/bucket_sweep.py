@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainables.common.errors import AwayError, InputError
 from trainables.store.cache import Cache
-from trainables.store.leases import LOOK_SECONDS, Lease
+from trainables.store.leases import Lease
 
 SPEC = "sweep.yaml"
 SHARED = (SPEC, "report.html", "chosen", "logs", "plots")
@@ -50,10 +50,7 @@ class BucketSweep:
             AwayError: If the bucket does not answer.
         """
         lease = self.lease(who)
-        while not lease.take():
-            if lease.alive:
-                raise InputError(f"sweep {self._path.name!r} is being run by {lease.holder()}")
-            time.sleep(LOOK_SECONDS)
+        lease.claim(lambda by: InputError(f"sweep {self._path.name!r} is being run by {by}"))
         try:
             self.fetch()
             yield lease

@@ -7,12 +7,13 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import psutil
 
-from trainables.common.errors import AwayError
+from trainables.common.errors import AwayError, InputError
 from trainables.store.bucket import Bucket
 from trainables.store.locks import PATIENCE_SECONDS
 
@@ -30,21 +31,25 @@ class Lease(AbstractContextManager["Lease"]):
     """The lock of whoever computes an artifact or runs a sweep, for machines that share a bucket.
 
     A thread renews it while it is held. It passes to another process once its holder has released
-    it, died, fallen silent, or not called ``keep`` for ten minutes; clocks of machines are never
-    compared. Every step is a conditional write: of two that take it at once, one does. Where the
-    bucket does not answer it counts as taken: to compute twice is a waste, to wait a standstill.
+    it, died, fallen silent, or not called ``keep`` for so long as ``patience``; clocks of machines
+    are never compared. Every step is a conditional write: of two that take it at once, one does. To
+    ``take`` it succeeds where the bucket does not answer: to compute twice is a waste, to wait a
+    standstill. To ``claim`` it does not.
 
     Args:
         bucket: Where it lies.
         name: The object.
         who: Says who holds it, for whoever finds it taken.
+        patience: For how long it is renewed without a call of ``keep``.
 
     Attributes:
         alive: Whether another holder gave a sign of life since ``take`` was first called.
     """
 
-    def __init__(self, bucket: Bucket, name: str, who: str = "") -> None:
-        self._bucket, self._name, self._who = bucket, name, who
+    def __init__(
+        self, bucket: Bucket, name: str, who: str = "", patience: float = PATIENCE_SECONDS
+    ) -> None:
+        self._bucket, self._name, self._who, self._patience = bucket, name, who, patience
         self._tag: str | None = None
         self._seen, self._since, self._looked = "", 0.0, -LOOK_SECONDS
         self._kept, self._beats = 0.0, 0
@@ -78,6 +83,20 @@ class Lease(AbstractContextManager["Lease"]):
         self._over.clear()
         threading.Thread(target=self._beat, daemon=True).start()
         return True
+
+    def claim(self, taken: Callable[[str], InputError]) -> None:
+        """Hold it from now on; whether a holder is alive is waited for.
+
+        Raises:
+            InputError: What ``taken`` makes of the holder, if it is alive.
+            AwayError: If the bucket does not answer.
+        """
+        while not self.take():
+            if self.alive:
+                raise taken(self.holder())
+            time.sleep(LOOK_SECONDS)
+        if self._tag is None:
+            raise AwayError(f"storage {self._bucket.address}: {self._name} cannot be held now")
 
     def _taken_over(self) -> str | None:
         found = self._bucket.get(self._name)
@@ -120,7 +139,7 @@ class Lease(AbstractContextManager["Lease"]):
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_SECONDS):
-            if time.monotonic() - self._kept > PATIENCE_SECONDS:
+            if time.monotonic() - self._kept > self._patience:
                 continue
             with self._guard:
                 if self._tag is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -13,11 +14,11 @@ from orchestrator.cli import main
 from orchestrator.cluster.local import require_shared
 from orchestrator.nightly import BusyError, Nightly, bucket_book, run_night
 from orchestrator.sweep.spec import SweepSpec
-from tests.buckets import Weather, disturbed_buckets, impatient, log_in, make_bucket
+from tests.buckets import Weather, impatient, log_in, make_bucket
 from trainables.common.errors import InputError
-from trainables.store import cache
+from trainables.store import cache, leases
 
-FIRST, SECOND = "2026-11-21", "2026-11-22"
+FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
 Go = Callable[[str], None]
 
 
@@ -29,19 +30,11 @@ def broken_off(spec: SweepSpec) -> None:
     raise BrokenOffError
 
 
-@pytest.fixture(scope="module")
-def disturbed() -> Iterator[tuple[str, Weather]]:
-    with disturbed_buckets() as found:
-        yield found
-
-
 @pytest.fixture
 def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
     log_in(disturbed[0], monkeypatch)
-    leases, book = "trainables.store.leases", bucket_book.__name__
-    shorter = {f"{leases}.BEAT_SECONDS": 0.2, f"{leases}.SILENT_SECONDS": 2.0}
-    shorter |= {f"{book}.LOOK_SECONDS": 0.1, f"{book}.LAST_SECONDS": 1.0}
-    impatient(monkeypatch, **shorter)
+    shorter = {f"{leases.__name__}.BEAT_SECONDS": 0.2, f"{leases.__name__}.SILENT_SECONDS": 2.0}
+    impatient(monkeypatch, **shorter, **{f"{bucket_book.__name__}.LAST_SECONDS": 1.0})
     yield disturbed[1]
     disturbed[1].away, disturbed[1].share = False, 0.0
 
@@ -159,3 +152,49 @@ def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
     run_night(benchmark, SECOND)
     on("two")
     assert nights(benchmark) == [(FIRST, "ok"), (SECOND, "ok")]
+
+
+def test_reading_sends_nothing(benchmark: Nightly, told_sweep: ToldSweep, weather: Weather) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache.Cache, "keep", lambda *_: None)
+        run_night(benchmark, FIRST)
+    before = len(weather.log)
+    assert main(["nightly", "status", str(benchmark.path)]) == 0
+    assert {line.partition(" ")[0] for line in weather.log[before:]} == {"GET"}
+
+
+def test_runs_are_tracked_by_the_machine_that_has_them(
+    benchmark: Nightly, told_sweep: ToldSweep, on: Go, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise InputError("tracking gives no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.nightly.publish.sync", away)
+        (problem,) = run_night(benchmark, FIRST).messages
+    assert f"the verdict on {FIRST} waits for the next start to be tracked" in problem
+    on("two")
+    run_night(benchmark, SECOND)
+    assert not benchmark.book().night(FIRST).delivered
+    on("one")
+    run_night(benchmark, THIRD)
+    assert benchmark.book().night(FIRST).delivered
+    runs = Path(benchmark.sweep.tracking_uri.removeprefix("folder:"), "experiments")
+    assert list(runs.glob(f"told-{FIRST}/runs/*.json"))
+
+
+def test_a_run_that_was_taken_over_stops(
+    benchmark: Nightly, told_sweep: ToldSweep, on: Go, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken_over(spec: SweepSpec) -> None:
+        with monkeypatch.context() as patch:
+            # As of a machine that slept for a minute.
+            patch.setattr(leases, "_is_free", lambda told: True)
+            on("two")
+            with benchmark.book(fresh=False).held():
+                time.sleep(1.0)  # Some beats of the first.
+            on("one")
+
+    told_sweep.before_end = taken_over
+    with pytest.raises(BusyError, match=r"^the nights were taken over by "):
+        run_night(benchmark, FIRST)

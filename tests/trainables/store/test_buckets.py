@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.buckets import KINDS, Weather, disturbed_buckets, log_in, make_bucket, wait_until
+from tests.buckets import KINDS, Weather, log_in, make_bucket, wait_until
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.paths import bucket_address, on_this_machine, storage_folder
 from trainables.store import cache, leases
@@ -24,12 +24,6 @@ from trainables.store.leases import Lease
 
 KEY = "ab" * 32
 TENSORS = {"weights": {"w": torch.arange(3.0)}}
-
-
-@pytest.fixture(scope="module")
-def disturbed() -> Iterator[tuple[str, Weather]]:
-    with disturbed_buckets() as found:
-        yield found
 
 
 @pytest.fixture
