@@ -135,6 +135,9 @@ class Book:
     def written(self, path: Path) -> None:
         """Hear of a file in the folder that was written."""
 
+    def settle(self) -> None:
+        """Wait for what was written to be where all nights lie; see ``BucketBook``."""
+
     def night(self, name: str) -> Night:
         """Return a night by its name, begun or not."""
         return Night(self.folder / "nights" / name, self.written)

@@ -102,6 +102,14 @@ class BucketBook(Book):
             raise StorageError(f"{path} cannot be sent: {error.strerror or error}") from error
         self._cache.keep(path)
 
+    def settle(self) -> None:
+        """Wait until all is sent, or the bucket is away.
+
+        Raises:
+            StorageError: If the bucket refuses it.
+        """
+        self._cache.settle(LAST_SECONDS)
+
     def accept(self, entry: Acceptance) -> None:
         """Add a line to the accepted changes there, then here.
 

@@ -159,7 +159,9 @@ def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
     }
     problems = []
     try:
-        _write_latest(nightly, nightly.book(fresh=False), texts)
+        book = nightly.book(fresh=False)
+        _write_latest(nightly, book, texts)
+        book.settle()
     except InputError as error:
         problems.append(f"the summary is missing: {error}")
     body: dict[str, Any] = {"nightly": nightly.name, "night": night, "status": "could not run"}

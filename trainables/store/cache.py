@@ -145,7 +145,11 @@ class Cache:
                 # A name that is queued again meanwhile is sent again.
                 names = dict.fromkeys(list(self._queue)[:LANES], True)
                 self._sending = names
-            faults = dict(zip(names, self._lanes.map(self._sent, names), strict=True))
+            try:
+                sending = {name: self._lanes.submit(self._sent, name) for name in names}
+            except RuntimeError:
+                return  # The interpreter ends; what waits, another process sends.
+            faults = {name: sent.result() for name, sent in sending.items()}
             away = [fault for fault in faults.values() if isinstance(fault, AwayError)]
             with self._changed:
                 for name, fault in faults.items():

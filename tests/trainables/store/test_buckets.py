@@ -298,3 +298,20 @@ def test_what_is_no_address(storage: str) -> None:
     with pytest.raises(InputError, match=r"is no address of a bucket; allowed: s3://BUCKET") as no:
         storage_folder(storage)
     assert "secret" not in str(no.value)
+
+
+def test_process_that_ends_while_it_sends_says_nothing(address: str, tmp_path: Path) -> None:
+    script = """
+import atexit, sys, time
+from pathlib import Path
+from trainables.store.cache import Cache
+atexit.register(time.sleep, 0.5)  # The thread that sends goes on for as long.
+folder = Path(sys.argv[1])
+cache = Cache(folder, sys.argv[2], print)
+for number in range(60):
+    (folder / str(number)).write_text("x")
+    cache.keep(folder / str(number))
+"""
+    command = [sys.executable, "-c", script, str(tmp_path), address]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout + done.stderr == ""
