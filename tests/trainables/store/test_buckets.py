@@ -315,3 +315,15 @@ for number in range(60):
     command = [sys.executable, "-c", script, str(tmp_path), address]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
+
+
+def test_claim_needs_an_answer(address: str, weather: Weather) -> None:
+    lease = Lease(Bucket(address), "lock")
+    weather.away = True
+    with pytest.raises(AwayError, match="gives no answer"):
+        lease.claim(InputError)
+    weather.away = False
+    time.sleep(leases.LOOK_SECONDS)
+    lease.claim(InputError)
+    assert lease.is_held()
+    lease.release()
