@@ -248,6 +248,11 @@ class Report:
         """Return True if no other report of this attempt follows."""
         return self.status in (Status.FINISHED, Status.PRUNED, Status.FAILED)
 
+    @property
+    def broken(self) -> bool:
+        """Return True if the process that reported so has to end."""
+        return self.fault is not None and self.fault.kind in (FaultKind.MACHINE, FaultKind.CODE)
+
 
 def lost(last: Report | None = None) -> Report:
     """Return the report of a job whose process ended without one, given the last one heard."""

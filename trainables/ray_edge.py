@@ -5,7 +5,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from trainables.jobs import FaultKind, Job, Report
+from trainables.jobs import Job
 from trainables.worker import Bench, Inspection, Worker, inspect_machine
 
 
@@ -37,13 +37,12 @@ class JobTrainable(tune.Trainable):
         if self._fault:
             raise RuntimeError(self._fault)
         report = self._worker.step()
-        broken = is_broken(report)
-        self._fault = report.fault.reason if broken and report.fault else ""
+        self._fault = report.fault.reason if report.broken and report.fault else ""
         return {
             "report": report,
             "epoch": report.epoch,
             "score": report.metrics.get(self._score, float("inf")),
-            "done": report.ended and not broken,
+            "done": report.ended and not report.broken,
         }
 
     def cleanup(self) -> None:
@@ -63,11 +62,6 @@ class Holder:
     def gpu(self) -> str:
         """Return Ray's name of it."""
         return gpu_here()
-
-
-def is_broken(report: Report) -> bool:
-    """Return True if the process that reported so has to end."""
-    return report.fault is not None and report.fault.kind in (FaultKind.MACHINE, FaultKind.CODE)
 
 
 def node_here() -> str:

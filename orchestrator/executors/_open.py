@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator.cluster.local import join_cluster, require_room, require_shared, spans_machines
 from orchestrator.executors._base import Executor
+from orchestrator.executors.processes import Processes
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
 from trainables.common.portable import VARIABLES
@@ -30,10 +31,13 @@ def open_executor(
     """
     spec, folder = plan.spec, SweepFolder.of(plan.spec)
     if spec.executor == "local":
+        bench = store.root, spec.resources.checkpoint_seconds, folder.logs, spec.pinned
+        if (count := spec.resources.concurrent or 1) > 1:
+            yield Processes(count, *bench)
+            return
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
 
-        every = spec.resources.checkpoint_seconds
-        yield InProcess(store.root, every, folder.logs, spec.pinned)
+        yield InProcess(*bench)
         return
     say("starting Ray" if address is None else f"joining Ray at {address}")
     with join_cluster(address, VARIABLES if spec.resources.portable else {}) as ray:

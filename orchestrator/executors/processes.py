@@ -1,67 +1,102 @@
 """An executor that computes in processes of this machine, without Ray."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
+from trainables.common.children import start_child
 from trainables.common.code import code_files
-from trainables.jobs import Job, Report, lost
+from trainables.jobs import Job, Report, Status, lost
 from trainables.plugins import Pinned
-from trainables.worker import Bench, Worker
 
-_worker: list[Worker] = []  # Of a process of the pool.
+WAIT_SECONDS = 0.5  # Between two questions for a job while some process has none.
 
 
 class Processes(Executor):
-    """For many short jobs; each reports once, at its end.
+    """Computes several jobs at once; a process that dies is replaced.
 
     Args:
+        count: Most processes.
         storage: Root of the artifact store.
-        count: Number of processes.
-        plugins: See ``Bench``.
+        checkpoint_seconds, logs, plugins: See ``Bench``.
     """
 
-    def __init__(self, storage: Path, count: int, plugins: Sequence[Pinned] = ()) -> None:
-        self._storage, self._count, self._plugins = storage, count, tuple(plugins)
+    def __init__(
+        self,
+        count: int,
+        storage: Path,
+        checkpoint_seconds: float | None = None,
+        logs: Path | None = None,
+        plugins: Sequence[Pinned] = (),
+    ) -> None:
+        self._count = count
+        self._bench = {
+            "storage": storage,
+            "checkpoint_seconds": checkpoint_seconds,
+            "logs": logs,
+            "plugins": tuple(plugins),
+        }
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
-        """Compute as many jobs at once as there are processes; a dead one is replaced."""
-        while not self._run_until_broken(loop, sealed):
-            pass
-
-    def _run_until_broken(self, loop: Loop, sealed: bool) -> bool:
-        """Return True once the loop is done, False if a process died."""
-        running: dict[Future[Report], Job] = {}
-        # Fresh processes: one that is forked off a process with threads may wait for them for good.
-        context, given = get_context("spawn"), (self._storage, sealed, self._plugins, code_files())
-        with ProcessPoolExecutor(self._count, context, _begin, given) as pool:
+        """Compute as many jobs at once as there are processes."""
+        bench = {**self._bench, "sealed": sealed, "code": code_files()}
+        idle, busy = list[_Process](), dict[Any, _Process]()  # Busy ones by connection.
+        try:
             while True:
-                while len(running) < self._count and not isinstance(job := loop.next(), Pause):
-                    running[pool.submit(_compute, job)] = job
-                if not running:
-                    return True
-                broken = False
-                for ended in wait(running, return_when=FIRST_COMPLETED).done:
-                    broken |= isinstance(ended.exception(), BrokenProcessPool)
-                    report = lost() if ended.exception() else ended.result()
-                    loop.take(running.pop(ended), report)
-                if broken and not running:
-                    return False
+                job: Job | Pause = Pause.WAIT
+                while len(busy) < self._count and isinstance(job := loop.next(), Job):
+                    process = idle.pop() if idle else _Process(bench)
+                    busy[process.connection] = process
+                    process.give(job)
+                if job is Pause.DONE:
+                    return
+                for heard in wait(list(busy), WAIT_SECONDS):
+                    process = busy[heard]
+                    report = process.report()
+                    if report.ended:
+                        del busy[heard]
+                        process.end() if report.broken else idle.append(process)
+                    loop.take(process.job, report)
+        finally:
+            for process in (*idle, *busy.values()):
+                process.end()
 
 
-def _begin(storage: Path, sealed: bool, plugins: Sequence[Pinned], code: Mapping[str, str]) -> None:
-    every = float("inf")
-    bench = Bench(storage, sealed=sealed, report_seconds=every, plugins=plugins, code=code)
-    _worker.append(Worker(bench))
+class _Process:
+    """A process with a worker.
 
+    Attributes:
+        connection: Where its reports come from.
+        job: The last one that it was given.
+    """
 
-def _compute(job: Job) -> Report:
-    (worker,) = _worker
-    worker.open(job)
-    while not (report := worker.step()).ended:
-        pass
-    return report
+    def __init__(self, bench: Mapping[str, Any]) -> None:
+        self._process, self.connection = start_child("trainables.process_edge")
+        self._say(bench)
+
+    def give(self, job: Job) -> None:
+        """Send it a job to compute."""
+        self.job, self._last = job, Report(status=Status.RUNNING)
+        self._say(job)
+
+    def _say(self, what: object) -> None:
+        with suppress(ConnectionError):  # Of a process that is gone no report comes either.
+            self.connection.send(what)
+
+    def report(self) -> Report:
+        """Return its next report, or that its job is lost with it."""
+        try:
+            self._last = self.connection.recv()
+        except (EOFError, ConnectionError):
+            self._last = lost(self._last)
+        return self._last
+
+    def end(self) -> None:
+        """End the process and whatever it computes."""
+        self.connection.close()
+        self._process.kill()
+        self._process.wait()

@@ -27,7 +27,7 @@ from trainables.common.code import code_files
 from trainables.common.errors import InputError
 from trainables.jobs import FaultKind, Job, Report, Status, lost
 from trainables.plugins import Pinned
-from trainables.ray_edge import JobTrainable, inspected, is_broken
+from trainables.ray_edge import JobTrainable, inspected
 from trainables.worker import inspect_machine, remove_nonce, write_nonce
 
 REPORT_SECONDS = 2.0
@@ -271,7 +271,7 @@ class LoopSearcher(Searcher):
         job, last = self._jobs.pop(trial_id), self._last.pop(trial_id, None)
         report = result["report"] if result else last
         if error or report is None:
-            report = last if last is not None and is_broken(last) else lost(last)
+            report = last if last is not None and last.broken else lost(last)
         elif not report.ended:
             report = replace(report, status=Status.PRUNED)
         self._counters.running(len(self._jobs))

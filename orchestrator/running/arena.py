@@ -79,7 +79,7 @@ def run_arena(
     source = _Splits(jobs, done)
     count = min(len(jobs), workers or len(os.sched_getaffinity(0)))
     loop = Loop(source, lambda event: None, spec.resources.max_failures)
-    Processes(Storage.of(spec).artifacts, count, spec.pinned).run(loop, sealed=False)
+    Processes(count, Storage.of(spec).artifacts, plugins=spec.pinned).run(loop, sealed=False)
     return [
         _result(spec.name, study, [source.fits[study.task.id, seed] for seed in spec.seeds])
         for study in plan

@@ -346,7 +346,8 @@ class ResourcesModel(_Strict):
     """What the trials of each stage take, and how many may run at once.
 
     Attributes:
-        concurrent: Most trials, and then evaluations, at once; null for as many as fit.
+        concurrent: Most trials, and then evaluations, at once; null for as many as fit, and for
+            one with executor ``local``.
         checkpoint_seconds: How long a stage computes between checkpoints; null for none.
         max_failures: How often a trial whose process died or machine failed is started again.
         deterministic: Whether GPUs are to give the same bits every time; slower.
@@ -415,8 +416,8 @@ class SweepSpec(_Strict):
         search: Budget and rules of the search.
         seeds: Chosen configurations run with all of them; the search uses the first, unless
             ``search.seed`` names another.
-        executor: What runs the trials: ``ray``, on this machine or a cluster, or ``local``, one
-            after the other in the process that runs the sweep.
+        executor: What runs the trials: ``ray``, on this machine or a cluster, or ``local``: the
+            process that runs the sweep, or ``resources.concurrent`` others on this machine.
         resources: What a trial takes.
         tags: Marks of one's own on every run of the sweep, to ask by later.
         tracking: Where runs are tracked.
@@ -712,8 +713,8 @@ def _check_search(spec: SweepSpec) -> None:
     _check_pareto(spec.search)
     if spec.executor == "local" and spec.search.scheduler == "asha":
         raise InputError(
-            "search.scheduler: asha compares trials that run side by side, and executor `local` "
-            "runs one after the other; give `none`"
+            "search.scheduler: asha compares trials that run side by side, on Ray; give `none` "
+            "with executor `local`"
         )
     if spec.search.sampler == "grid":
         if tune:

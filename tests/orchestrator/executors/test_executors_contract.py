@@ -45,7 +45,7 @@ def in_process(folder: Path) -> Iterator[Executor]:
 
 @contextmanager
 def processes(folder: Path) -> Iterator[Executor]:
-    yield Processes(folder / "artifacts", 2)
+    yield Processes(2, folder / "artifacts")
 
 
 @pytest.fixture(scope="module", params=[in_process, processes, ray_tune], ids=lambda f: f.__name__)

@@ -223,18 +223,19 @@ def test_two_processes_train_together_with_a_plugin(tmp_path: Path) -> None:
     assert run_sweep(load_sweep(path)).status == "finished"
 
 
-def test_ray_and_this_process_compute_the_same_of_a_plugin(tmp_path: Path) -> None:
+def test_every_executor_computes_the_same_of_a_plugin(tmp_path: Path) -> None:
     storage = place_database(tmp_path / "storage")
     write_loss(tmp_path)
     found = []
-    for executor in ("ray", "local"):
-        path = write_sweep(tmp_path, storage, executor, recipes="[gce]", executor=executor)
+    for name, executor, concurrent in (("a", "ray", 1), ("b", "local", 1), ("c", "local", 2)):
+        path = write_sweep(tmp_path, storage, name, recipes="[gce]", executor=executor)
         spec = load_sweep(path)
-        outcome = run_sweep(spec)
+        resources = spec.resources.model_copy(update={"concurrent": concurrent})
+        outcome = run_sweep(spec.model_copy(update={"resources": resources}))
         assert outcome.status == "finished"
         found.append((artifacts(outcome, "gce"), [row.test for row in outcome.results]))
         shutil.rmtree(storage / "artifacts")
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_the_example_is_installed_and_needs_no_mention(tmp_path: Path) -> None:

@@ -493,6 +493,23 @@ def test_the_local_executor_seals_its_search(
     assert reached == {(StageWork, False), (TestWork, True)}
 
 
+def test_local_processes_find_the_same(spec: SweepSpec, company: Company, tmp_path: Path) -> None:
+    """Their epochs, logs and plugins are as of one process; none of them outlives the sweep."""
+    expected, _ = ran(spec)
+    resources = spec.resources.model_copy(update={"concurrent": 2})
+    changes = {"executor": "local", "storage": str(tmp_path / "other"), "resources": resources}
+    local = spec.model_copy(update=changes)
+    outcome, said = ran(local)
+    assert (outcome.status, "Ray" in said) == ("finished", False)
+    assert [result.test for result in outcome.results] == [r.test for r in expected.results]
+    logs = [file.read_text() for file in SweepFolder.of(local).logs.iterdir()]
+    assert len(logs) == len(
+        {e.key for e in read_events(outcome.journal)[0] if e.event == "trial_started"}
+    )
+    assert all("finished after" in log for log in logs)
+    assert not psutil.Process().children()
+
+
 def test_the_local_executor_joins_no_cluster(spec: SweepSpec, company: Company) -> None:
     local = spec.model_copy(update={"executor": "local"})
     with pytest.raises(InputError) as refused:
