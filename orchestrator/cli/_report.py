@@ -29,7 +29,7 @@ def report(
     """Write the report of a sweep: one HTML page with its tables, diagrams, searches and costs."""
     from orchestrator.report import from_folder
     from orchestrator.storage.storage import Storage
-    from orchestrator.sweep.spec import is_sweep_name
+    from orchestrator.sweep.names import is_sweep_name
     from trainables.common.errors import InputError
 
     if not is_sweep_name(sweep):

@@ -51,8 +51,7 @@ def dashboard(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, port: P
     from orchestrator.storage.storage import Storage
     from orchestrator.ui import serve_dashboard
 
-    place = Storage(storage)
-    place.load_spec(name)
-    events = iterate_events(place.sweep(name).journal, kinds=None)
-    objective = Ledger(iterate_events(place.sweep(name).journal)).objective
+    journal = Storage(storage).started(name).journal
+    events = iterate_events(journal, kinds=None)
+    objective = Ledger(iterate_events(journal)).objective
     serve_dashboard(Ledger(events, [f"val_{objective}"]), port, lambda url: echo(f"open {url}"))

@@ -176,9 +176,7 @@ def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take 
 def _existing(name: str, storage: str) -> "SweepFolder":
     from orchestrator.storage.storage import Storage
 
-    place = Storage(storage)
-    place.load_spec(name)
-    return place.sweep(name)
+    return Storage(storage).started(name)
 
 
 def _running(name: str, storage: str, take: bool) -> "SweepFolder":

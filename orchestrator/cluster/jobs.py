@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from orchestrator.cluster.local import require_shared, short_reason
+from orchestrator.storage.storage import SPEC
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
 from trainables.plugins import load_plugins
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from orchestrator.sweep.spec import SweepSpec
 
-FILE = "sweep.yaml"
 POLL_SECONDS = 1.0
 CLUSTERS = "auto, HOST:PORT, ray://HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
@@ -95,7 +95,7 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
         client.submit_job(
             submission_id=job,
             # Ray takes a command line, not a list; none of these words comes from a user.
-            entrypoint=shlex.join(["calsweep", "run", FILE, "--address", "auto"]),
+            entrypoint=shlex.join(["calsweep", "run", SPEC, "--address", "auto"]),
             entrypoint_num_cpus=0,
             runtime_env={"working_dir": folder},
             metadata={"sweep": spec.name},
@@ -121,7 +121,7 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
         )
     plugins = load_plugins(spec.pinned, installed=True)
     if not plugins:
-        return {FILE: sweep.read_bytes()}
+        return {SPEC: sweep.read_bytes()}
     document, files = yaml.safe_load(sweep.read_text(encoding="utf-8")), {}
     places = {plugin.code: f"plugins/{plugin.code}" for plugin in plugins}
     document["plugins"] = [
@@ -131,7 +131,7 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
     for plugin in plugins:
         for name, content in plugin.source.files.items():
             files[f"{places[plugin.code]}/{name}"] = content
-    return {FILE: yaml.safe_dump(document, sort_keys=False).encode(), **files}
+    return {SPEC: yaml.safe_dump(document, sort_keys=False).encode(), **files}
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.jobs import FILE, read_portable, write_files
-from orchestrator.storage.storage import SweepFolder
+from orchestrator.storage.storage import SPEC, SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
 
@@ -57,6 +56,8 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
     Raises:
         InputError: If the sweep cannot run on several machines, or SLURM refuses it.
     """
+    from orchestrator.cluster.jobs import read_portable, write_files  # They take PyTorch.
+
     files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
     if not TIME.fullmatch(wanted.time):
         raise InputError(f"--time {wanted.time!r} is no limit of SLURM's, such as 8:00:00 or 2-0")
@@ -70,7 +71,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         token.chmod(0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
         folder.write_spec(spec)  # So that status finds what waits.
-        write_files(folder.path, {f"submitted-{FILE}": files.pop(FILE), **files})
+        write_files(folder.path, {f"submitted-{SPEC}": files.pop(SPEC), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
         write_whole(folder.path / ARRAY, array_script(folder, wanted))
     except OSError as error:
@@ -114,7 +115,7 @@ head=$!
 until (: <"/dev/tcp/$ip/$port") 2>/dev/null; do kill -0 $head && sleep 1 || exit 1; done
 echo "$address" > {file}
 {workers if wanted.nodes > 1 else ""}
-{python} -m orchestrator run {shlex.quote(str(place / f"submitted-{FILE}"))} \\
+{python} -m orchestrator run {shlex.quote(str(place / f"submitted-{SPEC}"))} \\
     --address "$address" &
 driver=$!
 wait "$driver"; code=$?

@@ -10,7 +10,7 @@ from orchestrator.executors.processes import Processes
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
 from trainables.common.portable import VARIABLES
-from trainables.stages import GIVEN
+from trainables.common.stages import GIVEN
 from trainables.store.artifacts import ArtifactStore
 
 

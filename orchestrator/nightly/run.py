@@ -24,8 +24,8 @@ from orchestrator.sweep.spec import SweepSpec, TrackingModel
 from orchestrator.tracking import sync
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import make_folders
+from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
-from trainables.stages import EVERY_STAGE
 
 LEAST_ROOM = 100 * 2**20  # Asked for before the first night has told.
 SPARE = 1.2  # Room asked for, as a multiple of what the last night took.

@@ -17,9 +17,9 @@ from orchestrator.statistics import (
 )
 from orchestrator.storage.ledger import Ledger, Trial
 from orchestrator.storage.results import StudyResult, usual_baseline
-from orchestrator.sweep.names import GIVEN
 from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
+from trainables.common.stages import GIVEN
 
 SHORT = 12  # Letters of a key that are shown.
 

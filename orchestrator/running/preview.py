@@ -14,8 +14,9 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import stage_seconds
+from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
-from trainables.stages import EVERY_STAGE, validation_rows, with_objective
+from trainables.stages import validation_rows, with_objective
 from trainables.store.artifacts import ArtifactStore
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from orchestrator.storage.plugins import fetch_plugins
-from orchestrator.sweep.names import GIVEN
 from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import TrackedTrial, tracked_trial
 from trainables.common.devices import computed_on, trial_device
 from trainables.common.errors import InputError
+from trainables.common.stages import GIVEN
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.plugins import Pinned, load_plugins
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage, stage_precision

@@ -10,8 +10,8 @@ from orchestrator.storage.events import TrialFinished
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import TrainResources
 from trainables.common.faults import is_final
+from trainables.common.stages import STAGES
 from trainables.jobs import FaultKind, Job, Report, StageWork, Status
-from trainables.stages import STAGES
 
 
 class SearchSource(Source):

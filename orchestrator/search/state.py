@@ -23,9 +23,11 @@ from orchestrator.search.study_state import Past, StudyState
 from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
 from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFinished, TrialScored
 from orchestrator.storage.ledger import Ledger
-from orchestrator.sweep.plan import BASELINES, Plan, StudyPlan
+from orchestrator.sweep.names import BASELINES
+from orchestrator.sweep.plan import Plan, StudyPlan
+from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
-from trainables.stages import EVERY_STAGE, ValidationRows, objective_terms
+from trainables.stages import ValidationRows, objective_terms
 
 # Trials of one pass: enough to fill a device, few enough that a block spreads over several.
 PASS = 32

@@ -12,9 +12,9 @@ from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished,
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
 from trainables.metrics import METRICS
-from trainables.stages import EVERY_STAGE
 from trainables.store.artifacts import stage_key
 
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from orchestrator.statistics._letters import letters
 from orchestrator.storage.results import StudyResult
-from orchestrator.sweep.names import GIVEN
 from trainables.common.errors import InputError
+from trainables.common.stages import GIVEN
 
 LEVEL = 0.05
 

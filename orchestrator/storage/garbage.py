@@ -10,7 +10,7 @@ from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.shelf import Shelf
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
-from trainables.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE
 from trainables.store.artifacts import ArtifactStore
 
 RECENT_SECONDS = 3600.0  # An older draft was left by a process that died.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
-from orchestrator.sweep.names import GIVEN
+from trainables.common.stages import GIVEN
 
 T = TypeVar("T")
 STATUSES = ("finished", "failed", "running")

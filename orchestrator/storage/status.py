@@ -9,9 +9,8 @@ from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.pace import Work, costs_of, seconds_left
 from orchestrator.storage.storage import PAUSE, SweepFolder
-from orchestrator.sweep.plan import BASELINES, make_plan
-from trainables.calibrators import is_calibrator
-from trainables.stages import GIVEN, STAGES
+from orchestrator.sweep.names import BASELINES
+from trainables.common.stages import GIVEN, STAGES
 
 HOUR = 3600.0
 
@@ -82,12 +81,16 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
     Raises:
         InputError: If there is no such sweep, or its journal is damaged.
     """
-    spec = folder.storage.load_spec(folder.name)
+    folder.storage.started(folder.name)
     # How far trials are that run now, their epochs tell.
     kinds = None if folder.is_owned() else DECISIONS
     there = folder.journal.exists()
     found = status_of(folder, Ledger(iterate_events(folder.journal, kinds) if there else ()))
-    return found if found.trials else replace(found, trials=make_plan(spec).trials)
+    if found.trials:
+        return found
+    from orchestrator.sweep.plan import make_plan  # It takes PyTorch, as what is imported below.
+
+    return replace(found, trials=make_plan(folder.storage.load_spec(folder.name)).trials)
 
 
 def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
@@ -171,8 +174,10 @@ def _epochs(study: Study, trial: Trial) -> float:
 
 def _stage(study: Study) -> str:
     """Return the stage of a study's trials, of which none may have begun."""
-    if study.upstream is None:
+    if study.begun or study.upstream is None:
         return next((trial.stage for trial in study.begun.values()), "train")
+    from trainables.calibrators import is_calibrator
+
     part = study.recipe.rpartition("+")[2]
     variants: Mapping[str, str] = study.origin.get("variants", {})
     return "calibrate" if is_calibrator(variants.get(part, part)) else "refine"

@@ -16,7 +16,7 @@ import psutil
 import yaml
 from filelock import FileLock, Timeout
 
-from orchestrator.sweep.spec import SweepSpec, is_sweep_name, parse_sweep
+from orchestrator.sweep.names import is_sweep_name
 from trainables.common.errors import AwayError, InputError
 from trainables.common.files import make_folders, write_whole
 from trainables.common.paths import (
@@ -31,6 +31,7 @@ from trainables.common.sharing import LOCK_MODE, follow_folder, user_of, why
 if TYPE_CHECKING:
     from orchestrator.storage.bucket_sweep import BucketSweep
     from orchestrator.storage.journal import Journal
+    from orchestrator.sweep.spec import SweepSpec
     from trainables.store.artifacts import ArtifactStore
     from trainables.store.leases import Lease
 
@@ -302,8 +303,8 @@ class Storage:
         found = map(SweepFolder, sorted(folder.iterdir()))
         return [sweep for sweep in found if sweep.exists]
 
-    def load_spec(self, name: str) -> SweepSpec:
-        """Return the specification of a sweep that has been started here.
+    def started(self, name: str) -> SweepFolder:
+        """Return the folder of a sweep that has been started here.
 
         Raises:
             InputError: If there is none of that name; the text lists those there are.
@@ -316,6 +317,17 @@ class Storage:
             listing = ", ".join(sorted({*here, *self._names()})) or "none"
             place = f"{self.address}/sweeps" if self.address else folder
             raise InputError(f"no sweep {name!r} in {place} {ELSEWHERE}; there are: {listing}")
+        return self.sweep(name)
+
+    def load_spec(self, name: str) -> SweepSpec:
+        """Return the specification of a sweep that has been started here.
+
+        Raises:
+            InputError: See ``started``; also if its sweep file is damaged.
+        """
+        from orchestrator.sweep.spec import parse_sweep  # It knows all parts, hence PyTorch.
+
+        file = self.started(name).spec_file
         text = file.read_text(encoding="utf-8")
         if self.address is not None:
             self.store().fetch_plugins(each["code"] for each in yaml.safe_load(text)["plugins"])

@@ -1,10 +1,19 @@
-"""What studies are called, apart from what plans them: to ask for one takes no PyTorch."""
+"""What sweeps and studies are called: to ask for one takes no PyTorch."""
+
+import re
+
+from trainables.common.stages import GIVEN
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+BASELINES = ("ce", GIVEN)  # What the accuracy guard compares with: trainings, and given logits.
+LONGEST_NAME = 250  # It is the name of a folder, and `--fresh` adds a number.
+
+
+def is_sweep_name(name: str) -> bool:
+    """Return True if a sweep may be called so."""
+    return bool(NAME.fullmatch(name)) and len(name) <= LONGEST_NAME
 
 
 def study_id(task: str, recipe: str) -> str:
     """Return the name of the study of a recipe on a task."""
     return f"{task}|{recipe}"
-
-
-GIVEN = "given"
-"""The model of tasks with logits, and the recipe of nothing; ``trainables.stages.GIVEN``."""

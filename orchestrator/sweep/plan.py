@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from orchestrator.sweep.names import study_id
+from orchestrator.sweep.names import BASELINES, study_id
 from orchestrator.sweep.recipes import (
     Recipe,
     narrow,
@@ -18,9 +18,7 @@ from orchestrator.sweep.recipes import (
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
-from trainables.stages import GIVEN
 
-BASELINES = ("ce", GIVEN)  # What the accuracy guard compares with: trainings, and given logits.
 MANY = 10**9  # More configurations than any budget.
 # Calibrators whose sampler hears of a block of trials at a time, so that a sweep file gives the
 # trials that it has always given.

@@ -18,9 +18,9 @@ from trainables.calibrators import (
     parse_calibrator,
 )
 from trainables.common.errors import InputError
+from trainables.common.stages import GIVEN
 from trainables.methods import build_method, method_kind, method_names
 from trainables.refinements import REFINEMENTS, build_refinement
-from trainables.stages.request import GIVEN
 
 NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.names import LONGEST_NAME, NAME, is_sweep_name
 from orchestrator.sweep.plugins import FOLDER, PluginModel, read_plugins
 from orchestrator.sweep.recipes import (
     Recipe,
@@ -42,16 +43,15 @@ from trainables.common.paths import (
     local_path,
     storage_folder,
 )
+from trainables.common.stages import GIVEN
 from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS, REPORTED
 from trainables.models import check_model, check_takes
 from trainables.plugins import Pinned, active_plugins
-from trainables.stages import GIVEN, check_part
+from trainables.stages import check_part
 from trainables.stages.protocols import Protocol, protocol_from
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-LONGEST_NAME = 250  # It is the name of a folder, and `--fresh` adds a number.
 TASK = re.compile(r"[A-Za-z0-9][\w.:@+-]*(/[A-Za-z0-9][\w.:@+-]*)*")
 RESERVED = ("calsweep", "mlflow")  # What tags of the tracking store's own and ours begin with.
 PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -569,11 +569,6 @@ def without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the plain fields of a sweep but where it keeps things: an address may hold a login."""
     places = ("tracking", "storage", "data_root", "mirror")
     return {name: value for name, value in spec.items() if name not in places}
-
-
-def is_sweep_name(name: str) -> bool:
-    """Return True if a sweep may be called so."""
-    return bool(NAME.fullmatch(name)) and len(name) <= LONGEST_NAME
 
 
 def _sets_of(number: int, task: Any) -> list[Any]:

@@ -21,7 +21,7 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
         InputError: If the bucket does not answer, or a journal or a sweep file is damaged.
     """
     from orchestrator.storage.storage import Storage  # It imports PyTorch; shippers need none.
-    from orchestrator.sweep.spec import is_sweep_name
+    from orchestrator.sweep.names import is_sweep_name
 
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import torch
 
+from trainables.common.stages import STAGES
 from trainables.data import IMAGE_AUGMENTATIONS, ImageShape, MaskedShape, TextShape
 from trainables.losses import LOSSES
 from trainables.methods import method_names
 from trainables.models import model_names
-from trainables.stages import STAGES
 
 SCRIPT = Path(__file__).with_name("gpu_scenarios.py")
 NEEDED = [

@@ -12,9 +12,6 @@ from trainables.stages.networks import LastPass, predictor
 from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
 from trainables.stages.request import (
-    EVERY_STAGE,
-    GIVEN,
-    STAGES,
     StageRequest,
     check_part,
     stage_precision,
@@ -22,9 +19,6 @@ from trainables.stages.request import (
 from trainables.stages.train import TrainStage
 
 __all__ = [
-    "EVERY_STAGE",
-    "GIVEN",
-    "STAGES",
     "CalibrateStage",
     "GivenStage",
     "LastPass",

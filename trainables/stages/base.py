@@ -13,11 +13,12 @@ from torch import Tensor
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.portable import require_portable
+from trainables.common.stages import EVERY_STAGE
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import REPORTED, calibration_report, registered_report
 from trainables.plugins import Pinned
 from trainables.stages.objective import VALIDATION, lasting, objective_terms
-from trainables.stages.request import EVERY_STAGE, StageRequest, check_part
+from trainables.stages.request import StageRequest, check_part
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 

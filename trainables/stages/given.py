@@ -3,8 +3,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainables.common.stages import GIVEN
 from trainables.stages.base import StageRun
-from trainables.stages.request import GIVEN
 
 
 class GivenStage(StageRun, stage=GIVEN):

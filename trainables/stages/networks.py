@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from trainables.calibrators import Calibrator, calibrator_from_recipe
 from trainables.common.devices import concrete
+from trainables.common.stages import GIVEN
 from trainables.data import Batcher, DatasetInfo, MaskedImages
 from trainables.methods import build_method
 from trainables.models import PRETRAINED, Network
@@ -23,7 +24,7 @@ from trainables.stages.engine import (
 )
 from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
 from trainables.stages.protocols import Protocol, protocol_from
-from trainables.stages.request import GIVEN, Parts
+from trainables.stages.request import Parts
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 

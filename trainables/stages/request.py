@@ -15,9 +15,6 @@ from trainables.refinements import REFINEMENTS
 from trainables.schemes import SCHEMES
 from trainables.store.artifacts import stage_key
 
-GIVEN = "given"  # The stage, and what a recipe calls it, whose logits need no training.
-STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
-EVERY_STAGE = (GIVEN, *STAGES)
 Parts = Mapping[str, Mapping[str, Any]]
 
 

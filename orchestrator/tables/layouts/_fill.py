@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from orchestrator.sweep.names import GIVEN
 from orchestrator.tables.arrange import Results, check_metrics, places
 from orchestrator.tables.columns import column
 from orchestrator.tables.layouts._layout import Layout, LayoutRow
 from orchestrator.tables.published import load_published
 from orchestrator.tables.table import ComparisonTable, Row, TableColumn
 from trainables.common.errors import InputError
+from trainables.common.stages import GIVEN
 from trainables.metrics import METRICS, REPORTED
 
 COLUMN_CHOICES = ("auto", "paper", "sweep")

@@ -29,6 +29,13 @@ executor: local
 storage: store
 tracking: {uri: "folder:tracked"}
 """
+# A command, then which libraries it waited for.
+LIGHT = """
+import sys
+from orchestrator.cli import main
+main(sys.argv[1:])
+print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
+"""
 
 
 def write_sweep(folder: Path, epochs: int) -> None:
@@ -107,6 +114,10 @@ def test_paused_sweep_starts_nothing_before_it_goes_on(empty_folder) -> None:
         out = process.communicate()[0]
     assert "paused: nothing starts before `calsweep continue far`\n" in out
     assert (sweep_status(far).state, sweep_status(far).ended) == ("finished", 3)
+    for command in (["status", "far"], ["status"], ["logs", "far"], ["cancel", "far"]):
+        run = [sys.executable, "-c", LIGHT, *command, "--storage", "store"]
+        done = subprocess.run(run, capture_output=True, text=True)
+        assert done.stdout.endswith("\n[]\n") or done.stdout == "[]\n", done.stdout + done.stderr
 
 
 @pytest.mark.slow

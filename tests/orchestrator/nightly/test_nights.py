@@ -29,7 +29,7 @@ from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import open_tracker
 from trainables.common.errors import InputError, StorageError
-from trainables.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE
 
 Make = Callable[..., Nightly]
 FIRST, SECOND = "2026-11-21", "2026-11-22"

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import StudyResult, results_of, usual_baseline
-from orchestrator.sweep.names import GIVEN
+from trainables.common.stages import GIVEN
 
 CONFIGURATION = {"ls": {"smoothing": 0.1}, "ts": {}}
 FACTS = {

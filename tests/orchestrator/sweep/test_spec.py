@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pytest_regressions.file_regression import FileRegressionFixture
 
+from orchestrator.sweep.names import is_sweep_name
 from orchestrator.sweep.plan import searched_parameters, starting_values
 from orchestrator.sweep.spec import (
     SplitModel,
     StageResources,
     TaskSpec,
-    is_sweep_name,
     load_sweep,
     parse_sweep,
 )

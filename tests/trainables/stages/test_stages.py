@@ -23,11 +23,11 @@ from torch.nn import functional as F
 
 from trainables.calibrators import Calibrator, FitReport, build_calibrator, cross_fit
 from trainables.common.errors import InputError, TrainingDivergedError
+from trainables.common.stages import STAGES
 from trainables.data import Batcher, GivenLogits, ImageShape, Inputs, MaskedImages, SplitSpec
 from trainables.models import Network, build_model
 from trainables.refinements import HeadTrainer
 from trainables.stages import (
-    STAGES,
     LastPass,
     RefineStage,
     StageRequest,
