@@ -10,6 +10,7 @@ from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from trainables.common.children import start_child
 from trainables.common.code import code_files
+from trainables.common.devices import VISIBLE, visible_gpus
 from trainables.jobs import Job, Report, Status, lost
 from trainables.plugins import Pinned
 
@@ -18,6 +19,8 @@ WAIT_SECONDS = 0.5  # Between two questions for a job while some process has non
 
 class Processes(Executor):
     """Computes several jobs at once; a process that dies is replaced.
+
+    Where jobs take GPUs, each process sees one of them, in turn.
 
     Args:
         count: Most processes.
@@ -44,12 +47,16 @@ class Processes(Executor):
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute as many jobs at once as there are processes."""
         bench = {**self._bench, "sealed": sealed, "code": code_files()}
+        gpus = visible_gpus() if any(gpu for _, gpu in loop.source.sizes) else []
+        free: list[Mapping[str, str]] = [
+            {VISIBLE: gpus[number % len(gpus)]} if gpus else {} for number in range(self._count)
+        ]
         idle, busy = list[_Process](), dict[Any, _Process]()  # Busy ones by connection.
         try:
             while True:
                 job: Job | Pause = Pause.WAIT
                 while len(busy) < self._count and isinstance(job := loop.next(), Job):
-                    process = idle.pop() if idle else _Process(bench)
+                    process = idle.pop() if idle else _Process(bench, free.pop())
                     busy[process.connection] = process
                     process.give(job)
                 if job is Pause.DONE:
@@ -59,7 +66,11 @@ class Processes(Executor):
                     report = process.report()
                     if report.ended:
                         del busy[heard]
-                        process.end() if report.broken else idle.append(process)
+                        if report.broken:
+                            process.end()
+                            free.append(process.environment)
+                        else:
+                            idle.append(process)
                     loop.take(process.job, report)
         finally:
             for process in (*idle, *busy.values()):
@@ -70,12 +81,14 @@ class _Process:
     """A process with a worker.
 
     Attributes:
+        environment: What its own differs in.
         connection: Where its reports come from.
         job: The last one that it was given.
     """
 
-    def __init__(self, bench: Mapping[str, Any]) -> None:
-        self._process, self.connection = start_child("trainables.process_edge")
+    def __init__(self, bench: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+        self.environment = environment
+        self._process, self.connection = start_child("trainables.process_edge", **environment)
         self._say(bench)
 
     def give(self, job: Job) -> None:

@@ -500,6 +500,7 @@ class SweepSpec(_Strict):
         _check_given(self)
         _check_kinds(self)
         _check_search(self)
+        _check_executor(self)
         bucket = bucket_address(storage_folder(self.storage))
         if self.keep != "all" and bucket is not None:
             raise ValueError(f"keep: {self.keep} needs a storage that is a folder, not {bucket}")
@@ -706,11 +707,6 @@ def _check_search(spec: SweepSpec) -> None:
             "search.tune: budget `paper` tunes what the papers did; give others a range in `spaces`"
         )
     _check_pareto(spec.search)
-    if spec.executor == "local" and spec.search.scheduler == "asha":
-        raise InputError(
-            "search.scheduler: asha compares trials that run side by side, on Ray; give `none` "
-            "with executor `local`"
-        )
     if spec.search.sampler == "grid":
         if tune:
             raise InputError("search.tune: the grid sampler searches what `spaces` names alone")
@@ -719,6 +715,22 @@ def _check_search(spec: SweepSpec) -> None:
                 if not change.choices:
                     where = f"search.spaces.{part}.{name}"
                     raise InputError(f"{where}: the grid sampler needs `choices`")
+
+
+def _check_executor(spec: SweepSpec) -> None:
+    if spec.executor == "ray":
+        return
+    if spec.search.scheduler == "asha":
+        raise InputError(
+            "search.scheduler: asha compares trials that run side by side, on Ray; give `none` "
+            "with executor `local`"
+        )
+    resources = spec.resources
+    if resources.train.gpu > 1 and (resources.concurrent or 1) > 1:
+        raise InputError(
+            f"resources.concurrent: executor `local` gives each of {resources.concurrent} trials "
+            f"one GPU, and train.gpu is {resources.train.gpu:g}; leave concurrent out"
+        )
 
 
 def _check_pareto(search: SearchModel) -> None:

@@ -13,6 +13,7 @@ from trainables.common.code import code_hash
 CONTEXT_BYTES = 768 * 2**20
 # What cuBLAS wants to be told before its first product, if its sums are to have one order.
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 RESIDENT_SHARE = 0.5  # Of the free memory, for data: the rest is for weights and activations.
 
 
@@ -41,6 +42,14 @@ def concrete(device: torch.device | str) -> torch.device:
 def default_device() -> torch.device:
     """Return the current GPU with its index if this process may use one, else the CPU."""
     return concrete("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def visible_gpus() -> list[str]:
+    """Return what ``CUDA_VISIBLE_DEVICES`` calls each GPU that this process may use."""
+    named = os.environ.get(VISIBLE)
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    return [str(index) for index in range(torch.cuda.device_count())]
 
 
 def trial_device(gpus: float, deterministic: bool = False) -> torch.device:

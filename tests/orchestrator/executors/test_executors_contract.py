@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 import torch
@@ -20,12 +21,12 @@ from orchestrator.cluster.local import join_cluster
 from orchestrator.executors import Executor
 from orchestrator.executors.in_process import InProcess
 from orchestrator.executors.processes import Processes
-from orchestrator.loop import Loop
+from orchestrator.loop import Loop, Pause
 from tests.orchestrator.executors.small_jobs import Deadly, Jobs, fit, prepared_logits
 from trainables.common.code import code_files
 from trainables.common.errors import InputError
 from trainables.data import TestDataSealedError
-from trainables.jobs import PROCESS_ENDED, Fault, FaultKind, Status
+from trainables.jobs import PROCESS_ENDED, Fault, FaultKind, Job, Status
 
 
 @contextmanager
@@ -119,6 +120,29 @@ def test_process_of_altered_code_computes_nothing(
     with pytest.raises(InputError, match=told):
         run(executor, jobs, sealed=False)
     assert jobs.ends == {}
+
+
+@pytest.mark.parametrize("executor", [processes], indirect=True)
+def test_each_process_sees_a_gpu_of_its_own(
+    executor: Executor, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that died is replaced by one on the same GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    seen = set()
+
+    class Seen(Jobs):
+        sizes = ((1.0, 0.5),)
+
+        def next(self) -> Job | Pause:
+            children = psutil.Process().children()
+            seen.update(child.environ().get("CUDA_VISIBLE_DEVICES") for child in children)
+            return super().next()
+
+    deadly = replace(fit(data, "0"), work=Deadly.of(fit(data, "0"), tmp_path / "died"))
+    jobs = Seen([deadly, fit(data, "1"), fit(data, "2")])
+    run(executor, jobs, sealed=False)
+    assert seen == {"3", "5"}
+    assert {report.status for report in jobs.ends.values()} == {Status.FINISHED}
 
 
 @OTHERS

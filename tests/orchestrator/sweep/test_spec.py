@@ -138,6 +138,8 @@ BAD = {
     "several metrics stopped by one": GOOD.replace("trials: 3", "pareto: [acc], scheduler: asha"),
     "asha where one trial runs at a time": GOOD.replace("trials: 3", "scheduler: asha")
     + "executor: local\n",
+    "several trials at once of several GPUs each": GOOD
+    + "executor: local\nresources: {concurrent: 2, train: {gpu: 4}}\n",
     "seed twice": GOOD + "seeds: [1, 1]\n",
     "negative seed": GOOD + "seeds: [-1]\n",
     "bare tracking path": GOOD + "tracking: {uri: ./mlruns}\n",
