@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.nightly.book import ACCEPTED, FILES, Acceptance, Book, write_text
+from orchestrator.nightly.book import ACCEPTED, FILES, VERDICT, Acceptance, Book, write_text
 from orchestrator.nightly.lock import BusyError
 from orchestrator.storage.storage import answering, describe_process
 from trainables.common.errors import StorageError
@@ -76,6 +76,8 @@ class BucketBook(Book):
             self._lease.claim(lambda holder: BusyError(f"another run is going on: by {holder}"))
         with self._lease:
             try:
+                with answering():
+                    self._give_way()
                 self._cache.deliver(LAST_SECONDS)
                 with answering():
                     there = self._fetch()
@@ -86,6 +88,17 @@ class BucketBook(Book):
             finally:
                 if left := self._cache.deliver(LAST_SECONDS):
                     log.warning("%d files wait here for %s", left, self._cache.bucket.address)
+
+    def _give_way(self) -> None:
+        """Forget what waits of a night that another machine has judged meanwhile."""
+        for verdict in self.folder.glob(f"nights/*/{VERDICT}"):
+            if not self._cache.waits(verdict):
+                continue
+            there = self._cache.bucket.get(self._cache.name(verdict))
+            if there is not None and there.content != verdict.read_bytes():
+                log.warning("night %s: another machine has run it too", verdict.parent.name)
+                for name in FILES:
+                    self._cache.forget(verdict.parent / name)
 
     def written(self, path: Path) -> None:
         """Send a file.

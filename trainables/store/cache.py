@@ -282,11 +282,16 @@ class Cache:
         for _ in self._pool.map(self.fetch, paths):
             pass
 
-    def remove(self, path: Path) -> None:
-        """Remove a file here and there; where the bucket is away it stays there."""
+    def forget(self, path: Path) -> None:
+        """Remove a file here, and send it no more."""
         path.unlink(missing_ok=True)
+        self._note(self.name(path)).unlink(missing_ok=True)
         with self._changed:
             self._queue.pop(self.name(path), None)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file here and there; where the bucket is away it stays there."""
+        self.forget(path)
 
         def removed() -> bool:
             self.bucket.remove(self.name(path))

@@ -154,6 +154,30 @@ def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
     assert nights(benchmark) == [(FIRST, "ok"), (SECOND, "ok")]
 
 
+def test_a_verdict_that_comes_late_leaves_that_of_another_machine(
+    benchmark: Nightly, told_sweep: ToldSweep, on: Go, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache.Cache, "keep", lambda *_: None)  # As if the process had died before.
+        run_night(benchmark, FIRST)
+    on("two")
+    told_sweep.failures = {"ce+ts": "it is too hot there"}
+    run_night(benchmark, FIRST)
+    told_sweep.failures = {}
+    theirs = benchmark.book().night(FIRST)
+    assert theirs.verdict is not None
+    kept = {path.name: path.read_bytes() for path in theirs.folder.iterdir() if path.is_file()}
+    on("one")
+    run_night(benchmark, SECOND)
+    assert f"night {FIRST}: another machine has run it too" in caplog.text
+    for machine in ("one", "two"):
+        on(machine)
+        benchmark.book().fetch()
+        found = benchmark.book().night(FIRST).folder
+        assert {name: (found / name).read_bytes() for name in kept} == kept
+        assert nights(benchmark)[0] == (FIRST, theirs.verdict.status) != (FIRST, "ok")
+
+
 def test_reading_sends_nothing(benchmark: Nightly, told_sweep: ToldSweep, weather: Weather) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache.Cache, "keep", lambda *_: None)
