@@ -41,6 +41,10 @@ class Acceptance:
     why: str
     time: str
 
+    def line(self) -> str:
+        """Return it as a line of the file of accepted changes."""
+        return json.dumps({**vars(self), "cell": str(self.cell)}) + "\n"
+
 
 class Night:
     """One night's ``STORAGE/nightly/NAME/nights/NIGHT``; its files appear whole or not at all.
@@ -192,12 +196,11 @@ class Book:
             StorageError: If the file cannot be written.
         """
         path = self.folder / ACCEPTED
-        row = {**vars(entry), "cell": str(entry.cell)}
         try:
             make_folders(path.parent)
             with FileLock(path.with_suffix(".moment"), mode=LOCK_MODE):
                 before = path.read_text(encoding="utf-8") if path.exists() else ""
-                write_whole(path, before + json.dumps(row) + "\n", durable=True)
+                write_whole(path, before + entry.line(), durable=True)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 

@@ -135,11 +135,9 @@ class BucketBook(Book):
             added = None
             while added is None:  # Somebody else may add a line at once.
                 found = bucket.get(name)
-                write_text(path, found.content.decode() if found else "")
-                super().accept(entry)
-                content = path.read_bytes()
-                added = (
-                    bucket.replace(name, content, found.tag)
-                    if found
-                    else bucket.create(name, content)
-                )
+                content = (found.content if found else b"") + entry.line().encode()
+                if found:
+                    added = bucket.replace(name, content, found.tag)
+                else:
+                    added = bucket.create(name, content)
+        write_text(path, content.decode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,8 @@ from told_sweep import ToldSweep
 from orchestrator.cli import main
 from orchestrator.cluster.local import require_shared
 from orchestrator.nightly import BusyError, Nightly, bucket_book, run_night
+from orchestrator.nightly.book import Acceptance
+from orchestrator.nightly.record import CellKey
 from orchestrator.sweep.spec import SweepSpec
 from tests.buckets import Weather, impatient, log_in, make_bucket
 from trainables.common.errors import InputError
@@ -152,6 +155,24 @@ def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
     run_night(benchmark, SECOND)
     on("two")
     assert nights(benchmark) == [(FIRST, "ok"), (SECOND, "ok")]
+
+
+def test_changes_that_are_accepted_at_once_are_all_kept(
+    benchmark: Nightly, weather: Weather, on: Go
+) -> None:
+    weather.share, weather.random = 0.1, Random(1)
+    books = []
+    for machine in ("one", "two", "three"):
+        on(machine)
+        books.append(benchmark.book())
+    cells = [
+        CellKey.parse(f"{recipe} on d: ece") for recipe in ("ce", "ls", "fl", "au", "mbls", "acls")
+    ]
+    entries = [Acceptance(cell, FIRST, "meant", "2026-11-21T00:00:00+00:00") for cell in cells]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda own, entry: own.accept(entry), books * 2, entries))
+    weather.share = 0.0
+    assert set(benchmark.book().restarts()) == set(cells)
 
 
 def test_a_verdict_that_comes_late_leaves_that_of_another_machine(
