@@ -55,7 +55,8 @@ class BucketBook(Book):
         """Do so; return where all that the bucket has lies here."""
         found = self._cache.bucket.listed(self._name)
         sizes = {self._cache.folder / one.name: one.bytes for one in found}
-        self._cache.fetch_all(
+        # By size, not by time: a file that was added to elsewhere may be as old as the one here.
+        self._cache.replace_all(
             path
             for path, size in sizes.items()
             if path.name in FILES

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.files import (
@@ -26,6 +26,7 @@ from trainables.common.files import (
 )
 from trainables.store.bucket import Bucket, Found
 
+T = TypeVar("T")
 LANES = 8
 """Objects sent or fetched at once."""
 
@@ -273,14 +274,24 @@ class Cache:
             path.exists() and path.stat().st_mtime >= found.written.timestamp() - 1
         ):
             return path.exists()
+        return self.replace(path)
+
+    def replace(self, path: Path) -> bool:
+        """Fetch a file, however old the one here is; return whether there is one there.
+
+        Raises:
+            AwayError: If the bucket does not answer.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.bucket.fetch(self.name(path), path)
-        return True
+        return self.bucket.fetch(self.name(path), path)
 
     def fetch_all(self, paths: Iterable[Path]) -> None:
         """Fetch files, several at once; raises as ``fetch`` does."""
-        for _ in self._pool.map(self.fetch, paths):
-            pass
+        self._each(self.fetch, paths)
+
+    def replace_all(self, paths: Iterable[Path]) -> None:
+        """Replace files, several at once; raises as ``replace`` does."""
+        self._each(self.replace, paths)
 
     def forget(self, path: Path) -> None:
         """Remove a file here, and send it no more."""
@@ -299,7 +310,7 @@ class Cache:
 
         self._asked(removed)
 
-    def _each(self, action: Callable[[str], object], names: Iterable[str]) -> None:
+    def _each(self, action: Callable[[T], object], names: Iterable[T]) -> None:
         for _ in self._pool.map(action, names):
             pass
 
