@@ -134,7 +134,7 @@ class Book:
 
     def held(self) -> AbstractContextManager[str]:
         """Own all nights within the block; see ``held_lock``."""
-        return held_lock(self.folder / "lock")
+        return held_lock(self.folder)
 
     def written(self, path: Path) -> None:
         """Hear of a file in the folder that was written."""

@@ -73,8 +73,8 @@ REMOVED = {
     "a night's files are not synced": Safeguard(book.write_text, ", durable=True", "", "night"),
     "the name of a night's folder is not synced": Safeguard(
         lock.held_lock,
-        "make_folders(path.parent)",
-        "path.parent.mkdir(parents=True, exist_ok=True)",
+        "make_folders(folder)",
+        "folder.mkdir(parents=True, exist_ok=True)",
         "night",
     ),
 }

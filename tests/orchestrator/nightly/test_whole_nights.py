@@ -148,7 +148,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         heard = json.dumps(listener.heard, indent=1, default=str)
         texts["broken.txt"] = f"{latest()}\n{heard}\n"
         texts["commands.txt"] = "".join(said)
-        files = (path for path in place.rglob("*") if path.is_file() and path.suffix != ".moment")
+        locks = (".moment", ".lock")
+        files = (path for path in place.rglob("*") if path.is_file() and path.suffix not in locks)
         texts["files.txt"] = "\n".join(sorted(str(path.relative_to(place)) for path in files))
     return {kind: text.replace(str(folder), "FOLDER") for kind, text in texts.items()}
 

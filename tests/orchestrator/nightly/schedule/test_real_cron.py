@@ -106,7 +106,7 @@ def _install(file: Path) -> datetime:
 def _wait_for_a_verdict(benchmark: Nightly) -> None:
     deadline = time.monotonic() + PATIENCE
     log = benchmark.folder / "schedule.log"
-    while not (Book(benchmark.folder).judged() and not (benchmark.folder / "lock").exists()):
+    while not (Book(benchmark.folder).judged() and not (benchmark.folder / "owner").exists()):
         if time.monotonic() > deadline:
             said = log.read_text() if log.exists() else "nothing"
             raise AssertionError(f"no verdict after {PATIENCE} s; the log says: {said}")
