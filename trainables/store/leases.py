@@ -157,7 +157,7 @@ class Lease(AbstractContextManager["Lease"]):
             "free": free,
             "who": self._who,
             "machine": os.uname().nodename,
-            "process": [process.pid, process.create_time()],
+            "process": [process.pid, _began(process)],
             "mark": uuid.uuid4().hex,  # Each version is another one, so that its tag tells it.
         }
         return json.dumps(told).encode()
@@ -188,6 +188,11 @@ def _is_free(told: dict[str, Any]) -> bool:
         return False
     pid, born = told["process"]
     try:
-        return bool(psutil.Process(pid).create_time() != born)
+        return bool(_began(psutil.Process(pid)) != born)
     except psutil.NoSuchProcess:
         return True
+
+
+def _began(process: psutil.Process) -> float:
+    """Return when a process began, in seconds after the machine: clocks that are set move dates."""
+    return round(process.create_time() - psutil.boot_time(), 2)

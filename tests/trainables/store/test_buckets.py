@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -254,6 +255,18 @@ def test_lease_of_a_dead_process_here_passes_on_at_once(address: str) -> None:
     done = subprocess.run([sys.executable, "-c", script, address], check=False)
     assert done.returncode == 9
     assert Lease(Bucket(address), "leases/x").take()
+
+
+def test_lease_stays_with_a_process_here_though_the_clock_is_set(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Lease(Bucket(address), "leases/x")
+    assert held.take()
+    # What the system tells of its start moves with its clock.
+    before = psutil.boot_time()
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: before + 60)
+    assert not Lease(Bucket(address), "leases/x").take()
+    held.release()
 
 
 def test_lease_nobody_answers_for_counts_as_taken(address: str, weather: Weather) -> None:
