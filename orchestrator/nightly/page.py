@@ -111,6 +111,7 @@ def night_summary(
     ``sight`` is what ``detectable`` returns of it; the title is the night's name if left out.
     """
     record = history[-1]
+    means = {cell: figure(cell, record.mean(cell)) for cell in record.cells}
     seen = {
         cell: change(cell, beyond - usual, usual) for cell, (usual, beyond) in (sight or {}).items()
     }
@@ -118,7 +119,7 @@ def night_summary(
         Block(headline(name, title or record.night, verdict), verdict.notes),
         *(_findings(kind.capitalize(), rows) for kind, rows in verdict.findings.items() if rows),
         Block("Changes since the night before", changes(history[-2:]) or ("none",)),
-        Block("Figures (mean over seeds)", table=_figures(record)),
+        Block("Figures (mean over seeds)", table=_by_metric(record, means)),
         *([Block(SIGHT, table=_by_metric(record, seen))] if seen else []),
         Block("Environment", table=(("what", "value"), *record.environment.items())),
     ]
@@ -149,10 +150,6 @@ def _findings(heading: str, findings: Sequence[Finding]) -> Block:
 def _beside(found: Finding) -> str:
     """Return another finding of a group in few words."""
     return found.text if found.kind == "hard" else f"{found.cell} {difference(found)}"
-
-
-def _figures(record: NightRecord) -> tuple[tuple[str, ...], ...]:
-    return _by_metric(record, {cell: figure(cell, record.mean(cell)) for cell in record.cells})
 
 
 def _by_metric(record: NightRecord, texts: Mapping[CellKey, str]) -> tuple[tuple[str, ...], ...]:

@@ -154,7 +154,7 @@ class _Start:
         seconds = None if resumed else outcome.seconds
         record = measure_night(self._nightly, night, read_ledger(outcome.journal), data, seconds)
         night.write(RECORD, record.to_json())
-        before = [past for past, _ in self._book.judged() if past.night != night.name]
+        before = [past for past, _ in self._book.judged()]
         model = self._nightly.model
         verdict = judge(before[-model.history :], record, model.limits, self._book.restarts())
         night.write(VERDICT, verdict.to_json())

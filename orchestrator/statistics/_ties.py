@@ -1,6 +1,7 @@
 """Groups of recipes that cannot be told apart on one task, and what telling them apart takes."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -162,15 +163,9 @@ def _more(own: Contrast, seeds: int) -> float:
 
 def _first(enough: Callable[[int], bool], start: int) -> int | None:
     """Return the smallest number from a start on that is enough; None beyond any reason."""
-    low, high = start - 1, start
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > MOST_SEEDS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    numbers = range(start, MOST_SEEDS)
+    place = bisect_left(numbers, True, key=enough)
+    return numbers[place] if place < len(numbers) else None
 
 
 def rows_needed(own: Contrast, size: float, level: float, floor: float = -1.0) -> float | None:

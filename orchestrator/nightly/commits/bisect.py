@@ -97,15 +97,10 @@ def find_commit(
         text = f"{decided.cell}: the code is that of {good.night}; what else changed: "
         said = "; ".join(changes([good, bad])) or "nothing that is recorded"
         return _kept(book, verdict, Bisection(decided.cell, 0, (), 1.0, text + said, ()))
-    nights = CommitNights(
-        nightly, source, book.folder / "bisect", nightly.model.bisect.setup, console
-    )
     start = source.commit(good.environment["code"])
     other = any(not text.startswith("code: ") for text in changes([good, bad]))
-    try:
+    with CommitNights(nightly, source, "bisect", console) as nights:
         culprit, steps = search([start, *commits], decided, part, nights.run, other, console)
-    finally:
-        nights.close()
     return _kept(book, verdict, _outcome(decided, [start, *commits], culprit, steps, source))
 
 

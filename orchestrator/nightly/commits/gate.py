@@ -49,13 +49,9 @@ def gate(
     """
     source = Repository(repository or nightly.model.bisect.place or Path.cwd())
     base = source.commit(revision)
-    folder, setup = nightly.folder / "gate", nightly.model.bisect.setup
-    with nightly.book(fresh=False).held():
-        nights = CommitNights(nightly, source, folder, setup, console)
-        try:
-            records, verdict = _judged(nightly, nights, base)
-        finally:
-            nights.close()
+    book = nightly.book(fresh=False)
+    with book.held(), CommitNights(nightly, source, "gate", console) as nights:
+        records, verdict = _judged(nightly, nights, base)
     against = f"against {source.described(base)}"
     title = page.headline(nightly.name, against, verdict)
     blocks = page.night_summary(nightly.name, records, verdict, {}, against)

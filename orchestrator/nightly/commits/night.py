@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,42 +22,34 @@ from trainables.common.errors import InputError
 from trainables.common.files import make_folders
 
 NIGHT = "2000-01-01"  # Each has a storage of its own, and nights are named by a date.
-ALL: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of a benchmark; without names, all of it."""
 
-    recipes: tuple[str, ...] = ALL
-    tasks: tuple[str, ...] = ALL
+    recipes: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
 
 
-class CommitNights:
+class CommitNights(AbstractContextManager["CommitNights"]):
     """Runs parts of a benchmark at commits, by ``python -m calsweep`` of their own code.
 
     Args:
         nightly: The benchmark; its file is that of today for every commit.
         repository: Where the commits are.
-        folder: Where they are checked out and computed; removed by ``close``.
-        setup: Command run in each checked-out folder before, such as ``make setup``; if it leaves a
-            ``.venv``, its Python runs the night. Without it all commits use the libraries of today.
+        name: Of the folder, among all nights, in which they are checked out and computed; it is
+            removed at the end.
         console: Where progress goes.
     """
 
     def __init__(
-        self,
-        nightly: Nightly,
-        repository: Repository,
-        folder: Path,
-        setup: Sequence[str] = (),
-        console: Console | None = None,
+        self, nightly: Nightly, repository: Repository, name: str, console: Console | None
     ) -> None:
         self._nightly = nightly
         self._repository = repository
-        self._folder = folder
-        self._setup = tuple(setup)
+        self._folder = nightly.folder / name
         self._console = console
         self._count = 0
 
@@ -82,7 +74,7 @@ class CommitNights:
             raise InputError(f"{named}: its night left no record")
         return record
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove what was computed."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -97,8 +89,8 @@ class CommitNights:
     def _execute(self, code: Path, path: Path, place: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(code)}
         python = sys.executable
-        if self._setup:
-            _call(self._setup, code, environment, (0,))
+        if setup := self._nightly.model.bisect.setup:
+            _call(setup, code, environment, (0,))
             own = code / ".venv/bin/python"
             python = str(own) if own.exists() else python
         night = ("nightly", "run", str(path), "--night", NIGHT, "--quiet")
@@ -111,7 +103,7 @@ class CommitNights:
         tasks = [
             dumped
             for task, dumped in zip(sweep.tasks, own["tasks"], strict=True)
-            if part.tasks == ALL or task.id in part.tasks
+            if not part.tasks or task.id in part.tasks
         ]
         changed = {
             "tasks": tasks,

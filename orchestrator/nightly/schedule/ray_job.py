@@ -10,7 +10,6 @@ from orchestrator.nightly.record import ALARM, COULD_NOT_RUN, FINE
 from trainables.common.errors import InputError
 
 POLL_SECONDS = 5.0
-OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 def submit_night(
@@ -36,7 +35,7 @@ def submit_night(
         found = _find_job(client, job)
         if found is None:
             raise InputError(f"job {job} has vanished from {address}")
-        if found.status in OVER:
+        if found.status.is_terminal():
             code = found.driver_exit_code
             return job, code if code in (FINE, ALARM) else COULD_NOT_RUN
         time.sleep(poll)
@@ -49,7 +48,7 @@ def _start(client: Any, stem: str, entrypoint: str) -> str:
         found = _find_job(client, job)
         if found is None:
             _submit(client, job, entrypoint)
-        if found is None or found.status not in OVER:
+        if found is None or not found.status.is_terminal():
             break
     return job
 

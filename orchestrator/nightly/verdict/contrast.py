@@ -108,10 +108,10 @@ def contrast(
     """
     cell, tonight = finding.cell, records[-1]
     if finding.kind == "hard":
-        before = tuple(comparable(records[:-1], tonight))
+        before = tuple(comparable(records)[:-1])
         return HardContrast(cell, tonight.shape.seeds, SURE, finding.reason, before, limits)
     if cell.pair == WHOLE_NIGHT:
-        return _stage_contrast([*comparable(records[:-1], tonight), tonight], finding, accepted)
+        return _stage_contrast(comparable(records), finding, accepted)
     scales, seeds = Scales([cell.metric], limits), tuple(tonight.cells[cell])
     for count in range(1, len(seeds) + 1):
         own = [_only(record, cell, seeds[:count]) for record in records]

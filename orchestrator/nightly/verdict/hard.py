@@ -67,8 +67,8 @@ def _surplus(record: NightRecord) -> Iterator[Finding]:
 
 def _figures(record: NightRecord, limits: Limits) -> Iterator[Finding]:
     for cell, values in record.cells.items():
-        low = 0.0 if measure_of(cell.metric).ratio else -math.inf
-        wrong = {seed: value for seed, value in values.items() if not low < value < math.inf}
+        allows = measure_of(cell.metric).allows
+        wrong = {seed: value for seed, value in values.items() if not allows(value)}
         if wrong:
             listed = ", ".join(f"{value:g} (seed {seed})" for seed, value in wrong.items())
             yield _hard(record, cell, "not finite", f"{cell} is {listed}")

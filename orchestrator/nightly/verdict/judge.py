@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr
 
 from orchestrator.nightly.record import (
@@ -63,7 +62,7 @@ def judge(
     limits = limits or Limits()
     before = [record for record in history if record.night != tonight.night]
     redefined = _redefined(before, tonight)
-    records = [*comparable(before, tonight), tonight]
+    records = comparable([*before, tonight])
     hard = _caused(hard_findings(records, limits, accepted or {}), records)
     cells = tuple(cell for cell, values in tonight.cells.items() if values)
     series = _Comparison(records, cells, limits, accepted or {})
@@ -94,9 +93,8 @@ def detectable(
     first, the last one says which cells there are; those with fewer than ``FEW_NIGHTS`` nights are
     left out.
     """
-    tonight = records[-1]
-    cells = tuple(cell for cell, values in tonight.cells.items() if values)
-    kept = [*comparable(records[:-1], tonight), tonight]
+    cells = tuple(cell for cell, values in records[-1].cells.items() if values)
+    kept = comparable(records)
     return _Comparison(kept, cells, limits or Limits(), accepted or {}).detectable()
 
 
@@ -116,8 +114,7 @@ def levels(
     since: str,
 ) -> Levels:
     """Return the levels of a cell around the night ``since``; NaN where it has no night."""
-    kept = [*comparable(records[:-1], records[-1]), records[-1]]
-    return _Comparison(kept, (cell,), limits, accepted).levels(since)
+    return _Comparison(comparable(records), (cell,), limits, accepted).levels(since)
 
 
 def _caused(findings: Iterable[Finding], records: Sequence[NightRecord]) -> tuple[Finding, ...]:
@@ -141,11 +138,11 @@ def _status(alarms: Sequence[Finding], suspicions: Sequence[Finding]) -> Status:
     return "incomplete" if all(alarm.reason in MISSING for alarm in alarms) else "regression"
 
 
-def comparable(history: Sequence[NightRecord], tonight: NightRecord) -> list[NightRecord]:
-    """Return the nights before without figures of what is computed otherwise tonight."""
+def comparable(records: Sequence[NightRecord]) -> list[NightRecord]:
+    """Return nights without figures of what the last one computes otherwise."""
     kept = []
-    for night in history:
-        pairs = {cell.pair for cell in night.cells if not tonight.comparable(night, cell.pair)}
+    for night in records:
+        pairs = {cell.pair for cell in night.cells if not records[-1].comparable(night, cell.pair)}
         cells = {cell: v for cell, v in night.cells.items() if cell.pair not in pairs}
         kept.append(replace(night, cells=cells) if pairs else night)
     return kept
@@ -191,18 +188,18 @@ class _Comparison:
 
     def alarms(self) -> tuple[Finding, ...]:
         """Return the cells that were worse on two nights in a row, or have a step or a drift."""
-        twice = [self._alarm(column) for column in _columns(self._chart.alarmed)]
-        rest = _columns(~self._chart.alarmed & np.isfinite(self._worse[-1]))
+        twice = [self._alarm(column) for column in np.flatnonzero(self._chart.alarmed).tolist()]
+        rest = np.flatnonzero(~self._chart.alarmed & np.isfinite(self._worse[-1])).tolist()
         return (*twice, *filter(None, map(self._step, rest)))
 
     def suspicions(self) -> tuple[Finding, ...]:
         """Return the cells that are worse tonight for the first time."""
-        columns = _columns(self._judged.worse & ~self._chart.alarmed)
+        columns = np.flatnonzero(self._judged.worse & ~self._chart.alarmed).tolist()
         return tuple(self._finding(column, "is worse, for one night so far") for column in columns)
 
     def improvements(self) -> tuple[Finding, ...]:
         """Return what has become better, on two nights in a row."""
-        columns = _columns(self._chart.improved)
+        columns = np.flatnonzero(self._chart.improved).tolist()
         return tuple(self._finding(column, "is better") for column in columns)
 
     def notes(self) -> tuple[str, ...]:
@@ -310,7 +307,3 @@ class _Comparison:
         row = np.full(len(self._cells), np.nan)
         row[column] = worse
         return float(self._chart.scales.figures(row)[column])
-
-
-def _columns(flags: NDArray[np.bool_]) -> list[int]:
-    return [int(column) for column in np.flatnonzero(flags)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
@@ -36,6 +37,10 @@ class Measure(NamedTuple):
     absolute: float = 0.0
     ratio: bool = False
     best: bool = False
+
+    def allows(self, value: float) -> bool:
+        """Return True if a figure is finite, and above 0 where differences are ratios."""
+        return (0.0 if self.ratio else -math.inf) < value < math.inf
 
 
 MEASURES: Mapping[str, Measure] = {

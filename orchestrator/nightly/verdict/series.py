@@ -63,9 +63,8 @@ def _place(names: Sequence[str], night: str) -> int:
 
 
 def _finite(record: NightRecord, cell: CellKey) -> dict[int, float]:
-    values = record.cells.get(cell, {})
-    low = 0.0 if measure_of(cell.metric).ratio else -math.inf
-    return {seed: value for seed, value in values.items() if low < value < math.inf}
+    allows = measure_of(cell.metric).allows
+    return {seed: value for seed, value in record.cells.get(cell, {}).items() if allows(value)}
 
 
 def _common_seeds(rows: Sequence[Mapping[int, float]]) -> set[int]:
