@@ -274,12 +274,15 @@ def test_a_way_that_is_asked_for_no_longer_is_not_waited_for(
     assert world.took("webhook", "mail") == []
 
 
+@pytest.mark.parametrize("old", [{}, {"told.json": {"problems": ["webhook: no answer"]}}])
 def test_a_way_that_is_asked_for_later_tells_of_later_nights_alone(
-    make_benchmark: Make, world: World
+    make_benchmark: Make, world: World, old: dict[str, Any]
 ) -> None:
     benchmark = make_benchmark()
     night = judged(benchmark, 0, *RAISED)
     assert publisher(benchmark).publish(night) == []
+    for name, content in old.items():  # From before it was written which ways are left.
+        night.write(name, content)
     benchmark = make_benchmark(report={**WAYS, "when": "always"})
     nights = [night, judged(benchmark, 1)]
     assert [publisher(benchmark).publish(known) for known in nights] == [[], []]
@@ -421,12 +424,23 @@ def test_a_webhook_that_says_nothing_leaves_no_thread_that_waits_for_ever(
     assert tried == [(("h", 81), 10, True)]
 
 
-def test_a_webhook_whose_host_cannot_be_a_name_is_named() -> None:
-    assert publish._post("http://a..b/x", {}) == "webhook at a..b was not reached: UnicodeError"
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://a..b/x", "webhook at a..b was not reached: UnicodeError"),
+        ("http://127.0.0.1:9/secret", "webhook at 127.0.0.1 was not reached: Connection refused"),
+    ],
+)
+def test_a_webhook_that_cannot_be_reached_is_named(url: str, said: str) -> None:
+    assert publish._post(url, {}) == said
 
 
-def test_a_mail_command_that_no_system_takes_is_named() -> None:
-    assert publish._mail(["a\0b"], "title", "text") == r"mail command 'a\x00b' failed: ValueError"
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("a\0b", "ValueError"), ("no-such-program", "No such file or directory")],
+)
+def test_a_mail_command_that_no_system_takes_is_named(program: str, said: str) -> None:
+    assert publish._mail([program], "title", "text") == f"mail command {program!r} failed: {said}"
 
 
 def test_a_mail_command_gets_title_and_text(

@@ -316,7 +316,6 @@ class Runs:
 
     def __init__(self, benchmark: Nightly, outcome: Any) -> None:
         self.nights: list[tuple[str, Any]] = []
-        self.jobs: list[tuple[Any, ...]] = []
         self.failures: list[str] = []
         self._benchmark, self._outcome = benchmark, outcome
 
@@ -325,10 +324,6 @@ class Runs:
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return replace(self._outcome, night=Book(self._benchmark.folder).night(name))
-
-    def job(self, *asked: Any) -> tuple[str, int]:
-        self.jobs.append(asked)
-        return "a-job", 3
 
     def failure(self, benchmark: Nightly, name: str, reason: str) -> list[str]:
         self.failures.append(f"{name}: {reason}")
@@ -345,7 +340,6 @@ def start(benchmark: Nightly, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     def started(*options: str, code: int = 0, outcome: Any = quiet) -> Runs:
         runs = Runs(benchmark, outcome)
         monkeypatch.setattr(nightly, "run_night", runs.night)
-        monkeypatch.setattr(nightly, "submit_night", runs.job)
         monkeypatch.setattr(nightly, "publish_failure", runs.failure)
         assert main(["nightly", "run", str(benchmark.path), *options]) == code
         return runs
@@ -385,29 +379,24 @@ def test_tonight_is_the_night_of_the_schedule_that_holds(
     assert runs.nights == [(night, {"address": "auto", "console": None})]
 
 
-@pytest.mark.parametrize("night", ["2026-7-2", "2026-07-02.", "x2026-07-02", "2026-07-02x", ""])
-def test_a_night_has_a_name_of_its_own_kind(
-    start: Callable[..., Runs], night: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start("--night", night, code=2).nights == []
-    said = f"calsweep: --night: {night!r} is not YYYY-MM-DD or YYYY-MM-DD.N\n"
-    assert capsys.readouterr().err == said
+NAMELESS = ("2026-7-2", "2026-07-02.", "x2026-07-02", "2026-07-02x", "")
+NO_DATE = "is of no date that exists: "
 
 
 @pytest.mark.parametrize(
     ("night", "why"),
     [
-        ("2026-02-29", "day is out of range for month"),
-        ("2026-02-29.2", "day is out of range for month"),
-        ("2026-13-01", "month must be in 1..12"),
+        *((night, "is not YYYY-MM-DD or YYYY-MM-DD.N\n") for night in NAMELESS),
+        ("2026-02-29", f"{NO_DATE}day is out of range for month"),
+        ("2026-02-29.2", f"{NO_DATE}day is out of range for month"),
+        ("2026-13-01", f"{NO_DATE}month must be in 1..12"),
     ],
 )
-def test_a_night_is_of_a_date_that_exists(
+def test_a_night_is_named_by_a_date(
     start: Callable[..., Runs], night: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start("--night", night, code=2).nights == []
-    said = f"calsweep: --night: {night!r} is of no date that exists: {why}"
-    assert capsys.readouterr().err.startswith(said)
+    assert capsys.readouterr().err.startswith(f"calsweep: --night: {night!r} {why}")
 
 
 def test_a_start_says_what_it_came_to(
@@ -473,16 +462,3 @@ def test_what_went_wrong_is_told_where_its_details_cannot_be_kept(
         f"calsweep nightly: {kept} cannot be written: No such file or directory",
         "calsweep nightly: the webhook is deaf",
     ]
-
-
-def test_a_submitted_night_is_one_command_on_the_cluster(
-    benchmark: Nightly, start: Callable[..., Runs], capsys: pytest.CaptureFixture[str]
-) -> None:
-    scheduled(benchmark, "12:00", "UTC")
-    runs = start("--job-server", "http://h:8265", code=3)
-    night = "2026-07-01"
-    run = ("calsweep", "nightly", "run", str(benchmark.path), "--night", night)
-    options = ("--address", "auto", "--quiet")
-    assert runs.jobs == [("http://h:8265", "told", night, (*run, *options))]
-    assert (runs.nights, runs.failures) == ([], [])
-    assert capsys.readouterr().out == "job a-job on http://h:8265 ended with exit code 3\n"

@@ -30,6 +30,16 @@ def document(folder: Path, **more: Any) -> dict[str, Any]:
     return {"sweep": {**sweep, **more.pop("sweep", {})}, **more}
 
 
+def short_sweep(
+    name: str, storage: Path, recipes: tuple[str, ...] = ("ce", "ce+ts"), epochs: int = 2
+) -> dict[str, Any]:
+    """Return a sweep that is no more than told: one seed, computed in seconds, without Ray."""
+    protocol = {"base": "digits", "epochs": epochs}
+    task = {"name": "d", "dataset": "digits", "model": "convnet", "protocol": protocol}
+    own = {"name": name, "tasks": [task], "recipes": list(recipes), "storage": str(storage)}
+    return {**own, "search": {"trials": 1}, "executor": "local"}
+
+
 class ToldSweep:
     """Stands in for ``run_sweep``: writes the journal that a sweep of given figures would.
 

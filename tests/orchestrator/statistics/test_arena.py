@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from orchestrator.cli import main
 from orchestrator.cli._arena import FIELDS, show_arena
 from orchestrator.statistics import (
+    ARENA_METRICS,
     Arena,
     Interval,
     RankComparison,
@@ -70,73 +71,69 @@ def test_gains_wins_and_strengths_of_a_made_up_arena() -> None:
     assert best.seconds == pytest.approx(0.5)
 
 
-def test_it_is_what_plain_loops_give() -> None:
-    """Networks of one task and of two, on which every split and metric is another."""
+def rows_of(*rows: tuple[float, float, float]) -> tuple[dict[str, float], ...]:
+    return tuple(dict(zip(ARENA_METRICS, row, strict=True)) for row in rows)
+
+
+def test_networks_count_alike_however_many_tasks_they_have() -> None:
     dice = np.random.default_rng(1)
-    names, tasks = ["a", "given", "b", "c"], {"one": (10, 20), "two": (10,), "three": (10,)}
+    names, tasks = ("a", "given", "b", "c"), {"one": (10, 20), "two": (10,), "three": (10,)}
     rows = {
-        (name, network, size): dice.integers(1, 9, (3, 3)) / 10  # (splits, metrics)
+        (name, network): dice.integers(1, 9, (len(sizes), 3, 3)) / 10  # (tasks, splits, metrics)
         for name in names
         for network, sizes in tasks.items()
-        for size in sizes
     }
-    # Of some tasks the cost of only one or two splits is known.
-    seconds = {place: tuple(dice.random(1 + number % 3)) for number, place in enumerate(rows)}
     results = [
-        result(
-            *place,
-            test=tuple(dict(zip(("nll", "brier", "ece"), row, strict=True)) for row in own),
-            seconds=seconds[place],
-        )
-        for place, own in rows.items()
+        result(name, network, size, test=rows_of(*own))
+        for (name, network), tables in rows.items()
+        for size, own in zip(tasks[network], tables, strict=True)
     ]
     lost = result("lost", "one", 10, status="failed", test=())
     found = arena([lost, *results], "given", draws=40, seed=3)
-
-    def gain(name: str, metric: int, network: str, split: int) -> float:
-        own = [(network, size) for size in tasks[network]]
-        one, other = (
-            np.array([rows[who, *at][split, metric] for at in own]) for who in ("given", name)
-        )
-        return float((one - other).mean())
-
-    def wins(name: str, network: str, split: int) -> float:
-        matches = [
-            (rows[name, network, size][split, 0], rows[other, network, size][split, 0])
-            for size in tasks[network]
-            for other in names
-            if other != name
-        ]
-        return float(np.mean([1.0 if a < b else 0.5 if a == b else 0.0 for a, b in matches]))
-
-    dice = np.random.default_rng(3)
-    networks = list(tasks)
-    draws = [[(network, range(3)) for network in networks]]
-    for _ in range(40):
-        drawn = [networks[place] for place in dice.integers(3, size=3)]
-        draws.append([(network, dice.choice(3, 3)) for network in drawn])
     assert {standing.recipe for standing in found.standings} == set(names)
     for standing in found.standings:
-        name = standing.recipe
-        measures = {
-            "nll": partial(gain, name, 0),
-            "brier": partial(gain, name, 1),
-            "ece": partial(gain, name, 2),
-            "wins": partial(wins, name),
-        }
-        for what, measure in measures.items():
-            each = [
-                np.mean([measure(network, split) for network, own in drawn for split in own])
-                for drawn in draws
-            ]
-            expected = (each[0], *np.quantile(each[1:], (0.025, 0.975)))
-            figure = standing.wins if what == "wins" else standing.gains[what]
-            assert figure == pytest.approx(expected, abs=1e-12), (name, what)
-        own = [value for place, values in seconds.items() if place[0] == name for value in values]
-        assert standing.seconds == pytest.approx(np.mean(own))
+        gains, wins = [], []
+        for network in tasks:
+            own = rows[standing.recipe, network]
+            gains.append((rows["given", network] - own).mean((0, 1)))
+            others = [rows[name, network] for name in names if name != standing.recipe]
+            gaps = np.array([other - own for other in others])[..., 0]
+            wins.append(np.mean((gaps > 0) + 0.5 * (gaps == 0)))
+        values = [standing.gains[metric].value for metric in ARENA_METRICS]
+        assert values == pytest.approx(np.mean(gains, 0))
+        assert standing.wins.value == pytest.approx(np.mean(wins))
     strengths = [standing.strength for standing in found.standings]
     assert strengths == sorted(strengths, reverse=True)
     assert [one.recipe for one in found.standings if one.strength == 0] == ["given"]
+    copies = [replace(one, task=f"copy/{one.task}") for one in results if "two" in one.task]
+    again = arena([*results, *copies], "given", draws=40, seed=3)
+    for own, other in zip(found.standings, again.standings, strict=True):
+        assert other.wins == pytest.approx(own.wins)
+        assert other.gains["nll"] == pytest.approx(own.gains["nll"])
+
+
+@pytest.mark.parametrize(
+    ("other", "low", "high"), [((0, 1, 2), 0, 2), ((2, 1, 0), 1, 1)], ids=["alike", "opposed"]
+)
+def test_splits_are_drawn_within_a_network_with_all_its_tasks(other, low, high) -> None:
+    """The worst of three splits is drawn thrice in 1 of 27 resamples, more than a tail holds."""
+    results = [
+        result(name, "one", size, test=rows_of(*((3 - gain, 1, 1) for gain in gains)))
+        for name, tasks in (("given", ((0, 0, 0),) * 2), ("best", ((0, 1, 2), other)))
+        for size, gains in zip((10, 20), tasks, strict=True)
+    ]
+    best = arena(results, "given", draws=2000).standings[0]
+    assert best.gains["nll"] == pytest.approx((1, low, high))
+
+
+def test_seconds_are_the_mean_of_all_fits() -> None:
+    known = {10: (1.0,), 20: (2.0, 3.0)}
+    results = [
+        result(name, "one", size, seconds=own)
+        for name in ("given", "best")
+        for size, own in known.items()
+    ]
+    assert {own.seconds for own in arena(results, "given", draws=1).standings} == {2.0}
 
 
 def test_strengths_are_those_of_two_players_in_chess() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from made_repository import MadeRepository
+from told_sweep import short_sweep
 
 from orchestrator.cli import main
 from orchestrator.nightly import Book, NightRecord, judge, load_nightly, run_night
@@ -23,20 +24,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[4]
 PACKAGES = ("calsweep", "orchestrator", "trainables", "search_spaces")
 QUALITY = ("acc", "ece", "nll")
-SWEEP = {
-    "name": "real",
-    "tasks": [
-        {
-            "name": "d",
-            "dataset": "digits",
-            "model": "convnet",
-            "protocol": {"base": "digits", "epochs": 2},
-        }
-    ],
-    "recipes": ["ce", "ce+ts"],
-    "search": {"trials": 1},
-    "executor": "local",
-}
 BUG = ("return self.temperature.to(logits.device)", "return 2 * self.temperature.to(logits.device)")
 PLANTED = 2
 
@@ -77,7 +64,7 @@ def test_a_planted_bug_is_traced_to_its_commit(
             source.plant()
         source.commit()
     path = tmp_path / "nightly.yaml"
-    sweep = {**SWEEP, "storage": str(tmp_path / "storage")}
+    sweep = short_sweep("real", tmp_path / "storage")
     path.write_text(yaml.safe_dump({"sweep": sweep, "metrics": list(QUALITY)}))
     benchmark = load_nightly(path)
     book = Book(benchmark.folder)

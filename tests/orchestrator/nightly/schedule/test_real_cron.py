@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from told_sweep import short_sweep
 
 from orchestrator.nightly import Book, Nightly, load_nightly
 from tests.orchestrator.databases import place_database
@@ -21,20 +22,6 @@ from tests.orchestrator.databases import place_database
 pytestmark = pytest.mark.slow
 
 PATIENCE = 500.0
-SWEEP = {
-    "name": "by-cron",
-    "tasks": [
-        {
-            "name": "d",
-            "dataset": "digits",
-            "model": "convnet",
-            "protocol": {"base": "digits", "epochs": 1},
-        }
-    ],
-    "recipes": ["ce"],
-    "search": {"trials": 1},
-    "executor": "local",
-}
 
 
 def crontab(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -76,8 +63,8 @@ def test_cron_runs_the_installed_entry(cron: None, tmp_path: Path) -> None:
     folder = tmp_path / "100% of it's"
     folder.mkdir()
     file = folder / "nightly.yaml"
-    storage = str(place_database(folder / "storage"))
-    file.write_text(yaml.safe_dump({"sweep": {**SWEEP, "storage": storage}}))
+    sweep = short_sweep("by-cron", place_database(folder / "storage"), ("ce",), 1)
+    file.write_text(yaml.safe_dump({"sweep": sweep}))
     start = _install(file)
     benchmark = load_nightly(file)
     _wait_for_a_verdict(benchmark)

@@ -209,15 +209,6 @@ def test_systemd_unquotes_the_command_to_what_it_was(odd_entry: Entry) -> None:
     assert words == ["/bin/true", ODD, "a\\b"]
 
 
-def test_a_night_that_falls_into_the_hour_that_is_left_out_has_a_second_start(
-    odd_entry: Entry,
-) -> None:
-    timer = systemd_units(replace(odd_entry, time_zone=BERLIN))["calsweep-nightly-told.timer"]
-    assert f"OnCalendar=*-*-* 02:30:00 {BERLIN}\nOnCalendar=*-*-* 03:30:00 {BERLIN}\n" in timer
-    plain = systemd_units(replace(odd_entry, at="04:00", time_zone=BERLIN))
-    assert plain["calsweep-nightly-told.timer"].count("OnCalendar") == 1
-
-
 @pytest.mark.usefixtures("machine_in_new_york")
 def test_cron_sees_to_the_hour_that_is_left_out_by_itself(odd_entry: Entry) -> None:
     assert odd_entry.hours == (2, 3)
@@ -257,20 +248,7 @@ def kubernetes(make_benchmark: Make) -> list[dict[str, Any]]:
 def test_the_kubernetes_manifests_fit_their_schemas(kubernetes: list[dict[str, Any]]) -> None:
     by_kind = {document["kind"]: document for document in kubernetes}
     valid("cronjob.json", by_kind["CronJob"])
-    assert by_kind["CronJob"]["spec"]["schedule"] == "30 2,3 * * *"
-    files = by_kind["ConfigMap"]["data"]
-    job = yaml.safe_load(files["rayjob.yaml"])
-    valid("rayjob.json", job)
-    run = "calsweep nightly run /calsweep-nightly/nightly.yaml --at 02:30 --time-zone Europe/Berlin"
-    assert job["spec"]["entrypoint"] == f"cd /calsweep && {run} --address auto --quiet"
-    assert job["spec"]["rayClusterSpec"]["rayVersion"] == version("ray")
-    assert by_kind["CronJob"]["spec"]["timeZone"] == BERLIN
-    assert {d["metadata"]["name"] for d in kubernetes} == {"calsweep-big-bench-2"}
-    assert all(d["metadata"]["namespace"] == "research" for d in [*kubernetes, job])
-    allowed = by_kind["Role"]["rules"]
-    assert allowed == [
-        {"apiGroups": ["ray.io"], "resources": ["rayjobs"], "verbs": ["create", "get"]}
-    ]
+    valid("rayjob.json", yaml.safe_load(by_kind["ConfigMap"]["data"]["rayjob.yaml"]))
 
 
 def with_files_laid_open(manifests: str) -> str:
@@ -285,37 +263,60 @@ def with_files_laid_open(manifests: str) -> str:
 CLUSTER = ["--image", "registry/calsweep:1", "--claim", "data"]
 
 
+@pytest.fixture
+def printed(
+    make_benchmark: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., str]:
+    """Return a function that returns what a scheduler would be told."""
+    monkeypatch.chdir(tmp_path)
+    install = ["nightly", "install", str(make_benchmark(**FULL).path), "--at", "02:30", "--print"]
+
+    def text(scheduler: str, *options: str) -> str:
+        assert main([*install, "--with", scheduler, *options]) == 0
+        told = capsys.readouterr().out
+        return with_files_laid_open(told) if scheduler == "kubernetes" else told
+
+    return text
+
+
 @pytest.mark.parametrize(
     ("scheduler", "options"),
     [
         ("cron", ["--address", "auto"]),
         ("systemd", ["--time-zone", BERLIN]),
         ("kubernetes", CLUSTER),
-        (
-            "kubernetes-elsewhere",
-            [*CLUSTER, "--time-zone", BERLIN, "--namespace", "research", "--kubectl-image", "k:2"],
-        ),
     ],
 )
 def test_what_a_scheduler_is_told_is_what_it_was_told_before(
-    make_benchmark: Make,
+    printed: Callable[..., str],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     scheduler: str,
     options: list[str],
-    capsys: pytest.CaptureFixture[str],
     file_regression: Any,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    start = ["--at", "02:30", "--with", scheduler.partition("-")[0], "--print", *options]
-    assert main(["nightly", "install", str(make_benchmark(**FULL).path), *start]) == 0
-    text = capsys.readouterr().out
-    if "kubernetes" in scheduler:
-        text = with_files_laid_open(text)
+    text = printed(scheduler, *options)
     for own, name in ((tmp_path, "FOLDER"), (sys.executable, "PYTHON"), (version("ray"), "RAY")):
         text = text.replace(str(own), name)
     own = {"basename": scheduler, "encoding": "utf-8", "check_fn": assert_same}
     file_regression.check(text, extension=".txt", **own)
+
+
+def test_kubernetes_is_told_what_is_asked_for(printed: Callable[..., str]) -> None:
+    usual = printed("kubernetes", *CLUSTER)
+    options = ["--time-zone", BERLIN, "--namespace", "research", "--kubectl-image", "k:2"]
+    changes = {
+        "namespace: default": "namespace: research",
+        "30 2 * * *": f"30 2,3 * * *\n  timeZone: {BERLIN}",
+        "--at 02:30": f"--at 02:30 --time-zone {BERLIN}",
+        "image: kubectl:1.34": "image: k:2",
+    }
+    for before, after in changes.items():
+        assert before in usual
+        usual = usual.replace(before, after)
+    assert printed("kubernetes", *CLUSTER, *options) == usual
 
 
 @pytest.mark.parametrize(
@@ -369,26 +370,6 @@ def test_a_login_does_not_get_into_a_manifest(
         "PGPASSWORD, in the image\n"
     )
     assert not out.exists()
-
-
-def entrypoint(benchmark: Nightly, entry: Entry) -> str:
-    text = kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c"))
-    settings = next(d for d in yaml.safe_load_all(text) if d["kind"] == "ConfigMap")["data"]
-    return str(yaml.safe_load(settings["rayjob.yaml"])["spec"]["entrypoint"])
-
-
-class AnyZone(Entry):
-    """An entry whose time zone no machine knows."""
-
-    hours = (2,)
-
-
-def test_the_entrypoint_is_quoted(make_benchmark: Make) -> None:
-    benchmark = make_benchmark()
-    entry = make_entry(benchmark, "02:30", None)
-    assert "--time-zone" not in entrypoint(benchmark, entry)
-    odd = AnyZone(**{**vars(entry), "time_zone": "a; rm -rf /"})
-    assert "a; rm -rf /" in shlex.split(entrypoint(benchmark, odd))
 
 
 TEXTS = [ODD, "a: [b] # {c}", "\U0001f600 \u00e9 \x7f", "two\nlines", "'", "yes", "1e3", ""]
@@ -898,14 +879,6 @@ def test_a_ray_job_is_asked_after_every_five_seconds(
     monkeypatch.setattr(ray_job, "time", SimpleNamespace(sleep=pauses.append))
     assert submit_night(address, "b", "2026-11-21", ("calsweep",))[1] == 0
     assert pauses == [5.0, 5.0]
-
-
-def test_a_ray_job_that_stopped_is_followed_by_another(job_server: tuple[str, JobServer]) -> None:
-    address, server = job_server
-    server.add("nightly-b-2026-11-21", None)
-    server.states, server.codes = ["STOPPED", "SUCCEEDED"], [0]
-    found = submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
-    assert found == ("nightly-b-2026-11-21-2", 0)
 
 
 def test_a_ray_job_that_vanishes_or_is_refused_is_named(job_server: tuple[str, JobServer]) -> None:
