@@ -23,7 +23,7 @@ from tests.orchestrator.cluster.slurm_daemons import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
-RAY_JOB = ROOT / "tests/orchestrator/nightly/schedule/schemas/rayjob.json"
+SCHEMAS = ROOT / "tests/orchestrator/nightly/schedule/schemas.yaml"
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -232,8 +232,8 @@ def ray_manifests() -> list[dict[str, Any]]:
 
 
 def fits(manifest: dict[str, Any]) -> None:
-    schema = json.loads(RAY_JOB.read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema).validate(manifest)
+    schemas = yaml.safe_load(SCHEMAS.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator({**schemas, "$ref": "#/$defs/RayJob"}).validate(manifest)
 
 
 def test_kuberay_takes_every_job() -> None:

@@ -46,7 +46,7 @@ from tests.orchestrator.whole import assert_same
 from trainables.common.errors import InputError
 
 Make = Callable[..., Nightly]
-SCHEMAS = Path(__file__).parent / "schemas"
+SCHEMAS = Path(__file__).with_name("schemas.yaml")
 ODD = 'it\'s 100% "odd" $(touch oops) & ; `x` #é'
 BERLIN = "Europe/Berlin"
 
@@ -215,8 +215,9 @@ def test_cron_sees_to_the_hour_that_is_left_out_by_itself(odd_entry: Entry) -> N
     assert crontab_block(odd_entry).splitlines()[1].startswith("30 2 * * * ")
 
 
-def valid(name: str, document: dict[str, Any]) -> None:
-    schema = json.loads((SCHEMAS / name).read_text())
+def valid(document: dict[str, Any]) -> None:
+    schemas = yaml.safe_load(SCHEMAS.read_text(encoding="utf-8"))
+    schema = {**schemas, "$ref": f"#/$defs/{document['kind']}"}
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(document)
 
@@ -247,8 +248,8 @@ def kubernetes(make_benchmark: Make) -> list[dict[str, Any]]:
 
 def test_the_kubernetes_manifests_fit_their_schemas(kubernetes: list[dict[str, Any]]) -> None:
     by_kind = {document["kind"]: document for document in kubernetes}
-    valid("cronjob.json", by_kind["CronJob"])
-    valid("rayjob.json", yaml.safe_load(by_kind["ConfigMap"]["data"]["rayjob.yaml"]))
+    valid(by_kind["CronJob"])
+    valid(yaml.safe_load(by_kind["ConfigMap"]["data"]["rayjob.yaml"]))
 
 
 def with_files_laid_open(manifests: str) -> str:
@@ -320,24 +321,24 @@ def test_kubernetes_is_told_what_is_asked_for(printed: Callable[..., str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("schema", "path", "value"),
+    ("kind", "path", "value"),
     [
-        ("cronjob.json", ("spec", "schedule"), "tonight"),
-        ("cronjob.json", ("spec", "sometimes"), True),
-        ("rayjob.json", ("spec", "entrypoint"), 3),
-        ("rayjob.json", ("spec", "shutdownAfterJobFinishes"), False),
-        ("rayjob.json", ("spec", "rayClusterSpec"), {}),
+        ("CronJob", ("spec", "schedule"), "tonight"),
+        ("CronJob", ("spec", "sometimes"), True),
+        ("RayJob", ("spec", "entrypoint"), 3),
+        ("RayJob", ("spec", "shutdownAfterJobFinishes"), False),
+        ("RayJob", ("spec", "rayClusterSpec"), {}),
     ],
 )
 def test_the_schemas_refuse(
-    kubernetes: list[dict[str, Any]], schema: str, path: tuple[str, str], value: Any
+    kubernetes: list[dict[str, Any]], kind: str, path: tuple[str, str], value: Any
 ) -> None:
     cronjob = next(d for d in kubernetes if d["kind"] == "CronJob")
     settings = next(d for d in kubernetes if d["kind"] == "ConfigMap")["data"]
-    document = cronjob if schema == "cronjob.json" else yaml.safe_load(settings["rayjob.yaml"])
+    document = cronjob if kind == "CronJob" else yaml.safe_load(settings["rayjob.yaml"])
     document[path[0]][path[1]] = value
     with pytest.raises(jsonschema.ValidationError):
-        valid(schema, document)
+        valid(document)
 
 
 def test_the_file_in_kubernetes_is_the_same_benchmark(
