@@ -7,7 +7,8 @@ from datetime import date, timedelta
 
 import numpy as np
 
-from orchestrator.nightly import CellKey, NightRecord, Shape
+from orchestrator.nightly import Book, CellKey, Night, NightRecord, Shape, Verdict, judge
+from orchestrator.nightly.book import RECORD, VERDICT
 
 LEVELS = {"acc": 0.95, "ece": 0.02, "nll": 0.2, "images_per_second": 5000.0, "peak_memory": 1e9}
 RECIPES = ("ce", "ls", "ce+ts")
@@ -51,3 +52,17 @@ def record(
 def history(nights: Iterable[int], noise: float = 0.0) -> list[NightRecord]:
     """Return nights in which nothing changes."""
     return [record(night, noise) for night in nights]
+
+
+def write_night(book: Book, own: NightRecord, verdict: Verdict | None = None) -> Night:
+    """Write a night with a verdict that nobody has heard of."""
+    night = book.begin(own.night, own.started, own.environment)
+    night.write(RECORD, own.to_json())
+    night.write(VERDICT, (verdict or Verdict(own.night, "ok")).to_json())
+    return night
+
+
+def write_judged(book: Book, records: list[NightRecord]) -> None:
+    """Write nights, oldest first, with the verdicts that they come to."""
+    for number, own in enumerate(records):
+        write_night(book, own, judge(records[:number], own))

@@ -17,7 +17,7 @@ from urllib.error import HTTPError, URLError
 from xml.etree import ElementTree
 
 import pytest
-from nights import ACC, ECE, SPEED, TASK, record
+from nights import ACC, ECE, SPEED, TASK, record, write_night
 
 from orchestrator.nightly import Book, CellKey, Finding, Nightly, Verdict, publish
 from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT, Night
@@ -76,10 +76,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def judged(benchmark: Nightly, day: int, *verdict: Any, **changes: Any) -> Night:
     """Return a night with a verdict that nobody has heard of."""
     own = replace(record(day), **changes)
-    night = Book(benchmark.folder).begin(own.night, own.started, own.environment)
-    night.write(RECORD, own.to_json())
-    night.write(VERDICT, Verdict(own.night, *(verdict or ("ok",))).to_json())
-    return night
+    return write_night(Book(benchmark.folder), own, Verdict(own.night, *(verdict or ("ok",))))
 
 
 def publisher(benchmark: Nightly) -> Publisher:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nights import ACC, ECE, SPEED, TASK, name, record
+from nights import ACC, ECE, SPEED, TASK, name, record, write_night
 
 from orchestrator import nightly
 from orchestrator.cli import main
@@ -26,7 +26,6 @@ from orchestrator.nightly import (
     NightRecord,
     Verdict,
 )
-from orchestrator.nightly.book import RECORD, VERDICT
 from orchestrator.nightly.schedule.install import INSTALLED
 from trainables.common.errors import InputError
 
@@ -40,9 +39,7 @@ def benchmark(make_benchmark: Make) -> Nightly:
 
 
 def judged(benchmark: Nightly, own: NightRecord, verdict: Verdict | None = None) -> None:
-    night = Book(benchmark.folder).begin(own.night, 0.0, {})
-    night.write(RECORD, own.to_json())
-    night.write(VERDICT, (verdict or Verdict(own.night, "ok")).to_json())
+    write_night(Book(benchmark.folder), own, verdict)
 
 
 def found(cell: CellKey, since: int | None) -> Finding:

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nights import write_night
 from rich.console import Console
 from told_sweep import ToldSweep
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, BusyError, CellKey, Nightly, Verdict, run_night
-from orchestrator.nightly.book import DELIVERED, FACTS, RECORD, VERDICT
+from orchestrator.nightly import Book, BusyError, CellKey, Nightly, run_night
+from orchestrator.nightly.book import DELIVERED, FACTS
 from orchestrator.nightly.measure import TOTAL
 from orchestrator.storage.events import from_fields
 from orchestrator.storage.journal import Journal
@@ -304,11 +305,8 @@ def test_a_night_is_judged_by_the_last_nights_that_the_file_asks_for(
     for day in range(2, 11):
         name = f"2026-11-{day:02}"
         figures = {ECE: {0: 0.06, 1: 0.061}} if day > 5 else {}
-        night = book.begin(name, first.started, first.environment)
         record = replace(first, night=name, cells={**first.cells, **figures})
-        night.write(RECORD, record.to_json())
-        night.write(VERDICT, Verdict(name, "ok").to_json())
-        night.write(DELIVERED, {})
+        write_night(book, record).write(DELIVERED, {})
     told_sweep.changes["ce", "ece"] = 3.0
     verdict = run_night(benchmark, "2026-11-11").verdict
     assert [(found.cell, found.reason) for found in verdict.alarms] == [(ECE, "limit")]

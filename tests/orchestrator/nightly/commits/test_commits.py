@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from made_repository import USUAL, MadeRepository
+from nights import write_judged
 from told_sweep import ToldSweep
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, CellKey, Nightly, NightRecord, Shape, judge, run_night
+from orchestrator.nightly import Book, CellKey, Nightly, NightRecord, Shape, run_night
 from orchestrator.nightly import run as nights
-from orchestrator.nightly.book import RECORD, VERDICT
 from orchestrator.nightly.record import Row
 
 Make = Callable[..., Nightly]
@@ -54,15 +54,6 @@ def night(number: int, code: str, figures: dict[str, Any], **environment: str) -
     return NightRecord(place, float(number), cells, failed, shape, environment)
 
 
-def told(benchmark: Nightly, records: list[NightRecord]) -> None:
-    """Write nights with the verdicts that they come to."""
-    book = Book(benchmark.folder)
-    for number, record in enumerate(records):
-        place = book.begin(record.night, record.started, record.environment)
-        place.write(RECORD, record.to_json())
-        place.write(VERDICT, judge(records[:number], record).to_json())
-
-
 def alarmed(
     benchmark: Nightly, source: MadeRepository, figures: dict[str, Any], **bad: str
 ) -> list[NightRecord]:
@@ -70,7 +61,7 @@ def alarmed(
     first, last = source.hashes[0], source.hashes[-1]
     usual = [night(number, first, USUAL) for number in range(1, 9)]
     records = [*usual, *(night(number, last, figures, **bad) for number in (9, 10))]
-    told(benchmark, records)
+    write_judged(Book(benchmark.folder), records)
     return records
 
 
@@ -132,7 +123,9 @@ def test_the_commit_that_slows_a_stage_is_named(
         source.commit(speeds(1.0 if number < 5 else 1.05))
     benchmark = make_benchmark()
     usual = [timed(number, source.hashes[1], 1.0) for number in range(1, 26)]
-    told(benchmark, [*usual, *(timed(n, source.hashes[-1], 1.05) for n in (26, 27, 28))])
+    write_judged(
+        Book(benchmark.folder), [*usual, *(timed(n, source.hashes[-1], 1.05) for n in (26, 27, 28))]
+    )
     assert bisect(benchmark, source) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"* on *: calibrate_time is worse by {source.hashes[6][:7]} change 6 (" in said
@@ -190,8 +183,9 @@ def test_what_is_bad_at_the_good_commit_too_is_no_commit(
         )
         for n in (19, 20)
     ]
-    told(make_benchmark(sweep={"name": "same"}), [*same, *worse])
-    assert bisect(make_benchmark(sweep={"name": "same"}), source) == 0
+    other = make_benchmark(sweep={"name": "same"})
+    write_judged(Book(other.folder), [*same, *worse])
+    assert bisect(other, source) == 0
     assert "the code is that of 2026-01-18; what else changed: torch: 2 -> 4" in (
         capsys.readouterr().out
     )

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 from made_repository import MadeRepository
+from nights import write_judged
 from told_sweep import short_sweep
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, NightRecord, judge, load_nightly, run_night
-from orchestrator.nightly.book import RECORD, VERDICT
+from orchestrator.nightly import Book, NightRecord, load_nightly, run_night
 from orchestrator.nightly.commits.night import CommitNights, Part
 from tests.orchestrator.one_process import one_process
 from trainables.calibrators.ts import TemperatureScaling
@@ -78,10 +78,7 @@ def test_a_planted_bug_is_traced_to_its_commit(
     shutil.rmtree(book.folder)
     records = [only_quality(good, night, source.hashes[0]) for night in range(1, 9)]
     records += [only_quality(bad, night, source.hashes[-1]) for night in (9, 10)]
-    for number, record in enumerate(records):
-        place = book.begin(record.night, record.started, record.environment)
-        place.write(RECORD, record.to_json())
-        place.write(VERDICT, judge(records[:number], record).to_json())
+    write_judged(book, records)
     codes, run = [], CommitNights.run
 
     def run_noted(nights: CommitNights, commit: str | None, part: Part) -> NightRecord:

@@ -305,9 +305,10 @@ def test_what_a_scheduler_is_told_is_what_it_was_told_before(
     file_regression.check(text, extension=".txt", **own)
 
 
-def test_kubernetes_is_told_what_is_asked_for(printed: Callable[..., str]) -> None:
+def test_kubernetes_is_told_what_is_asked_for(printed: Callable[..., str], tmp_path: Path) -> None:
     usual = printed("kubernetes", *CLUSTER)
     options = ["--time-zone", BERLIN, "--namespace", "research", "--kubectl-image", "k:2"]
+    options += ["--out", str(tmp_path / "out")]
     changes = {
         "namespace: default": "namespace: research",
         "30 2 * * *": f"30 2,3 * * *\n  timeZone: {BERLIN}",
@@ -318,6 +319,7 @@ def test_kubernetes_is_told_what_is_asked_for(printed: Callable[..., str]) -> No
         assert before in usual
         usual = usual.replace(before, after)
     assert printed("kubernetes", *CLUSTER, *options) == usual
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -583,36 +585,17 @@ def test_ray_has_this_machine_submit_the_night(
     assert installation(benchmark) == Installation("ray", "02:00")
 
 
-@pytest.mark.parametrize(
-    ("asked", "systemd"),
-    [("cron", True), ("systemd", False), ("kubernetes", False), (None, False), (None, True)],
-)
-def test_a_preview_is_what_would_be_written_and_writes_nothing(
-    make_benchmark: Make,
-    no_programs: Path,
-    tmp_path: Path,
-    asked: str | None,
-    systemd: bool,
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("systemd", [False, True])
+def test_a_preview_is_for_the_scheduler_that_is_there_and_writes_nothing(
+    make_benchmark: Make, no_programs: Path, systemd: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if systemd:
         program(no_programs, "systemctl", "exit 0")
     benchmark = make_benchmark()
-    options = ["--address", "auto"]
-    entry = make_entry(benchmark, "02:00", None, options)
-    units = systemd_units(entry).items()
-    cluster = ["--image", "i", "--claim", "c", "--namespace", "s", "--kubectl-image", "k"]
-    expected = {
-        "cron": crontab_block(entry),
-        "systemd": "\n".join(f"# {name}\n{text}" for name, text in units),
-        "kubernetes": kubernetes_manifests(benchmark, entry, KubernetesOptions("i", "c", "s", "k")),
-    }
-    usual = asked or ("systemd" if systemd else "cron")
-    show = ["nightly", "install", str(benchmark.path), "--at", "02:00", "--print"]
-    show += ["--with", asked] if asked else []
-    assert main([*show, *options, *cluster, "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == expected[usual]
-    assert not (tmp_path / "out").exists()
+    entry = make_entry(benchmark, "02:00", None)
+    units = "\n".join(f"# {name}\n{text}" for name, text in systemd_units(entry).items())
+    assert main(["nightly", "install", str(benchmark.path), "--at", "02:00", "--print"]) == 0
+    assert capsys.readouterr().out == (units if systemd else crontab_block(entry))
     assert installation(benchmark) is None
     assert not benchmark.folder.exists()
 
