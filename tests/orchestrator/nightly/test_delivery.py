@@ -10,11 +10,9 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
-from xml.etree import ElementTree
 
 import pytest
 from nights import ACC, ECE, SPEED, TASK, record, write_night
@@ -321,11 +319,6 @@ def test_a_night_that_could_not_run_is_told_and_written(
     ]
     assert title in (tmp_path / "out/x.html").read_text()
     assert not (benchmark.folder / "report.html").exists()
-    (suite,) = ElementTree.fromstring((benchmark.folder / "junit.xml").read_text())
-    (case,) = suite.iter("testcase")
-    assert (suite.attrib["name"], case.attrib["name"]) == ("told 2026-01-01", "2026-01-01")
-    told = datetime.fromisoformat(suite.attrib["timestamp"]).replace(tzinfo=UTC)
-    assert abs(datetime.now(UTC) - told) < timedelta(days=1)
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     benchmark = make_benchmark(report={**WAYS, "markdown": "file/x.md"})

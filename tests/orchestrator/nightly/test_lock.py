@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.nightly.lock import BusyError, held_lock
@@ -42,6 +43,17 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
             expected = f"another run is going on: {named} holds {tmp_path / 'run.lock'}"
             assert str(refused.value) == expected
             (tmp_path / "owner").unlink(missing_ok=True)
+
+
+def test_a_run_goes_on_alone_though_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_lock(tmp_path):
+        # What the system tells of a process's beginning moves with its clock.
+        before = psutil.boot_time()
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: before + 60)
+        with pytest.raises(BusyError), held_lock(tmp_path):
+            pass
 
 
 def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path: Path) -> None:

@@ -80,12 +80,6 @@ def test_the_entry_is_this_python_in_this_folder(
     assert entry.hours == (23, 0)
 
 
-def test_a_time_that_no_clock_shows_is_refused(make_benchmark: Make) -> None:
-    for at, zone, said in (("24:00", None, "--at: '24:00'"), ("02:00", "Mars", "zone: 'Mars'")):
-        with pytest.raises(InputError, match=said):
-            make_entry(make_benchmark(), at, zone)
-
-
 def test_a_control_character_is_refused(
     make_benchmark: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,13 +143,7 @@ def test_a_crontab_keeps_its_other_lines_where_a_line_of_the_entry_is_gone(
     assert without_entry(before + left + other, odd_entry.name) == before + kept + other
 
 
-def test_cron_knows_no_time_zones_and_no_backslashes(odd_entry: Entry) -> None:
-    with pytest.raises(InputError) as zone:
-        crontab_block(replace(odd_entry, time_zone=BERLIN))
-    assert str(zone.value) == (
-        f"--time-zone: {BERLIN!r} is unknown to cron, which goes by the machine's own; leave it "
-        "out, or use --with systemd"
-    )
+def test_cron_knows_no_backslashes(odd_entry: Entry) -> None:
     reason = "cannot be written as a crontab entry: it holds a backslash$"
     with pytest.raises(InputError, match=reason):
         crontab_block(replace(odd_entry, directory=Path("/a\\b")))
