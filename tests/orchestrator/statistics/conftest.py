@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+import orchestrator.tracking
+from orchestrator.cli import main
 from orchestrator.storage.results import StudyResult
 from trainables.store.artifacts import ArtifactStore, stage_key
 
@@ -29,6 +31,24 @@ def progress(monkeypatch):
         return steps
 
     return watch
+
+
+@pytest.fixture
+def command_on(monkeypatch, capsys, tmp_path):
+    """Return a function that gives one which runs a command on a sweep of the results given."""
+
+    def on(results):
+        monkeypatch.setattr(
+            orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
+        )
+
+        def call(*arguments):
+            code = main([*map(str, arguments), "--storage", str(tmp_path)])
+            return code, *capsys.readouterr()
+
+        return call
+
+    return on
 
 
 @pytest.fixture

@@ -10,8 +10,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import orchestrator.tracking
-from orchestrator.cli import main
 from orchestrator.cli._claims import FIELDS, _csv_rows, _show
 from orchestrator.statistics import (
     ClaimVerdict,
@@ -199,18 +197,9 @@ def test_other_data_sets_and_absent_recipes_are_not_testable(study, artifacts):
 
 
 @pytest.fixture
-def calsweep(monkeypatch, capsys, tmp_path, study):
+def calsweep(command_on, study):
     """Return a function that runs a command on a sweep in which MaC-Cal helps."""
-    results = [study("ce", 8.0), study("ce+macal", 1.5)]
-    monkeypatch.setattr(
-        orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
-    )
-
-    def call(*arguments):
-        code = main([*map(str, arguments), "--storage", str(tmp_path)])
-        return code, *capsys.readouterr()
-
-    return call
+    return command_on([study("ce", 8.0), study("ce+macal", 1.5)])
 
 
 def test_the_command_says_what_holds_and_what_is_missing(calsweep):

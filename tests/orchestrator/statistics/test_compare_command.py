@@ -11,8 +11,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import orchestrator.tracking
-from orchestrator.cli import main
 from orchestrator.cli._compare import FIELDS, _csv_rows, _show
 from orchestrator.cli._ranks import _rank_lines
 from orchestrator.statistics import (
@@ -49,18 +47,9 @@ def results(evaluated, made_up):
 
 
 @pytest.fixture
-def calsweep(monkeypatch, capsys, tmp_path, results):
+def calsweep(command_on, results):
     """Return a function that runs a command on that sweep."""
-    monkeypatch.setattr(
-        orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
-    )
-
-    def call(*arguments):
-        code = main([*map(str, arguments), "--storage", str(tmp_path)])
-        found = capsys.readouterr()
-        return code, found.out, found.err
-
-    return call
+    return command_on(results)
 
 
 def lines(text):

@@ -9,8 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import orchestrator.tracking
-from orchestrator.cli import main
 from orchestrator.cli._table import _with_gains
 from orchestrator.statistics import _gain, compare, paired_bootstrap, search_gains
 from orchestrator.tables.arrange import build_table
@@ -116,7 +114,7 @@ def test_why_no_gain_is_known_is_told(searched, made_up, artifacts):
 
 
 @pytest.fixture
-def table(monkeypatch, capsys, tmp_path, searched, made_up):
+def table(command_on, searched, made_up):
     """Return a function that shows the table of four recipes, one a kind of gain."""
     near, far = made_up(LABELS, 0), made_up(LABELS, 0, sharpness=4.0)
     kept = searched("fl", near, None)
@@ -127,16 +125,11 @@ def table(monkeypatch, capsys, tmp_path, searched, made_up):
         searched("mbls", near, None, **same),
         searched("acls", near, None),
     ]
-    monkeypatch.setattr(
-        orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
-    )
 
     def call(*arguments, more=0):
         """Show the four, and so many of them on another task too."""
         results.extend(replace(result, task="other") for result in results[:more])
-        code = main(["table", "s", "--gain", *arguments, "--storage", str(tmp_path)])
-        found = capsys.readouterr()
-        return code, found.out, found.err
+        return command_on(results)("table", "s", "--gain", *arguments)
 
     return call
 

@@ -6,14 +6,13 @@ import csv
 import io
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
-import orchestrator.tracking
-from orchestrator.cli import main
 from orchestrator.statistics import Contrast, Need, contrast, letters, ties
 from orchestrator.statistics._bootstrap import Measured
 from orchestrator.statistics._compare import Board
@@ -142,8 +141,8 @@ LABELS = torch.arange(1500) % 4
 
 
 @pytest.fixture
-def calsweep(monkeypatch, capsys, tmp_path, evaluated, made_up):
-    """Return a function that runs a command on recipes of which two are alike."""
+def table(command_on, evaluated, made_up):
+    """Return a function that shows a table of recipes of which two are alike."""
     results = [
         evaluated(
             recipe,
@@ -153,30 +152,22 @@ def calsweep(monkeypatch, capsys, tmp_path, evaluated, made_up):
         )
         for place, (recipe, sharpness) in enumerate((("ce", 9.0), ("ls", 1.5), ("ls+ts", 1.5)))
     ]
-    monkeypatch.setattr(
-        orchestrator.tracking, "study_results", lambda uri, sweep: results, raising=False
-    )
-
-    def call(*arguments):
-        code = main(["table", "s", *arguments, "--storage", str(tmp_path)])
-        return code, *capsys.readouterr()
-
-    return call
+    return partial(command_on(results), "table", "s", "--ties", "--metrics")
 
 
-def test_a_table_shows_who_cannot_be_told_apart(calsweep):
-    code, out, _ = calsweep("--ties", "--metrics", "nll,ece_floor", "--format", "markdown")
+def test_a_table_shows_who_cannot_be_told_apart(table):
+    code, out, _ = table("nll,ece_floor", "--format", "markdown")
     assert code == 0
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
     assert [rows[name].split("|")[2].strip()[-1] for name in ("ls", "ls+ts", "ce")] == [*"aab"]
     assert "recipes that share a letter cannot be told apart on the same task" in out
     assert "over seeds and test rows" in out
     assert "NLL on digits/convnet/digits: ls" in out
-    _, out, _ = calsweep("--ties", "--metrics", "nll", "--format", "csv")
+    _, out, _ = table("nll", "--format", "csv")
     assert [row["nll_group"] for row in csv.DictReader(io.StringIO(out))] == ["b", "a", "a"]
 
 
-def test_ties_need_a_metric_that_can_be_resampled(calsweep):
-    code, _, err = calsweep("--ties", "--metrics", "seconds")
+def test_ties_need_a_metric_that_can_be_resampled(table):
+    code, _, err = table("seconds")
     assert code == 2
     assert err.startswith("calsweep: --ties: no column of the table is one of acc, nll")
