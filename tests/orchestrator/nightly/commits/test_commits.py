@@ -75,8 +75,11 @@ def outcome(benchmark: Nightly, name: str = "2026-01-10") -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("bad", [1, 5, 8])
-@pytest.mark.parametrize("worse", [WORSE, {**USUAL, "ce": None}], ids=["soft", "failed"])
+@pytest.mark.parametrize(
+    ("bad", "worse"),
+    [(1, WORSE), (5, {**USUAL, "ce": None}), (8, WORSE)],
+    ids=["first", "failed", "last"],
+)
 def test_the_commit_behind_an_alarm_is_named(
     bad: int,
     worse: dict[str, Any],
