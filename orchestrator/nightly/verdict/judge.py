@@ -64,8 +64,7 @@ def judge(
     redefined = _redefined(before, tonight)
     records = comparable([*before, tonight])
     hard = _caused(hard_findings(records, limits, accepted or {}), records)
-    cells = tuple(cell for cell, values in tonight.cells.items() if values)
-    series = _Comparison(records, cells, limits, accepted or {})
+    series = _Comparison(records, limits, accepted or {})
     stages = _caused(stage_findings(records, limits, accepted or {}), records)
     alarms = (*hard, *_without(series.alarms(), hard), *stages)
     suspicions = _without(series.suspicions(), alarms)
@@ -93,9 +92,7 @@ def detectable(
     first, the last one says which cells there are; those with fewer than ``FEW_NIGHTS`` nights are
     left out.
     """
-    cells = tuple(cell for cell, values in records[-1].cells.items() if values)
-    kept = comparable(records)
-    return _Comparison(kept, cells, limits or Limits(), accepted or {}).detectable()
+    return _Comparison(comparable(records), limits or Limits(), accepted or {}).detectable()
 
 
 class Levels(NamedTuple):
@@ -114,7 +111,7 @@ def levels(
     since: str,
 ) -> Levels:
     """Return the levels of a cell around the night ``since``; NaN where it has no night."""
-    return _Comparison(comparable(records), (cell,), limits, accepted).levels(since)
+    return _Comparison(comparable(records), limits, accepted, (cell,)).levels(since)
 
 
 def _caused(findings: Iterable[Finding], records: Sequence[NightRecord]) -> tuple[Finding, ...]:
@@ -171,15 +168,16 @@ def changes(records: Sequence[NightRecord]) -> tuple[str, ...]:
 
 
 class _Comparison:
-    """All series up to tonight, judged night by night."""
+    """The series of some cells up to tonight, of all that it has by default, night by night."""
 
     def __init__(
         self,
         records: Sequence[NightRecord],
-        cells: tuple[CellKey, ...],
         limits: Limits,
         accepted: Mapping[CellKey, str],
+        cells: tuple[CellKey, ...] = (),
     ) -> None:
+        cells = cells or tuple(cell for cell, values in records[-1].cells.items() if values)
         self._records, self._cells = records, cells
         self._names, self._window = [record.night for record in records], limits.window
         self._chart = Chart([cell.metric for cell in cells], limits)
