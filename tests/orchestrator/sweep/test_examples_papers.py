@@ -33,6 +33,7 @@ AS_PUBLISHED = {
     ("aurc", "au"): {"variant": "released"},
     ("aurc", "ts"): {"selection": "training_ece"},
     ("mbls", "ts"): {"selection": "ece"},
+    ("acls", "ts"): {"selection": "ece"},
     ("cls", "ts"): {"variant": "released"},
     ("cls", "ets"): {"variant": "released", "mixture": "logits"},
     ("cls", "cts"): {"variant": "released", "assignment": "logit"},
@@ -141,7 +142,7 @@ def test_the_cpu_sweep_fills_every_row_and_is_small(name: str) -> None:
 
 @pytest.mark.parametrize("size", ["", "-cpu"])
 @pytest.mark.parametrize(
-    "name", [n for n in LAYOUTS if n.startswith(("aurc", "cls", "mbls-table7"))]
+    "name", [n for n in LAYOUTS if n.startswith(("acls", "aurc", "cls", "mbls-table7"))]
 )
 def test_rows_are_computed_as_the_figures_beside_them_were(name: str, size: str) -> None:
     studies = {study.recipe.name: study for study in plan(name + size)}
