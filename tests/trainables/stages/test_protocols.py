@@ -344,6 +344,13 @@ def test_the_aurc_protocols_keep_the_epoch_of_lowest_validation_loss() -> None:
     assert named_protocol("xia2022/0.001").keep_after == 0
 
 
+@pytest.mark.parametrize("name", [n for n in PUBLISHED if n.startswith(("mbls2022", "acls2023"))])
+def test_the_margin_protocols_keep_the_epoch_of_highest_validation_accuracy(name: str) -> None:
+    """But where the released code has the test images for it, or none."""
+    other = name.endswith(("cub", "voc", "imagenet"))
+    assert named_protocol(name).keep == ("last" if other else "best_val_acc")
+
+
 @pytest.mark.parametrize(
     ("epochs", "milestones"), [(1, (1, 1)), (35, (15, 25)), (350, (150, 250)), (700, (150, 250))]
 )
