@@ -29,7 +29,7 @@ CALIBRATORS = {"meta-mis": "metamis", "meta-acc": "metaacc"}
 # A second stage on plain cross-entropy that the papers list as a method of its own.
 STAGES = ("tst", "vtst")
 # Words of notes on figures that are probably not what the paper measured.
-DOUBTS = ("conflicts", "garbled", "implausible", "missing", "outlier", "suspicious")
+DOUBTS = ("cell missing", "conflicts", "garbled", "implausible", "outlier", "suspicious")
 
 
 class _Place(NamedTuple):

@@ -95,7 +95,7 @@ def test_every_published_figure_stands_in_its_cell(name):
         at = columns.index((row.dataset, row.model, f"{suite}{metric}"))
         expected[label, at] = pytest.approx(row.value / factor)
         notes[label, at] = (row.value, row.note)
-    words = ("conflicts", "garbled", "implausible", "missing", "outlier", "suspicious")
+    words = ("cell missing", "conflicts", "garbled", "implausible", "outlier", "suspicious")
     doubted = {
         f"{label} on {' / '.join(found.columns[at].headings)}: {value:g}: {note}"
         for (label, at), (value, note) in notes.items()
