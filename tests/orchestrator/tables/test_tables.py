@@ -90,6 +90,10 @@ def test_values_that_no_paper_has_are_named():
     ours = {"cts": {"assignment": "prediction", "shrinkage": 3.0}, "pts": {"weight_decay": 0.002}}
     table = table_of(study("ce+cts", figures(), configuration=ours))
     assert "values of no paper, ours: cts.assignment" in table.notes()
+    # The paper of macal gives no gamma; its clock and its acceptance are the defaults.
+    macal = {"gamma": 0.95, "q0": 0.5, "clock": "start", "accept": "always", "feedback": "deployed"}
+    table = table_of(study("ce+macal", figures(), configuration={"macal": macal}))
+    assert "values of no paper, ours: macal.feedback, macal.gamma" in table.notes()
 
 
 def test_every_metric_of_a_report_is_a_column():
