@@ -193,9 +193,10 @@ def _published_remarks(
         for (_, task), result in table.results.items()
         if task in table.tasks and result.protocol
     )
+    trained = f"trained by {', '.join(protocols) or 'an unknown protocol'}"
     yield (
         f"[paper]: published in {layout.paper} {layout.table} for the same data set, model and "
-        f"metric; ours trained by {', '.join(protocols) or 'an unknown protocol'}"
+        f"metric; ours {'of given logits' if GIVEN in protocols else trained}"
     )
     if set(table.metrics) & set(BINNED) and not source.states_bins():
         yield f"the paper does not state the number of bins; ours are {BINS}"

@@ -569,3 +569,4 @@ def test_the_public_logits_of_a_paper_fill_its_table(
         filled = {e.groups for e in table.columns if table.notice(row, e) is None}
         assert filled == {("cifar10", "densenet40"), ("cifar100", "wrn-32")}
     assert table.published["ts-cls", 0] == pytest.approx(0.0071)
+    assert any(note.endswith("metric; ours of given logits") for note in table.notes())
