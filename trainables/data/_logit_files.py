@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import pickle
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
-from trainables.common.logit_rows import check_rows
+from trainables.common.logit_rows import ROWS_AT_ONCE, check_rows
 from trainables.common.paths import local_path
 from trainables.data._labels import note, number_names, plain_labels, shown_names, sorted_names
 from trainables.data._logit_archives import HDF5, find_sets, read_set, split_address
@@ -28,7 +29,9 @@ PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5)
 SUM_TOLERANCE = 1e-3
-ROWS_AT_ONCE = 4096
+
+Part = tuple[Any, Any, str]
+"""Scores, labels and the kind of the scores."""
 
 
 @dataclass(frozen=True)
@@ -150,29 +153,34 @@ def _read_arrays(arrays: NamedArrays, name: str, kind: str | None) -> LogitFile:
             both = f"{known[plain]!r} and {given!r}"
             raise InputError(f"{arrays.path}: {both} mean the same; keep one of them")
         known[plain] = given
-    parted = any(_in_part(plain, part) for plain in known for part in PARTS)
+    parted = any(
+        plain.endswith(f"_{part}") or plain.startswith(f"{part}_")
+        for plain in known
+        for part in PARTS
+    )
     parts = [_find_part(arrays, known, kind, part) for part in (PARTS if parted else ("",))]
-    names = _class_names(arrays, [labels for _, labels, _ in parts])
-    rows = [_rows(arrays.path, *part, names) for part in parts]
-    if not parted:
-        return LogitFile(name, rows[0])
-    _check_alike(arrays.path, *rows)
-    return LogitFile(name, rows[1], rows[0])
+    return _file(arrays.path, name, parts, _class_names(arrays, [labels for _, labels, _ in parts]))
 
 
-def _in_part(name: str, part: str) -> bool:
-    return name.endswith(f"_{part}") or name.startswith(f"{part}_")
+def _file(path: Path, name: str, parts: Iterable[Part], classes: tuple[str, ...] = ()) -> LogitFile:
+    """Return one part, or the part to fit on and the part to test on, checked."""
+    rows = [_rows(path, *part, classes) for part in parts]
+    fit, test = rows[:-1], rows[-1]
+    for part in fit:
+        ours, others = part.logits.shape[1], test.logits.shape[1]
+        if ours != others:
+            told = f"{ours} classes to fit on, {others} to test on; they must agree"
+            raise InputError(f"{path}: {told}")
+    return LogitFile(name, test, *fit)
 
 
-def _find_part(
-    arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str
-) -> tuple[np.ndarray, np.ndarray, str]:
-    """Return scores, labels and the kind of one part, or of the whole where ``part`` is empty."""
-    path, there = arrays.path, list(known)
+def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str) -> Part:
+    """Return one part, or the whole where ``part`` is empty."""
+    path = arrays.path
     score_arrays = {name: given for base, given in SCORE_ARRAYS.items() for name in _of(base, part)}
     label_arrays = [name for base in LABEL_ARRAYS for name in _of(base, part)]
-    scores = _only(path, there, tuple(score_arrays), "scores")
-    labels = _only(path, there, tuple(label_arrays), "labels")
+    scores = _only(path, known, score_arrays, "scores")
+    labels = _only(path, known, label_arrays, "labels")
     found = plain_labels(arrays.read(known[labels]), known[labels], path)
     needed = _need_kind(path, kind or score_arrays[scores])
     return arrays.read(known[scores]), found, needed
@@ -199,21 +207,11 @@ def _read_set(path: Path, chosen: str, kind: str | None) -> LogitFile:
     if kind == "logits":
         raise InputError(f"{path}: holds probabilities (probas_cal), but kind='logits' was given")
     name, arrays = read_set(path, chosen)
-    fit, test = (
-        _rows(path, arrays[f"probas_{part}"], arrays[f"labels_{part}"], "probs")
-        for part in ("cal", "test")
-    )
-    _check_alike(path, fit, test)
-    return LogitFile(name, test, fit)
+    parts = ((arrays[f"probas_{of}"], arrays[f"labels_{of}"], "probs") for of in ("cal", "test"))
+    return _file(path, name, parts)
 
 
-def _check_alike(path: Path, fit: LogitRows, test: LogitRows) -> None:
-    ours, others = fit.logits.shape[1], test.logits.shape[1]
-    if ours != others:
-        raise InputError(f"{path}: {ours} classes to fit on, {others} to test on; they must agree")
-
-
-def _only(path: Path, names: list[str], wanted: tuple[str, ...], what: str) -> str:
+def _only(path: Path, names: Collection[str], wanted: Collection[str], what: str) -> str:
     found = [name for name in wanted if name in names]
     if len(found) != 1:
         raise InputError(
@@ -232,9 +230,7 @@ def _need_kind(path: Path, kind: str | None) -> str:
     return kind
 
 
-def _rows(
-    path: Path, scores: Any, labels: Any, kind: str, names: tuple[str, ...] = ()
-) -> LogitRows:
+def _rows(path: Path, scores: Any, labels: Any, kind: str, names: tuple[str, ...]) -> LogitRows:
     values = _numbers(path, scores, "scores", "fiu")
     if names and values.shape[1:] != (len(names),):
         raise InputError(
@@ -248,7 +244,7 @@ def _rows(
     targets = _numbers(path, labels, "labels", "iu")
     if kind == "probs":
         values = _log(path, values)
-    elif _are_probs(values):
+    elif _is_matrix(values) and len(values) and _strange_row(values) is None:
         raise InputError(
             f"{path}: its logits are probabilities (no row has a negative value, each adds up to "
             "1); give --kind probs, in a task inputs: {kind: probs}"
@@ -260,16 +256,19 @@ def _rows(
     return LogitRows(logits, checked)
 
 
-def _are_probs(values: np.ndarray) -> bool:
-    """Return whether every row of scores can only be meant as probabilities."""
-    if values.ndim != 2 or values.dtype.kind != "f" or not len(values):
-        return False
-    parts = (values[start : start + ROWS_AT_ONCE] for start in range(0, len(values), ROWS_AT_ONCE))
-    return all(
-        (part >= 0).all()
-        and (np.abs(part.sum(axis=1, dtype=np.float64) - 1) <= SUM_TOLERANCE).all()
-        for part in parts
-    )
+def _is_matrix(values: np.ndarray) -> bool:
+    return values.ndim == 2 and values.dtype.kind == "f"
+
+
+def _strange_row(scores: np.ndarray) -> int | None:
+    """Return the first row of scores (N, K) that is no set of probabilities, or None."""
+    for start in range(0, len(scores), ROWS_AT_ONCE):
+        part = scores[start : start + ROWS_AT_ONCE]
+        off = np.abs(part.sum(axis=1, dtype=np.float64) - 1)
+        wrong = ~(off <= SUM_TOLERANCE) | (part < 0).any(axis=1)
+        if wrong.any():
+            return start + int(wrong.argmax())
+    return None
 
 
 def _numbers(path: Path, values: Any, what: str, kinds: str) -> np.ndarray:
@@ -283,26 +282,21 @@ def _numbers(path: Path, values: Any, what: str, kinds: str) -> np.ndarray:
 
 
 def _log(path: Path, probs: np.ndarray) -> np.ndarray:
-    """Return the logarithms of probabilities (N, K), a few thousand rows at a time."""
-    if probs.ndim != 2 or probs.dtype.kind != "f":
+    """Return the logarithms of probabilities (N, K)."""
+    if not _is_matrix(probs):
         raise InputError(
             f"{path}: probabilities: expected floating values of shape (N, K), found "
             f"{probs.dtype} of shape {probs.shape}"
         )
-    floor, out = np.finfo(probs.dtype).tiny, np.empty_like(probs)
-    for start in range(0, len(probs), ROWS_AT_ONCE):
-        part = probs[start : start + ROWS_AT_ONCE]
-        off = np.abs(part.sum(axis=1, dtype=np.float64) - 1)
-        wrong = ~(off <= SUM_TOLERANCE) | (part < 0).any(axis=1)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise InputError(
-                f"{path}: row {start + row} is no set of probabilities: sum "
-                f"{part[row].sum():.6g}, smallest {part[row].min():.6g}; a sum of 1 and no "
-                "negative value are allowed (or give kind=logits)"
-            )
-        np.log(np.maximum(part, floor), out=out[start : start + ROWS_AT_ONCE])
-    return out
+    row = _strange_row(probs)
+    if row is not None:
+        raise InputError(
+            f"{path}: row {row} is no set of probabilities: sum {probs[row].sum():.6g}, smallest "
+            f"{probs[row].min():.6g}; a sum of 1 and no negative value are allowed (or give "
+            "kind=logits)"
+        )
+    positive = np.maximum(probs, np.finfo(probs.dtype).tiny)
+    return np.log(positive, out=positive)
 
 
 def _read_pair(path: Path, kind: str | None) -> LogitFile:
@@ -315,10 +309,7 @@ def _read_pair(path: Path, kind: str | None) -> LogitFile:
         # a damaged pickle may raise anything at all, and all of it means the same
         raise InputError(f"{path}: cannot be read as a pickled pair ({error})") from error
     needed = _need_kind(path, kind)
-    pairs = [_pair(path, pair) for pair in _pair(path, content)]
-    first, second = (_rows(path, scores, labels, needed) for scores, labels in pairs)
-    _check_alike(path, first, second)
-    return LogitFile(path.stem, second, first)
+    return _file(path, path.stem, [(*_pair(path, pair), needed) for pair in _pair(path, content)])
 
 
 def _pair(path: Path, content: Any) -> tuple[Any, Any]:
