@@ -123,6 +123,18 @@ def subfolders(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Return the sorted names of the folders in ``folder``, each a class.
+
+    Raises:
+        InputError: If there are fewer than two.
+    """
+    found = subfolders(folder)
+    if len(found) < 2:
+        raise InputError(f"{folder} has class folders {found}, two or more are needed")
+    return tuple(found)
+
+
 def _decoded(path: Path, size: tuple[int, int], resized: tuple[int, ...]) -> np.ndarray:
     # Importing it takes a second.
     from torchvision.transforms.functional import center_crop, resize

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from trainables.common.archives import ArrayArchive, ArrayHeader
+from trainables.common.errors import InputError
 from trainables.data._images import MAX_CHANNELS
 from trainables.data._labels import note
 
@@ -55,8 +56,7 @@ class ImageArrays:
         """Return an array.
 
         Raises:
-            InputError: If it cannot be read.
-            ValueError: If images hold values out of their range.
+            InputError: If it cannot be read, or images hold values out of their range.
         """
         values = self._archive.read(self._given.get(name, name))
         if not name.startswith("x_"):
@@ -78,9 +78,9 @@ class ImageArrays:
         if low >= 0 and high <= BRIGHTEST and (np.mod(values, 1) == 0).all():
             note(self.path, f"{name} is {values.dtype} of whole numbers: stored as uint8")
             return values.astype(np.uint8)
-        raise ValueError(
-            f"{name} is {values.dtype} from {low:g} to {high:g}, allowed is uint8 (0..255), or "
-            f"floats in [0, 1]; convert it: ((x - x.min()) / (x.max() - x.min()) * 255)"
+        raise InputError(
+            f"{self.path}: {name} is {values.dtype} from {low:g} to {high:g}, allowed is uint8 "
+            "(0..255), or floats in [0, 1]; convert it: ((x - x.min()) / (x.max() - x.min()) * 255)"
             ".round().astype('uint8')"
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._files import file_contents, opened
+from trainables.data._files import file_contents, opened, read_words
 from trainables.data._inputs import DatasetInfo, check_classes
 from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
@@ -27,19 +27,22 @@ LAYOUT = (
     f"and PATH/{LISTS}/train.txt, perhaps val.txt and test.txt, a name a line"
 )
 
+Pairs = Sequence[tuple[Path, Path]]
+"""Image and mask of each row."""
+
 
 @dataclass(frozen=True, eq=False)
 class MaskedFiles(Rows):
     """Images and masks in their files, decoded by several threads when they are read.
 
     Attributes:
-        pairs: Image and mask of each row.
+        pairs: The files.
         size: Height and width that rows are stored in.
         num_classes: K; a mask that holds another class is refused.
         validation: Rows of the data set's own validation list, if there is one.
     """
 
-    pairs: Sequence[tuple[Path, Path]]
+    pairs: Pairs
     size: tuple[int, int]
     num_classes: int
     validation: np.ndarray | None = None
@@ -146,7 +149,7 @@ class MaskedReader(Reader):
         found = {part: self.path / LISTS / f"{part}.txt" for part in ("train", "val", "test")}
         return {part: path for part, path in found.items() if path.is_file()}
 
-    def parts(self) -> dict[str, list[tuple[Path, Path]]]:
+    def parts(self) -> dict[str, Pairs]:
         """Return the files of each part.
 
         Raises:
@@ -168,11 +171,8 @@ class MaskedReader(Reader):
                 seen[image] = path
         return found
 
-    def _listed(self, path: Path) -> list[tuple[Path, Path]]:
-        try:
-            names = path.read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+    def _listed(self, path: Path) -> Pairs:
+        names = [name for _, words in read_words(path) for name in words]
         if not names:
             raise InputError(f"{path} is empty; needed is a name a line")
         pairs = [
@@ -200,16 +200,13 @@ class MaskedReader(Reader):
         )
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
 
-    def _rows(
-        self,
-    ) -> tuple[list[tuple[Path, Path]], list[tuple[Path, Path]] | None, np.ndarray | None]:
+    def _rows(self) -> tuple[Pairs, Pairs | None, np.ndarray | None]:
         """Return training files, those of the validation list behind, test files, and those rows.
 
         Without a test list the validation list is the test set, as in papers.
         """
         parts = self.parts()
-        train, val, test = (parts.get(part) for part in ("train", "val", "test"))
-        assert train is not None
+        train, val, test = parts["train"], parts.get("val"), parts.get("test")
         if test is None or val is None:
             return train, test or val, None
         return [*train, *val], test, np.arange(len(train), len(train) + len(val))
@@ -222,7 +219,7 @@ class MaskedReader(Reader):
             return "test is a list of the data set; validation is a draw from train"
         return "no list of test images: test and validation are draws from train"
 
-    def _classes(self, train: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
+    def _classes(self, train: Pairs) -> tuple[str, ...]:
         path = self.path / CLASSES
         if self.names:
             return self.names
@@ -238,9 +235,8 @@ class MaskedReader(Reader):
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         train, test, _ = self._rows()
-        ones = [None if part is None else np.zeros(len(part), np.int64) for part in (train, test)]
-        assert ones[0] is not None
-        return ones[0], ones[1]
+        none = None if test is None else np.zeros(len(test), np.int64)
+        return np.zeros(len(train), np.int64), none
 
     def own_validation(self) -> np.ndarray | None:
         return self._rows()[2]

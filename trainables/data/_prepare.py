@@ -176,8 +176,8 @@ def _split(
     train: np.ndarray,
     test: np.ndarray | None,
     split: SplitSpec,
-    own: np.ndarray | None = None,
-    trains: bool = True,
+    own: np.ndarray | None,
+    trains: bool,
 ) -> Split:
     try:
         return make_split(train, test, split, own, trains)

@@ -132,13 +132,13 @@ class OfficialReader(PublishedReader, ListedReader):
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
         """Return both official parts as lists of files, after unpacking the archive if need be."""
         if self._packed():
-            packed = Checked(self.root / self.archive, self.md5)
-            if packed.fault():
-                raise InputError(f"dataset {self.name!r}: {packed.fault()}; {self.instruction()}")
+            status, archive = self.check(), self.root / self.archive
+            if not status.present:
+                raise InputError(f"dataset {self.name!r}: {status.detail}; {status.remedy}")
             try:
-                unpack(packed.path, self.folder)
+                unpack(archive, self.folder)
             except FAILURES as error:
-                reason = f"{packed.path} cannot be unpacked: {error}"
+                reason = f"{archive} cannot be unpacked: {error}"
                 raise InputError(f"dataset {self.name!r}: {reason}") from error
         self._require()
         classes, train, test = self.listing()

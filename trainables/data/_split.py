@@ -37,9 +37,9 @@ class SplitSpec:
     validation_seed: int | None = None
 
     def __post_init__(self) -> None:
-        for key in ("validation", "test"):
-            if key == "test" or self.validation not in (OWN, ALL):
-                _check_share(key, getattr(self, key))
+        if self.validation not in (OWN, ALL):
+            _check_share("validation", self.validation)
+        _check_share("test", self.test)
         for key in ("train_limit", "test_limit"):
             value = getattr(self, key)
             if value is not None and not (_is_whole(value) and value >= 1):

@@ -94,10 +94,7 @@ def _read_parquet(path: Path, names: Sequence[str], numbers: Sequence[str]) -> d
 
     table = pyarrow.parquet.read_table(path, columns=[*names, *numbers])
     found = {name: _array(path, name, table.column(name)) for name in (*names, *numbers)}
-    return {
-        name: values.astype(np.float64) if name in numbers else values
-        for name, values in found.items()
-    }
+    return found | {name: found[name].astype(np.float64) for name in numbers}
 
 
 def _array(path: Path, name: str, column: Any) -> np.ndarray:

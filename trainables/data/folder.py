@@ -11,6 +11,7 @@ from trainables.data._files import (
     Listed,
     ListedReader,
     Listing,
+    class_folders,
     is_image,
     labels_of,
     list_classes,
@@ -97,23 +98,16 @@ def list_folders(folder: Path, kept: Kept, layout: str) -> Listed:
         train, test = (list_classes(folders[part], classes, kept=kept) for part in PARTS)
         return classes, train, test
     try:
-        classes = _classes(folder)
+        classes = class_folders(folder)
         return classes, list_classes(folder, classes, kept=kept), None
     except InputError as error:
         raise InputError(f"{error}; {layout}") from error
 
 
-def _classes(folder: Path) -> tuple[str, ...]:
-    found = subfolders(folder)
-    if len(found) < 2:
-        raise InputError(f"{folder} has class folders {found}, two or more are needed")
-    return tuple(found)
-
-
 def _same_classes(folders: dict[str, Path]) -> tuple[str, ...]:
     """Return the class folders of ``train``, which ``test`` must have too, and no others."""
     found = {part: subfolders(folder) for part, folder in folders.items()}
-    classes = _classes(folders["train"])
+    classes = class_folders(folders["train"])
     for part, other in (PARTS, PARTS[::-1]):
         for name in found[other]:
             if name not in found[part]:

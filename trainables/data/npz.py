@@ -31,15 +31,10 @@ class NpzReader(PathReader, OutlinedReader):
         """Return the arrays of the archive, checked."""
         archive = self._archive()
         labels, classes, row = self._checked(archive)
-        try:
-            parts = [
-                RowArrays(np.ascontiguousarray(archive.read(f"x_{part}").reshape(-1, *row)), its)
-                for part, its in labels.items()
-            ]
-        except InputError:  # Of the archive, which it names.
-            raise
-        except ValueError as error:
-            raise InputError(f"{self.path}: {error}") from error
+        parts = [
+            RowArrays(np.ascontiguousarray(archive.read(f"x_{part}").reshape(-1, *row)), its)
+            for part, its in labels.items()
+        ]
         test = parts[1] if len(parts) > 1 else None
         rule = "test is x_test; validation is a stratified draw from x_train" if parts[1:] else ""
         return images_info(self.name, self.path, classes, parts[0], rule), parts[0], test

@@ -25,7 +25,8 @@ from trainables.data.folder import PARTS, is_parted, list_folders
 TEXT_FILES = Kept("text", lambda path: path.is_file() and not path.name.startswith("."))
 ENDINGS = (".jsonl", ".jsonl.xz", *TABLES)
 CLASSES = "classes.json"
-COLUMNS = {"text": "text", "label": "label"}
+NUMBERS = ("vocabulary", "length")
+COLUMNS = ("text", "label")
 LAYOUT = (
     "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and PATH/test.jsonl "
     "(also .jsonl.xz, .csv, .tsv, .parquet), or a folder of UTF-8 files for each class, "
@@ -38,10 +39,10 @@ class TextsReader(OutlinedReader):
 
     kind = Texts
     noun = "texts"
-    accepts = ("vocabulary", "length", "embeddings", *COLUMNS)
+    accepts = (*NUMBERS, "embeddings", *COLUMNS)
     inputs = Texts()
     vectors: Path | None = None
-    columns = (COLUMNS["text"], COLUMNS["label"])
+    columns = COLUMNS
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
         """Take vocabulary, length of texts, a file of words' vectors, and names of columns."""
@@ -51,15 +52,13 @@ class TextsReader(OutlinedReader):
             self.vectors = local_path(settings["embeddings"], f"{where}embeddings")
             if not self.vectors.is_file():
                 raise InputError(f"{where}embeddings: {self.vectors} does not exist")
-        named = {**COLUMNS, **{key: settings[key] for key in COLUMNS if key in settings}}
-        for key, name in named.items():
+        text, label = (settings.get(key, key) for key in COLUMNS)
+        for key, name in zip(COLUMNS, (text, label), strict=True):
             if not isinstance(name, str):
                 raise InputError(f"{where}{key}={name!r} is not the name of a column")
-        self.columns = (named["text"], named["label"])
-        own = ("embeddings", *COLUMNS)
-        numbers = {key: value for key, value in settings.items() if key not in own}
+        self.columns = (text, label)
         try:
-            self.inputs = Texts(**numbers)
+            self.inputs = Texts(**{key: settings[key] for key in NUMBERS if key in settings})
         except ValueError as error:
             raise InputError(f"{where}{error}") from error
 

@@ -1,5 +1,5 @@
 from trainables.common.errors import InputError
-from trainables.data._files import Listed, Listing, list_classes, read_words, subfolders
+from trainables.data._files import Listed, Listing, class_folders, list_classes, read_words
 from trainables.data._images import Images
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD, OfficialReader
 from trainables.data._source import SOURCES
@@ -32,9 +32,7 @@ class TinyImageNetReader(OfficialReader):
         The classes are the sorted WordNet identifiers of the training folders.
         """
         train = self.path / "train"
-        classes = tuple(subfolders(train))
-        if len(classes) < 2:
-            raise InputError(f"{train} has class folders {list(classes)}, needs more")
+        classes = class_folders(train)
         return classes, list_classes(train, classes, "images"), self._annotated(classes)
 
     def _annotated(self, classes: tuple[str, ...]) -> Listing:

@@ -38,7 +38,8 @@ class CorruptionSuite(Suite):
         table, rows = [], []
         for corruption in CORRUPTIONS:
             log_probs = outputs(data.values(corruption)).view(SEVERITIES, len(labels), -1)
-            table.append([_report(severity, labels) for severity in log_probs])
+            reports = (calibration_report(logits=each, labels=labels) for each in log_probs)
+            table.append([list(report.values()) for report in reports])
             rows.append(_of_rows(log_probs, labels))
         metrics = torch.tensor(table, dtype=torch.float64)
         stacked = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
@@ -56,10 +57,6 @@ class CorruptionSuite(Suite):
         for metric, rows in (("acc", "correct"), ("nll", "nll")):
             metrics[..., REPORTED.index(metric)] = tensors[rows].double().mean(2)
         return _means(metrics)
-
-
-def _report(log_probs: Tensor, labels: Tensor) -> list[float]:
-    return list(calibration_report(logits=log_probs, labels=labels).values())
 
 
 def _of_rows(log_probs: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from trainables.data import (
     find_reader,
     missing_download,
     read_source,
+    source_names,
 )
 from trainables.data._split import limit_rows
 from trainables.data.cifar import LongTailMixin
@@ -98,11 +99,11 @@ class OodSuite(Suite):
     @classmethod
     def names(cls, entry: str) -> list[str]:
         """Return one name a data set of images; long-tailed ones have those of others."""
-        known = [(name, SOURCES.get(name)) for name in SOURCES.names() if cls.accepts(name)]
+        readers = {name: SOURCES.get(name.partition(":")[0]) for name in source_names()}
         return [
-            f"{entry}-{name}:{reader.placeholder}" if reader.placeholder else f"{entry}-{name}"
-            for name, reader in known
-            if not issubclass(reader, LongTailMixin)
+            f"{entry}-{name}"
+            for name, reader in readers.items()
+            if issubclass(reader.kind, Images) and not issubclass(reader, LongTailMixin)
         ]
 
     @classmethod
