@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from refusals import refusal
 from sklearn.metrics import roc_auc_score
 from small_suites import ROWS, MakeTask, make_images, write_npz
 from torch import Tensor
@@ -101,9 +101,8 @@ def test_wrong_names(names: list[str], text: str) -> None:
 
 
 def test_a_name_that_is_like_no_other_is_answered_by_all() -> None:
-    with pytest.raises(InputError) as caught:
-        find_suite("zzz", NOWHERE)
-    assert str(caught.value) == f"unknown suite 'zzz'; there are: {', '.join(suite_names())}"
+    told = f"unknown suite 'zzz'; there are: {', '.join(suite_names())}"
+    assert refusal(find_suite, "zzz", NOWHERE) == told
 
 
 def test_means_over_a_pool() -> None:
@@ -248,9 +247,7 @@ def test_an_archive_with_a_wrong_checksum_is_refused(
 ) -> None:
     archive = packed_arrays / "CIFAR-10-C.tar"
     archive.write_bytes(archive.read_bytes()[:-1] + b"!")
-    with pytest.raises(InputError) as caught:
-        prepare_suite("cifar10-c", packed_arrays, make_task())
-    assert str(caught.value) == (
+    assert refusal(prepare_suite, "cifar10-c", packed_arrays, make_task()) == (
         f"suite 'cifar10-c': {archive} is damaged (wrong checksum); "
         f"{by_hand('https://zenodo.org/records/2535967', packed_arrays)}"
     )
@@ -270,11 +267,10 @@ def test_absent_arrays_say_what_to_put_where(
 ) -> None:
     address, root = (tmp_path / "nothing").as_uri(), tmp_path / "empty"
     monkeypatch.setattr("trainables.data.suites.cifar_c.Cifar10C.address", address)
-    with pytest.raises(InputError) as caught:
-        prepare_suite("cifar10-c", root, make_task(), download=download)
-    fault = "URLError: .*" if download else f"{root}/CIFAR-10-C is absent"
-    told = rf"suite 'cifar10-c': {fault}; {re.escape(by_hand(address, root))}"
-    assert re.fullmatch(told, str(caught.value))  # One line.
+    fault = "URLError: " if download else f"{root}/CIFAR-10-C is absent; "
+    told = refusal(prepare_suite, "cifar10-c", root, make_task(), download=download)
+    assert told.startswith(f"suite 'cifar10-c': {fault}")
+    assert told.endswith(f"; {by_hand(address, root)}")
 
 
 def _save(name: str, make: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
@@ -284,43 +280,40 @@ def _save(name: str, make: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path
     return change
 
 
+SHAPE = "(100, 32, 32, 3)"
 OFFICIAL_FAULTS = {
-    "absent": (lambda f: (f / "fog.npy").unlink(), "fog.npy cannot be read: .*"),
+    "absent": (lambda f: (f / "fog.npy").unlink(), "fog.npy cannot be read: "),
     "truncated": (
         lambda f: (f / "fog.npy").write_bytes((f / "fog.npy").read_bytes()[:-9]),
-        "fog.npy cannot be read: .*",
+        "fog.npy cannot be read: ",
     ),
+    "pickled": (_save("fog", lambda x: x.astype(object)), "fog.npy cannot be read: "),
     "fewer rows": (
         _save("fog", lambda x: x[:-1]),
-        r"fog.npy is uint8 \(99, 32, 32, 3\), expected is uint8 \(100, 32, 32, 3\)",
+        f"fog.npy is uint8 (99, 32, 32, 3), expected is uint8 {SHAPE}",
     ),
     "float": (
         _save("fog", lambda x: x / 255),
-        r"fog.npy is float64 \(100, 32, 32, 3\), expected is uint8 \(100, 32, 32, 3\)",
+        f"fog.npy is float64 {SHAPE}, expected is uint8 {SHAPE}",
     ),
-    "no labels": (lambda f: (f / "labels.npy").unlink(), "labels.npy cannot be read: .*"),
+    "no labels": (lambda f: (f / "labels.npy").unlink(), "labels.npy cannot be read: "),
     "short labels": (
         _save("labels", lambda y: y[:-1]),
-        r"labels.npy is uint8 \(99,\), expected are integers \(100,\)",
+        "labels.npy is uint8 (99,), expected are integers (100,)",
     ),
     "float labels": (
         _save("labels", lambda y: y / 1),
-        r"labels.npy is float64 \(100,\), expected are integers \(100,\)",
+        "labels.npy is float64 (100,), expected are integers (100,)",
     ),
     "other labels": (_save("labels", np.sort), "labels.npy differs between severities"),
     "one label too high": (
         _save("labels", lambda y: np.where(y == 9, 10, y)),
-        r"labels.npy holds labels outside 0\.\.9",
-    ),
-    "high labels": (
-        _save("labels", lambda y: y + 90),
-        r"labels.npy holds labels outside 0\.\.9",
+        "labels.npy holds labels outside 0..9",
     ),
     "labels below 0": (
         _save("labels", lambda y: y.astype(np.int8) - 1),
-        r"labels.npy holds labels outside 0\.\.9",
+        "labels.npy holds labels outside 0..9",
     ),
-    "pickled": (_save("fog", lambda x: x.astype(object)), "fog.npy cannot be read: .*"),
 }
 
 
@@ -329,11 +322,13 @@ def test_wrong_arrays(fault: str, make_task: MakeTask, arrays: Path) -> None:
     spoil, text = OFFICIAL_FAULTS[fault]
     task = make_task()
     spoil(arrays / "CIFAR-10-C")
-    with pytest.raises(InputError) as caught:
-        prepare_suite("cifar10-c", arrays, task, download=False)
-    told = f"suite 'cifar10-c': {arrays}/CIFAR-10-C/{text}"
-    assert re.fullmatch(told, str(caught.value))  # One line.
+    told = refusal(prepare_suite, "cifar10-c", arrays, task, download=False)
+    assert told.startswith(f"suite 'cifar10-c': {arrays}/CIFAR-10-C/{text}")
     assert not [p for p in (task.directory.parent / "suites").iterdir() if p.is_dir()]
+
+
+OFFICIAL = "has 32 x 32 images of 3 channels, 'npz:.*' has"
+GENERATED = "needs images of 3 channels and 32 pixels a side or more, 'npz:.*' has"
 
 
 @pytest.mark.parametrize(
@@ -341,18 +336,10 @@ def test_wrong_arrays(fault: str, make_task: MakeTask, arrays: Path) -> None:
     [
         ("cifar10-c", {"classes": 5}, "has 10 classes, 'npz:.*' has 5"),
         ("cifar100-c", {}, "has 100 classes, 'npz:.*' has 10"),
-        ("cifar10-c", {"size": 28}, "has 32 x 32 images of 3 channels, 'npz:.*' has 28 x 28 of 3"),
-        ("cifar10-c", {"channels": 1}, "has 32 x 32 images of 3 channels, .* has 32 x 32 of 1"),
-        (
-            "generated-c",
-            {"size": 8},
-            "needs images of 3 channels and 32 pixels a side or more, 'npz:.*' has 8 x 8 of 3",
-        ),
-        (
-            "generated-c",
-            {"channels": 1},
-            "needs images of 3 channels and 32 pixels a side or more, 'npz:.*' has 32 x 32 of 1",
-        ),
+        ("cifar10-c", {"size": 28}, f"{OFFICIAL} 28 x 28 of 3"),
+        ("cifar10-c", {"channels": 1}, f"{OFFICIAL} 32 x 32 of 1"),
+        ("generated-c", {"size": 8}, f"{GENERATED} 8 x 8 of 3"),
+        ("generated-c", {"channels": 1}, f"{GENERATED} 32 x 32 of 1"),
         ("ood-digits", {"channels": 4}, "needs images of 1 or 3 channels, 'npz:.*' has 4"),
     ],
 )
@@ -366,8 +353,8 @@ def test_a_suite_that_does_not_fit_is_refused(
 @pytest.mark.parametrize(
     ("suite", "size", "text"),
     [
-        ("cifar10-c", (32, 40), "has 32 x 32 images of 3 channels, 'npz:.*' has 40 x 32 of 3"),
-        ("generated-c", (31, 40), "32 pixels a side or more, 'npz:.*' has 40 x 31 of 3"),
+        ("cifar10-c", (32, 40), f"{OFFICIAL} 40 x 32 of 3"),
+        ("generated-c", (31, 40), f"{GENERATED} 40 x 31 of 3"),
     ],
 )
 def test_a_form_is_told_by_width_and_height(
@@ -491,13 +478,9 @@ def test_without_the_library_it_says_what_to_install(
     make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
-    with pytest.raises(InputError) as caught:
-        prepare_suite("generated-c", NOWHERE, make_task())
-    assert re.fullmatch(
-        r"suite 'generated-c': needs imagecorruptions-imaug \(.*\): pip install "
-        r"'calsweep\[corruptions\]'",
-        str(caught.value),
-    )
+    told = refusal(prepare_suite, "generated-c", NOWHERE, make_task())
+    assert told.startswith("suite 'generated-c': needs imagecorruptions-imaug (")
+    assert told.endswith("): pip install 'calsweep[corruptions]'")
 
 
 # -- other data sets
@@ -592,10 +575,9 @@ def test_a_data_set_without_test_images_gives_all_it_has(make_task: MakeTask) ->
 
 def test_the_tasks_own_images_are_refused(make_task: MakeTask) -> None:
     task = make_task()
-    with pytest.raises(InputError) as caught:
-        prepare_suite(f"ood-{task.info.name}", NOWHERE, task)
     told = f"has the images of the task itself, {task.info.name!r}"
-    assert str(caught.value) == f"suite 'ood-{task.info.name}': {told}"
+    suite = f"ood-{task.info.name}"
+    assert refusal(prepare_suite, suite, NOWHERE, task) == f"suite {suite!r}: {told}"
 
 
 def test_an_absent_data_set_is_named(make_task: MakeTask, tmp_path: Path) -> None:
