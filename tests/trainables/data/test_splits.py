@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from trainables.data import SplitSpec
 from trainables.data._split import (
     MAX_SEED,
-    Split,
     allot,
     limit_rows,
     make_split,
@@ -80,7 +80,9 @@ def test_the_same_on_every_platform():
     assert shuffled(8, 0, "test").tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
     spec = SplitSpec(validation=4, test=6, train_limit=5, test_limit=4, seed=3)
     split = make_split(np.arange(24) % 2, None, spec)
-    assert parts_of(split) == [[2, 17, 20, 21, 22], [7, 9, 10, 14], [8, 11, 13, 18]]
+    assert split.train.tolist() == [2, 17, 20, 21, 22]
+    assert split.validation.tolist() == [7, 9, 10, 14]
+    assert split.test.tolist() == [8, 11, 13, 18]
     tail = take_counts(np.arange(20) % 2, np.array([3, 2]), 0, "long_tail")
     assert tail.tolist() == [5, 6, 10, 14, 19]
 
@@ -126,67 +128,19 @@ def allot_by_hand(counts: list[int], size: int, low: list[int], high: list[int])
     return taken
 
 
-def parts_of(split: Split) -> list[list[int]]:
-    return [part.tolist() for part in (split.train, split.validation, split.test)]
-
-
-class ByHand:
-    """Splits row by row, from the orders that ``shuffled`` gives; ``ValueError`` as the product."""
-
-    def __init__(self, spec: SplitSpec, trains: bool) -> None:
-        self.spec, self.spare = spec, int(trains)
-
-    def split(
-        self, train: list[int], test: list[int] | None, own: list[int] | None
-    ) -> list[list[int]]:
-        spec, rows = self.spec, list(range(len(train)))
-        judged, of = list(range(len(test or ()))), test or train
-        if test is None:
-            judged = self.drawn(train, rows, self.size(spec.test, rows), spec.seed, "test", spare=1)
-            rows = [row for row in rows if row not in judged]
-        if spec.validation == "all" and not self.spare:
-            held = rows
-        elif spec.validation == "own" and own is not None:
-            held = own
-        else:
-            share = 0.1 if isinstance(spec.validation, str) else spec.validation
-            seed = spec.seed if spec.validation_seed is None else spec.validation_seed
-            held = self.drawn(
-                train, rows, self.size(share, rows), seed, "validation", spare=self.spare
-            )
-        rows = [row for row in rows if row not in held]
-        if spec.train_limit is not None:
-            rows = self.drawn(train, rows, spec.train_limit, spec.seed, "train_limit", least=1)
-        if spec.test_limit is not None:
-            judged = self.drawn(of, judged, spec.test_limit, spec.seed, "test_limit")
-        return [rows, held, judged]
-
-    def size(self, share: float | int, rows: list[int]) -> int:
-        return share if isinstance(share, int) else max(1, round(share * len(rows)))
-
-    def drawn(
-        self,
-        labels: list[int],
-        rows: list[int],
-        size: int,
-        seed: int,
-        stream: str,
-        least: int = 0,
-        spare: int = 0,
-    ) -> list[int]:
-        """Go through the rows in their random order: each is taken whose class wants one more."""
-        counts = [sum(labels[row] == k for row in rows) for k in range(max(labels) + 1)]
-        high = [max(count - spare, 0) for count in counts]
-        low = [min(least, most) for most in high]
-        if not sum(low) <= size <= sum(high):
-            raise ValueError
-        wanted, taken = allot_by_hand(counts, size, low, high), []
-        for place in shuffled(len(rows), seed, stream):
-            label = labels[rows[place]]
-            if wanted[label] > 0:
-                wanted[label] -= 1
-                taken.append(rows[place])
-        return sorted(taken)
+def assert_drawn(
+    labels: np.ndarray,
+    drawn: np.ndarray,
+    left: np.ndarray,
+    share: float | int,
+    least: int = 0,
+    spare: int = 0,
+) -> None:
+    """Make sure that every class gave its share of all rows to those that were drawn of them."""
+    counts = np.bincount(labels[np.concatenate((drawn, left))])
+    size = share if isinstance(share, int) else max(1, round(share * counts.sum()))
+    taken = np.bincount(labels[drawn], minlength=len(counts))
+    assert taken.tolist() == allot(counts, size, least, spare).tolist()
 
 
 @given(
@@ -207,21 +161,38 @@ class ByHand:
 def test_every_row_goes_where_it_belongs(
     labels: list[int], spec: SplitSpec, official: list[int] | None, listed: bool, trains: bool
 ) -> None:
-    own = list(range(1, len(labels), 5)) if listed and official else None
-    given = (
-        np.array(labels),
-        None if official is None else np.array(official),
-        spec,
-        None if own is None else np.array(own),
-        trains,
-    )
+    train, test = np.array(labels), None if official is None else np.array(official)
+    own = np.arange(1, len(labels), 5) if listed and official else None
+    unlimited = replace(spec, train_limit=None, test_limit=None)
     try:
-        expected = ByHand(spec, trains).split(labels, official, own)
+        split, whole = (make_split(train, test, its, own, trains) for its in (spec, unlimited))
     except ValueError:
-        with pytest.raises(ValueError, match=r"(validation|test|train_limit|test_limit)="):
-            make_split(*given)
+        with pytest.raises(ValueError, match=r"^(validation|test|train_limit|test_limit)="):
+            make_split(train, test, spec, own, trains)
         return
-    assert parts_of(make_split(*given)) == expected
+    rest = np.concatenate((whole.train, whole.validation))
+    rows = rest if official else np.concatenate((rest, whole.test))
+    assert sorted(rows.tolist()) == list(range(len(labels)))
+    if test is None:
+        assert_drawn(train, whole.test, rest, spec.test, spare=1)
+    else:
+        assert whole.test.tolist() == list(range(len(test)))
+    if spec.validation == "all" and not trains:
+        assert not len(whole.train)
+    elif spec.validation == "own" and own is not None:
+        assert whole.validation.tolist() == own.tolist()
+    else:
+        share = 0.1 if isinstance(spec.validation, str) else spec.validation
+        assert_drawn(train, whole.validation, whole.train, share, spare=int(trains))
+    assert split.validation.tolist() == whole.validation.tolist()
+    judged = train if test is None else test
+    for key, of, least in (("train", train, 1), ("test", judged, 0)):
+        part, before = getattr(split, key), getattr(whole, key)
+        limit = getattr(spec, f"{key}_limit")
+        assert {*part} <= {*before}
+        assert len(part) == (limit or len(before))
+        if limit:
+            assert_drawn(of, part, np.setdiff1d(before, part), limit, least)
 
 
 @pytest.mark.parametrize("official", [True, False])
@@ -333,3 +304,12 @@ def test_wrong_spec(fields, text: str):
 def test_too_few_images(fields, text: str):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         make_split(LABELS, TEST, SplitSpec(**fields))
+
+
+def test_the_most_that_fits_is_allowed() -> None:
+    assert len(make_split(LABELS, TEST, SplitSpec(validation=706)).train) == 4
+    spec = SplitSpec(train_limit=639, test_limit=100)
+    split, usual = make_split(LABELS, TEST, spec), make_split(LABELS, TEST, SplitSpec())
+    np.testing.assert_array_equal(split.train, usual.train)
+    np.testing.assert_array_equal(split.test, usual.test)
+    assert np.bincount(LABELS[make_split(LABELS, TEST, SplitSpec(train_limit=4)).train]).max() == 1
