@@ -15,10 +15,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import chdir
 from multiprocessing import get_context
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
+from typing import IO
 
 import numpy as np
+import sklearn
+from sklearn.datasets import load_digits
 
 from trainables.data import (
     PreparedData,
@@ -33,121 +38,34 @@ MODE, PREPARED, ALIASES = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 LABELS = PREPARED / "test" / "labels.npy"
 DATA = PreparedData.open(PREPARED)
 DIRECTORY = os.open(PREPARED, os.O_RDONLY)
-ATTEMPTS: dict[str, Callable[[], object]] = {}
 HELD: list[object] = []
-
-
-def attempt(function: Callable[[], object]) -> Callable[[], object]:
-    ATTEMPTS[function.__name__] = function
-    return function
 
 
 def parse(content: bytes) -> np.ndarray:
     return np.load(io.BytesIO(content))
 
 
-def read_descriptor(number: int) -> np.ndarray:
-    with os.fdopen(number, "rb") as stream:
+def read_by(opening: Callable[..., IO[bytes]], *arguments: object) -> np.ndarray:
+    with opening(*arguments) as stream:
         return parse(stream.read())
 
 
-@attempt
-def numpy_load():
-    return np.load(LABELS)
-
-
-@attempt
-def numpy_load_mapped():
-    return np.load(LABELS, mmap_mode="r")
-
-
-@attempt
-def numpy_memmap():
-    return np.memmap(LABELS, np.uint8)
-
-
-@attempt
-def numpy_fromfile():
-    return np.fromfile(LABELS, np.uint8)
-
-
-@attempt
-def builtin_open():
-    with open(LABELS, "rb") as stream:
-        return parse(stream.read())
-
-
-@attempt
-def bytes_path():
-    with open(os.fsencode(LABELS), "rb") as stream:
-        return parse(stream.read())
-
-
-@attempt
-def path_read_bytes():
-    return parse(LABELS.read_bytes())
-
-
-@attempt
-def dotted_path():
-    return np.load(f"{PREPARED}/search/../test/./labels.npy")
-
-
-@attempt
-def open_code():
-    with io.open_code(str(LABELS)) as stream:
-        return parse(stream.read())
-
-
-@attempt
-def relative_path():
-    here = os.getcwd()
-    os.chdir(LABELS.parent)
-    try:
+def from_the_folder() -> np.ndarray:
+    with chdir(LABELS.parent):
         return np.load("labels.npy")
-    finally:
-        os.chdir(here)
 
 
-@attempt
-def os_open():
-    return read_descriptor(os.open(LABELS, os.O_RDONLY))
-
-
-@attempt
-def os_open_from_a_directory():
-    return read_descriptor(os.open("test/labels.npy", os.O_RDONLY, dir_fd=DIRECTORY))
-
-
-@attempt
-def os_open_the_directory():
+def through_a_descriptor_of_the_folder() -> np.ndarray:
     folder = os.open(LABELS.parent, os.O_RDONLY)
-    return read_descriptor(os.open("labels.npy", os.O_RDONLY, dir_fd=folder))
+    return read_by(open, os.open("labels.npy", os.O_RDONLY, dir_fd=folder), "rb")
 
 
-@attempt
-def path_of_a_descriptor():
-    return np.load(f"/proc/self/fd/{DIRECTORY}/test/labels.npy")
-
-
-@attempt
-def mapped_memory():
+def mapped_memory() -> np.ndarray:
     with open(LABELS, "rb") as stream:
         return parse(bytes(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)))
 
 
-@attempt
-def symlink_to_the_file():
-    return np.load(ALIASES / "file.npy")
-
-
-@attempt
-def symlink_to_the_folder():
-    return np.load(ALIASES / "folder" / "labels.npy")
-
-
-@attempt
-def symlink_made_now():
+def symlink_made_now() -> np.ndarray:
     link = ALIASES / "now.npy"
     link.symlink_to(LABELS)
     try:
@@ -156,85 +74,33 @@ def symlink_made_now():
         link.unlink()
 
 
-@attempt
-def hard_link():
-    return np.load(ALIASES / "hard.npy")
-
-
-@attempt
-def renamed_file():
-    LABELS.rename(ALIASES / "renamed.npy")
+def renamed(path: Path, new: Path) -> np.ndarray:
+    path.rename(new)
     try:
-        return np.load(ALIASES / "renamed.npy")
+        return np.load(new / "labels.npy" if new.is_dir() else new)
     finally:
-        (ALIASES / "renamed.npy").rename(LABELS)
+        new.rename(path)
 
 
-@attempt
-def renamed_folder():
-    LABELS.parent.rename(PREPARED / "moved")
-    try:
-        return np.load(PREPARED / "moved" / "labels.npy")
-    finally:
-        (PREPARED / "moved").rename(LABELS.parent)
-
-
-@attempt
-def copied_file():
-    return np.load(shutil.copy(LABELS, ALIASES / f"copy-{MODE}.npy"))
-
-
-@attempt
-def prepared_test():
-    return DATA.test().labels
-
-
-@attempt
-def prepared_opened_again():
-    return PreparedData.open(PREPARED).test().labels
-
-
-@attempt
-def another_split():
+def another_split() -> np.ndarray:
     beside = [p for p in PREPARED.parent.iterdir() if (p / "test").is_dir() and p != PREPARED]
     return np.load(beside[0] / "test" / "labels.npy")
 
 
-@attempt
-def whole_source():
-    return read_source("digits", ALIASES).train.labels
-
-
-@attempt
-def prepared_anew():
-    return prepare("digits", ALIASES, SplitSpec(seed=9), ALIASES / f"new-{MODE}").test().labels
-
-
-@attempt
-def scikit_learn():
-    from sklearn.datasets import load_digits
-
-    return load_digits(return_X_y=True)[1]
-
-
-@attempt
-def file_inside_scikit_learn():
-    import sklearn
-
+def file_inside_scikit_learn() -> np.ndarray:
     path = Path(sklearn.__file__).parent / "datasets" / "data" / "digits.csv.gz"
     with gzip.open(path, "rt") as stream:
         return np.loadtxt(stream, delimiter=",")[:, -1]
 
 
-def load_into(queue) -> None:
+def load_into(queue: SimpleQueue) -> None:
     try:
         queue.put(np.load(LABELS))
     except TestDataSealedError as error:
         queue.put(error)
 
 
-@attempt
-def forked_child():
+def forked_child() -> object:
     context = get_context("fork")
     queue = context.SimpleQueue()
     child = context.Process(target=load_into, args=(queue,))
@@ -246,8 +112,7 @@ def forked_child():
     return outcome
 
 
-@attempt
-def new_child_that_imports_the_package():
+def new_child_that_imports_the_package() -> np.ndarray | None:
     script = (
         "import sys, trainables.data as data\n"
         "import numpy as np\n"
@@ -260,8 +125,7 @@ def new_child_that_imports_the_package():
     return np.load(LABELS) if code == 0 else None
 
 
-@attempt
-def live_objects():
+def live_objects() -> object:
     try:
         HELD.append(DATA.test())
     except TestDataSealedError:
@@ -281,6 +145,46 @@ def live_objects():
     return expected if expected is not None else found[0]
 
 
+ATTEMPTS: dict[str, Callable[[], object]] = {
+    "numpy.load": lambda: np.load(LABELS),
+    "numpy.load, mapped": lambda: np.load(LABELS, mmap_mode="r"),
+    "numpy.memmap": lambda: np.memmap(LABELS, np.uint8),
+    "numpy.fromfile": lambda: np.fromfile(LABELS, np.uint8),
+    "open": lambda: read_by(open, LABELS, "rb"),
+    "open, a path of bytes": lambda: read_by(open, os.fsencode(LABELS), "rb"),
+    "Path.read_bytes": lambda: parse(LABELS.read_bytes()),
+    "io.open_code": lambda: read_by(io.open_code, str(LABELS)),
+    "a dotted path": lambda: np.load(f"{PREPARED}/search/../test/./labels.npy"),
+    "a relative path": from_the_folder,
+    "os.open": lambda: read_by(open, os.open(LABELS, os.O_RDONLY), "rb"),
+    "os.open, from a folder": lambda: read_by(
+        open, os.open("test/labels.npy", os.O_RDONLY, dir_fd=DIRECTORY), "rb"
+    ),
+    "os.open, the folder": through_a_descriptor_of_the_folder,
+    "a path of a descriptor": lambda: np.load(f"/proc/self/fd/{DIRECTORY}/test/labels.npy"),
+    "mapped memory": mapped_memory,
+    "a symlink to the file": lambda: np.load(ALIASES / "file.npy"),
+    "a symlink to the folder": lambda: np.load(ALIASES / "folder" / "labels.npy"),
+    "a symlink made now": symlink_made_now,
+    "a hard link": lambda: np.load(ALIASES / "hard.npy"),
+    "a renamed file": lambda: renamed(LABELS, ALIASES / "renamed.npy"),
+    "a renamed folder": lambda: renamed(LABELS.parent, PREPARED / "moved"),
+    "a copied file": lambda: np.load(shutil.copy(LABELS, ALIASES / f"copy-{MODE}.npy")),
+    "PreparedData.test": lambda: DATA.test().labels,
+    "PreparedData.test, opened again": lambda: PreparedData.open(PREPARED).test().labels,
+    "another split": another_split,
+    "the whole source": lambda: read_source("digits", ALIASES).train.labels,
+    "prepared anew": lambda: (
+        prepare("digits", ALIASES, SplitSpec(seed=9), ALIASES / f"new-{MODE}").test().labels
+    ),
+    "scikit-learn": lambda: load_digits(return_X_y=True)[1],
+    "a file inside scikit-learn": file_inside_scikit_learn,
+    "a forked child": forked_child,
+    "a new child that imports the package": new_child_that_imports_the_package,
+    "live objects": live_objects,
+}
+
+
 def outcome(function: Callable[[], object]) -> str:
     try:
         found = function()
@@ -292,10 +196,13 @@ def outcome(function: Callable[[], object]) -> str:
 if __name__ == "__main__":
     if MODE == "sealed":
         seal_test_data(PREPARED)
-    outcomes = {name: outcome(function) for name, function in ATTEMPTS.items()}
+    attempts = {name: outcome(function) for name, function in ATTEMPTS.items()}
     # What a trial does need goes on as before.
     search = DATA.search()
-    outcomes["search data"] = f"{len(search.train)} {len(search.validation)}"
     (ALIASES / f"checkpoint-{MODE}").write_bytes(b"weights")
-    outcomes["files"] = (ALIASES / f"checkpoint-{MODE}").read_bytes().decode()
+    outcomes = {
+        "attempts": attempts,
+        "search data": f"{len(search.train)} {len(search.validation)}",
+        "files": (ALIASES / f"checkpoint-{MODE}").read_bytes().decode(),
+    }
     sys.stdout.write(json.dumps(outcomes))
