@@ -7,6 +7,9 @@ import sys
 from contextlib import redirect_stdout
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
+
+from trainables.data import PreparedData
 
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["trainables.data"])
@@ -30,3 +33,27 @@ def run_script(script: str, *arguments: str) -> str:
     finally:
         process.join()
         assert process.exitcode == 0
+
+
+SEALED = """
+import sys
+from trainables.data import PreparedData, TestDataSealedError, seal_test_data
+data = PreparedData.open(sys.argv[1])
+seal_test_data(data.directory)
+for path in sys.argv[2:]:
+    try:
+        print(len(open(path, "rb").read()) > 0)
+    except TestDataSealedError:
+        print("sealed")
+try:
+    data.test()
+except TestDataSealedError:
+    print("sealed", len(data.search().train))
+"""
+
+
+def open_sealed(data: PreparedData, *paths: Path) -> list[str]:
+    """Return what came of opening files where test data are sealed: ``True`` or ``sealed``."""
+    *opened, asked = run_script(SEALED, str(data.directory), *map(str, paths)).splitlines()
+    assert asked == f"sealed {data.counts['train']}"
+    return opened

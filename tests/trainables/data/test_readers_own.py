@@ -250,26 +250,12 @@ def test_npz_fault(fault: str, archive, write_npz):
     assert refusal(read_source, name, "unused") == f"{name.removeprefix('npz:')}: {text}"
 
 
-def _flip_a_byte(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "text"),
-    [
-        (lambda content: b"no archive at all", "not an intact .npz"),
-        (lambda content: content[:-100], "not an intact .npz"),
-        (lambda content: b"", "not an intact .npz"),
-        (_flip_a_byte, "cannot be read"),
-    ],
-)
-def test_npz_damaged_file(spoil, text: str, archive, write_npz):
+def test_npz_damaged_file(archive, write_npz):
     name = write_npz(archive)
     path = Path(name.removeprefix("npz:"))
-    path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(InputError, match=text):
-        read_source(name, "unused")
+    path.write_bytes(path.read_bytes()[:-100])
+    told = f"{path} is not an intact .npz archive: "
+    assert refusal(read_source, name, "unused").startswith(told)
 
 
 def test_npz_absent(tmp_path: Path):

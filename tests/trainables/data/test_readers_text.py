@@ -260,12 +260,6 @@ def test_there_is_no_other_view_of_texts_than_the_texts() -> None:
         batcher.view(batch, "crop-flip", torch.Generator())
 
 
-def test_each_text_has_a_label() -> None:
-    for count in (1, 3):
-        with pytest.raises(ValueError, match=f"2 rows but {count} labels"):
-            LabelledTexts.of(["a", "b"], np.arange(count))
-
-
 def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts_module, "BLOCK", 2)
     rows = LabelledTexts.of(["a b", "c", "b b a"], np.arange(3))

@@ -120,6 +120,7 @@ def test_other_images_are_another_evaluation(
 def test_pools_of_two_suites_or_more_are_their_means() -> None:
     metrics = {"a/auroc": 0.2, "b/auroc": 0.4, "a/fpr95": 1.0, "b/fpr95": 0.5, "alone/ece": 0.3}
     metrics |= {"none/ece": 0.7, "c/ece": 0.1, "d/ece": 0.2, "e/ece": 0.6, "ab/auroc": 9.0}
+    metrics["b/aupr"] = 0.7  # Not of the other of its pool.
     pools = dict(zip("abcde", ["ood", "ood", "shift", "shift", "shift"], strict=True))
     assert pooled(metrics, {**pools, "none": "", "alone": "single"}) == pytest.approx(
         {"ood/auroc": 0.3, "ood/fpr95": 0.75, "shift/ece": 0.3}

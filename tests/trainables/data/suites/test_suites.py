@@ -35,7 +35,6 @@ from trainables.data.suites._data import SuiteData
 from trainables.data.suites.cifar_c import Cifar10C, OfficialCorruptions
 from trainables.data.suites.ood import PART, fitted
 from trainables.metrics import calibration_report
-from trainables.stages import pooled
 
 NOWHERE = Path("nowhere")
 
@@ -103,16 +102,6 @@ def test_wrong_names(names: list[str], text: str) -> None:
 def test_a_name_that_is_like_no_other_is_answered_by_all() -> None:
     told = f"unknown suite 'zzz'; there are: {', '.join(suite_names())}"
     assert refusal(find_suite, "zzz", NOWHERE) == told
-
-
-def test_means_over_a_pool() -> None:
-    metrics = {"ood-a/auroc": 0.8, "ood-b/auroc": 0.9, "ood-a/fpr95": 0.5, "ood-b/fpr95": 0.25}
-    other = {"cifar10-c/ece": 0.1}
-    pools = {"ood-a": "ood", "ood-b": "ood", "cifar10-c": ""}
-    means = pooled({**metrics, **other}, pools)
-    assert means == {"ood/auroc": pytest.approx(0.85), "ood/fpr95": pytest.approx(0.375)}
-    assert pooled(other | {"ood-a/auroc": 0.8}, {"ood-a": "ood", "cifar10-c": ""}) == {}
-    assert pooled({**metrics, "ood-b/aupr": 0.7}, pools) == means  # Not of the other's kind.
 
 
 # -- other numbers of bins
