@@ -8,8 +8,6 @@ from typing import Self
 
 import numpy as np
 
-from trainables.common.archives import ArrayHeader
-
 MAX_LABEL = 2**31 - 1
 BLOCK_BYTES = 64 * 2**20
 
@@ -114,17 +112,12 @@ class RowArrays(Rows):
             yield np.ascontiguousarray(array).data
 
 
-def check_label_form(name: str, labels: np.ndarray | ArrayHeader) -> None:
-    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type."""
+def check_labels(name: str, labels: np.ndarray) -> None:
+    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type and within 0..2^31-1."""
     if labels.dtype.kind not in "iu":
         raise ValueError(f"{name} is {labels.dtype} {labels.shape}, allowed are integers")
     if labels.ndim != 1:
         raise ValueError(f"{name} has shape {labels.shape}, allowed is (N,)")
-
-
-def check_labels(name: str, labels: np.ndarray) -> None:
-    """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type and within 0..2^31-1."""
-    check_label_form(name, labels)
     for label in (labels.min(), labels.max()) if len(labels) else ():
         if not 0 <= label <= MAX_LABEL:
             raise ValueError(f"{name} holds {label}, allowed is 0 to {MAX_LABEL}")

@@ -19,7 +19,17 @@ def column_names(path: Path) -> list[str]:
     Raises:
         InputError: If the file is absent, is no such table, or names a column twice.
     """
-    names = [*_schema(path)]
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            names = pyarrow.parquet.read_schema(path).names
+        else:
+            import pandas
+
+            names = pandas.read_csv(path, header=None, nrows=1, **_csv(path)).iloc[0].tolist()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path}: cannot be read as a table ({error})") from error
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{path}: has two columns named {twice!r}; a name may stand once")
@@ -48,20 +58,6 @@ def read_columns(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) 
         raise
     # What pandas and pyarrow raise of a damaged file; their own errors are all of these.
     except (OSError, ValueError, TypeError, KeyError, Warning, MemoryError) as error:
-        raise InputError(f"{path}: cannot be read as a table ({error})") from error
-
-
-def _schema(path: Path) -> Any:
-    try:
-        if path.suffix == ".parquet":
-            import pyarrow.parquet
-
-            return pyarrow.parquet.read_schema(path).names
-        import pandas
-
-        first = pandas.read_csv(path, header=None, nrows=1, **_csv(path))
-        return first.iloc[0].tolist()
-    except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}: cannot be read as a table ({error})") from error
 
 

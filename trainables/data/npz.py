@@ -8,7 +8,7 @@ from trainables.data._image_arrays import ImageArrays
 from trainables.data._images import check_images, images_info
 from trainables.data._inputs import DatasetInfo, check_classes
 from trainables.data._labels import number_names, plain_labels, sorted_names
-from trainables.data._rows import RowArrays, check_label_form, check_labels
+from trainables.data._rows import RowArrays, check_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
 PARTS = ("train", "test")
@@ -77,7 +77,12 @@ class NpzReader(PathReader, OutlinedReader):
                 )
             given = {part: _labels(archive, part) for part in parts}
             classes = _classes(archive, given["train"])
-            labels = {part: _numbers(archive, part, its, classes) for part, its in given.items()}
+            labels = {
+                part: its
+                if its.dtype.kind == "i"
+                else number_names(its, classes, f"y_{part}", archive.path)
+                for part, its in given.items()
+            }
             _check_label_sets(labels, classes)
         except InputError:  # Of the archive, which it names.
             raise
@@ -95,23 +100,15 @@ def _image_shape(archive: ImageArrays, part: str) -> tuple[int, ...]:
 
 
 def _labels(archive: ImageArrays, part: str) -> np.ndarray:
-    """Return labels, numbers or names (N,), one an image."""
+    """Return labels, numbers (int64) or names (N,), one an image."""
     name, images = f"y_{part}", archive.header(f"x_{part}")
     labels = plain_labels(archive.read(name), name, archive.path)
     if labels.dtype.kind != "U" or labels.ndim != 1:
-        check_label_form(name, labels)
+        check_labels(name, labels)
+        labels = labels.astype(np.int64)
     if images.shape[0] != len(labels):
         raise ValueError(f"x_{part} has {images.shape[0]} images but {name} {len(labels)} labels")
     return labels
-
-
-def _numbers(
-    archive: ImageArrays, part: str, labels: np.ndarray, classes: tuple[str, ...]
-) -> np.ndarray:
-    if labels.dtype.kind == "U":
-        return number_names(labels, classes, f"y_{part}", archive.path)
-    check_labels(f"y_{part}", labels)
-    return labels.astype(np.int64)
 
 
 def _classes(archive: ImageArrays, train: np.ndarray) -> tuple[str, ...]:
@@ -123,7 +120,6 @@ def _classes(archive: ImageArrays, train: np.ndarray) -> tuple[str, ...]:
     elif train.dtype.kind == "U":
         names = sorted_names(train)
     else:
-        check_labels("y_train", train)
         names = _numbered(train)
     check_classes(names)
     return names

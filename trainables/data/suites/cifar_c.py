@@ -86,22 +86,12 @@ class OfficialCorruptions(CorruptionSuite):
 
     def _parts(self, rows: np.ndarray) -> Iterator[Part]:
         for corruption in CORRUPTIONS:
-            images = self._array(corruption)
-            if images.dtype != np.uint8 or images.shape != (SEVERITIES * self.images, 32, 32, 3):
-                raise self.refuse(
-                    f"{self._path(corruption)} is {images.dtype} {images.shape}, expected is uint8 "
-                    f"{(SEVERITIES * self.images, 32, 32, 3)}"
-                )
+            images = self._array(corruption, np.uint8, "is uint8", 32, 32, 3)
             blocks = (images[severity * self.images + rows] for severity in range(SEVERITIES))
             yield Part(corruption, SEVERITIES * len(rows), blocks)
 
     def _labels(self) -> np.ndarray:
-        labels = self._array(LABELS)
-        if labels.dtype.kind not in "iu" or labels.shape != (SEVERITIES * self.images,):
-            raise self.refuse(
-                f"{self._path(LABELS)} is {labels.dtype} {labels.shape}, expected are integers "
-                f"{(SEVERITIES * self.images,)}"
-            )
+        labels = self._array(LABELS, np.integer, "are integers")
         first = labels[: self.images].astype(np.int64)
         if not 0 <= first.min() <= first.max() < len(self.classes):
             raise self.refuse(
@@ -114,11 +104,17 @@ class OfficialCorruptions(CorruptionSuite):
     def _path(self, name: str) -> Path:
         return self.root / self.folder / f"{name}.npy"
 
-    def _array(self, name: str) -> np.ndarray:
+    def _array(self, name: str, kind: type, expected: str, *row: int) -> np.ndarray:
+        """Return an array of all severities, whose entries are of a kind."""
         try:
-            return read_array(self._path(name))
+            found = read_array(self._path(name))
         except InputError as error:
             raise self.refuse(str(error)) from error
+        shape = (SEVERITIES * self.images, *row)
+        if not np.issubdtype(found.dtype, kind) or found.shape != shape:
+            told = f"is {found.dtype} {found.shape}, expected {expected} {shape}"
+            raise self.refuse(f"{self._path(name)} {told}")
+        return found
 
     def _provide(self, download: bool) -> None:
         """Unpack the archive, after a download if need be, unless the folder is there."""
