@@ -80,13 +80,21 @@ class ImageFiles(Rows):
 
 def file_contents(paths: Iterable[Path]) -> Iterator[bytes]:
     """Yield the length and the bytes of each file."""
-    for path in paths:
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    for content in map(read_content, paths):
         yield f"{len(content)}".encode()
         yield content
+
+
+def read_content(path: Path) -> bytes:
+    """Return the bytes of a file.
+
+    Raises:
+        InputError: If it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
 
 
 @contextmanager

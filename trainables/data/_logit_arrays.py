@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from trainables.common.archives import UNREADABLE_MEMBER
 from trainables.common.errors import InputError
+from trainables.data._stored import read_array
 from trainables.data._tables import column_names, read_columns
 
 # Each word that an array's name is made of, and how it is written in those we look for.
@@ -78,15 +78,8 @@ class ArrayFiles:
         return list(self._files.values())
 
     def read(self, name: str) -> np.ndarray:
-        """Return the array of a file.
-
-        Raises:
-            InputError: If it cannot be read or holds Python objects.
-        """
-        try:
-            return np.load(self._files[name], allow_pickle=False)
-        except UNREADABLE_MEMBER as error:
-            raise InputError(f"{self._files[name]} cannot be read: {error}") from error
+        """Return the array of a file; see ``read_array``."""
+        return read_array(self._files[name], mapped=False)
 
 
 def _taken_apart(path: Path) -> tuple[str, str]:

@@ -163,15 +163,15 @@ def _read_arrays(arrays: NamedArrays, name: str, kind: str | None) -> LogitFile:
 
 
 def _file(path: Path, name: str, parts: Iterable[Part], classes: tuple[str, ...] = ()) -> LogitFile:
-    """Return one part, or the part to fit on and the part to test on, checked."""
+    """Return the one part, or the part to fit on and the part to test on, checked."""
     rows = [_rows(path, *part, classes) for part in parts]
-    fit, test = rows[:-1], rows[-1]
-    for part in fit:
-        ours, others = part.logits.shape[1], test.logits.shape[1]
-        if ours != others:
-            told = f"{ours} classes to fit on, {others} to test on; they must agree"
-            raise InputError(f"{path}: {told}")
-    return LogitFile(name, test, *fit)
+    if len(rows) == 1:
+        return LogitFile(name, rows[0])
+    fit, test = rows
+    ours, others = fit.logits.shape[1], test.logits.shape[1]
+    if ours != others:
+        raise InputError(f"{path}: {ours} classes to fit on, {others} to test on; they must agree")
+    return LogitFile(name, test, fit)
 
 
 def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str) -> Part:

@@ -235,8 +235,8 @@ class MaskedReader(Reader):
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         train, test, _ = self._rows()
-        none = None if test is None else np.zeros(len(test), np.int64)
-        return np.zeros(len(train), np.int64), none
+        judged = None if test is None else np.zeros(len(test), np.int64)
+        return np.zeros(len(train), np.int64), judged
 
     def own_validation(self) -> np.ndarray | None:
         return self._rows()[2]

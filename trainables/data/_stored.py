@@ -74,14 +74,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return document
 
 
-def read_array(path: Path) -> np.ndarray:
-    """Return a stored array, memory-mapped.
+def read_array(path: Path, mapped: bool = True) -> np.ndarray:
+    """Return the array of a file ``.npy``, memory-mapped unless told otherwise.
 
     Raises:
-        InputError: If it is absent or damaged.
+        InputError: If it is absent, damaged or holds Python objects.
     """
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except UNREADABLE_MEMBER as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._files import Listing, labels_of
+from trainables.data._files import Listing, labels_of, read_content
 from trainables.data._inputs import check_classes
 from trainables.data._labels import plain_labels
 from trainables.data._tables import TABLES, column_names, read_columns
@@ -24,14 +24,8 @@ def read_files(listing: Listing) -> LabelledTexts:
     Raises:
         InputError: If one cannot be read, is no UTF-8 or blank; the text names it.
     """
-    return LabelledTexts.of([_read_file(path) for path, _ in listing], labels_of(listing))
-
-
-def _read_file(path: Path) -> str:
-    try:
-        return _text(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    texts = [_text(read_content(path), str(path)) for path, _ in listing]
+    return LabelledTexts.of(texts, labels_of(listing))
 
 
 def _text(content: bytes, place: str) -> str:

@@ -145,8 +145,6 @@ class TextsReader(OutlinedReader):
         return (self.path if self.path.is_dir() else self.path.parent) / CLASSES
 
     def _folders(self) -> Listed:
-        if not self.path.is_dir():
-            raise InputError(f"{self.path} does not exist or is no folder; {LAYOUT}")
         return list_folders(self.path, TEXT_FILES, LAYOUT)
 
 
