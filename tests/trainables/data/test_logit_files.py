@@ -498,8 +498,9 @@ def test_npy_files_whose_names_pair_are_one_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("labels", "told"),
     [
-        (np.eye(3)[[2, 1]], "one-hot"),
-        (np.array([2.0, 1.0]), "whole numbers are taken as labels"),
+        (np.eye(3)[[1, 0]], "one-hot"),
+        (np.array([1.0, 0.0]), "whole numbers are taken as labels"),
+        (np.array([True, False]), "holds true and false: taken as 1 and 0"),
     ],
 )
 def test_labels_in_other_forms_are_taken_with_a_note(
@@ -507,7 +508,7 @@ def test_labels_in_other_forms_are_taken_with_a_note(
 ) -> None:
     path = write(tmp_path / "a.npz", logits=LOGITS, labels=labels)
     with pytest.warns(DataNote, match=told):
-        assert read_logits(path).rows.labels.tolist() == [2, 1]
+        assert read_logits(path).rows.labels.tolist() == [1, 0]
 
 
 def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path: Path) -> None:

@@ -524,15 +524,6 @@ def test_a_class_may_be_called_train(folder: Path):
     assert read_source(f"folder:{folder}", "unused").info.classes == ("dog", "train")
 
 
-def test_equal_sizes_are_left_alone_in_the_prepared_data(folder: Path, tmp_path: Path):
-    found = prepare(f"folder:{folder}", tmp_path, SplitSpec(validation=2), tmp_path / "prepared")
-    pixels = [np.asarray(Image.open(path)) for path in sorted(folder.glob("train/*/*.png"))]
-    rows = np.load(found.directory / "search" / "train_indices.npy")
-    np.testing.assert_array_equal(found.search().train.values, np.stack(pixels)[rows])
-    assert (found.info.inputs.size, found.info.inputs.channels) == ((5, 7), 3)
-    np.testing.assert_allclose(found.info.inputs.mean, np.mean(pixels, (0, 1, 2)) / 255, atol=1e-6)
-
-
 def _draw(path: Path, width: int, height: int, mode: str = "L") -> None:
     """Save an image whose left third is black, its right third white, the rest grey."""
     columns = np.repeat([0, 128, 255], [width // 3, width - 2 * (width // 3), width // 3])
@@ -579,15 +570,6 @@ def test_large_images_are_smoothed_when_they_shrink(folder: Path):
     Image.fromarray(stripes).save(folder / "train/cat/0.png")
     image = read_source(f"folder:{folder}", "unused").train.values[0]
     assert np.abs(image.astype(int) - 128).max() < 8
-
-
-def test_unequal_images_have_a_key_of_their_own(folder: Path, tmp_path: Path):
-    split = SplitSpec(validation=2)
-    before = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
-    _draw(folder / "test/cat/0.png", 8, 6, "RGB")
-    after = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
-    assert (before.info.inputs.size, after.info.inputs.size) == ((5, 7), (5, 5))
-    assert before.key != after.key
 
 
 @pytest.mark.parametrize("fault", FOLDER_FAULTS)
