@@ -33,7 +33,10 @@ class ImageArrays:
         self._given: dict[str, str] = {}
         # Arrays with the expected names count, whatever else there is.
         for name in sorted(self._archive.names, key=lambda name: _plain(name) != name):
-            self._given.setdefault(_plain(name), name)
+            known = self._given.setdefault(_plain(name), name)
+            if known not in (_plain(name), name):
+                both = f"{known!r} and {name!r}"
+                raise InputError(f"{path}: {both} mean the same; keep one of them")
 
     @property
     def names(self) -> list[str]:

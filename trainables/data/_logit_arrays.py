@@ -51,14 +51,18 @@ class ArrayFiles:
         name: What their names share, or else the folder's name.
 
     Raises:
-        InputError: If none of them is named as scores.
+        InputError: If none of them is named as scores, or two mean the same.
     """
 
     def __init__(self, path: Path) -> None:
         self.name, _ = _taken_apart(path)
-        beside = sorted(path.parent.glob("*.npy"))
-        pairs = [(file, *_taken_apart(file)) for file in beside]
-        self._files = {array: file for file, name, array in pairs if array and name == self.name}
+        self._files: dict[str, Path] = {}
+        for file in sorted(path.parent.glob("*.npy")):
+            name, array = _taken_apart(file)
+            if array and name == self.name:
+                known = self._files.setdefault(array, file)
+                if known != file:
+                    raise InputError(f"{known} and {file} mean the same; keep one of them")
         scores = [file for array, file in self._files.items() if set(array.split("_")) & {*SCORES}]
         if not scores:
             raise InputError(
@@ -99,15 +103,19 @@ class ScoreTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         columns = column_names(path)
-        labels = [name for name in columns if plain_name(name.lower()) == "labels"]
+        meaning = {name: plain_name(name.lower()) for name in columns}
+        labels = [name for name in columns if meaning[name] == "labels"]
         if len(labels) != 1:
             found = f"{path}: {'several' if labels else 'no'} columns of labels"
             raise InputError(f"{found} ({_shown(columns)}); name one column label")
         (self._label,) = labels
-        self._lists = [name for name in columns if plain_name(name.lower()) in SCORES]
-        kinds, self._columns = _score_columns(path, [c for c in columns if c not in labels])
-        scores = [plain_name(name.lower()) for name in self._lists] or kinds
-        self.names = [*scores, "labels", *([] if self._lists else ["classes"])]
+        self._lists = [name for name in columns if meaning[name] in SCORES]
+        self._columns: dict[str, str] = {}
+        if self._lists:
+            self.names = [*(meaning[name] for name in self._lists), "labels"]
+        else:
+            kinds, self._columns = _score_columns(path, [c for c in columns if c not in labels])
+            self.names = [*kinds, "labels", "classes"]
 
     def read(self, name: str) -> np.ndarray:
         """Return labels (N,), names of classes (K,) or scores (N, K).
@@ -138,7 +146,7 @@ def _score_columns(path: Path, columns: list[str]) -> tuple[list[str], dict[str,
         kinds, classes = ["predictions"], {column: column for column in columns}
     if all(name.isdecimal() for name in classes):
         classes = dict(sorted(classes.items(), key=lambda pair: int(pair[0])))
-    if not classes and not any(plain_name(column.lower()) in SCORES for column in columns):
+    if not classes:
         raise InputError(
             f"{path}: no columns of scores ({_shown(columns)}); name them logit_CLASS or "
             "prob_CLASS, one a class, such as logit_0, logit_1"

@@ -490,6 +490,10 @@ def test_npy_files_whose_names_pair_are_one_set(tmp_path: Path) -> None:
     parted = read_logits(sets[tmp_path.name])
     assert parted.fit is not None
     assert (parted.fit.labels.tolist(), parted.rows.labels.tolist()) == ([2, 1], [0])
+    np.save(tmp_path / "a_targets.npy", [0, 0])
+    told = f"{tmp_path}/a_labels.npy and {tmp_path}/a_targets.npy mean the same; keep one of them"
+    assert refusal(read_logits, sets["a"]) == told
+    (tmp_path / "a_targets.npy").unlink()
     before = find_reader(f"logits:{sets['a']}", "unused").signature()
     np.save(tmp_path / "a_labels.npy", [1, 1, 1])
     assert find_reader(f"logits:{sets['a']}", "unused").signature() != before

@@ -106,6 +106,7 @@ PEOPLES_ARCHIVES = {
         lambda a: {k: v.astype(np.int64) for k, v in a.items()},
         "of whole numbers",
     ),
+    "others beside those expected": (lambda a: {"images": a["x_test"], **a}, ""),
     "capitals": (lambda a: _spelled(a, {"x_train": "X_train", "x_test": "X_test"}), ""),
     "medmnist": (
         lambda a: _spelled(
@@ -165,6 +166,10 @@ NPZ_FAULTS = {
     "missing key": (
         lambda a: a.pop("y_test"),
         "key 'y_test' is missing, needed: x_train, y_train, x_test, y_test",
+    ),
+    "two arrays of one meaning": (
+        lambda a: a.update(X_train=a["x_train"], train_images=a.pop("x_train")),
+        "'X_train' and 'train_images' mean the same; keep one of them",
     ),
     "object images": (_set("x_train", lambda x: x.astype(object)), f"key 'x_train' {NO_OBJECTS}"),
     "object labels": (_set("y_train", lambda y: y.astype(object)), f"key 'y_train' {NO_OBJECTS}"),
