@@ -347,28 +347,19 @@ def masks(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepare(write_masks(folder), folder, split, folder / "data")
 
 
+# Of a kind: the fixture of few rows, a weight of the network, methods that are not for it.
+SMALL = {
+    "texts": ("texts", "extractor.0.weight", {"cutmix"}),
+    "images-with-masks": ("masks", "extractor.0.0.weight", {"mit", "cutmix", "balcal", "mcdrop"}),
+}
+
+
 @pytest.mark.parametrize("method", method_names())
-@pytest.mark.parametrize(
-    ("kind", "small", "weight", "refused"),
-    [
-        ("texts", "texts", "extractor.0.weight", {"cutmix"}),
-        (
-            "images-with-masks",
-            "masks",
-            "extractor.0.0.weight",
-            {"mit", "cutmix", "balcal", "mcdrop"},
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", SMALL)
 def test_every_method_trains_on_every_kind_or_is_refused(
-    method: str,
-    kind: str,
-    small: str,
-    weight: str,
-    refused: set[str],
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
+    method: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    small, weight, refused = SMALL[kind]
     rows = request.getfixturevalue(small)
     store, data = ArtifactStore(tmp_path / "store"), TaskData(rows, torch.device("cpu"))
     wish = wanted(rows, kind, parts={method: {}})
