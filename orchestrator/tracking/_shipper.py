@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -326,12 +326,21 @@ class _Shipper:
         created = run_id is None
         if run_id is None:
             run_id = self._memory.runs[run] = self._create(run)
-        self._guarded(run, lambda: tracker.log(run_id, change))
+        self._guarded(run, lambda: self._log(run_id, change))
         for name, path in change.artifacts.items():
             self._guarded(run, partial(tracker.upload, run_id, name, self._now_at(path)))
         if change.status is not None and (change.status != names.RUNNING or not created):
             status, time = change.status, change.time
             self._guarded(run, lambda: tracker.set_status(run_id, status, time))
+
+    def _log(self, run_id: str, change: Change) -> None:
+        """Add a change to a run, all but its parameters where these are refused."""
+        try:
+            self._tracker.log(run_id, change)
+        except RefusedError:
+            if change.params:  # After a cut another trial may be chosen: a run keeps the first's.
+                self._tracker.log(run_id, replace(change, params={}))
+            raise
 
     def _now_at(self, path: str) -> Path:
         """Return where a file of the sweep's folder lies, which may have been moved since."""
