@@ -69,9 +69,9 @@ def _paths(out: Path, cells: list[tuple[Study, Trial]]) -> list[Path]:
         return [out]
     from orchestrator.logits.files import make_folder
 
+    stems = [f"{study.task}-{study.recipe}-seed-{trial.seed}" for study, trial in cells]
+    names = [re.sub(r"[^\w.+-]+", "_", stem) + ENDING for stem in stems]
+    if len(set(names)) < len(names):
+        raise InputError(f"--out {out}: cells of two tasks would be one file; choose by --task")
     folder = make_folder(out)
-    return [folder / f"{_slug(study)}-seed-{trial.seed}{ENDING}" for study, trial in cells]
-
-
-def _slug(study: Study) -> str:
-    return re.sub(r"[^\w.+-]+", "_", f"{study.task}-{study.recipe}")
+    return [folder / name for name in names]

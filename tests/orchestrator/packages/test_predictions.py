@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 from orchestrator.cli import main
+from orchestrator.cli._predictions import _paths
 from orchestrator.packages.predictions import RowPredictions
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import results_of
@@ -16,6 +18,7 @@ from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
 from trainables.metrics import evaluation_report
 
+TASKS = ("a/b", "a.b", "a_b")
 CELL = ("--recipe", "ls+ts", "--seed", "1")
 
 
@@ -43,6 +46,15 @@ def test_every_cell_is_a_file_of_a_folder(storage: Storage, tmp_path: Path) -> N
     found = sorted(path.name for path in (tmp_path / "cells").iterdir())
     recipes = ("ce", "ls", "ls+ts")
     assert found == sorted(f"digits_tiny-{r}-seed-{s}.npz" for r in recipes for s in (0, 1))
+
+
+def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
+    cells = [(SimpleNamespace(task=task, recipe="ce"), SimpleNamespace(seed=0)) for task in TASKS]
+    assert [path.name for path in _paths(tmp_path, cells[:2])] == [
+        *("a_b-ce-seed-0.npz", "a.b-ce-seed-0.npz"),
+    ]
+    with pytest.raises(InputError, match=r"two tasks would be one file; choose by --task$"):
+        _paths(tmp_path, cells)
 
 
 @pytest.mark.parametrize(
