@@ -1,7 +1,6 @@
 """The command's frame: its sub-commands, and how it fails."""
 
 import signal
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,43 +71,14 @@ def _options(
         raise typer.Exit(WRONG_INPUT)
 
 
+NAMES = {go_on: "continue", list_names: "list"}  # Which these functions cannot have.
 for command in (
-    demo,
-    run,
-    submit,
-    status,
-    logs,
-    cancel,
-    pause,
-    plan,
-    best,
-    reproduce,
-    table,
-    predictions,
-    compare,
-    ranks,
-    claims,
-    report,
-    ui,
-    dashboard,
-    publish,
-    verify,
-    merge,
-    export_blackbox,
-    replay,
-    plot,
+    *(demo, run, submit, status, logs, cancel, pause, plan, best, reproduce, table, predictions),
+    *(compare, ranks, claims, report, ui, dashboard, publish, verify, merge, export_blackbox),
+    *(replay, plot, go_on, sync, calibrate, apply, arena, list_names, check_plugin, doctor, gc),
 ):
-    app.command()(command)
-app.command("continue")(go_on)
-app.command()(sync)
-app.command()(calibrate)
-app.command()(apply)
-app.command()(arena)
-app.command("list")(list_names)
-app.command()(check_plugin)
-app.command()(doctor)
+    app.command(NAMES.get(command))(command)
 app.add_typer(nightly, name="nightly")
-app.command()(gc)
 
 
 def _message(error: typer.TyperException) -> str:
@@ -170,7 +140,3 @@ def main(arguments: list[str] | None = None) -> int:
     if outcome == INTERRUPTED:
         complain("interrupted")
     return outcome if isinstance(outcome, int) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from rich.box import MARKDOWN, SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from trainables.common.errors import one_line, printable
@@ -46,14 +48,26 @@ def print_table(
     markdown: bool = False,
 ) -> None:
     """Print a table, for a terminal or as Markdown; ``texts`` are headings of texts."""
-    from rich.box import MARKDOWN, SIMPLE_HEAD
-    from rich.table import Table
-
     table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
     for heading in headings:
         table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
     for cells in rows:
         table.add_row(*map(Text, cells))
+    output().print(table)
+
+
+def print_plain(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    texts: Sequence[str] | None = None,
+) -> None:
+    """Print a table without lines; ``texts`` are headings of texts, by default all of them."""
+    table = Table(box=None)
+    for heading in headings:
+        left = texts is None or heading in texts
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for cells in rows:
+        table.add_row(*cells)
     output().print(table)
 
 

@@ -3,9 +3,8 @@
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from orchestrator.cli._console import output
+from orchestrator.cli._console import output, print_plain
 from orchestrator.cli._options import Take
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -24,12 +23,10 @@ def gc(
     from orchestrator.storage.storage import Storage
 
     found = collect_garbage(Storage(storage), drop or (), dry_run, take)
-    table = Table(box=None)
-    for heading in ("kind", "removed", "MB", "kept", "MB"):
-        table.add_column(heading, justify="left" if heading == "kind" else "right")
+    rows = []
     for kind in found:
         figures = (kind.removed, kind.bytes_removed / 1e6, kind.kept, kind.bytes_kept / 1e6)
-        table.add_row(kind.kind, *(f"{n:.1f}" if isinstance(n, float) else str(n) for n in figures))
-    output().print(table)
+        rows.append([kind.kind, *(f"{n:.1f}" if isinstance(n, float) else str(n) for n in figures)])
+    print_plain(("kind", "removed", "MB", "kept", "MB"), rows, ("kind",))
     freed = sum(kind.bytes_removed for kind in found) / 1e6
     output().print(f"{freed:.1f} MB {'would be' if dry_run else 'were'} freed")

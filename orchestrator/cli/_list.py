@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from orchestrator.cli._console import output, print_json
+from orchestrator.cli._console import output, print_json, print_plain
 from orchestrator.cli._options import Json, Plugins, StorageFolder, use_plugins
 from orchestrator.cli._watch import status
 from trainables.common.paths import DEFAULT_STORAGE
@@ -48,10 +48,7 @@ def list_names(
         print_json(_records(what))
     elif what in ("layouts", "metrics"):
         records = _records(what)
-        table = Table(*records[0], box=None)
-        for record in records:
-            table.add_row(*record.values())
-        output().print(table)
+        print_plain([*records[0]], [[*record.values()] for record in records])
     elif what in SPACES:
         output().print(_spaces(what, _names_of(what)()))
     else:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from orchestrator.cli._console import output, print_json
+from orchestrator.cli._console import output, print_json, print_plain
 from orchestrator.cli._options import Json, SweepFile
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ def show_plan(spec: SweepSpec) -> None:
 
     plan = make_plan(spec)
     console, data = output(), preview_data(spec)
-    console.print(_studies(plan))
+    _print_studies(plan)
     stages = plan.stage_trials()
     size = f"{len(plan.studies)} studies, {plan.trials} trials"
     if spec.given:
@@ -62,8 +60,7 @@ def show_plan(spec: SweepSpec) -> None:
         console.print(
             f"with a training of its own for every trial it would be {plan.trials} trainings"
         )
-    for line in _preview(plan, data):
-        console.print(line)
+    _print_work(plan, data)
     for missing in data.missing:
         console.print(missing)
     for plugin in spec.used_plugins:
@@ -74,14 +71,12 @@ def show_plan(spec: SweepSpec) -> None:
     )
 
 
-def _studies(plan: Plan) -> Table:
-    table = Table(box=None)
-    for heading in FIELDS[:-1]:
-        table.add_column(heading.replace("_", " "), overflow="fold")
+def _print_studies(plan: Plan) -> None:
+    rows = []
     for study in plan:
         task, recipe, *others, row = _study(study)
-        table.add_row(task, recipe if row else f"({recipe})", *map(str, others))
-    return table
+        rows.append((task, recipe if row else f"({recipe})", *map(str, others)))
+    print_plain([heading.replace("_", " ") for heading in FIELDS[:-1]], rows)
 
 
 def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
@@ -96,23 +91,22 @@ def _searches(study: StudyPlan) -> str:
     return ", ".join(names) or "nothing: one trial"
 
 
-def _preview(plan: Plan, data: DataPreview) -> list[Table | str]:
+def _print_work(plan: Plan, data: DataPreview) -> None:
+    """Print what each stage computes and reuses, then what it computes again."""
     from orchestrator.running.preview import preview
 
-    table = Table(box=None)
-    for heading in ("task", "stage", "to compute, at most", "reused", "s each", "hours in all"):
-        table.add_column(heading, justify="left" if heading in ("task", "stage") else "right")
-    stages = preview(plan, data)
+    rows, stages = [], preview(plan, data)
     for stage in stages:
         seconds = "" if stage.seconds is None else f"{stage.seconds:.1f}"
         hours = "no estimate" if stage.hours is None else f"{stage.hours:.2f}"
-        table.add_row(
-            stage.task, stage.stage, str(stage.computed), str(stage.reused), seconds, hours
+        rows.append(
+            (stage.task, stage.stage, str(stage.computed), str(stage.reused), seconds, hours)
         )
-    again = (
-        f"{stage.task}: at least {stage.dropped} {stage.stage} outcomes are computed again, for "
-        "their weights were dropped (keep: logits)"
-        for stage in stages
-        if stage.dropped
-    )
-    return [table, *again]
+    headings = ("task", "stage", "to compute, at most", "reused", "s each", "hours in all")
+    print_plain(headings, rows, headings[:2])
+    for stage in stages:
+        if stage.dropped:
+            output().print(
+                f"{stage.task}: at least {stage.dropped} {stage.stage} outcomes are computed "
+                "again, for their weights were dropped (keep: logits)"
+            )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
@@ -17,6 +18,7 @@ from trainables.common.paths import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from orchestrator.tables.table import ComparisonTable
 
+T = TypeVar("T")
 Format = Literal["terminal", "markdown", "csv", "json", "latex", "html", "parquet"]
 Rows = Annotated[
     str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
@@ -143,61 +145,51 @@ def _write(built: ComparisonTable, format: Format, out: Path) -> None:
     echo(f"wrote {out}")
 
 
-def _resampled(table: ComparisonTable, option: str) -> list[str]:
+def _resampled(
+    table: ComparisonTable, option: str, storage: str, measure: Callable[..., T]
+) -> dict[tuple[str, str], T]:
+    """Return what is measured of each task by each metric that can be resampled."""
     from orchestrator.statistics import BOOTSTRAPPED
+    from orchestrator.storage.storage import Storage
 
     metrics = [metric for metric in table.metrics if metric in BOOTSTRAPPED]
     if not metrics:
         raise InputError(f"{option}: no column of the table is one of {', '.join(BOOTSTRAPPED)}")
-    return metrics
+    pairs = product(table.recipes, table.tasks)
+    results = [table.results[pair] for pair in pairs if pair in table.results]
+    store, numbers, total = Storage(storage).store(), count(1), len(metrics) * len(results)
+    found = {}
+    with progress_bar("resampling") as show:
+
+        def step(recipe: str) -> None:
+            show(next(numbers), total)
+
+        for task, metric in product(table.tasks, metrics):
+            ours = [result for result in results if result.task == task]
+            found[task, metric] = measure(ours, store, metric, done=step)
+    return found
 
 
 def _with_ties(table: ComparisonTable, storage: str) -> ComparisonTable:
-    from orchestrator import statistics
-    from orchestrator.storage.storage import Storage
+    from orchestrator.statistics import board, ties
     from orchestrator.tables.table import Grouping
 
-    metrics, store = _resampled(table, "--ties"), Storage(storage).store()
-    own = {
-        task: [(r, task) for r in table.recipes if (r, task) in table.results]
-        for task in table.tasks
+    measured = _resampled(table, "--ties", storage, lambda *what, **how: ties(board(*what, **how)))
+    groups = {
+        place: Grouping(found.letters, found.need.text if found.need else "", found.seeds)
+        for place, found in measured.items()
     }
-    count, total = itertools.count(1), len(metrics) * sum(map(len, own.values()))
-    ties: dict[tuple[str, str], Grouping] = {}
-    with progress_bar("resampling") as show:
-        for task, metric in itertools.product(own, metrics):
-            board = statistics.board(
-                [table.results[pair] for pair in own[task]],
-                store,
-                metric,
-                done=lambda recipe: show(next(count), total),
-            )
-            found = statistics.ties(board)
-            note = found.need.text if found.need else ""
-            ties[task, metric] = Grouping(found.letters, note, found.seeds)
-    return replace(table, ties=ties)
+    return replace(table, ties=groups)
 
 
 def _with_gains(table: ComparisonTable, storage: str) -> ComparisonTable:
     from orchestrator.statistics import search_gains
-    from orchestrator.storage.storage import Storage
     from orchestrator.tables.table import Gain
 
-    metrics = _resampled(table, "--gain")
-    store, count = Storage(storage).store(), itertools.count(1)
-    pairs = itertools.product(table.recipes, table.tasks)
-    results = {pair: table.results[pair] for pair in pairs if pair in table.results}
     gains: dict[tuple[str, str, str], Gain] = {}
-    with progress_bar("resampling") as show:
-        for task, metric in itertools.product(table.tasks, metrics):
-            found = search_gains(
-                [result for result in results.values() if result.task == task],
-                store,
-                metric,
-                done=lambda recipe: show(next(count), len(metrics) * len(results)),
-            )
-            for recipe, change in found.bootstrap.differences.items():
-                kept, similar = results[recipe, task].kept_default, found.inside_floor(recipe)
-                ends = (change.value, change.low, change.high)
-                gains[recipe, task, metric] = Gain(*ends, kept, similar)
+    for (task, metric), found in _resampled(table, "--gain", storage, search_gains).items():
+        for recipe, change in found.bootstrap.differences.items():
+            kept, similar = table.results[recipe, task].kept_default, found.inside_floor(recipe)
+            ends = (change.value, change.low, change.high)
+            gains[recipe, task, metric] = Gain(*ends, kept, similar)
     return replace(table, gains=gains)

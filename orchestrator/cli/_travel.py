@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -12,9 +13,6 @@ from rich.console import Console
 from orchestrator.cli._console import echo, print_json, progress_bar
 from orchestrator.cli._options import DataRoot, Json, StorageFolder, SweepName, Tolerance
 from trainables.common.paths import DEFAULT_STORAGE
-
-if TYPE_CHECKING:
-    from orchestrator.packages.verify import Verdict
 
 ACCEPTED, REFUSED = 0, 3
 Site = Annotated[Path, typer.Option(help="Folder of page and package.", show_default=False)]
@@ -76,6 +74,8 @@ def verify(
 
     Every figure from the predictions, data, splits, the search and its choices; then some trials.
     """
+    from orchestrator.logits.files import write_whole
+    from orchestrator.packages.markdown import to_markdown
     from orchestrator.packages.verify import VerifyOptions
     from orchestrator.packages.verify import verify as check
     from orchestrator.storage.provenance import git_commit
@@ -91,9 +91,9 @@ def verify(
     console = Console(stderr=True, highlight=False, markup=False)
     found = check(package, options, lambda text: console.print(text))
     if report is not None:
-        _write_report(found, report)
+        write_whole(report, lambda stream: stream.write(to_markdown(found).encode()))
     if as_json:
-        print_json(_record(found))
+        print_json({"accepted": found.accepted, **asdict(found)})
     else:
         for one in found.checks:
             echo(f"{'WRONG' if one.problems else 'ok':5} {one.title}: {one.detail}")
@@ -123,16 +123,3 @@ def export_blackbox(
         about = export(Storage(storage), sweep, out, recipe or (), every_epoch, show)
     runs = sum(len(study["runs"]) for study in about["studies"])
     echo(f"wrote {out}: {len(about['studies'])} studies, {runs} runs")
-
-
-def _record(found: Verdict) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return {"accepted": found.accepted, **asdict(found)}
-
-
-def _write_report(found: Verdict, path: Path) -> None:
-    from orchestrator.logits.files import write_whole
-    from orchestrator.packages.markdown import to_markdown
-
-    write_whole(path, lambda stream: stream.write(to_markdown(found).encode()))

@@ -6,7 +6,7 @@ templates and the charts of a study are there for other pages too.
 """
 
 from orchestrator.report._page import environment, render_report, write_report
-from orchestrator.report._search import CURVES
+from orchestrator.report._search import CURVES, searched_for
 from orchestrator.report._source import ReportSource, from_folder
 from orchestrator.report._studies import MOST_CURVES, distribution, study_part, trial_curves
 
@@ -18,6 +18,7 @@ __all__ = [
     "environment",
     "from_folder",
     "render_report",
+    "searched_for",
     "study_part",
     "trial_curves",
     "write_report",

@@ -77,7 +77,7 @@ def fronts(study: Study, history: Ledger) -> list[Figure]:
     shown = [column(name) for name in (history.objective, *history.pareto)]
     if len(shown) == 1 or len(trials) < 2:
         return []
-    rows = [_searched_for(trial, history) for trial in trials]
+    rows = [searched_for(trial, history) for trial in trials]
     signs = [-1 if found.higher else 1 for found in shown]
     kept = unbeaten([tuple(map(operator.mul, signs, row)) for row in rows])
     tones = colours(trial.number for trial in trials)
@@ -105,7 +105,7 @@ class _Dot(NamedTuple):
     trial: Trial
 
 
-def _searched_for(trial: Trial, history: Ledger) -> list[float]:
+def searched_for(trial: Trial, history: Ledger) -> list[float]:
     """Return a trial's objective and the further metrics, as fractions."""
     return [trial.objective or 0.0, *(trial.metrics[f"val_{name}"] for name in history.pareto)]
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from orchestrator.report import distribution
+from orchestrator.report import distribution, searched_for
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.ui._server import bound
 from trainables.common.errors import InputError
@@ -101,7 +101,7 @@ def _copy(trial: Trial, spaces: dict[str, BaseDistribution], ledger: Ledger) -> 
     steps = zip(*trial.curve(f"val_{ledger.objective}"), strict=True)
     copy = create_trial(
         state=state,
-        values=_values(trial, ledger) if scored else None,
+        values=searched_for(trial, ledger) if scored else None,
         params=dict(trial.parameters),
         distributions=spaces,
         intermediate_values={} if ledger.pareto else dict(steps),
@@ -111,7 +111,3 @@ def _copy(trial: Trial, spaces: dict[str, BaseDistribution], ledger: Ledger) -> 
     if state.is_finished():
         copy.datetime_complete = copy.datetime_start + timedelta(seconds=trial.seconds or 0.0)
     return copy
-
-
-def _values(trial: Trial, ledger: Ledger) -> list[float]:
-    return [trial.objective or 0.0, *(trial.metrics[f"val_{name}"] for name in ledger.pareto)]

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from orchestrator import nightly
-from orchestrator.cli._console import output
+from orchestrator.cli._console import output, print_plain
 from orchestrator.cli.nightly.common import File, all_cells, load
 from trainables.common.errors import InputError
 
@@ -27,16 +26,10 @@ def status(
         following = nightly.make_schedule(known.at, known.time_zone).next_start(datetime.now(UTC))
         start = f"by {known.scheduler}, next {following:%Y-%m-%d %H:%M %Z}"
     console.print(f"{benchmark.name}: {start}")
-    console.print(_verdicts(book, last))
-    console.print(_trends(book, metric, benchmark.model.history))
+    nights = book.nights()[-last:]
+    print_plain(("night", "verdict", "what"), [(night.name, *_outcome(night)) for night in nights])
+    _print_trends(book, metric, benchmark.model.history)
     return 0
-
-
-def _verdicts(book: nightly.Book, last: int) -> Table:
-    table = _table("night", "verdict", "what")
-    for night in book.nights()[-last:]:
-        table.add_row(night.name, *_outcome(night))
-    return table
 
 
 def _outcome(night: nightly.Night) -> tuple[str, str]:
@@ -48,24 +41,17 @@ def _outcome(night: nightly.Night) -> tuple[str, str]:
     return verdict.status, "; ".join(nightly.told(group) for group in groups)
 
 
-def _trends(book: nightly.Book, metric: str, nights: int) -> Table:
-    """Return one metric's series of every recipe, drawn in a line each."""
+def _print_trends(book: nightly.Book, metric: str, nights: int) -> None:
+    """Print one metric's series of every recipe, drawn in a line each."""
     records = [record for record, _ in book.judged()][-nights:]
-    table = _table("recipe", "task", f"{metric}, {len(records)} nights", "last")
     known = all_cells(records)
     cells = [cell for cell in known if cell.metric == metric]
     if known and not cells:
         metrics = ", ".join(dict.fromkeys(cell.metric for cell in known))
         raise InputError(f"--metric: {metric!r} is not recorded; there are: {metrics}")
+    rows = []
     for cell in cells:
         values = nightly.series_of(records, cell)
         line, last = nightly.sparkline(values), nightly.figure(cell, values[-1])
-        table.add_row(cell.recipe, cell.task, line, last)
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
+        rows.append((cell.recipe, cell.task, line, last))
+    print_plain(("recipe", "task", f"{metric}, {len(records)} nights", "last"), rows)

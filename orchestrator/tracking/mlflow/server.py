@@ -7,10 +7,12 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from shutil import copyfile
+from typing import TypeVar
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -22,6 +24,7 @@ import mlflow.entities as mlf
 from mlflow import MlflowClient
 from mlflow.entities.model_registry import RegisteredModel
 from mlflow.exceptions import MlflowException
+from mlflow.store.entities import PagedList
 from sqlalchemy import create_engine
 
 from orchestrator.sweep.tracking_uri import SQLITE, sqlite_file
@@ -44,6 +47,7 @@ from trainables.common.errors import InputError
 from trainables.common.files import drafted
 from trainables.common.sharing import inherit
 
+T = TypeVar("T")
 LANES = 4
 """Requests at once to a server: one at a time would mostly wait for answers."""
 
@@ -113,39 +117,34 @@ class MlflowTracker(Tracker):
 
     def sweeps(self) -> dict[str, str]:
         """Return the ids of the experiments that hold sweeps, by name."""
-        found: dict[str, str] = {}
-        token = None
-        while True:
-            with translated(self.uri):
-                page = self.client.search_experiments(
-                    filter_string=f"tags.`{names.KIND}` = 'sweep'", page_token=token
-                )
-            found |= {experiment.name: experiment.experiment_id for experiment in page}
-            token = page.token
-            if not token:
-                return found
+        ask = partial(
+            self.client.search_experiments, filter_string=f"tags.`{names.KIND}` = 'sweep'"
+        )
+        return {found.name: found.experiment_id for found in self._pages(ask)}
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Yield runs by their tags, fetched a page at a time."""
+        """Return runs by their tags, fetched a page at a time."""
         # A database starts from the first condition: it looks at few runs if few have that tag.
         conditions = [f"tags.`{query.marked}` != ''"] if query.marked else []
         conditions += [f"attributes.status = '{query.status}'"] if query.status else []
         conditions += [f"tags.`{name}` = {_quoted(value)}" for name, value in query.tags.items()]
         by = query.order and [f"metrics.{name} ASC" for name in query.order]
-        token = None
-        while query.experiments:
+        ask = partial(
+            self.client.search_runs,
+            list(query.experiments),
+            " AND ".join(conditions),
+            max_results=query.page,
+            order_by=None if by is None else [*by, "attributes.start_time ASC"],
+        )
+        return map(_run, self._pages(ask) if query.experiments else ())
+
+    def _pages(self, ask: Callable[..., PagedList[T]]) -> Iterator[T]:
+        """Yield what a search finds, fetched a page at a time."""
+        page = None
+        while page is None or page.token:
             with translated(self.uri):
-                answer = self.client.search_runs(
-                    list(query.experiments),
-                    " AND ".join(conditions),
-                    max_results=query.page,
-                    order_by=None if by is None else [*by, "attributes.start_time ASC"],
-                    page_token=token,
-                )
-            yield from map(_run, answer)
-            token = answer.token
-            if not token:
-                return
+                page = ask(page_token=page and page.token)
+            yield from page
 
     def run(self, run_id: str) -> Run:
         """Return a run by its id."""
