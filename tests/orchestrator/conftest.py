@@ -33,15 +33,11 @@ class Writer:
         known = {"event": event, **fields, "time": self.now}
         self.journal.append(from_fields(known), durable=False)
 
-    def start(self, code="c0ffee"):
-        provenance = {"git_commit": code, "versions": {"torch": "2.11.0"}, "hardware": "cpu"}
-        self.write(
-            "sweep_started",
-            sweep=self.sweep,
-            sweep_id=self.sweep_id,
-            spec={"name": self.sweep},
-            provenance=provenance,
-        )
+    def start(self, code="c0ffee", spec=None, **provenance):
+        told = {"sweep": self.sweep, "sweep_id": self.sweep_id}
+        told["spec"] = {"name": self.sweep} if spec is None else spec
+        known = {"git_commit": code, "versions": {"torch": "2.11.0"}, "hardware": "cpu"}
+        self.write("sweep_started", **told, provenance=known | provenance)
 
     def open(self, recipe, trials=2, row=True, task=TASK, **facts):
         study = f"{task}|{recipe}"
@@ -56,20 +52,12 @@ class Writer:
         )
         return study
 
-    def begin(self, study, number, role="search", seed=0, configuration=None):
-        key = self.key(study, number, role)
+    def begin(self, study, number, role="search", seed=0, configuration=None, key="", **facts):
+        key = key or self.key(study, number, role)
         configuration = configuration or {study.split("|")[1]: {"margin": number + 0.5}}
-        self.write(
-            "trial_started",
-            study=study,
-            number=number,
-            key=key,
-            role=role,
-            seed=seed,
-            stage="train",
-            parameters={},
-            configuration=configuration,
-        )
+        told = {"study": study, "number": number, "key": key, "role": role, "seed": seed}
+        told |= {"stage": "train", "parameters": {}, "configuration": configuration}
+        self.write("trial_started", **told | facts)
         return key
 
     def key(self, study, number, role="search"):

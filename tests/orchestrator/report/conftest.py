@@ -29,29 +29,16 @@ def predictions(recipe, seed, sharper=1):
     return (sharper * SHARPNESS[recipe] * (signal + noise)).log_softmax(1)
 
 
-def start_trial(writer, study, number, parameters, stage="train", role="search", seed=0):
-    key = writer.key(study, number, role)
-    part = study.split("|")[1].split("+")[-1]
-    writer.write(
-        "trial_started",
-        study=study,
-        number=number,
-        key=key,
-        role=role,
-        seed=seed,
-        stage=stage,
-        parameters={f"{part}.{name}": value for name, value in parameters.items()},
-        configuration={"ce": {}, part: parameters},
-    )
-    return key
-
-
 def search(writer, study, stage, count):
     """Run a search in which gamma decides and the width does not; trial 2 fails."""
-    keys = []
+    keys, part = [], study.split("|")[1].split("+")[-1]
     for number in range(count):
         parameters = {"gamma": 0.5 + number / 40, "hidden": 64 * (1 + number % 3)}
-        key = start_trial(writer, study, number, parameters, stage)
+        named = {f"{part}.{name}": value for name, value in parameters.items()}
+        configuration = {"ce": {}, part: parameters}
+        key = writer.begin(
+            study, number, configuration=configuration, stage=stage, parameters=named
+        )
         for step in range(1, 5):
             figures = {"val_ece": 0.1 / step, "val_acc": 0.9, "q": 1 - step * number / 100}
             writer.write("epoch", key=key, step=step, metrics=figures)
@@ -91,10 +78,7 @@ def make_sweep(journal_writer):
     def make(root, tasks=(TASK,)):
         store = ArtifactStore(root / "artifacts")
         writer = journal_writer(root / "sweeps" / NAME, NAME)
-        writer.write(
-            "sweep_started",
-            sweep=NAME,
-            sweep_id="5eed",
+        writer.start(
             spec={
                 "name": NAME,
                 "search": {"objective": "ece", "pareto": ["acc"], "trials": 12, "sampler": "tpe"},
@@ -103,7 +87,7 @@ def make_sweep(journal_writer):
                 "tracking": {"uri": "postgresql://me:secret@host/db"},
                 **dict.fromkeys(("storage", "data_root"), "secret"),
             },
-            provenance={"git_commit": "c0ffee", "versions": {"torch": "2.11.0"}, "hardware": EVIL},
+            hardware=EVIL,
         )
         for number, task in enumerate(tasks):
             place = {"dataset": f"data{number}", "model": "convnet", "protocol": "digits"}

@@ -162,11 +162,7 @@ def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds
         journal.write("trial_finished", key=key, status="finished", **fields)
     reuse(journal, keys[2], seconds=500.0)
     tuned = journal.open("ce+macal", trials=1)
-    journal.write(
-        "trial_started",
-        **{"study": tuned, "number": 0, "key": "ab", "role": "search", "seed": 0},
-        **{"stage": "refine", "parameters": {}, "configuration": {}},
-    )
+    journal.begin(tuned, 0, stage="refine")
     journal.end("interrupted")
     assert computed(gathered(tmp_path).history) == (
         f"5 trials computed 3 trainings, 1 refinements in {words} of processing; "
@@ -258,15 +254,10 @@ def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
 
 @pytest.mark.usefixtures("far_east")
 def test_where_the_figures_are_from(journal, tmp_path, store):
-    journal.write(
-        "sweep_started",
-        sweep="night",
-        sweep_id="5eed",
+    journal.start(
         spec={"search": {"sampler": "tpe", "trials": 12}, "seeds": [3, 1]},
-        provenance={
-            "versions": {"torch": "2", "ray": "3"},
-            "hardware": {"gpus": [], "cpu": 4, "hosts": ["b", "a"]},
-        },
+        versions={"torch": "2", "ray": "3"},
+        hardware={"gpus": [], "cpu": 4, "hosts": ["b", "a"]},
     )
     rule = {"objective": "ece", "accuracy_tolerance": "0.01", "epoch": "last", "tie": "earlier"}
     more = {**rule, "accuracy_errors": "1", "keep_default": "2"}
@@ -337,9 +328,7 @@ def test_predictions_that_are_not_all_there_are_left_out(store):
 def test_the_stage_that_a_recipe_ends_with(journal, tmp_path, store):
     journal.start()
     for recipe, stage in (("ce", "train"), ("ce+macal", "refine"), ("given", "given")):
-        fields = {"role": "search", "seed": 0, "parameters": {}, "configuration": {}}
-        study = journal.open(recipe)
-        journal.write("trial_started", study=study, number=0, key=recipe, stage=stage, **fields)
+        journal.begin(journal.open(recipe), 0, stage=stage)
     journal.open("empty")
     source = gathered(tmp_path)
     names = ("ce", "ce+macal", "given", "empty", "unknown")
@@ -441,9 +430,7 @@ def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal,
     rows["fl+macal"] = ("refine", 0.03, 0.035)
     results = []
     for recipe, (stage, ece, floor) in rows.items():
-        fields = {"role": "search", "seed": 0, "parameters": {}, "configuration": {}}
-        study = journal.open(recipe)
-        journal.write("trial_started", study=study, number=0, key=recipe, stage=stage, **fields)
+        journal.begin(journal.open(recipe), 0, stage=stage)
         test = ({"acc": 0.9, "ece": ece, "ece_floor": floor},)
         results.append(StudyResult("night", TASK, recipe, "finished", test=test))
     part = task_part(gathered(tmp_path, results), TASK, Measured(), "ce")
@@ -551,13 +538,7 @@ def test_risk_panels_end_above_the_highest_error_of_all_rows(store):
 
 
 def test_what_is_said_of_a_search(journal, tmp_path):
-    journal.write(
-        "sweep_started",
-        sweep="night",
-        sweep_id="5eed",
-        spec={"search": {"objective": "nll"}},
-        provenance={},
-    )
+    journal.start(spec={"search": {"objective": "nll"}})
     study = journal.open("ce", trials=5)
     keys = [journal.trial(study, number, 0.2 - number / 10) for number in range(3)]
     journal.finish(journal.begin(study, 3), status="failed")

@@ -53,14 +53,7 @@ def sweeps(writer, store, tmp_path, request):
         made.append(sweep := type(writer)(tmp_path / str(number), name))
         sweep.sweep_id = f"id of {request.node.name}-{number}"
         sweep.clock = iter(range(1_800_000_000_000 + day * DAY + number, 1_900_000_000_000))
-        provenance = {"git_commit": code, "versions": {}}
-        sweep.write(
-            "sweep_started",
-            sweep=sweep.sweep,
-            sweep_id=sweep.sweep_id,
-            spec={"tags": tags or {}},
-            provenance=provenance,
-        )
+        sweep.start(code, {"tags": tags or {}})
         study = sweep.open("ce", task=writer.sweep, **{**FACTS, **facts})
         keys = [sweep.trial(study, n, value) for n, value in enumerate(objectives)]
         for number in range(failed):

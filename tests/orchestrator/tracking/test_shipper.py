@@ -49,9 +49,7 @@ def small_sweep(writer, tmp_path):
     """Write a sweep of one study with four trials: chosen, failed, pruned, another seed."""
     writer.start()
     study = writer.open("mbls", trials=3)
-    margins = {"margin": 6.0, "variant": "paper", "on": True, "hidden": [8, 4]}
-    margins |= {"steps": {"warm": {"epochs": 3}}}
-    configuration = {"mbls": margins, "ts": {}}  # What has no parameter is no parameter.
+    configuration = {"mbls": {"margin": 6.0}}
     good = writer.trial(study, 0, 0.25, configuration=configuration)
     bad = writer.begin(study, 1)
     writer.finish(bad, status="failed", reason="ValueError: loss is NaN\nin epoch 2")
@@ -101,75 +99,26 @@ def test_a_sweep_becomes_an_experiment_with_a_run_a_study_and_a_run_a_trial(
             "test_ece_std": 0.01 / 2**0.5,
         }
     )
+    assert runs[again].info.run_name == "mbls ~1"
     assert parent.data.params == runs[good].data.params
     assert runs[bad].data.tags["calsweep.reason"] == "ValueError: loss is NaN\nin epoch 2"
 
 
-def test_a_trial_carries_its_parameters_metrics_and_tags(writer, store, tmp_path):
-    study, good, _, cut, again = small_sweep(writer, tmp_path)
-    sync(writer.path, store)
-    runs = runs_of(store, writer.sweep)
-    run = runs[good]
-    expected = {
-        "kind": "trial",
-        "sweep": writer.sweep,
-        "sweep_id": writer.sweep_id,
-        "study": study,
-        "task": "digits/convnet/digits",
-        "recipe": "mbls",
-        "key": good,
-        "number": "0",
-        "role": "search",
-        "seed": "0",
-        "stage": "train",
-        "chosen": "true",
-        "evaluated": "true",
-        "reused": "false",
-        "fingerprint": "f1",
-        "git_commit": "c0ffee",
-    }
-    own = (tag for tag in run.data.tags.items() if tag[0].startswith("calsweep."))
-    tags = {key.removeprefix("calsweep."): value for key, value in own}
-    assert {name: tags.get(name) for name in expected} == expected
-    assert run.info.run_name == "mbls #0"
-    assert run.data.params == {
-        "mbls.margin": "6.0",
-        "mbls.variant": "paper",
-        "mbls.on": "true",
-        "mbls.hidden": "[8, 4]",
-        "mbls.steps.warm.epochs": "3",
-    }
-    assert run.data.metrics == {
-        "trial_number": 0.0,
-        "val_ece": 0.125,
-        "val_acc": 0.91,
-        "train_loss": 0.5,
-        "seconds": 1.5,
-        "objective": 0.25,
-        "test_ece": 0.02,
-    }
-    history = MlflowClient(store).get_metric_history(run.info.run_id, "train_loss")
-    assert [(point.step, point.value) for point in history] == [(0, 1.0), (1, 0.5)]
-    assert run.info.end_time > run.info.start_time > 1_700_000_000_000
-    tested = {key for key, run in runs.items() if any("test" in m for m in run.data.metrics)}
-    assert tested == {good, again, "digits/convnet/digits|mbls"}
-    assert not any("test" in metric for metric in runs[cut].data.metrics)
-
-
 def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_path):
     """A trial without epochs, of the second study; what a database holds is compared below."""
-    provenance = {"git_commit": "c0de", "versions": {"torch": "2"}}
     spec = {"tags": {"team": "red", "model": "of our own"}}
-    writer.write(
-        "sweep_started", sweep=writer.sweep, sweep_id="1d", spec=spec, provenance=provenance
-    )
+    writer.start("c0de", spec, versions={"torch": "2"})
     upstream = writer.open("ce", row=False)
     facts = {"dataset": "digits", "model": "convnet", "protocol": "short", "setting": "5e77"}
     rule = {"objective": "val_ece", "accuracy_tolerance": 0.5}
     study = writer.open(
         "ce+ts", trials=3, upstream=upstream, rule=rule, origin={"seeds": [0]}, **facts
     )
-    key = writer.begin(study, 7, configuration={"ts": {"bins": 3}})
+    bins = {"bins": 3, "lr": 0.5, "on": True, "widths": [8, 4], "warm": {"steps": {"up": "x"}}}
+    configuration = {"ts": bins, "ce": {}}  # What has no parameter is no parameter.
+    params = {"ts.bins": "3", "ts.lr": "0.5", "ts.on": "true", "ts.widths": "[8, 4]"}
+    params["ts.warm.steps.up"] = "x"
+    key = writer.begin(study, 7, configuration=configuration)
     ended = {"status": "finished", "metrics": {"val_ece": 0.25}, "artifact": "a0"}
     writer.write("trial_finished", key=key, seconds=1.5, reused=True, **ended)
     writer.score(key, 0.5)
@@ -179,14 +128,14 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
     assert sync(writer.path, f"folder:{tmp_path}/tracked").refused == []
     files = {path.stem: path for path in (tmp_path / "tracked").rglob("runs/*.json")}
     runs = by_key({run_id: json.loads(path.read_text()) for run_id, path in files.items()})
-    both = {"sweep": writer.sweep, "sweep_id": "1d", "study": study, "task": TASK}
+    both = {"sweep": writer.sweep, "sweep_id": "5eed", "study": study, "task": TASK}
     both |= {"recipe": "ce+ts", "git_commit": "c0de", "fingerprint": "f1", "reason": ""}
     ours = {"kind": "study", "key": study, "number": "1", "row": "true", "trials": "3"}
     ours |= {"upstream": upstream, **facts, "origin": '{"seeds": [0]}', "chosen": key}
     ours |= {"rule.objective": "val_ece", "rule.accuracy_tolerance": "0.5", "version.torch": "2"}
-    ours |= {"configuration": '{"ts": {"bins": 3}}'}
+    both["configuration"] = json.dumps(configuration)
     its = {"kind": "trial", "key": key, "number": "7", "role": "search", "seed": "0"}
-    its |= {"stage": "train", "configuration": '{"ts": {"bins": 3}}', "reused": "true"}
+    its |= {"stage": "train", "reused": "true"}
     its |= {"artifact": "a0", "chosen": "true", "best_of": study, "evaluated": "true"}
     its |= {"predictions": "p0", "default_predictions": "d0", "computed": '{"train": {"cpus": 2}}'}
     plain = {"task": TASK, "recipe": "ce+ts", "dataset": "digits", "protocol": "short"}
@@ -199,7 +148,7 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
         "started": start + 20,
         "ended": start + 60,
         "tags": plain | {f"calsweep.{tag}": text for tag, text in (both | ours).items()},
-        "params": {"ts.bins": "3"},
+        "params": params,
         "metrics": {
             "trials_finished": [[1, start + 20, 0.0], [2, start + 40, 1.0]],
             "trials_failed": [[1, start + 20, 0.0], [2, start + 40, 0.0]],
@@ -216,7 +165,7 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
         "ended": start + 40,
         "tags": {**plain, "seed": "0", "stage": "train"}
         | {f"calsweep.{tag}": text for tag, text in (both | its).items()},
-        "params": {"ts.bins": "3"},
+        "params": params,
         "metrics": {
             "trial_number": [[0, start + 30, 7.0]],
             "val_ece": [[0, start + 40, 0.25]],
@@ -359,26 +308,6 @@ def test_delivering_in_pieces_gives_the_same_as_delivering_at_once(
     MlflowClient(store).rename_experiment(
         MlflowClient(store).get_experiment_by_name(writer.sweep).experiment_id, "whole"
     )
-def test_what_a_study_chose_anew_after_a_cut_is_told(writer, store):
-    writer.start()
-    study = writer.open("mbls")
-    keys = [writer.trial(study, number, 0.25) for number in range(2)]
-    tried = writer.path.stat().st_size
-    for key, figure in zip(keys, (0.5, 0.125), strict=True):
-        os.truncate(writer.path, tried)
-        writer.close(study, key)
-        writer.evaluate(key, study, test_ece=figure)
-        refused = sync(writer.path, store).refused
-    run = runs_of(store, writer.sweep)[study]
-    assert run.data.tags["calsweep.chosen"] == keys[1]
-    assert json.loads(run.data.tags["calsweep.configuration"]) == {"mbls": {"margin": 1.5}}
-    assert run.data.metrics["test_ece"] == 0.125
-    assert run.data.params == {"mbls.margin": "0.5"}  # A server takes no second value.
-    (told,) = refused
-    assert told.startswith(f"{study}: ")
-    assert "mbls.margin" in told
-
-
     other = tmp_path / "pieces" / "journal.jsonl"
     other.parent.mkdir()
     for line in lines:
@@ -428,6 +357,26 @@ def test_what_a_sweep_did_anew_after_a_cut_is_delivered_whole(writer, store):
     for number, key in enumerate(others, 1):
         assert runs[key].data.params == {"mbls.margin": f"{number}.5"}
         assert runs[key].data.metrics.keys() >= {"train_loss", "val_acc", "objective"}
+
+
+def test_what_a_study_chose_anew_after_a_cut_is_told(writer, store):
+    writer.start()
+    study = writer.open("mbls")
+    keys = [writer.trial(study, number, 0.25) for number in range(2)]
+    tried = writer.path.stat().st_size
+    for key, figure in zip(keys, (0.5, 0.125), strict=True):
+        os.truncate(writer.path, tried)
+        writer.close(study, key)
+        writer.evaluate(key, study, test_ece=figure)
+        refused = sync(writer.path, store).refused
+    run = runs_of(store, writer.sweep)[study]
+    assert run.data.tags["calsweep.chosen"] == keys[1]
+    assert json.loads(run.data.tags["calsweep.configuration"]) == {"mbls": {"margin": 1.5}}
+    assert run.data.metrics["test_ece"] == 0.125
+    assert run.data.params == {"mbls.margin": "0.5"}  # A server takes no second value.
+    (told,) = refused
+    assert told.startswith(f"{study}: ")
+    assert "mbls.margin" in told
 
 
 def test_what_was_delivered_of_another_sweep_counts_for_nothing(writer, store, tmp_path):

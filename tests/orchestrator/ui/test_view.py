@@ -197,16 +197,7 @@ def test_a_report_cannot_reach_the_view(view) -> None:
 def test_a_key_that_is_a_path_reads_no_file(view) -> None:
     secret = view.storage.folder / "secret.log"
     secret.write_text("treasure")
-    view.writer.write(
-        "trial_started",
-        **{
-            "study": view.writer.open("ce"),
-            "number": 0,
-            "key": "../../../secret",
-            "role": "search",
-        },
-        **{"seed": 0, "stage": "train", "parameters": {}, "configuration": {}},
-    )
+    view.writer.begin(view.writer.open("ce"), 0, key="../../../secret")
     page = view.client.get("/sweeps/later/trials").text
     (link,) = [link for link in Elements(page).links() if "secret" in link]
     answer = view.client.get(link)
