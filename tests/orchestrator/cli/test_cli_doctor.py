@@ -102,12 +102,6 @@ def test_every_gpu_is_named_and_tried(calsweep, no_ray, monkeypatch):
     assert found["GPU 1"][1].startswith("it is bad -> leave it out")
 
 
-def test_the_room_in_the_storage_is_that_which_users_may_fill(calsweep, no_ray, monkeypatch):
-    facts = SimpleNamespace(f_bavail=7 * 2**18, f_bfree=9 * 2**18, f_frsize=2**12, f_bsize=2**20)
-    monkeypatch.setattr(_doctor.os, "statvfs", lambda folder: facts)
-    assert findings(calsweep("doctor").out)["storage"][1].endswith(" is writable, 7 GB free")
-
-
 def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     """Torch sees it here; the process that is to use it does not."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

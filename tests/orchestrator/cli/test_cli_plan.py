@@ -99,22 +99,6 @@ def test_studies_that_are_no_rows_stand_in_brackets(calsweep, small):
     assert below[0].startswith("4 studies, 8 trials: at most 4 trainings, 3 refinements")
 
 
-def test_the_demo_takes_other_recipes_trials_and_seeds(calsweep):
-    out = calsweep(
-        "demo", "--dry-run", "--recipes", "ce, mbls", "--trials", 2, "--seeds", "1,2"
-    ).out
-    rows, below = table_rows(out)
-    assert [row[1:4] for row in rows] == [["ce", "train", "1"], ["mbls", "train", "2"]]
-    assert below[0].startswith("2 studies, 5 trials: at most 5 trainings")
-
-
-def test_the_demo_takes_other_tasks(calsweep):
-    tasks = "digits/resnet8/digits,digits/convnet/digits/0.5"
-    rows, below = table_rows(calsweep("demo", "--dry-run", "--tasks", tasks).out)
-    assert {row[0] for row in rows} == set(tasks.split(","))
-    assert below[0].startswith("48 studies, 92 trials")
-
-
 def test_another_choice_is_another_sweep(calsweep):
     def name(*options):
         return calsweep("demo", "--dry-run", *options).out.partition("sweep '")[2].split("'")[0]

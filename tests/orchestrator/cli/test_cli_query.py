@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 from fnmatch import fnmatchcase
@@ -160,28 +158,6 @@ def test_the_table_has_every_recipe(ask):
     assert (code, err) == (0, "")
     assert rows["ce"] == ["98.00", "1.23", "1.00", "0.400", "0.0600"]
     assert rows["mbls"] == ["98.00", "0.99", "1.00", "0.400", "0.0500"]
-
-
-def test_the_table_is_sorted_and_narrowed(ask):
-    out = ask("table", "--sort", "ece", "--metrics", "ece,nll", "--format", "markdown").out
-    rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("| ")]
-    assert [row[0].strip() for row in rows[-2:]] == ["mbls", "ce"]
-    assert {len(row) for row in rows} == {3}
-
-
-@pytest.mark.parametrize("format", ["latex", "html"])
-def test_the_table_for_papers_and_pages(ask, format):
-    code, out, _ = ask("table", "--format", format)
-    assert code == 0
-    assert {"latex": r"\textbf{0.99}", "html": "<strong>0.99</strong>"}[format] in out
-
-
-def test_the_table_as_fractions(ask):
-    rows = list(csv.DictReader(io.StringIO(ask("table", "--format", "csv").out)))
-    assert [(row["recipe"], float(row["ece_mean"])) for row in rows] == [
-        ("ce", 0.0123),
-        ("mbls", 0.0099),
-    ]
 
 
 @pytest.mark.parametrize(

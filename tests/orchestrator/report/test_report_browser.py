@@ -42,27 +42,6 @@ def style(page, selector, name):
     return page.locator(selector).first.evaluate(f"(one) => getComputedStyle(one).{name}")
 
 
-def orders(table, column):
-    cells = table.locator(f"tbody tr > :nth-child({column})").all()
-    return [cell.get_attribute("data-order") for cell in cells]
-
-
-def test_a_heading_sorts_its_column_and_back(visit):
-    table = visit().locator("table").first
-    heading = table.locator("thead th").nth(3)
-    figures = [float(text) for text in orders(table, 4) if text]
-    heading.locator("button").click()
-    assert orders(table, 4) == [*map(repr, sorted(figures)), ""]
-    assert heading.get_attribute("aria-sort") == "ascending"
-    heading.locator("button").click()
-    assert orders(table, 4) == [*map(repr, sorted(figures, reverse=True)), ""]
-    assert heading.get_attribute("aria-sort") == "descending"
-    accuracy = table.locator("thead th").nth(1)
-    accuracy.locator("button").click()
-    assert accuracy.get_attribute("aria-sort") == "descending"
-    assert heading.get_attribute("aria-sort") is None
-
-
 def test_the_keyboard_reaches_headings_and_tables(visit):
     page = visit()
     table = page.locator("table").first

@@ -30,7 +30,12 @@ from orchestrator.report._studies import importance
 from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.results import StudyResult
-from trainables.metrics import estimated_error, reliability_curve, risk_coverage_curve
+from trainables.metrics import (
+    bin_spread_of_groups,
+    estimated_error,
+    reliability_curve,
+    risk_coverage_curve,
+)
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -412,34 +417,23 @@ def test_curves_of_pixels_are_those_of_stored_ones_and_their_chance_that_of_imag
     result = StudyResult("s", "t", "ce", "finished", predictions=keys)
     curves = measure([result], store, "ce").curves["ce"]
 
-    exponents = np.exp(np.concatenate(seeds))
-    probs = exponents / exponents.sum(1, keepdims=True)
-    confidence, right = probs.max(1), probs.argmax(1) == np.tile(labels, 2)
+    logits, truths = np.concatenate(seeds), np.tile(labels, 2)
+    whole = reliability_curve(logits=logits, labels=truths)
+    for name in ("count", "confidence", "accuracy"):
+        own, told = getattr(curves.reliability, name), getattr(whole, name)
+        assert own == pytest.approx(told, nan_ok=True)
+    rows = (torch.from_numpy(values) for values in (logits, truths, np.tile(images, 2)))
+    spread = bin_spread_of_groups(*rows)
     boxes = (mark for mark in reliability_panel(curves, "ce").marks if mark.style == "chance")
-    for number in range(15):
-        inside = (confidence > number / 15) & (confidence <= (number + 1) / 15)
-        assert curves.reliability.count[number] == inside.sum()
-        if not inside.any():
-            continue
-        centre = confidence[inside].mean()
-        assert curves.reliability.confidence[number] == pytest.approx(centre)
-        assert curves.reliability.accuracy[number] == pytest.approx(right[inside].mean())
-        moved = 0.0
-        for image in range(6):
-            own = inside & (np.tile(images, 2) == image)
-            others = inside & ~own
-            usual = (confidence - right)[others].mean() if others.any() else 0.0
-            moved += ((confidence - right)[own] - usual).sum() ** 2
-        reach = 1.96 * moved**0.5 / inside.sum()
+    for number in np.flatnonzero(whole.count):
+        centre, reach = whole.confidence[number], 1.96 * spread[number]
         low, high = (max(0.0, min(1.0, centre + side * reach)) for side in (-1, 1))
         heights = [y for _, y in next(boxes).points]
         assert max(heights) - min(heights) == pytest.approx(148 * (high - low))
-    for number, (found, logits) in enumerate(zip(curves.risk, seeds, strict=True)):
-        own = slice(300 * number, 300 * (number + 1))
-        order = np.argsort(-confidence[own])
-        risk = np.cumsum(~right[own][order]) / np.arange(1, 301)
-        assert found.risk == pytest.approx(risk)
-        assert found.area == pytest.approx(risk_coverage_curve(logits=logits, labels=labels).area)
+    for found, own in zip(curves.risk, seeds, strict=True):
+        expected = risk_coverage_curve(logits=own, labels=labels)
+        assert found.risk == pytest.approx(expected.risk)
+        assert found.area == pytest.approx(expected.area)
     errors = [estimated_error(logits=logits, labels=labels) for logits in seeds]
     assert errors[0] != pytest.approx(errors[1])
     assert curves.error == pytest.approx(sum(errors) / 2)

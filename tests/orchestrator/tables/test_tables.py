@@ -205,12 +205,6 @@ def test_a_mean_is_taken_seed_by_seed_and_so_is_its_floor():
     assert floors[3] == [None, None]
 
 
-def test_one_seed_has_no_deviation():
-    found = table_of(study("ce", figures()))
-    assert found.summary("ce", TASK, "acc") == (0.9, None)
-    assert "±" not in render(found, "markdown")
-
-
 def test_brier_and_nll_are_not_in_percent():
     row = dict.fromkeys(REPORTED, 0.5)
     found = build_table([study("ce", row)], metrics=REPORTED)
@@ -573,33 +567,6 @@ def test_what_a_search_brought_stands_after_its_figure():
 # Formats
 
 
-def test_csv_holds_fractions_and_all_that_is_known():
-    chosen = {"ce": {}, "ts": {"temperature": 1.5}}
-    found = table_of(
-        study(
-            "ce+ts",
-            {"acc": 0.9, "mce": 0.25},
-            {"acc": 0.8, "mce": 0.75},
-            configuration=chosen,
-            validation={"ece": 0.012},
-            run_ids=("r1", "r2"),
-        ),
-        study("fl", status="failed", trials_finished=0, trials_failed=3, reason='say "no", twice'),
-    )
-    good, bad = csv.DictReader(io.StringIO(render(found, "csv")))
-    assert (good["sweep"], good["task"], good["recipe"]) == ("demo", TASK, "ce+ts")
-    assert float(good["acc_mean"]) == pytest.approx(0.85)
-    assert float(good["acc_std"]) == pytest.approx(0.1 / math.sqrt(2))
-    assert float(good["mce_mean"]) == 0.5
-    assert float(good["validation_ece"]) == 0.012
-    assert good["nll_mean"] == ""
-    assert good["seeds"] == "2"
-    assert json.loads(good["configuration"]) == chosen
-    assert good["run_ids"] == "r1 r2"
-    assert (bad["status"], bad["trials_failed"], bad["acc_mean"]) == ("failed", "3", "")
-    assert bad["reason"] == 'say "no", twice'
-
-
 def test_json_and_data_frame_hold_every_cell():
     found = table_of(
         study("ce", {"ece": 0.25}, {"ece": 0.75}, run_ids=("r1", "r2")),
@@ -708,15 +675,6 @@ def test_a_terminal_colours_what_is_better_or_worse_and_dims_all_else():
     assert "\x1b[2m(≈ +0.05)" in rows["dfl"].replace(" (", "(")
     assert "\x1b[2m(floor 0.10)" in rows["ce"].replace(" (", "(")
     assert "\x1b[2;3m" in rows["acls"]
-
-
-def test_terminal_text_has_every_figure_and_no_codes():
-    seeds = (figures(0.9), figures(0.8))
-    text = render(table_of(study("ce", *seeds), study("mbls+macal+ts", *seeds)), "terminal")
-    assert "\x1b" not in text
-    assert text.count("85.00±7.07") == 2
-    assert "mbls+macal+ts" in text
-    assert TASK in text
 
 
 def test_a_narrow_terminal_loses_deviations_before_names_or_means():
@@ -1097,14 +1055,6 @@ def test_recipes_and_tasks_are_chosen_by_wildcards():
     assert make_table(results, TableOptions(recipes=["*ts", "mbls"])).recipes == (
         *("mbls", "mbls+ts", "ce+ts"),
     )
-
-
-def test_runs_are_listed_on_request():
-    results = [study("ce", figures(), run_ids=("r1", "r2")), study("ls", figures())]
-    text = render(make_table(results, TableOptions(runs=True)), "terminal")
-    assert f"runs of ce on {TASK} (sweep demo): r1, r2" in text
-    assert f"runs of ls on {TASK} (sweep demo): none" in text
-    assert "r1" not in render(make_table(results), "terminal")
 
 
 def test_options_that_exclude_each_other_are_refused():
