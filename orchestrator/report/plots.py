@@ -61,10 +61,13 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
     """
     history = Ledger(events, _search.CURVES)
     folder, template = Path(directory), environment().get_template("plot.svg")
-    written = []
+    written, stems = [], set[str]()
     for study in history.studies.values():
+        stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", study.name.replace("|", "--"))
+        while stem in stems:  # Of a study whose name differs in signs alone.
+            stem += "-2"
+        stems.add(stem)
         for plot in study_plots(study, history):
-            stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", study.name.replace("|", "--"))
             path = folder / f"{stem}-{plot.kind}.svg"
             try:
                 folder.mkdir(parents=True, exist_ok=True)

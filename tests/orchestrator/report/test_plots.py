@@ -153,10 +153,12 @@ def test_charts_beyond_four_stand_in_another_row(events: list[Event]) -> None:
 
 
 def test_files_of_odd_names_are_named_plainly(tmp_path: Path) -> None:
-    odd = 'a b/"ü"|ce'
-    told = [*opened(odd), started(odd, 0, gamma=0.9), *epochs(odd, 0, count=2)]
-    (path,) = write_plots(told, tmp_path)
-    assert path == tmp_path / "a-b---ce-learning.svg"
+    told: list[Event] = []
+    for odd in ('a b/"ü"|ce', "a/b|ce", "a-b|ce"):
+        told += [*opened(odd), started(odd, 0, gamma=0.9), *epochs(odd, 0, count=2)]
+    names = ["a-b---ce-learning.svg", "a-b--ce-learning.svg", "a-b--ce-2-learning.svg"]
+    assert write_plots(told, tmp_path) == [tmp_path / name for name in names]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
 def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event]) -> None:
