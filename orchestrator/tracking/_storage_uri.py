@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.storage.storage import Storage
 from orchestrator.sweep.documents import read_document, read_mapping
+from orchestrator.sweep.names import is_sweep_name
 from orchestrator.sweep.tracking_uri import database_uri, default_tracking_uri
 from orchestrator.tracking._process import delivered
 from orchestrator.tracking._shipper import BusyError, sync
@@ -20,9 +22,6 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     Raises:
         InputError: If the bucket does not answer, or a journal or a sweep file is damaged.
     """
-    from orchestrator.storage.storage import Storage  # It imports PyTorch; shippers need none.
-    from orchestrator.sweep.names import is_sweep_name
-
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):
         return uri
