@@ -4,6 +4,7 @@ from orchestrator.sweep.spec import SweepSpec, load_sweep
 from orchestrator.sweep.tracking_uri import TRACKERS
 from orchestrator.tables.make import comparison_table
 from orchestrator.tables.table import ComparisonTable
+from orchestrator.tracking import Change
 from orchestrator.tracking.best import BestConfig, best_config
 from orchestrator.tracking.champion import load_champion
 from orchestrator.tracking.tracker import (
@@ -22,6 +23,7 @@ from trainables.calibrators import (
     FitReport,
     FitWarning,
     Objective,
+    RowTerms,
     build_calibrator,
     build_objective,
     cross_fit,
@@ -31,8 +33,18 @@ from trainables.calibrators import (
 )
 from trainables.common.errors import InputError
 from trainables.common.fields import choice, count, fitted, flag, number
-from trainables.data import SOURCES, DatasetInfo, Images, Reader, Rows, SourceStatus
-from trainables.data.suites import SUITES, Suite
+from trainables.data import (
+    SOURCES,
+    DatasetInfo,
+    Images,
+    ImageShape,
+    PreparedData,
+    Reader,
+    RowArrays,
+    Rows,
+    SourceStatus,
+)
+from trainables.data.suites import SUITES, Part, Suite, SuiteData
 from trainables.losses import LOSSES, Loss, ReducedLoss, RowLoss, build_loss, loss_aside
 from trainables.metrics import (
     METRICS,
@@ -63,29 +75,36 @@ __all__ = [
     "Augmentation",
     "BestConfig",
     "Calibrator",
+    "Change",
     "ComparisonTable",
     "DatasetInfo",
     "Experiment",
     "FitReport",
     "FitWarning",
+    "ImageShape",
     "Images",
     "InputError",
     "Loss",
     "Metric",
     "Network",
     "Objective",
+    "Part",
+    "PreparedData",
     "Reader",
     "ReducedLoss",
     "Refinement",
     "RefusedError",
     "ReplaySettings",
+    "RowArrays",
     "RowLoss",
+    "RowTerms",
     "Rows",
     "Run",
     "RunQuery",
     "Scheme",
     "SourceStatus",
     "Suite",
+    "SuiteData",
     "SweepOutcome",
     "SweepSpec",
     "Tracker",

@@ -10,7 +10,9 @@ from orchestrator.cli._options import Bins, Kind, Plugins, split_names, use_plug
 
 
 def calibrate(
-    logits: Annotated[list[Path], typer.Argument(help="Files: .npz, or a pickled (val, test).")],
+    logits: Annotated[
+        list[Path], typer.Argument(help="Files: .npz, .npy pairs, .csv, .tsv, .parquet, .h5, .p.")
+    ],
     with_: Annotated[
         str, typer.Option("--with", help="Calibrators, separated by commas.")
     ] = "ts,ets,pts,cts",

@@ -18,11 +18,15 @@ def check_plugin(
 
     (found,) = load_plugins([plugin], installed=True)
     failed = total = 0
+    unchecked = {f"{each.catalogue.noun} {each.name}" for each in found.additions}
     for check in checks_of(found):
         broken, total = check.broken(), total + 1
+        unchecked.discard(check.part)
         failed += bool(broken)
         echo(f"{'failed' if broken else 'ok':6}  {check.part}: {check.says}")
         if broken:
             echo(f"        {broken}")
+    for part in sorted(unchecked):
+        echo(f"info    {part}: there is no check of it")
     echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
     return BROKEN if failed else KEPT

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from search_spaces import KINDS, load_space, space_names
+from trainables.plugins import active_plugins
 
 WORK = re.compile(
     r"(?P<authors>[^,]+), (?P<title>.+), (?P<venue>[^,]*?)\s*(?P<year>(?:19|20)\d\d)(?: \(.*\))?"
@@ -18,6 +19,9 @@ def bibliography(parts: Iterable[str]) -> str:
     Where a source is no single paper it is a note; parts of other people's packages are left out.
     """
     spaces = {name: kind for kind in reversed(KINDS) for name in space_names(kind)}
+    for plugin in active_plugins():  # Whoever verifies a package does not have them.
+        for space in plugin.spaces:
+            spaces.pop(space.name, None)
     wanted: set[str] = set()
     for part in parts:
         # A calibrator's name may be followed by its fitting objective's.

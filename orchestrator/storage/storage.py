@@ -299,7 +299,7 @@ class Storage:
         for name in self._names():
             self.sweep(name).fetch()
         if not folder.is_dir():
-            raise InputError(f"no sweeps in {self.folder}: {folder} is no folder")
+            raise InputError(f"no sweeps in {folder} {ELSEWHERE}: it is no folder")
         found = map(SweepFolder, sorted(folder.iterdir()))
         return [sweep for sweep in found if sweep.exists]
 

@@ -5,6 +5,7 @@ The journal is the truth. ``start_shipper`` runs a process that delivers it whil
 is what all of this speaks to. MLflow is imported when a tracker of its kind is opened.
 """
 
+from orchestrator.tracking._changes import Change
 from orchestrator.tracking._open import check_login, listens, open_tracker, ping, preload
 from orchestrator.tracking._process import ShipperProcess, delivered_runs, start_shipper
 from orchestrator.tracking._queries import stage_seconds, study_results
@@ -29,6 +30,7 @@ from orchestrator.tracking.tracker import (
 
 __all__ = [
     "BestConfig",
+    "Change",
     "LoginError",
     "RefusedError",
     "Shipment",

@@ -18,7 +18,7 @@ from trainables.calibrators._crossfit import cross_fit, fold_calibrators
 from trainables.calibrators._nll_after_ts import nll_after_ts_terms
 from trainables.calibrators._storage import load_calibrator, save_calibrator
 from trainables.calibrators._temperature import fit_temperature
-from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
+from trainables.calibrators.objectives import OBJECTIVES, Objective, RowTerms, build_objective
 
 __all__ = [
     "CALIBRATORS",
@@ -27,6 +27,7 @@ __all__ = [
     "FitReport",
     "FitWarning",
     "Objective",
+    "RowTerms",
     "build_calibrator",
     "build_objective",
     "calibrator_from_recipe",

@@ -12,7 +12,11 @@ from trainables.common.devices import one_thread
 from trainables.contracts.losses import LOSS_CHECKS
 from trainables.contracts.maps import CALIBRATOR_CHECKS
 from trainables.contracts.metrics import METRIC_CHECKS
-from trainables.contracts.training import computes_the_same_twice, reads_the_same_twice
+from trainables.contracts.training import (
+    computes_the_same_twice,
+    measures_the_same_twice,
+    reads_the_same_twice,
+)
 from trainables.plugins import Plugin
 
 TRAINED = (
@@ -66,6 +70,14 @@ def checks_of(plugin: Plugin) -> Iterator[Check]:
             yield Check(part, _says(computes_the_same_twice), trained)
         if noun == "dataset" and not addition.entry.placeholder:
             yield Check(part, _says(reads_the_same_twice), partial(reads_the_same_twice, name))
+        # Those whose name goes on, such as ood-npz:PATH, are tried by one that needs nothing more.
+        if noun == "suite" and (whole := next(filter(_is_whole, addition.entry.names(name)), "")):
+            measured = partial(measures_the_same_twice, whole)
+            yield Check(part, _says(measures_the_same_twice), measured)
+
+
+def _is_whole(name: str) -> bool:
+    return name == name.lower()
 
 
 def _says(check: Callable[..., None]) -> str:

@@ -8,11 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from search_spaces import load_space
+from trainables.common.errors import InputError
 from trainables.contracts.require import require
 from trainables.data import SplitSpec, prepare, read_source
+from trainables.data.suites import find_suite, prepare_suite
 from trainables.stages import StageRequest, TaskData, open_stage
 from trainables.stages.protocols import protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore
@@ -37,6 +41,31 @@ def reads_the_same_twice(name: str) -> None:
     with TemporaryDirectory() as folder:
         first, second = (read_source(name, folder).fingerprint for _ in range(2))
     require(first == second, "they differ")
+
+
+def measures_the_same_twice(name: str) -> None:
+    """Of a few digits it gives finite figures, the same a second time, or it refuses them."""
+    first, second = (_measured(name) for _ in range(2))
+    for key, value in first.items():
+        require(math.isfinite(value), f"{key} is {value}")
+    require(first == second, "they differ")
+
+
+def _measured(name: str) -> dict[str, float]:
+    with TemporaryDirectory() as folder:
+        prepared = prepare("digits", folder, SPLIT, Path(folder) / "data")
+        suite = find_suite(name, folder)
+        try:
+            suite.check(prepared.info)
+        except InputError:
+            return {}
+        weights = torch.randn(64, 10, generator=torch.Generator().manual_seed(0))
+
+        def outputs(rows: np.ndarray) -> Tensor:
+            return (torch.tensor(rows).reshape(len(rows), -1) / 255 @ weights).log_softmax(1)
+
+        clean = outputs(np.array(prepared.test().values))
+        return suite.judge(prepare_suite(name, folder, prepared), outputs, clean)[0]
 
 
 def _figures(noun: str, name: str) -> dict[str, float]:

@@ -22,11 +22,20 @@ def note(place: Path | str, text: str) -> None:
     warnings.warn(f"{place}: {text}", DataNote, stacklevel=2)
 
 
+def note_unused(folder: Path) -> None:
+    """Tell that rows for validation lie beside ``train`` and ``test``, where nobody looks."""
+    for path in sorted(folder.glob("val*")):
+        note(folder, f"{path.name} is not used; validation is drawn from train")
+
+
 def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray:
     """Return labels as whole numbers or as names, (N,); other forms stay as they are.
 
     One-hot rows (N, K), whole numbers written as floats or as text, and truth values become whole
     numbers; a note tells so, where they were no numbers yet.
+
+    Raises:
+        InputError: If a name is blank; the text names its row.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -37,6 +46,8 @@ def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray
         return labels.argmax(axis=1)
     if labels.ndim != 1:
         return labels
+    if labels.dtype.kind == "U" and not (named := np.char.strip(labels) != "").all():
+        raise InputError(f"{place}: {what} has no label in row {int((~named).argmax())}")
     if labels.dtype.kind == "b":
         note(place, f"{what} holds true and false: taken as 1 and 0")
         return labels.astype(np.int64)

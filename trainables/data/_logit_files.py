@@ -97,7 +97,9 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
     if not local_path(place, "logits").is_file():
-        raise InputError(f"{place}: no such file")
+        raise InputError(
+            f"{place}: {'a folder; name a file' if place.is_dir() else 'no such file'}"
+        )
     if place.suffix == ".npz":
         return _read_arrays(ArrayArchive(place), place.stem, kind)
     if place.suffix == ".npy":

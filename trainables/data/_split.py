@@ -151,7 +151,9 @@ def _hold_out(
     size = share if _is_whole(share) else max(1, round(share * len(rows)))
     if size > len(rows) - spare:
         wrong = "leaves nothing of" if spare else "is more than"
-        raise ValueError(f"{key}={share} {wrong} {len(rows)} rows")
+        raise ValueError(
+            f"{key}={share} {wrong} {len(rows)} rows; a share is split: {{{key}: 0.1}}"
+        )
     try:
         held = draw(labels[rows], size, spec.seed_of(key), key, spare=spare)
     except ValueError as error:

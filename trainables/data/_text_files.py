@@ -95,7 +95,7 @@ def _row(line: bytes, place: str) -> tuple[str, Label]:
     text, label = (fields.get(k) for k in ("text", "label")) if isinstance(fields, dict) else "  "
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{place}: text={_short(text)} is no text; needed are `text` and `label`")
-    if not isinstance(label, Label) or isinstance(label, bool):
+    if not isinstance(label, Label) or isinstance(label, bool) or not str(label).strip():
         raise InputError(f"{place}: label={_short(label)} is neither a class's number nor its name")
     return text, label
 

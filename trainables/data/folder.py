@@ -20,6 +20,7 @@ from trainables.data._files import (
 )
 from trainables.data._images import images_info
 from trainables.data._inputs import DatasetInfo
+from trainables.data._labels import note_unused
 from trainables.data._rows import RowArrays
 from trainables.data._source import SOURCES, PathReader
 
@@ -93,6 +94,7 @@ def list_folders(folder: Path, kept: Kept, layout: str) -> Listed:
         InputError: If it is not laid out as it should be.
     """
     if is_parted(folder):
+        note_unused(folder)
         folders = {part: folder / part for part in PARTS}
         classes = _same_classes(folders)
         train, test = (list_classes(folders[part], classes, kept=kept) for part in PARTS)

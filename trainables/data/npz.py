@@ -7,7 +7,7 @@ from trainables.common.errors import InputError
 from trainables.data._image_arrays import ImageArrays
 from trainables.data._images import check_images, images_info
 from trainables.data._inputs import DatasetInfo, check_classes
-from trainables.data._labels import number_names, plain_labels, sorted_names
+from trainables.data._labels import note, number_names, plain_labels, sorted_names
 from trainables.data._rows import RowArrays, check_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
@@ -62,7 +62,13 @@ class NpzReader(PathReader, OutlinedReader):
         archive = ImageArrays(self.path)
         for key in KEYS if {"x_test", "y_test"} & {*archive.names} else KEYS[:2]:
             if key not in archive.names:
-                raise InputError(f"{self.path}: key {key!r} is missing, needed: {', '.join(KEYS)}")
+                raise InputError(
+                    f"{self.path}: key {key!r} is missing, needed: {', '.join(KEYS)}; it has: "
+                    f"{', '.join(archive.names)}"
+                )
+        for name in archive.names:
+            if name not in (*KEYS, "classes"):
+                note(self.path, f"{name} is not used; validation is drawn from x_train")
         return archive
 
     def _checked(self, archive: ImageArrays) -> Checked:
@@ -132,7 +138,8 @@ def _numbered(train: np.ndarray) -> tuple[str, ...]:
     if len(gap):  # Then they are codes, not class indices.
         raise ValueError(
             f"y_train holds {present[gap[0]]} but no {gap[0]}; without the key 'classes', labels "
-            "must be 0, 1, ... with none left out"
+            "must be 0, 1, ... with none left out; renumber all of them: y = np.unique(y, "
+            "return_inverse=True)[1]"
         )
     return tuple(map(str, range(len(present))))
 

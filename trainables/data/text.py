@@ -10,6 +10,7 @@ from trainables.common.files import file_hash
 from trainables.common.paths import local_path
 from trainables.data._files import Kept, Listed
 from trainables.data._inputs import DatasetInfo
+from trainables.data._labels import note_unused
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 from trainables.data._tables import TABLES
 from trainables.data._text_files import (
@@ -28,9 +29,8 @@ CLASSES = "classes.json"
 NUMBERS = ("vocabulary", "length")
 COLUMNS = ("text", "label")
 LAYOUT = (
-    "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and PATH/test.jsonl "
-    "(also .jsonl.xz, .csv, .tsv, .parquet), or a folder of UTF-8 files for each class, "
-    "PATH/<class>/<file> or PATH/train/<class>/<file> and PATH/test/<class>/<file>"
+    "give JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or .parquet, or "
+    "two of them, PATH/train and PATH/test, or a UTF-8 file a text, PATH/<class>/<file>"
 )
 
 
@@ -117,6 +117,7 @@ class TextsReader(OutlinedReader):
         if not lines:
             classes, train, test = self._folders()
             return classes, read_files(train), None if test is None else read_files(test)
+        note_unused(self.path)
         texts, labels = zip(*map(self._labelled, lines), strict=True)
         classes = find_classes(self._class_file(), labels[0], lines[0])
         parts = [

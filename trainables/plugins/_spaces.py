@@ -64,7 +64,8 @@ def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
 def _from_fields(addition: Addition, kind: str, source: str, where: str) -> SearchSpace:
     entry = addition.entry
     described = fields(entry) if is_dataclass(entry) else ()
-    own = {item.name: item for item in described if item.init and not item.kw_only}
+    # Of the keyword-only ones, which bases have, only numbers: the epochs and rate of a refinement.
+    own = {i.name: i for i in described if i.init and (not i.kw_only or _is_number(i))}
     for name, argument in inspect.signature(entry).parameters.items():
         if name not in own and argument.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise InputError(
@@ -76,16 +77,24 @@ def _from_fields(addition: Addition, kind: str, source: str, where: str) -> Sear
     return SearchSpace(addition.name, kind, title, source, parameters)
 
 
+def _checked_by(item: Field[Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return the function that checks a field, None for none, and its limits."""
+    check = item.metadata.get("check")
+    return getattr(check, "func", check), getattr(check, "keywords", {})
+
+
+def _is_number(item: Field[Any]) -> bool:
+    return _checked_by(item)[0] in (check_number, check_count) and item.default is not None
+
+
 def _parameter(item: Field[Any], source: str, where: str) -> Parameter:
     """Return a field as a parameter; one without two finite ends keeps its default."""
     default = item.default
     if default is MISSING or not isinstance(default, bool | int | float | str):
         raise InputError(f"{where}: field {item.name!r} needs a default: a number, text or flag")
-    check = item.metadata.get("check")
-    limits: Mapping[str, Any] = getattr(check, "keywords", {})
-    function = getattr(check, "func", check)
+    function, limits = _checked_by(item)
     common: dict[str, Any] = {"name": item.name, "symbol": "", "default": default, "source": source}
-    if function not in (check_number, check_count):
+    if not _is_number(item):
         choices = (False, True) if function is check_flag else limits.get("choices", (default,))
         search = len(choices) > 1
         return Parameter(**common, type="categorical", choices=tuple(choices), search=search)

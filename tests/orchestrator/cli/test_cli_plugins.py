@@ -13,24 +13,86 @@ from trainables.plugins import load_plugins
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin" / "calsweep_example"
 UNCHECKED = "__import__('dataclasses').field(default=0.7)"
-# Each is one of ours under another name.
+# All of it is written with what `import calsweep` has.
 EVERY_KIND = """
+import numpy as np
+from sklearn.datasets import load_digits
+from torch import nn, rand
+
 from calsweep import (
-    AUGMENTATIONS, OBJECTIVES, REFINEMENTS, SCHEMES, SOURCES, build_model, register_model
+    AUGMENTATIONS, OBJECTIVES, REFINEMENTS, SCHEMES, SOURCES, SUITES, Augmentation, DatasetInfo,
+    ImageShape, Images, Network, Objective, Part, PreparedData, Reader, Refinement, RowArrays,
+    RowTerms, Scheme, SourceStatus, Suite, SuiteData, calibration_report, number, register_model,
 )
 
-def again(registry, name):
-    return type("Again", (registry.get(name),), {"__doc__": "Again."})
+@AUGMENTATIONS.register("my-noise")
+class Noise(Augmentation):
+    sigma: float = number(default=0.1, low=0.0, high=1.0)
 
-AUGMENTATIONS.register("my-mixup")(again(AUGMENTATIONS, "mixup"))
-SCHEMES.register("my-mcdrop")(again(SCHEMES, "mcdrop"))
-REFINEMENTS.register("my-tst")(again(REFINEMENTS, "tst"))
-OBJECTIVES.register("my-ls")(again(OBJECTIVES, "ls"))
-SOURCES.register("my-digits")(again(SOURCES, "digits"))
+    def draw(self, network, inputs, generator):
+        return (rand(inputs.shape, generator=generator),)
+
+    def training_loss(self, network, loss, inputs, targets, indices, *drawn):
+        logits = network(inputs + self.sigma * drawn[0])
+        return loss(logits, targets, indices), logits
+
+@SCHEMES.register("my-warmup")
+class Warmup(Scheme):
+    def start_epoch(self, network, epoch, epochs):
+        network.extractor.requires_grad_(epoch > 0)
+
+@REFINEMENTS.register("my-head")
+class Head(Refinement):
+    def build_head(self, feature_dim, num_classes):
+        return nn.Linear(feature_dim, num_classes)
+
+@OBJECTIVES.register("my-brier")
+class Brier(Objective):
+    needs_square = True
+
+    def per_row(self, terms: RowTerms):
+        return 1 - 2 * terms.log_p.exp() + terms.sum_p2
 
 @register_model("my-net")
-def my_net(num_classes, shape):
-    return build_model("convnet", num_classes, shape)
+def my_net(num_classes: int, shape: ImageShape) -> Network:
+    layers = nn.Flatten(), nn.Linear(shape.channels * shape.size**2, 16), nn.ReLU()
+    return Network(nn.Sequential(*layers), nn.Linear(16, num_classes))
+
+@SOURCES.register("my-digits")
+class Digits(Reader):
+    def read(self, download):
+        images, labels = load_digits(return_X_y=True)
+        rows = RowArrays(images.reshape(-1, 8, 8, 1).astype(np.uint8), labels.astype(np.int64))
+        form = Images(size=(8, 8), channels=1, mean=(0.5,), std=(0.5,), augmentation="none")
+        return DatasetInfo(self.name, tuple("0123456789"), form, "drawn", "sklearn"), rows, None
+
+    def files(self):
+        return []
+
+    def test_paths(self):
+        return []
+
+    def check(self):
+        return SourceStatus(True, "inside scikit-learn")
+
+@SUITES.register("my-dark")
+class Dark(Suite):
+    def check(self, info):
+        self.form(info)
+
+    def signature(self):
+        return self.name
+
+    def test_paths(self):
+        return []
+
+    def read(self, prepared: PreparedData, download):
+        rows = prepared.test()
+        return np.array(rows.labels), [Part("dark", len(rows), [np.array(rows.values) // 2])]
+
+    def judge(self, data: SuiteData, outputs, clean):
+        report = calibration_report(outputs(data.values("dark")), labels=data.labels())
+        return {"ece": report["ece"]SPOILT}, {}
 """
 
 
@@ -51,10 +113,26 @@ def test_the_example_passes_every_check(calsweep):
 
 
 def test_every_kind_of_part_is_trained_with(calsweep, empty_folder):
-    (empty_folder / "mine.py").write_text(EVERY_KIND)
+    (empty_folder / "mine.py").write_text(EVERY_KIND.replace("SPOILT", ""))
     code, out, err = calsweep("check-plugin", "./mine.py")
-    checked = re.findall(r"^ok +([a-z -]+): (?:A training|Reading)", out, re.M)
-    assert (code, err, len(checked)) == (0, "", 6)
+    checked = re.findall(r"^ok +([a-z -]+): (?:A training|Reading|Of a few digits)", out, re.M)
+    assert (code, err, len(checked)) == (0, "", 7)
+
+
+def test_a_suite_that_measures_otherwise_each_time_is_told(calsweep, empty_folder):
+    (empty_folder / "mine.py").write_text(EVERY_KIND.replace("SPOILT", ", 'x': np.random.rand()"))
+    code, out, _ = calsweep("check-plugin", "./mine.py")
+    (told,) = re.findall(r"^failed +suite my-dark: .*\n +(.*)", out, re.M)
+    assert (code, told) == (1, "they differ")
+
+
+def test_a_part_without_a_check_is_told(calsweep, empty_folder):
+    text = (
+        "from calsweep import TRACKERS, Tracker\n@TRACKERS.register('lab')\nclass Lab(Tracker): 0"
+    )
+    (empty_folder / "mine.py").write_text(text)
+    code, out, _ = calsweep("check-plugin", "./mine.py")
+    assert (code, out.splitlines()[0]) == (0, "info    tracker lab: there is no check of it")
 
 
 @pytest.mark.parametrize(

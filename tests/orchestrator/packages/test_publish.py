@@ -20,6 +20,7 @@ from orchestrator.packages.site import render_site
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import BOARD
 from trainables.metrics import evaluation_report
+from trainables.plugins import load_plugins
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +111,14 @@ def test_a_source_becomes_an_entry_or_a_note() -> None:
     assert "title = {{The Devil is in the Margin}}" in told
     assert "booktitle = {CVPR}" in told
     assert "note = {Lin et al., ICCV 2017; Mukhoti" in told
+
+
+def test_whoever_lacks_a_plugin_makes_the_same_bibliography() -> None:
+    load_plugins([str(Path(__file__).parents[3] / "examples/plugin/calsweep_example/gce.py")])
+    try:
+        assert bibliography(["gce", "ls"]) == bibliography(["ls"])
+    finally:
+        load_plugins((), installed=True)
 
 
 @pytest.mark.parametrize(

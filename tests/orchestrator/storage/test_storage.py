@@ -64,7 +64,8 @@ def test_whatever_a_sweep_has_left_tells_of_it(tmp_path: Path, mark: str) -> Non
 def test_a_storage_without_sweeps_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refusal:
         Storage(tmp_path).sweeps()
-    assert str(refusal.value) == f"no sweeps in {tmp_path}: {tmp_path}/sweeps is no folder"
+    where = f"{tmp_path}/sweeps (another storage: --storage DIR)"
+    assert str(refusal.value) == f"no sweeps in {where}: it is no folder"
 
 
 def test_a_sweep_runs_in_the_storage_in_which_it_is_found(

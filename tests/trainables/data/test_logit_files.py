@@ -515,6 +515,17 @@ def test_labels_in_other_forms_are_taken_with_a_note(
         assert read_logits(path).rows.labels.tolist() == [1, 0]
 
 
+def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", logits=LOGITS, labels=np.array(["cat", ""]))
+    with pytest.raises(InputError, match=r"a\.npz: labels has no label in row 1$"):
+        read_logits(path)
+
+
+def test_a_folder_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"^{tmp_path}: a folder; name a file$"):
+        read_logits(tmp_path)
+
+
 def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path: Path) -> None:
     logits = np.concatenate((LOGITS, LOGITS))
     labels = np.array(["dog", "cat", "ant", "dog"])

@@ -138,6 +138,12 @@ def test_archives_as_people_keep_them_give_the_same_rows(form: str, archive, wri
     assert told in " ".join(str(note.message) for note in notes)
 
 
+def test_what_is_not_used_of_an_archive_is_told(archive, write_npz):
+    name = write_npz({**archive, "x_val": archive["x_test"], "y_val": archive["y_test"]})
+    with pytest.warns(DataNote, match="x_val is not used; validation is drawn from x_train"):
+        read_source(name, "unused")
+
+
 def test_images_without_a_test_part_are_one_set(archive, write_npz, tmp_path: Path):
     name = write_npz({"X": archive["x_train"], "y": archive["y_train"]})
     assert read_source(name, "unused").test is None
@@ -165,7 +171,8 @@ FORM = "allowed is (N, H, W, C) with C from 1 to 4 and no empty axis"
 NPZ_FAULTS = {
     "missing key": (
         lambda a: a.pop("y_test"),
-        "key 'y_test' is missing, needed: x_train, y_train, x_test, y_test",
+        "key 'y_test' is missing, needed: x_train, y_train, x_test, y_test; it has: x_train, "
+        "y_train, x_test",
     ),
     "two arrays of one meaning": (
         lambda a: a.update(X_train=a["x_train"], train_images=a.pop("x_train")),
@@ -217,7 +224,7 @@ NPZ_FAULTS = {
     "labels from 1": (
         _set("y_train", lambda y: y + 1),
         "y_train holds 1 but no 0; without the key 'classes', labels must be 0, 1, ... with none "
-        "left out",
+        "left out; renumber all of them: y = np.unique(y, return_inverse=True)[1]",
     ),
     "unseen class": (_set("y_test", lambda y: y + 1), "y_test holds 4, allowed is 0 to 3"),
     "unseen named class": (
@@ -598,10 +605,9 @@ def test_folder_check_names_what_is_missing(folder: Path):
         ("folder", LAYOUT),
         (
             "text",
-            "give JSON lines with `text` and `label`, PATH.jsonl or PATH/train.jsonl and "
-            "PATH/test.jsonl (also .jsonl.xz, .csv, .tsv, .parquet), or a folder of UTF-8 files "
-            "for each class, "
-            "PATH/<class>/<file> or PATH/train/<class>/<file> and PATH/test/<class>/<file>",
+            "give JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or "
+            ".parquet, or two of them, PATH/train and PATH/test, or a UTF-8 file a text, "
+            "PATH/<class>/<file>",
         ),
         (
             "voc",

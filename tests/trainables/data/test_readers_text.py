@@ -17,6 +17,7 @@ from sklearn.utils import Bunch
 
 from trainables.common.errors import InputError
 from trainables.data import (
+    DataNote,
     PreparedData,
     SplitSpec,
     find_prepared,
@@ -109,10 +110,27 @@ def test_tables_give_what_lines_give(ending: str, write: Write, tmp_path: Path) 
     found = read_source(f"text:{path}", "unused", settings=settings)
     assert found.fingerprint == expected.fingerprint
     assert found.info.classes == ("cat", "dog")
+    frame.loc[5, "kind"] = None
+    frame.to_csv(tmp_path / "blank.csv")
+    with pytest.raises(InputError, match=r"blank\.csv: kind has no label in row 5$"):
+        read_source(f"text:{tmp_path / 'blank.csv'}", "unused", settings=settings)
     frame.loc[3, "review"] = " "
     frame.to_csv(tmp_path / "blank.csv")
     with pytest.raises(InputError, match=r"blank\.csv: review=' ' in row 3 is no text$"):
         read_source(f"text:{tmp_path / 'blank.csv'}", "unused", settings=settings)
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_part_for_validation_is_told_not_to_be_used(lines: bool, tmp_path: Path) -> None:
+    for part in ("train", "val", "test"):
+        (tmp_path / part).mkdir()
+        for kind in ("cat", "dog"):
+            (tmp_path / part / kind).mkdir()
+            (tmp_path / part / kind / "1").write_text(f"a {kind}")
+        if lines:
+            (tmp_path / f"{part}.csv").write_text("text,label\na cat,cat\na dog,dog\n")
+    with pytest.warns(DataNote, match="val is not used; validation is drawn from train"):
+        assert read_source(f"text:{tmp_path}", "unused").test is not None
 
 
 def test_what_holds_no_test_set_is_sealed_whole(write: Write, tmp_path: Path) -> None:
@@ -383,6 +401,7 @@ BAD_LINES = {
     b'{"text": "x", "label": "cow"}': f": label='cow' {OTHERS}",
     b'{"text": "x", "label": -1}': f": label=-1 {OTHERS}",
     b'{"text": "x", "label": true}': ": label=True is neither a class's number nor its name",
+    b'{"text": "x", "label": " "}': ": label=' ' is neither a class's number nor its name",
     b'{"text": "x"}': ": label=None is neither a class's number nor its name",
     b'{"text": " ", "label": 0}': ": text=' ' is no text; needed are `text` and `label`",
     b'{"label": 0}': ": text=None is no text; needed are `text` and `label`",

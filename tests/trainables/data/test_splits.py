@@ -258,7 +258,10 @@ def test_wrong_spec(fields, text: str):
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"validation": 710}, "validation=710 leaves nothing of 710 rows"),
+        (
+            {"validation": 710},
+            "validation=710 leaves nothing of 710 rows; a share is split: {validation: 0.1}",
+        ),
         ({"validation": 708}, "validation=708: 708 is outside [0, 706] of 710 rows"),
         ({"train_limit": 700}, "train_limit=700 is more than the 639 rows there are"),
         ({"train_limit": 3}, "train_limit=3: 3 is outside [4, 639]"),

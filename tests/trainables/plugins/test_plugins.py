@@ -107,6 +107,20 @@ def test_checked_fields_are_the_search_space(tmp_path: Path) -> None:
     assert space.parameters["hard"].choices == (False, True)
 
 
+def test_epochs_and_rate_of_a_refinement_may_be_set(tmp_path: Path) -> None:
+    text = """
+from calsweep import REFINEMENTS, Refinement
+
+@REFINEMENTS.register("my-head")
+class MyHead(Refinement):
+    def build_head(self, feature_dim, num_classes): ...
+"""
+    load_plugins([str(write(tmp_path / "my_head.py", text))])
+    space = load_space("refinements", "my-head")
+    assert space.default_point() == {"epochs": 40, "lr": 0.1}
+    assert [*space.searched()] == []
+
+
 def test_a_yaml_beside_the_code_is_the_search_space(tmp_path: Path) -> None:
     write(tmp_path / "my_loss.py")
     write(tmp_path / "my_loss.yaml", YAML, parameter="gamma")

@@ -2,6 +2,7 @@
 
 from trainables.data.suites._base import (
     SUITES,
+    Part,
     Suite,
     check_suites,
     find_suite,
@@ -14,6 +15,7 @@ from trainables.data.suites.ood import auroc, fpr_at_tpr
 
 __all__ = [
     "SUITES",
+    "Part",
     "Suite",
     "SuiteData",
     "auroc",
