@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import calsweep
+from trainables.common.registry import Registry
 
 LIGHT = """
 import sys
@@ -39,6 +41,16 @@ def test_every_public_function_and_type_is_documented(name: str) -> None:
     value = getattr(calsweep, name)
     if inspect.isclass(value) or inspect.isfunction(value):
         assert value.__doc__
+
+
+def test_the_reference_speaks_of_what_users_import() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
+    described = re.findall(r"^::: calsweep\.(\w+)$", text, re.M)
+    assert len(described) == text.count(":::")
+    assert {*described} <= {*calsweep.__all__}
+    values = (getattr(calsweep, name) for name in calsweep.__all__)
+    bases = {value._base.__name__ for value in values if isinstance(value, Registry)}
+    assert (bases - {"object"}) | {"Tracker", "register_model"} <= {*described}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
