@@ -25,6 +25,7 @@ from orchestrator.storage.events import Evaluated, StudyClosed, TrialFinished
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board
 from trainables.common.errors import InputError
+from trainables.plugins import load_plugins
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -107,6 +108,19 @@ def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
     words = ("--retrain", "0", "--trial", key[:12], "--revision", "c0ffee")
     assert main(["verify", str(package), *words, "--report", str(report)]) == 0
     assert f"| {key[:12]} | 0 |" in report.read_text()
+
+
+def test_a_package_of_a_sweep_with_plugins_is_refused_for_these_alone(tmp_path: Path) -> None:
+    plugins = f"plugins: [{Path(__file__).parents[3]}/examples/plugin/calsweep_example/gce.py]"
+    try:
+        storage = board(tmp_path, recipes="[ce, gce]", seeds="[0]", more=plugins)
+        publish(storage, ["board"], tmp_path / "site")
+    finally:
+        load_plugins((), installed=True)
+    found = verify(tmp_path / "site" / "package.zip", WHOLE)
+    assert found.problems == [
+        "sweep board names plugins, whose code is not in the package and is not run"
+    ]
 
 
 def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
