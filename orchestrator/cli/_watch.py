@@ -41,8 +41,11 @@ def status(
         _show(found[0])
         from orchestrator.cluster.slurm import queued_job
 
-        if job := queued_job(folders[0]):
-            echo(f"SLURM job {job}; its output: {folders[0].path}/slurm-{job}.out")
+        try:
+            if job := queued_job(folders[0]):
+                echo(f"SLURM job {job}; its output: {folders[0].path}/slurm-{job}.out")
+        except InputError as error:
+            echo(f"of its job nothing is known: {error}")
 
 
 def _list(found: "list[SweepStatus]") -> None:
@@ -64,9 +67,8 @@ def _list(found: "list[SweepStatus]") -> None:
 
 def _show(each: "SweepStatus") -> None:
     left = f", about {_left(each)} left" if each.seconds_left is not None else ""
-    echo(
-        f"{each.sweep}: {each.state} since {_since(each)}, trials {each.ended}/{each.trials}{left}"
-    )
+    since = f" since {_since(each)}" if each.began else ""
+    echo(f"{each.sweep}: {each.state}{since}, trials {each.ended}/{each.trials}{left}")
     if each.state in ("starting", "running", "paused", "died"):
         echo(f"run by {each.owner}")
     rows = [

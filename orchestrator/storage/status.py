@@ -52,8 +52,9 @@ class SweepStatus:
     """How far a sweep is.
 
     Attributes:
-        state: ``starting``, ``running``, ``paused``, ``finished``, ``failed``, ``interrupted``, or
-            ``died`` if the process that ran it went without a word.
+        state: ``waiting`` before its first run, ``starting``, ``running``, ``paused``,
+            ``finished``, ``failed``, ``interrupted``, or ``died`` if the process that ran it went
+            without a word.
         owner: Who runs it, or ran it last.
         began: When its last run did, seconds since 1970; 0 if none has.
         ended, trials: Trials that ended, of all.
@@ -199,6 +200,8 @@ def title(trial: Trial) -> str:
 
 
 def _state(folder: SweepFolder, ledger: Ledger, owned: bool) -> str:
+    if not owned and not ledger.began:
+        return "waiting"
     if not owned:
         return "died" if ledger.status == "running" else ledger.status
     if folder.control() == PAUSE:
