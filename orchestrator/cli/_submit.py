@@ -32,15 +32,16 @@ def submit(
     spec = load_sweep(sweep)
     if slurm:
         from orchestrator.cluster.slurm import Allocation, submit_to_slurm
+        from orchestrator.sweep.plan import make_plan
 
         if wait:
             raise InputError("--wait is for Ray jobs; `calsweep status` shows one of SLURM's")
-        wanted = spec.resources.train.gpu
-        if wanted > gpus_per_node:
-            raise InputError(
-                f"--gpus-per-node {gpus_per_node}: no node can hold a training, for which "
-                f"resources.train asks for {wanted:g} GPUs"
-            )
+        for stage, share in make_plan(spec).shares().items():
+            if share.gpu > gpus_per_node:
+                raise InputError(
+                    f"--gpus-per-node {gpus_per_node}: no node can hold a trial, for which "
+                    f"resources.{stage} asks for {share.gpu:g} GPUs"
+                )
         job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time, slurm_array))
         typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")
         return 0

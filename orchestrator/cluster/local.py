@@ -31,8 +31,9 @@ SLOW_START = "timed out during startup"
 # Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
 # for a searcher to fill the machine, workers as urgent as other programs and none ahead of time,
 # which Tune could not use; Ctrl-C is ours to handle; hardly a snapshot of Tune's own, since a sweep
-# resumes from its journal.
+# resumes from its journal; nothing about its use for Ray's makers.
 ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",
     "RAY_worker_niceness": "0",
@@ -218,6 +219,16 @@ def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: fl
         )
 
 
+def missing_room(nodes: Iterable[Mapping[str, Any]], stage: str, cpu: float, gpu: float) -> str:
+    """Return a line on trials that fit on none of ``ray.nodes()``; empty if they fit on one."""
+    if any(node["Alive"] and fitting(node["Resources"], cpu, gpu) for node in nodes):
+        return ""
+    return (
+        f"resources.{stage}: no node has {cpu:g} CPUs and {gpu:g} GPUs yet; such trials wait for "
+        "one that joins"
+    )
+
+
 def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
     """Return True if living nodes, as ``ray.nodes()`` lists them, are on other machines."""
     here = os.uname().nodename
@@ -228,9 +239,11 @@ def require_shared(spec: SweepSpec) -> None:
     """Refuse places that only one machine sees, for a sweep that runs on several.
 
     Raises:
-        InputError: If the storage is a relative folder or this machine's alone, or the tracking
-            store a SQLite file.
+        InputError: If the storage is a relative folder or this machine's alone, the tracking store
+            a SQLite file, or the executor one process.
     """
+    if spec.executor == "local":
+        raise InputError("executor: local computes in one process; leave it out for a cluster")
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):
         raise InputError(

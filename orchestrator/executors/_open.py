@@ -2,15 +2,19 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from orchestrator.cluster.local import join_cluster, require_room, require_shared, spans_machines
+from orchestrator.cluster.local import (
+    join_cluster,
+    missing_room,
+    require_room,
+    require_shared,
+    spans_machines,
+)
 from orchestrator.executors._base import Executor
 from orchestrator.executors.processes import Processes
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
 from trainables.common.portable import VARIABLES
-from trainables.common.stages import GIVEN
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -45,8 +49,11 @@ def open_executor(
 
         if spans_machines(ray.nodes()):
             require_shared(spec)
-        if address is None:
-            _require_room(plan, ray)
+        for key, share in plan.shares().items():
+            if address is None:
+                require_room(ray.cluster_resources(), key, share.cpu, share.gpu)
+            elif text := missing_room(ray.nodes(), key, share.cpu, share.gpu):
+                say(text)
         yield RayTune(
             store.root,
             folder.path,
@@ -56,11 +63,3 @@ def open_executor(
             growing=address is not None,
             plugins=spec.pinned,
         )
-
-
-def _require_room(plan: Plan, ray: Any) -> None:
-    available = ray.cluster_resources()
-    for stage in plan.stage_trials():
-        wanted = getattr(plan.spec.resources, stage)
-        key = "calibrate" if stage == GIVEN else stage  # Given logits have no key of their own.
-        require_room(available, key, wanted.cpu, wanted.gpu)

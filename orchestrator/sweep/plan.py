@@ -15,9 +15,10 @@ from orchestrator.sweep.recipes import (
     parse_recipe,
     part_spaces,
 )
-from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from orchestrator.sweep.spec import StageResources, SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
+from trainables.common.stages import GIVEN
 
 MANY = 10**9  # More configurations than any budget.
 # Calibrators whose sampler hears of a block of trials at a time, so that a sweep file gives the
@@ -85,6 +86,12 @@ class Plan:
         for study in self.studies:
             counts[study.stage] += study.trials + len(self.spec.all_seeds) - 1
         return counts
+
+    def shares(self) -> dict[str, StageResources]:
+        """Return what a trial of each stage takes, by its key in ``resources``."""
+        # Given logits have no key of their own.
+        keys = ("calibrate" if stage == GIVEN else stage for stage in self.stage_trials())
+        return {key: getattr(self.spec.resources, key) for key in keys}
 
 
 def make_plan(spec: SweepSpec) -> Plan:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-from orchestrator.cluster.local import elsewhere, require_room, slots
+from orchestrator.cluster.local import elsewhere, missing_room, require_room, slots
+from orchestrator.executors import _open
+from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.spec import parse_sweep
 from trainables.common.errors import InputError
+from trainables.store.artifacts import ArtifactStore
 
 
 @pytest.mark.parametrize(
@@ -44,6 +53,37 @@ NODES = [
     {"NodeID": "b", "Alive": True, "Resources": {"CPU": 2.0}},
     {"NodeID": "c", "Alive": False, "Resources": {"CPU": 8.0, "GPU": 1.0}},
 ]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "fits"), [(8, 1.0, True), (2, 0.0, True), (9, 0.0, False), (1, 2.0, False)]
+)
+def test_what_no_node_can_hold_is_told(cpu: float, gpu: float, fits: bool) -> None:
+    two = [*NODES, {"NodeID": "d", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}}]
+    assert missing_room(two, "train", cpu, gpu) == (
+        ""
+        if fits
+        else f"resources.train: no node has {cpu} CPUs and {gpu:g} GPUs yet; such trials wait for "
+        "one that joins"
+    )
+
+
+def test_sweep_on_a_cluster_says_which_trials_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [{**node, "NodeManagerHostname": os.uname().nodename} for node in NODES]
+    ray = SimpleNamespace(nodes=lambda: nodes)
+    monkeypatch.setattr(_open, "join_cluster", lambda *given: nullcontext(ray))
+    spec = parse_sweep(
+        "{name: s, tasks: [{dataset: digits, model: convnet, protocol: digits}], "
+        "recipes: [ce+macal], resources: {refine: {gpu: 1}, train: {cpu: 9}}, "
+        f"storage: {tmp_path}}}",
+        "s",
+    )
+    said: list[str] = []
+    with _open.open_executor(make_plan(spec), ArtifactStore(tmp_path), "auto", said.append):
+        pass
+    assert said == ["joining Ray at auto", missing_room(nodes, "train", 9, 0.0)]
 
 
 @pytest.mark.parametrize(

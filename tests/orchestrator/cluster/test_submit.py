@@ -175,6 +175,32 @@ def test_an_address_is_named_by_the_option_that_gave_it() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("recipes", "resources", "stage", "gpus"),
+    [
+        ("[ce]", "train: {gpu: 4}", "train", 4),
+        ("[ce+macal]", "refine: {gpu: 0.5}", "refine", 0.5),
+        ("[ce+ts]", "calibrate: {gpu: 1}", "calibrate", 1),
+    ],
+)
+def test_job_without_a_gpu_that_its_trials_ask_for_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    recipes: str,
+    resources: str,
+    stage: str,
+    gpus: float,
+) -> None:
+    path = Path(sweep(tmp_path))
+    text = path.read_text().replace("[ce]", recipes)
+    path.write_text(f"{text}resources: {{{resources}}}\n")
+    assert main(["submit", "--slurm", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        "calsweep: --gpus-per-node 0: no node can hold a trial, for which "
+        f"resources.{stage} asks for {gpus} GPUs\n"
+    )
+
+
 def test_jobs_need_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(job_submission, "JobSubmissionClient")
     with pytest.raises(InputError) as caught:
@@ -198,6 +224,19 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
             "plain files; leave it out, and set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, where the cluster's head is started"
         )
+
+
+@pytest.mark.parametrize("options", [[], ["--slurm"]])
+def test_sweep_of_one_process_is_no_job(
+    client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    path = Path(sweep(tmp_path))
+    path.write_text(f"{path.read_text()}executor: local\n")
+    assert main(["submit", *options, str(path)]) == 2
+    assert capsys.readouterr().err == (
+        "calsweep: executor: local computes in one process; leave it out for a cluster\n"
+    )
+    assert client.jobs == []
 
 
 def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
