@@ -107,6 +107,9 @@ trap stop TERM
 cpus=$SLURM_CPUS_ON_NODE
 port=$((20000 + SLURM_JOB_ID % 10000))
 ip=$(hostname --ip-address | cut -d ' ' -f 1)
+case $ip in  # So Debian's /etc/hosts calls its own machine: no other node reaches that.
+    127.0.1.*) ip=$(hostname --all-ip-addresses | cut -d ' ' -f 1) ;;
+esac
 address=$ip:$port
 {RAY} start --head --node-ip-address="$ip" --port=$port \\
     --ray-client-server-port=$((port + 10000)) --num-cpus="$cpus" \\
@@ -177,7 +180,8 @@ def _beginning(folder: SweepFolder, wanted: Allocation, nodes: int, output: str)
     return f"""#!/bin/bash
 {asked}
 #SBATCH --requeue --exclusive
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={shlex.quote(str(folder.path / TOKEN))}"""
+export RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token
+export RAY_AUTH_TOKEN_PATH={shlex.quote(str(folder.path / TOKEN))}"""
 
 
 def outputs(folder: SweepFolder) -> dict[str, Path]:

@@ -85,6 +85,7 @@ def shutdown(): asked.append("left")
 
 
 SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_MAX_PENDING_TRIALS_PG": "1024",
     "RAY_worker_niceness": "0",

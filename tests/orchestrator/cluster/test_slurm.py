@@ -142,6 +142,46 @@ def test_job_whose_time_ends_before_its_sweep_begins_is_queued_again(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("named", "address"),
+    [("10.0.0.7 10.1.0.7", "10.0.0.7"), ("127.0.1.1", "192.0.2.7"), ("127.0.0.1", "127.0.0.1")],
+)
+def test_head_is_at_an_address_that_other_nodes_reach(
+    tmp_path: Path, named: str, address: str
+) -> None:
+    hostname = tmp_path / "hostname"
+    hostname.write_text(
+        f'#!/bin/bash\n[ $1 = --ip-address ] && echo "{named}" || echo "192.0.2.7 10.1.0.7"\n'
+    )
+    hostname.chmod(0o755)
+    text = script(Storage(str(tmp_path)).sweep("far"), Allocation(2, 0, "10"))
+    part = text[text.index("port=") : text.index("\n", text.index("address=$ip"))]
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    told = subprocess.run(
+        ["bash", "-c", f"{part}; echo $address"],
+        env={**os.environ, "PATH": path, "SLURM_JOB_ID": "7"},
+        capture_output=True,
+        text=True,
+    )
+    assert told.stdout == f"{address}:20007\n", told.stderr
+
+
+def test_sweep_of_slurms_is_watched_where_slurm_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far, storage = Storage(str(tmp_path / "here")).sweep("far"), str(tmp_path / "here")
+    far.write_spec(load_sweep(str(written(tmp_path, "here"))))
+    (far.path / "slurm.json").write_text('{"job": "7"}')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["status", "far", "--storage", storage]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "far: waiting, trials 0/5"
+    assert last == (
+        "of its job nothing is known: SLURM's squeue is not on this machine: run it on a login node"
+    )
+    assert main(["cancel", "far", "--storage", storage]) == 2
+
+
+@pytest.mark.parametrize(
     ("squeue", "code", "asked"),
     [
         ("[ $count -gt 3 ] && exit 0; [ $count = 3 ] && echo 7 && exit 0; exit 1", 0, 4),
@@ -184,7 +224,9 @@ def test_waiting_job_is_found_and_cancelled(
     job = queued_job(far)
     assert job
     assert main(["status", "far", "--storage", storage]) == 0
-    assert f"SLURM job {job}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "far: waiting, trials 0/" in told
+    assert f"SLURM job {job}" in told
     assert main(["cancel", "far", "--storage", storage]) == 0
     assert capsys.readouterr().out.startswith("far is out of SLURM's queue; ")
     wait_until(lambda: not queued_job(far), far.path)
