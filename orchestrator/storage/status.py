@@ -13,6 +13,7 @@ from orchestrator.sweep.names import BASELINES
 from trainables.common.stages import GIVEN, STAGES
 
 HOUR = 3600.0
+EARLY_SECONDS = 5.0  # A trial is placed by its first report, which may tell of many epochs.
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def _work(study: Study, ledger: Ledger, now: float) -> Work:
     told = [
         seconds * max(1.0, _epochs(study, ledger.trials[key]) / ledger.trials[key].last_step)
         for key, seconds in running.items()
-        if ledger.trials[key].last_step > 0
+        if ledger.trials[key].last_step > 0 and seconds > EARLY_SECONDS
     ]
     failed = study.closed is not None and study.chosen is None
     baselines = [f"{study.task}|{name}" for name in BASELINES if ledger.guarded]

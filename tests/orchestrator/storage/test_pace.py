@@ -74,6 +74,8 @@ def test_epochs_of_what_runs_tell_before_anything_ended() -> None:
     epoch = {"event": "epoch", "step": 10, "metrics": {}}
     ledger = journal(*trial(0, 1000, epoch))
     assert ledger.trials["k0"].last_step == 10
+    # The report that said where it runs told of all ten: that took no second of those since.
+    assert time_left(ledger, 2.0) is None
     # 20 of 80 seconds are over; three more trials and a further seed follow.
     assert time_left(ledger, 21.0) == pytest.approx(4 * 80 + 60)
 
