@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -42,6 +43,8 @@ _LASTING = (
     InvalidPathError,
     NotSupportedError,
 )
+NO_BUCKET = "NoSuchBucket"
+ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
 T = TypeVar("T")
 
 
@@ -210,7 +213,7 @@ class Bucket:
                 if any(host in str(error) for host in _ROLES):
                     text = f"storage {self.address}: no login in the environment; {LOGIN}"
                     raise StorageError(text) from error
-                if isinstance(error, _LASTING):
+                if isinstance(error, _LASTING) or NO_BUCKET in str(error):
                     raise StorageError(text) from error
                 if pause is None:
                     raise AwayError(text) from error
@@ -220,6 +223,8 @@ class Bucket:
     def _told(self, error: Exception) -> str:
         # What follows is the driver's own view of itself.
         line = str(error).partition("\n\nDebug source")[0]
+        if answer := ANSWER.search(line):  # What comes before may be longer than a line.
+            line = f"{answer[2]} ({answer[1]})"
         for secret in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
             if os.environ.get(secret):
                 line = line.replace(os.environ[secret], "***")

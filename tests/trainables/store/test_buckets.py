@@ -289,6 +289,19 @@ def test_refusal_is_one_line_and_no_secret(
         assert "secret" not in told
 
 
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_bucket_that_is_not_there_is_not_asked_again(weather: Weather, kind: str) -> None:
+    bucket = Bucket(f"{kind}://a-bucket-that-nobody-has-made/{'long/' * 20}x")
+    for ask in (lambda: bucket.names("a"), lambda: bucket.put("a", b"x")):
+        asked = len(weather.log)
+        with pytest.raises(StorageError) as refused:
+            ask()
+        assert len(weather.log) == asked + 1
+        assert str(refused.value) == (
+            f"storage {bucket.address}: The specified bucket does not exist (NoSuchBucket)"
+        )
+
+
 def test_address_is_a_folder_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path))
     folder = storage_folder("gs://bucket_1/a/b=c/")
