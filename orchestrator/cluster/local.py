@@ -240,10 +240,10 @@ def require_shared(spec: SweepSpec) -> None:
 
     Raises:
         InputError: If the storage is a relative folder or this machine's alone, the tracking store
-            a SQLite file, or the executor one process.
+            a SQLite file, or the executor ``local``.
     """
     if spec.executor == "local":
-        raise InputError("executor: local computes in one process; leave it out for a cluster")
+        raise InputError("executor: local computes on one machine; leave it out for a cluster")
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):
         raise InputError(

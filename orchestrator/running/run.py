@@ -97,7 +97,7 @@ def run_sweep(
     started = time.monotonic()
     if address is not None:
         if spec.executor == "local":
-            raise InputError("executor: local computes in this process; leave --address out")
+            raise InputError("executor: local computes on this machine; leave --address out")
         check_cluster(address)
     if spec.executor == "local" and spec.resources.portable:
         require_portable()

@@ -234,7 +234,7 @@ def test_sweep_of_one_process_is_no_job(
     path.write_text(f"{path.read_text()}executor: local\n")
     assert main(["submit", *options, str(path)]) == 2
     assert capsys.readouterr().err == (
-        "calsweep: executor: local computes in one process; leave it out for a cluster\n"
+        "calsweep: executor: local computes on one machine; leave it out for a cluster\n"
     )
     assert client.jobs == []
 

@@ -514,5 +514,5 @@ def test_the_local_executor_joins_no_cluster(spec: SweepSpec, company: Company) 
     local = spec.model_copy(update={"executor": "local"})
     with pytest.raises(InputError) as refused:
         ran(local, address="10.0.0.1:6379")
-    told = "executor: local computes in this process; leave --address out"
+    told = "executor: local computes on this machine; leave --address out"
     assert str(refused.value) == told
