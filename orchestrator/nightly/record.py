@@ -186,13 +186,6 @@ class Finding:
     since: str = ""
     causes: tuple[str, ...] = ()
 
-    @property
-    def size(self) -> float:
-        """The difference in multiples of what matters in practice; infinite if nothing does."""
-        if self.value is None or self.expected is None or not self.threshold:
-            return math.inf
-        return abs(self.value - self.expected) / self.threshold
-
 
 @dataclass(frozen=True)
 class Verdict:

@@ -61,7 +61,9 @@ def bisect_night(
     repository: Path | None = None,
     console: Console | None = None,
 ) -> Bisection:
-    """Find the commit that the worst alarm of a night is about, and write it beside its verdict.
+    """Find the commit that an alarm of a night is about, and write it beside its verdict.
+
+    The alarm is the worst of those that began after a commit.
 
     Args:
         nightly: The benchmark.
@@ -87,11 +89,9 @@ def find_commit(
     """Do what ``bisect_night`` does, for who owns the benchmark's lock."""
     book = nightly.book()
     records, verdict = _until(book, night)
-    finding = _worst(verdict)
     place = repository or nightly.model.bisect.place or Path(__file__).parent
     source = Repository(place)
-    good, bad = _ends(records, finding, source)
-    commits = source.between(good.environment["code"], bad.environment["code"])
+    finding, good, bad, commits = _looked_for(records, verdict, source)
     part, decided = _decided(nightly, book, records, finding)
     if not commits:
         text = f"{decided.cell}: the code is that of {good.night}; what else changed: "
@@ -139,14 +139,31 @@ def _until(book: Book, night: str | None) -> tuple[list[NightRecord], Verdict]:
     return [record for record, _ in judged[: place + 1]], judged[place][1]
 
 
-def _worst(verdict: Verdict) -> Finding:
+def _looked_for(
+    records: Sequence[NightRecord], verdict: Verdict, source: Repository
+) -> tuple[Finding, NightRecord, NightRecord, list[str]]:
+    """Return a finding, the last night before it, its first one, and the commits between.
+
+    The worst that has commits: a busy machine must not hide what one of them did.
+    """
     stages = {f"{stage}{TIME}" for stage in STAGES}
     usable = [f for f in verdict.alarms if f.cell.pair != WHOLE_NIGHT or f.cell.metric in stages]
     if not usable:
         raise InputError(
             f"{verdict.night} has no alarm about a recipe or a stage: nothing to look for"
         )
-    return grouped(usable)[0][0]
+    found, faults = [], []
+    for finding, *_ in grouped(usable):
+        try:
+            good, bad = _ends(records, finding, source)
+            commits = source.between(good.environment["code"], bad.environment["code"])
+        except InputError as error:
+            faults.append(error)
+        else:
+            found.append((finding, good, bad, commits))
+    if not found:
+        raise faults[0]
+    return next((each for each in found if each[-1]), found[0])
 
 
 def _ends(

@@ -1,5 +1,6 @@
 """Findings that belong together: what went wrong on one night is one thing until more is known."""
 
+import math
 from collections.abc import Sequence
 
 from orchestrator.nightly.record import MISSING, Finding
@@ -31,4 +32,15 @@ def _nature(found: Finding) -> str:
 
 
 def _rank(found: Finding) -> tuple[bool, bool, float]:
-    return found.kind != "hard", found.reason in MISSING, -found.size
+    return found.kind != "hard", found.reason in MISSING, -_size(found)
+
+
+def _size(found: Finding) -> float:
+    """Return the difference in multiples of what matters, of a ratio those of its logarithm."""
+    if found.value is None or found.expected is None or not found.threshold:
+        return math.inf
+    difference = found.value - found.expected
+    if not measure_of(found.cell.metric).ratio:
+        return abs(difference) / found.threshold
+    matters = math.copysign(found.threshold, difference) / found.expected
+    return abs(math.log(found.value / found.expected) / math.log1p(matters))

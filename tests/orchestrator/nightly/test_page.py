@@ -128,6 +128,20 @@ def test_how_much_worse_and_how_sure_is_told(metric: str, chance: float, expecte
     assert told(groups[0]) == text
 
 
+def test_a_cost_is_as_bad_as_its_ratio_not_as_its_difference() -> None:
+    own = {"kind": "soft", "reason": "nights", "text": "", "since": "2026-01-02", "expected": 1.0}
+    figures = {"wall_seconds": (4.0, 0.12), "images_per_second": (0.25, 0.15), "ece": (2.4, 0.1)}
+    findings = [
+        Finding(CellKey("ce", "d", metric), **own, value=value, threshold=threshold)
+        for metric, (value, threshold) in figures.items()
+    ]
+    (error,), cost = grouped(findings)
+    assert error.cell.metric == "ece"
+    assert [found.cell.metric for found in cost] == ["wall_seconds", "images_per_second"]
+    (first, *_), _ = grouped([replace(findings[0], value=6.0), *findings[1:]])
+    assert first.cell.metric == "wall_seconds"
+
+
 BLOCKS = [Block("one", ("a_b", "c")), Block("two", table=(("x", "y"), ("1", "2"), ("3", "4")))]
 
 

@@ -153,6 +153,23 @@ def test_a_night_with_an_alarm_names_the_commit_by_itself(
     assert text in (outcome.night.folder / "report.md").read_text()
 
 
+def test_a_busy_machine_does_not_hide_what_a_commit_did(
+    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(1, 5):
+        source.commit(USUAL if number < 3 else WORSE)
+    benchmark = make_benchmark()
+    records = [
+        night(number, source.hashes[0 if number < 9 else -1], figures | slow)
+        for number in range(1, 11)
+        for figures in [{"ce": {"ece": 0.02 if number < 9 else 0.03}}]
+        for slow in [{"ce+ts": {"ece": 0.01, "wall_seconds": 1.0 if number < 7 else 900.0}}]
+    ]
+    told(benchmark, records)
+    assert bisect(benchmark, source) == 0
+    assert f"ce on d: ece is worse by {source.hashes[3][:7]} change 3" in capsys.readouterr().out
+
+
 def test_nothing_is_named_when_nothing_changed(
     make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
 ) -> None:
