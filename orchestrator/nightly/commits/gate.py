@@ -41,7 +41,8 @@ def gate(
     """Run the benchmark on a revision and on the working tree, and judge the second by the first.
 
     Whatever seems worse is run again on both: a difference must show twice, as on two nights in a
-    row. What one night is enough for is told if the revision does not have it too.
+    row. What one night is enough for is told if the revision does not have it too, what needs two
+    unless it began on a night of the revision.
 
     Raises:
         BusyError: If another run of the benchmark is going on.
@@ -71,7 +72,12 @@ def _judged(nightly: Nightly, nights: CommitNights, base: str) -> tuple[list[Nig
         tonight = run(None, "change")
         verdict = judge(before, tonight, limits)
     known = {(f.cell, f.reason) for f in hard_findings(before[:1], limits, {})}
-    alarms = tuple(found for found in verdict.alarms if (found.cell, found.reason) not in known)
+    bases = {record.night for record in before[:2]}  # What began on one is not the change's.
+    alarms = tuple(
+        found
+        for found in verdict.alarms
+        if (found.cell, found.reason) not in known and found.since not in bases
+    )
     if not alarms and verdict.alarms:
         verdict = replace(verdict, status="suspicious" if verdict.suspicions else "ok")
     return [*before, tonight], replace(verdict, alarms=alarms)

@@ -4,8 +4,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from rich.console import Console
 
 from orchestrator.nightly.book import Book
 from orchestrator.nightly.commits.repository import Repository
-from orchestrator.nightly.config import Nightly, load_nightly
+from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.record import ALARM, FINE, NightRecord
 from orchestrator.running.progress import say
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.plugins import PluginModel
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders
 
@@ -64,12 +66,14 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         shutil.rmtree(place, ignore_errors=True)
         make_folders(place)
         path = place / "nightly.yaml"
-        path.write_text(yaml.safe_dump(self._document(part, place), sort_keys=False))
+        code = place / "code" if commit else self._repository.top
+        path.write_text(yaml.safe_dump(self._document(part, place, code), sort_keys=False))
         named = self._repository.described(commit) if commit else "the working tree"
         say(self._console, f"partial night {self._count}: {named}")
-        with self._code(commit, place / "code") as code:
-            self._execute(code, path, place)
-        record = Book(load_nightly(path).folder).night(NIGHT).record
+        checked_out = self._repository.checked_out(commit, code) if commit else nullcontext()
+        with checked_out:
+            self._execute(code, path)
+        record = Book(Storage(place / "storage").nightly(self._nightly.name)).night(NIGHT).record
         if record is None:
             raise InputError(f"{named}: its night left no record")
         return record
@@ -78,15 +82,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         """Remove what was computed."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    @contextmanager
-    def _code(self, commit: str | None, folder: Path) -> Iterator[Path]:
-        if commit is None:
-            yield self._repository.top
-        else:
-            with self._repository.checked_out(commit, folder) as code:
-                yield code
-
-    def _execute(self, code: Path, path: Path, place: Path) -> None:
+    def _execute(self, code: Path, path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(code)}
         python = sys.executable
         if setup := self._nightly.model.bisect.setup:
@@ -94,9 +90,10 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             own = code / ".venv/bin/python"
             python = str(own) if own.exists() else python
         night = ("nightly", "run", str(path), "--night", NIGHT, "--quiet")
-        _call((python, "-m", "calsweep", *night), code, environment, (FINE, ALARM))
+        # From here, where paths of data begin; -P: what lies here is not the commit's code.
+        _call((python, "-P", "-m", "calsweep", *night), Path.cwd(), environment, (FINE, ALARM))
 
-    def _document(self, part: Part, place: Path) -> dict[str, Any]:
+    def _document(self, part: Part, place: Path, code: Path) -> dict[str, Any]:
         sweep, model = self._nightly.sweep, self._nightly.model
         names = tuple(recipe.name for recipe in sweep.expanded())
         own = sweep.model_dump(mode="json", exclude_unset=True)
@@ -106,6 +103,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             if not part.tasks or task.id in part.tasks
         ]
         changed = {
+            "plugins": [self._plugin(plugin, code) for plugin in sweep.plugins],
             "tasks": tasks,
             "recipes": list(part.recipes or names),
             "seeds": list(part.seeds or sweep.seeds),
@@ -115,12 +113,19 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         }
         return {"sweep": {**own, **changed}, "metrics": list(model.metrics)}
 
+    def _plugin(self, plugin: PluginModel, code: Path) -> str | dict[str, str]:
+        """Return what names a plugin: one of the repository is the commit's, not today's."""
+        place, top = Path(plugin.path).resolve(), self._repository.top.resolve()
+        if not place.is_relative_to(top):
+            return plugin.model_dump()
+        return str(code / place.relative_to(top))
+
 
 def _call(
     command: Sequence[str], folder: Path, environment: dict[str, str], fine: Sequence[int]
 ) -> None:
     """Run a command; raise ``InputError`` with its last line if it ends otherwise than fine."""
-    shown = " ".join(command[:4])
+    shown = " ".join(command[:5])
     try:
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace"

@@ -20,11 +20,26 @@ from told_sweep import ToldSweep
 from orchestrator.cli import main
 from orchestrator.nightly import Book, CellKey, Nightly, NightRecord, Shape, run_night
 from orchestrator.nightly import run as nights
+from orchestrator.nightly.commits.night import CommitNights, Part
+from orchestrator.nightly.commits.repository import Repository
 from orchestrator.nightly.record import Row
 
 Make = Callable[..., Nightly]
 SPEED = "images_per_second"
 WORSE = {**USUAL, "ce": {"ece": 0.03}}
+PLUGIN = """\
+from calsweep import LOSSES, RowLoss, number
+
+
+@LOSSES.register("own")
+class Own(RowLoss):
+    q: float = number(default=0.5, low=0.0, high=1.0)
+
+    def per_row(self, logits, targets):
+        return logits.sum(1)
+
+
+# """
 SETUP = """\
 import pathlib, sys
 version = pathlib.Path("constraints.txt").read_text().strip()
@@ -165,7 +180,7 @@ def test_a_busy_machine_does_not_hide_what_a_commit_did(
         for figures in [{"ce": {"ece": 0.02 if number < 9 else 0.03}}]
         for slow in [{"ce+ts": {"ece": 0.01, "wall_seconds": 1.0 if number < 7 else 900.0}}]
     ]
-    told(benchmark, records)
+    write_judged(Book(benchmark.folder), records)
     assert bisect(benchmark, source) == 0
     assert f"ce on d: ece is worse by {source.hashes[3][:7]} change 3" in capsys.readouterr().out
 
@@ -297,6 +312,47 @@ def test_a_change_is_held_against_its_base(
     title = f"nightly told, against {base}: {head}"
     assert capsys.readouterr().out.startswith(title)
     assert html.unescape(out.read_text()).startswith(f"# {title}")
+
+
+def test_a_plugin_of_the_repository_is_that_of_each_commit(
+    make_benchmark: Make,
+    source: MadeRepository,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = source.folder / "own.py"
+    for worse in ("1.0", "1.5"):
+        own.write_text(PLUGIN + worse)
+        source.commit()
+    benchmark = make_benchmark(sweep={"plugins": [str(own)]})
+    assert gate(benchmark, source, "HEAD~1", tmp_path / "o.md") == 3
+    assert "something got worse: ce on d: ece 0.0201 -> 0.0301" in capsys.readouterr().out
+
+
+def test_paths_of_data_begin_where_the_command_runs(
+    make_benchmark: Make, source: MadeRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "calsweep").mkdir()
+    (tmp_path / "calsweep/__main__.py").write_text("raise SystemExit('not the code of a commit')")
+    monkeypatch.chdir(tmp_path)
+    nights = CommitNights(make_benchmark(), Repository(source.folder), tmp_path / "gate")
+    assert nights.run(source.hashes[0], Part()).environment["place"] == str(tmp_path)
+
+
+def test_a_machine_that_grew_busy_is_not_the_change(
+    make_benchmark: Make, source: MadeRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"base": [1.0, 4.0], "change": [4.0, 4.0]}
+
+    def timed(nights: CommitNights, commit: str | None, part: Part) -> NightRecord:
+        left = seconds["base" if commit else "change"]
+        figures = {"ce": {"ece": 0.02, "wall_seconds": left.pop(0)}}
+        return night(1, commit or "", figures)
+
+    monkeypatch.setattr(CommitNights, "run", timed)
+    assert gate(make_benchmark(), source, "HEAD", tmp_path / "o.md") == 0
+    seconds |= {"base": [1.0, 1.0], "change": [4.0, 4.0]}
+    assert gate(make_benchmark(), source, "HEAD", tmp_path / "o.md") == 3
 
 
 def test_what_the_base_lacks_too_is_not_the_changes(
