@@ -23,12 +23,17 @@ from orchestrator.packages.retrain import Retrained, retrain
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.provenance import git_commit
 from trainables.common.errors import InputError, one_line
+from trainables.common.portable import require_portable
 
 TOLERANCE = 1e-6
 SHARE = 0.1
 LONGEST = 250
 
 Progress = Callable[[str], None]
+
+
+class UnfitError(InputError):
+    """What was asked for, or this process, is at fault, and not the package."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,8 @@ def verify(
     leads to the configurations. Then trials are computed again.
 
     Raises:
-        InputError: If there is no such file.
+        InputError: If there is no such file, a trial is named that it does not have, or trials are
+            to be computed again that are portable, and this process is not.
     """
     wanted = options or VerifyOptions()
     if not path.is_file():
@@ -125,6 +131,8 @@ def verify(
                     progress(check.title)
                     if check.problems:
                         break
+    except UnfitError:
+        raise
     except MALFORMED as error:
         told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         checks.append(Check("reading", "the package", (one_line(told, LONGEST),)))
@@ -138,10 +146,27 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     count = len(package.ledgers)
     problems = tuple(check_journals(package, options.revision))
     yield Check("journals and code revision", f"{count} sweeps", problems)
+    if not problems:
+        _require_fit(package, options)
     problems = tuple(check_derived(package))
     yield Check("files that say the same again", "equal to what is made anew", problems)
     problems = tuple(check_figures(package, options.tolerance))
     yield Check("figures from the predictions", f"{len(package.cells)} cells", problems)
+
+
+def _require_fit(package: Package, options: VerifyOptions) -> None:
+    """Raise ``UnfitError`` if the trials that are asked for cannot be computed again here."""
+    keys = [trial.key for trial in _trials(package)]
+    for start in options.trials:
+        if not start or not any(key.startswith(start) for key in keys):
+            raise UnfitError(f"--trial {start!r}: no trial of the package has a key that begins so")
+    studies = (study for ledger in package.ledgers for study in ledger.studies.values())
+    again = options.share > 0 or options.trials
+    if again and any(study.origin.get("portable") for study in studies):
+        try:
+            require_portable()
+        except InputError as error:
+            raise UnfitError(str(error)) from error
 
 
 def _compute(
@@ -175,9 +200,6 @@ def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
     Those that failed are among them, for they have to fail again.
     """
     ended = _trials(package)
-    for start in options.trials:
-        if not start or not any(trial.key.startswith(start) for trial in ended):
-            raise InputError(f"--trial {start!r}: no trial of the package has a key that begins so")
     named = [trial for trial in ended if trial.key.startswith(tuple(options.trials))]
     others = [trial for trial in ended if trial not in named]
     count = max(int(options.share > 0), round(options.share * len(ended)))

@@ -25,6 +25,7 @@ from orchestrator.storage.events import Evaluated, StudyClosed, TrialFinished
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board
 from trainables.common.errors import InputError
+from trainables.common.portable import VARIABLES
 from trainables.plugins import load_plugins
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -65,6 +66,32 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
     assert found.problems == []
     assert len(found.retrained) == 8
     assert max(each.worst for each in found.retrained) == 0.0
+
+
+def test_what_is_portable_is_the_same_to_the_last_digit_or_not_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    more = "resources: {portable: true}"
+    bits = board(tmp_path / "storage", "bits", recipes="[ce]", seeds="[0]", more=more)
+    publish(bits, ["bits"], tmp_path)
+    package = tmp_path / "package.zip"
+    exact = VerifyOptions(share=1.0, revision="c0ffee", tolerance=0.0)
+    assert verify(package, exact).problems == []
+    monkeypatch.delenv("MKL_CBWR")
+    assert main(["verify", str(package), "--revision", "c0ffee"]) == 2
+    told = "calsweep: resources.portable: this process computes; start it with env "
+    assert capsys.readouterr().err.splitlines()[-1].startswith(told)
+    assert main(["verify", str(package), "--revision", "c0ffee", "--retrain", "0"]) == 0
+
+
+def test_a_trial_that_is_not_there_is_no_fault_of_the_package(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(package), "--revision", "c0ffee", "--trial", "nowhere"]) == 2
+    told = "calsweep: --trial 'nowhere': no trial of the package has a key that begins so"
+    assert capsys.readouterr().err.splitlines()[-1] == told
 
 
 def test_a_package_is_the_same_each_time(storage: Storage, package: Path, tmp_path: Path) -> None:
