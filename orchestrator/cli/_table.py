@@ -13,7 +13,7 @@ import typer
 from orchestrator.cli._console import echo, output, progress_bar
 from orchestrator.cli._options import Json, StorageFolder, TrackingUri, split_names, tracked_results
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, local_path
 
 if TYPE_CHECKING:
     from orchestrator.tables.table import ComparisonTable
@@ -94,6 +94,8 @@ def table(
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 
+    if out is not None:
+        local_path(out, "--out")
     format = "json" if as_json else format
     if format == "parquet" and out is None:
         raise InputError("--format parquet is no text to print; name a file: --out FILE.parquet")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from orchestrator.cli._console import echo, print_json, progress_bar
 from orchestrator.cli._options import DataRoot, Json, StorageFolder, SweepName, Tolerance
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, local_path
 
 ACCEPTED, REFUSED = 0, 3
 Site = Annotated[Path, typer.Option(help="Folder of page and package.", show_default=False)]
@@ -30,6 +30,7 @@ def publish(
     from orchestrator.packages.publish import publish as write
     from orchestrator.storage.storage import Storage
 
+    local_path(out, "--out")
     with progress_bar("gathering predictions") as show:
         for path in write(Storage(storage), sweeps, out, license, show):
             echo(f"wrote {path}")
@@ -44,6 +45,7 @@ def merge(
     """Join packages of several machines, computed by the same code on the same data."""
     from orchestrator.packages.merge import merge as join
 
+    local_path(out, "--out")
     for path in join(packages, out):
         echo(f"wrote {path}")
 
@@ -80,6 +82,8 @@ def verify(
     from orchestrator.packages.verify import verify as check
     from orchestrator.storage.provenance import git_commit
 
+    if report is not None:
+        local_path(report, "--report")
     options = VerifyOptions(
         share=retrain,
         trials=trial or (),
@@ -119,6 +123,7 @@ def export_blackbox(
     from orchestrator.packages.blackbox import export_blackbox as export
     from orchestrator.storage.storage import Storage
 
+    local_path(out, "--out")
     with progress_bar("gathering trials") as show:
         about = export(Storage(storage), sweep, out, recipe or (), every_epoch, show)
     runs = sum(len(study["runs"]) for study in about["studies"])

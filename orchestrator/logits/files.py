@@ -39,7 +39,7 @@ def make_folder(folder: str | Path) -> Path:
         InputError: If it is a URL, or cannot be made, for instance because a file has its name.
     """
     place = Path(folder)
-    local_path(place, "results")
+    local_path(place, "--out")
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -108,12 +108,16 @@ def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, file
     commands = (
         ["calibrate", "logits.npz", "--with", "ts", "--objectives", "ce", "--out", option],
         ["apply", "deep", "logits.npz", "--out", f"{option}.npz"],
+        ["table", "none", "--out", option],
+        ["publish", "none", "--out", option],
+        ["merge", "none", "--out", option],
+        ["export-blackbox", "none", "--out", option],
+        ["verify", "none", "--report", option],
     )
     for command in commands:
         code, _, err = calsweep(*command)
-        what = {"calibrate": "results", "apply": "--out"}[command[0]]
         assert code == 2
-        assert err.startswith(f"calsweep: {what}: '{option[:4]}")
+        assert err.startswith(f"calsweep: {command[-2]}: '{option[:4]}")
         assert "' is a URL; it is a path" in err or "' cannot be a path: " in err
     assert sorted(empty_folder.rglob("*")) == files
 
