@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from orchestrator.cluster.interrupt import interrupt_on_sigterm
 from orchestrator.nightly.book import BISECTION, Book
 from orchestrator.nightly.commits.culprit import Culprit
 from orchestrator.nightly.commits.night import CommitNights, Part
@@ -99,7 +100,7 @@ def find_commit(
         return _kept(book, verdict, Bisection(decided.cell, 0, (), 1.0, text + said, ()))
     start = source.commit(good.environment["code"])
     other = any(not text.startswith("code: ") for text in changes([good, bad]))
-    with CommitNights(nightly, source, "bisect", console) as nights:
+    with interrupt_on_sigterm(), CommitNights(nightly, source, "bisect", console) as nights:
         culprit, steps = search([start, *commits], decided, part, nights.run, other, console)
     return _kept(book, verdict, _outcome(decided, [start, *commits], culprit, steps, source))
 

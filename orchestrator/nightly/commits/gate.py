@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from orchestrator.cluster.interrupt import interrupt_on_sigterm
 from orchestrator.nightly import page
 from orchestrator.nightly.commits.night import CommitNights, Part
 from orchestrator.nightly.commits.repository import Repository
@@ -50,8 +51,8 @@ def gate(
     """
     source = Repository(repository or nightly.model.bisect.place or Path.cwd())
     base = source.commit(revision)
-    book = nightly.book(fresh=False)
-    with book.held(), CommitNights(nightly, source, "gate", console) as nights:
+    held = nightly.book(fresh=False).held()
+    with held, interrupt_on_sigterm(), CommitNights(nightly, source, "gate", console) as nights:
         records, verdict = _judged(nightly, nights, base)
     against = f"against {source.described(base)}"
     title = page.headline(nightly.name, against, verdict)

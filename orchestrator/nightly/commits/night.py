@@ -24,6 +24,7 @@ from trainables.common.errors import InputError
 from trainables.common.files import make_folders
 
 NIGHT = "2000-01-01"  # Each has a storage of its own, and nights are named by a date.
+GRACE_SECONDS = 10.0  # In which a night ends that is told to.
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,32 @@ def _call(
     """Run a command; raise ``InputError`` with its last line if it ends otherwise than fine."""
     shown = " ".join(command[:5])
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace"
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
         )
     except OSError as error:
         raise InputError(f"{shown!r} cannot be run: {error.strerror or error}") from error
-    if done.returncode not in fine:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["nothing"]
-        raise InputError(f"{shown!r} ended with exit code {done.returncode}: {said[-1]}")
+    with process:
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            _end(process)
+            raise
+    if process.returncode not in fine:
+        said = (err.strip() or out.strip()).splitlines() or ["nothing"]
+        raise InputError(f"{shown!r} ended with exit code {process.returncode}: {said[-1]}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ask a command to end, for what it has started ends with it; kill it if that takes long."""
+    process.terminate()
+    try:
+        process.communicate(timeout=GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()

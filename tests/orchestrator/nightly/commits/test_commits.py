@@ -6,12 +6,15 @@ import html
 import json
 import math
 import random
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from made_repository import USUAL, MadeRepository
 from nights import write_judged
@@ -353,6 +356,28 @@ def test_a_machine_that_grew_busy_is_not_the_change(
     assert gate(make_benchmark(), source, "HEAD", tmp_path / "o.md") == 0
     seconds |= {"base": [1.0, 1.0], "change": [4.0, 4.0]}
     assert gate(make_benchmark(), source, "HEAD", tmp_path / "o.md") == 3
+
+
+def test_a_gate_that_is_told_to_end_leaves_nothing(
+    make_benchmark: Make, source: MadeRepository, tmp_path: Path
+) -> None:
+    benchmark, started = make_benchmark(), tmp_path / "pid"
+    text = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
+    (source.folder / "calsweep/__main__.py").write_text(f"{text}\ntime.sleep(600)\n")
+    source.commit()
+    command = (sys.executable, "-m", "calsweep", "nightly", "gate", "HEAD", str(benchmark.path))
+    gate = subprocess.Popen([*command, "--repository", str(source.folder)])
+    end = time.monotonic() + 120
+    while not (started.exists() and started.read_text()):
+        assert time.monotonic() < end
+        assert gate.poll() is None
+        time.sleep(0.1)
+    gate.terminate()
+    assert gate.wait(60) == 130
+    assert not psutil.pid_exists(int(started.read_text()))
+    assert source.git("worktree", "list").count("\n") == 0
+    assert not (benchmark.folder / "gate").exists()
+    assert not (benchmark.folder / "lock").exists()
 
 
 def test_what_the_base_lacks_too_is_not_the_changes(
