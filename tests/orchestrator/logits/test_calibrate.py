@@ -507,7 +507,7 @@ def test_a_file_in_the_place_of_a_folder_for_results_is_named(npz):
     with pytest.raises(InputError) as caught:
         make_folder(below)
     assert str(caught.value) == f"{below}: cannot be a folder for results (Not a directory)"
-    with pytest.raises(InputError, match=r"^results: 's3:/+bucket/x' is a URL; it is a path on"):
+    with pytest.raises(InputError, match=r"^--out: 's3:/+bucket/x' is a URL; it is a path on"):
         make_folder("s3://bucket/x")
 
 
