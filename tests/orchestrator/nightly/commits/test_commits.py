@@ -338,8 +338,8 @@ def test_paths_of_data_begin_where_the_command_runs(
     (tmp_path / "calsweep").mkdir()
     (tmp_path / "calsweep/__main__.py").write_text("raise SystemExit('not the code of a commit')")
     monkeypatch.chdir(tmp_path)
-    nights = CommitNights(make_benchmark(), Repository(source.folder), tmp_path / "gate")
-    assert nights.run(source.hashes[0], Part()).environment["place"] == str(tmp_path)
+    with CommitNights(make_benchmark(), Repository(source.folder), "gate", None) as nights:
+        assert nights.run(source.hashes[0], Part()).environment["place"] == str(tmp_path)
 
 
 def test_a_machine_that_grew_busy_is_not_the_change(
