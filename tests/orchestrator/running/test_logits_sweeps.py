@@ -333,8 +333,8 @@ class ArenaInProcess(InProcess):
 
     counts: ClassVar[list[int]] = []  # How many there were to be, of one arena after the other.
 
-    def __init__(self, storage: Path, count: int, *plugins: Any) -> None:
-        super().__init__(storage, 0, None, *plugins)
+    def __init__(self, count: int, *bench: Any, **others: Any) -> None:
+        super().__init__(*bench, **others)
         self.counts.append(count)
 
 
