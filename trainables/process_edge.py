@@ -1,17 +1,26 @@
 """A process of this machine that computes jobs for the one which started it."""
 
-import sys
+import os
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from typing import Any
 
 from trainables.worker import Bench, Worker
 
 
-def main() -> None:
-    """Compute the jobs that come, after what ``Bench`` takes, and report until nobody listens."""
-    connection = Connection(int(sys.argv[1]))
+def serve(connection: Connection, environment: Mapping[str, str], bench: Mapping[str, Any]) -> None:
+    """Compute the jobs that come, and report, until nobody listens.
+
+    Args:
+        connection: Where jobs come from, and reports go to.
+        environment: Of this process, in place of what it was forked with.
+        bench: See ``Bench``.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
     with suppress(EOFError, ConnectionError):
-        worker = Worker(Bench(**connection.recv()))
+        worker = Worker(Bench(**bench))
         while True:
             worker.open(connection.recv())
             ended = False
@@ -19,7 +28,3 @@ def main() -> None:
                 report = worker.step()
                 connection.send(report)
                 ended = report.ended
-
-
-if __name__ == "__main__":
-    main()

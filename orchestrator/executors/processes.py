@@ -1,26 +1,33 @@
 """An executor that computes in processes of this machine, without Ray."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import Pipe, forkserver, get_context
 from multiprocessing.connection import wait
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
-from trainables.common.children import start_child
 from trainables.common.code import code_files
 from trainables.common.devices import VISIBLE, visible_gpus
 from trainables.jobs import Job, Report, Status, lost
 from trainables.plugins import Pinned
+from trainables.process_edge import serve
 
+CONTEXT = get_context("forkserver")
 WAIT_SECONDS = 0.5  # Between two questions for a job while some process has none.
 
 
 class Processes(Executor):
     """Computes several jobs at once; a process that dies is replaced.
 
-    Where jobs take GPUs, each process sees one of them, in turn.
+    Where jobs take GPUs, each process sees one of them, in turn. All are forked off a server that
+    has imported PyTorch and done nothing else; it starts at once, and stays for the next executor.
 
     Args:
         count: Most processes.
@@ -43,6 +50,9 @@ class Processes(Executor):
             "logs": logs,
             "plugins": tuple(plugins),
         }
+        CONTEXT.set_forkserver_preload(["trainables.process_edge"])
+        with _unseen():
+            forkserver.ensure_running()
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute as many jobs at once as there are processes."""
@@ -88,17 +98,18 @@ class _Process:
 
     def __init__(self, bench: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self.environment = environment
-        self._process, self.connection = start_child("trainables.process_edge", **environment)
-        self._say(bench)
+        self.connection, there = Pipe()
+        arguments = there, {**os.environ, **environment}, bench  # The server's may be older.
+        self._process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
+        with _unseen():
+            self._process.start()
+        there.close()
 
     def give(self, job: Job) -> None:
         """Send it a job to compute."""
         self.job, self._last = job, Report(status=Status.RUNNING)
-        self._say(job)
-
-    def _say(self, what: object) -> None:
         with suppress(ConnectionError):  # Of a process that is gone no report comes either.
-            self.connection.send(what)
+            self.connection.send(job)
 
     def report(self) -> Report:
         """Return its next report, or that its job is lost with it."""
@@ -112,4 +123,21 @@ class _Process:
         """End the process and whatever it computes."""
         self.connection.close()
         self._process.kill()
-        self._process.wait()
+        self._process.join()
+
+
+@contextmanager
+def _unseen() -> Iterator[None]:
+    """Start processes within the block that a terminal and the program's own file do not reach.
+
+    Ctrl-C is for this process, which ends them. They would run the program's file once more, for
+    what it defines: nothing of it is theirs.
+    """
+    main = sys.modules["__main__"]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

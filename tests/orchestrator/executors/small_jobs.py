@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,27 @@ def _received(fields: dict[str, Any], marker: str, maker: int) -> FitWork:
     if not Path(marker).exists():
         Path(marker).touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    return FitWork(**fields)
+
+
+class Telling(FitWork):
+    """Tells a file which GPU the process sees that receives it."""
+
+    @classmethod
+    def of(cls, job: Job, file: Path) -> Telling:
+        work = cls(**vars(job.work))
+        object.__setattr__(work, "file", str(file))
+        return work
+
+    def __reduce__(self) -> Any:
+        fields = {name: value for name, value in vars(self).items() if name != "file"}
+        return _told, (fields, self.file)  # type: ignore[attr-defined]
+
+
+def _told(fields: dict[str, Any], file: str) -> FitWork:
+    with open(file, "a", encoding="utf-8") as stream:
+        stream.write(f"{os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+    time.sleep(0.5)  # Another process takes the next job.
     return FitWork(**fields)
 
 
