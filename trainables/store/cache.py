@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,11 +129,12 @@ class Cache:
     def _noted(self) -> list[str]:
         found = []
         for note in sorted((self.folder / WAITING).glob("*")):
-            name = note.read_text(encoding="utf-8")
-            if (self.folder / name).exists():
-                found.append(name)
-            elif time.time() - note.stat().st_mtime > RECENT_SECONDS:
-                note.unlink(missing_ok=True)  # Nothing was stored, or it was removed since.
+            with suppress(FileNotFoundError):  # It was sent meanwhile.
+                name = note.read_text(encoding="utf-8")
+                if (self.folder / name).exists():
+                    found.append(name)
+                elif time.time() - note.stat().st_mtime > RECENT_SECONDS:
+                    note.unlink(missing_ok=True)  # Nothing was stored, or it was removed since.
         return found
 
     def _note(self, name: str) -> Path:

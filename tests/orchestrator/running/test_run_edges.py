@@ -108,7 +108,8 @@ class Cluster:
 
     def nodes(self) -> list[dict[str, Any]]:
         names = [os.uname().nodename, *["another"] * self.elsewhere]
-        return [{"Alive": True, "NodeManagerHostname": name} for name in names]
+        known = {"Alive": True, "Resources": self.cluster_resources()}
+        return [{**known, "NodeManagerHostname": name} for name in names]
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 2.0}

@@ -136,6 +136,15 @@ def test_what_waits_is_counted(
     assert store._cache.deliver(0.5) == 1
 
 
+def test_note_that_goes_while_notes_are_read_is_of_what_was_sent(machines: Machines) -> None:
+    store = machines.store("one")
+    write(store)
+    store.settle()
+    # Listed as a note is that another thread removes before it is read.
+    (store.root.parent / "undelivered" / "0").symlink_to("gone")
+    assert store.deliver() == 0
+
+
 def test_objects_that_do_not_match_are_never_used(machines: Machines) -> None:
     one = machines.store("one")
     write(one)
