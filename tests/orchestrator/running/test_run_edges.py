@@ -153,7 +153,10 @@ def test_a_trial_that_fits_nowhere_is_refused(
             "starting Ray",
         )
     growing = {"asha": False, "growing": True, "plugins": ()}
-    assert opened(spec, "auto") == ((given, growing), "joining Ray at auto"), "it may grow"
+    executor, said = opened(spec, "auto")
+    assert executor == (given, growing), "it may grow"
+    stage = complaint.partition(":")[0]
+    assert said.partition(": no node")[0] == f"joining Ray at auto {stage}".strip()
 
 
 @pytest.mark.parametrize(
