@@ -132,7 +132,37 @@ def test_a_part_without_a_check_is_told(calsweep, empty_folder):
     )
     (empty_folder / "mine.py").write_text(text)
     code, out, _ = calsweep("check-plugin", "./mine.py")
-    assert (code, out.splitlines()[0]) == (0, "info    tracker lab: there is no check of it")
+    told = "info    tracker lab: there is no check of it without --tracker ADDRESS"
+    assert (code, out.splitlines()[0]) == (0, told)
+
+
+LAB = """
+from calsweep import TRACKERS
+from orchestrator.tracking.folder import FolderTracker
+
+@TRACKERS.register("lab")
+class Lab(FolderTracker):
+    def __init__(self, uri):
+        super().__init__(uri.replace("lab:", "folder:"))
+
+    def sweeps(self):
+        return SWEEPS
+"""
+
+
+def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
+    for sweeps, expected in (("super().sweeps()", 0), ("{}", 1)):
+        (empty_folder / "mine.py").write_text(LAB.replace("SWEEPS", sweeps))
+        code, out, err = calsweep("check-plugin", "./mine.py", "--tracker", f"lab:{empty_folder}/t")
+        assert (code, err, out.count("ok      tracker lab: ")) == (expected, "", 9 - expected)
+        assert re.findall(r"^failed  (.*)", out, re.M) == expected * [
+            "tracker lab: An experiment is created once, and listed if it holds a sweep"
+        ]
+    code, _, err = calsweep("check-plugin", "./mine.py", "--tracker", "sqlite:///m.db")
+    assert (code, err) == (
+        2,
+        "calsweep: --tracker 'sqlite:///m.db': the plugin brings no tracker 'sqlite'\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from orchestrator.tracking import (
     open_tracker,
 )
 from orchestrator.tracking._changes import Change, Point
+from orchestrator.tracking.contract import TRACKER_CHECKS
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.tracker import Experiment, RunQuery, model_name
@@ -64,24 +65,15 @@ def make(tracker, experiment):
     return run
 
 
-@pytest.fixture
-def ids(tracker, experiment):
-    def ask(tags=None, **more):
-        return [run.id for run in tracker.runs(RunQuery([experiment], tags or {}, **more))]
-
-    return ask
+@pytest.mark.parametrize("check", TRACKER_CHECKS, ids=lambda check: check.__name__)
+def test_every_tracker_keeps(tracker, folder, check):
+    check(tracker, folder)
 
 
-def test_an_experiment_is_created_once_and_sweeps_are_listed(tracker, folder):
-    name = f"{uuid4().hex} ä/b"
+def test_an_experiment_knows_when_it_was_created(tracker, folder):
     before = time_ns() // 1_000_000
-    made, created = tracker.open_experiment(name, folder)
-    again, created_again = tracker.open_experiment(name, folder)
-    other, _ = tracker.open_experiment(f"{name} nights", folder, "nights")
-    assert (made, created, created_again) == (again, True, False)
+    made, _ = tracker.open_experiment(uuid4().hex, folder)
     assert before <= made.created <= time_ns() // 1_000_000
-    assert tracker.sweeps()[name] == made.id != other.id
-    assert f"{name} nights" not in tracker.sweeps()
 
 
 def test_more_sweeps_than_a_page_holds_are_listed(database, folder, monkeypatch):
@@ -221,42 +213,6 @@ def test_a_model_that_cannot_be_looked_up_is_not_made_anew(code, kind, tmp_path)
     assert made == []
 
 
-def test_a_run_comes_back_as_it_was_made(tracker, experiment):
-    parent = tracker.create_run(experiment, "above", {"calsweep.kind": "study"}, 500)
-    tags = {"calsweep.kind": "trial", "text": 'it\'s "so",\nµ|x=1'}
-    run_id = tracker.create_run(experiment, "below", tags, 1_000, parent)
-    points = [Point("val_ece", 0.5, 2_000, 0), Point("val_ece", 0.25, 3_000, 1)]
-    tracker.log(run_id, Change("k", points, {"mbls.margin": "6.0"}, {"more": ""}))
-    run = tracker.run(run_id)
-    assert (run.id, run.experiment, run.parent) == (run_id, experiment, parent)
-    assert (run.status, run.started) == ("RUNNING", 1_000)
-    assert {**tags, "more": ""}.items() <= run.tags.items()
-    assert run.metrics == {"val_ece": 0.25}
-    assert tracker.run(parent).parent is None
-    assert run in list(tracker.runs(RunQuery([experiment], {"calsweep.kind": "trial"})))
-
-
-def test_of_a_metric_the_latest_of_the_greatest_step_counts(tracker, make):
-    run_id = make()
-    for value, time, step in ((1.0, 10, 0), (2.0, 10, 3), (3.0, 20, 3), (4.0, 30, 2)):
-        tracker.log(run_id, Change("k", [Point("loss", value, time, step)]))
-    assert tracker.run(run_id).metrics == {"loss": 3.0}
-
-
-def test_what_is_logged_again_changes_nothing_and_tags_are_replaced(tracker, make):
-    run_id = make()
-    change = Change("k", [Point("loss", 1.5, 10, 0)], {"p": "1"}, {"chosen": "false"})
-    for _ in range(2):
-        tracker.log(run_id, change)
-    before = tracker.run(run_id)
-    tracker.log(run_id, Change("k"))
-    assert tracker.run(run_id) == before
-    tracker.log(run_id, Change("k", tags={"chosen": "true"}))
-    assert tracker.run(run_id).tags["chosen"] == "true"
-    with pytest.raises(RefusedError, match="p"):
-        tracker.log(run_id, Change("k", params={"p": "2"}))
-
-
 def test_a_status_is_set_and_taken_back(tracker, make, folder):
     run_id = make(status="RUNNING")
 
@@ -275,62 +231,6 @@ def test_a_status_is_set_and_taken_back(tracker, make, folder):
     ):
         tracker.set_status(run_id, status, time)
         assert (tracker.run(run_id).status, ended()) == (status, end)
-
-
-def test_runs_are_found_by_tags_status_and_marks(make, ids):
-    red, blue = make(1, team="red"), make(2, team="blue", chosen="x")
-    failed = make(3, "FAILED", team="red", chosen="")
-    assert ids() == [failed, blue, red]
-    assert ids({"team": "red"}) == [failed, red]
-    assert ids({"team": "red"}, status="FINISHED") == [red]
-    assert ids({}, marked="chosen") == [blue]
-    assert ids({"team": "re"}) == []
-
-
-def test_runs_are_sorted_by_metrics_then_by_age(make, ids):
-    second = make(4, metrics={"objective": 0.5, "number": 2.0})
-    third = make(9, metrics={"objective": 0.5, "number": 2.0})
-    fourth = make(1, metrics={"objective": 0.5, "number": 10.0})
-    first = make(8, metrics={"objective": -1.0, "number": 7.0})
-    last = make(2)
-    order = ("objective", "number")
-    assert ids({}, order=order) == [first, second, third, fourth, last]
-    assert ids({}, order=()) == [fourth, last, second, first, third]
-
-
-@pytest.mark.parametrize("page", [1, 2, 3, 100])
-def test_pages_neither_lose_nor_repeat_runs(make, ids, page):
-    made = [make(started) for started in range(1, 6)]
-    assert ids({}, order=(), page=page) == made
-
-
-def test_several_experiments_are_asked_at_once_and_none_has_no_runs(tracker, make, folder):
-    other, _ = tracker.open_experiment(uuid4().hex, folder)
-    there = tracker.create_run(other.id, "a run", {}, 2_000)
-    here = make()
-    found = tracker.runs(RunQuery([other.id, tracker.run(here).experiment], {}))
-    assert [run.id for run in found] == [there, here]
-    assert list(tracker.runs(RunQuery([], {}))) == []
-
-
-def test_a_deleted_run_is_gone_and_takes_nothing_more(tracker, make, ids):
-    run_id, kept = make(), make()
-    tracker.delete_run(run_id)
-    assert ids() == [kept]
-    with pytest.raises(RefusedError):
-        tracker.log(run_id, Change("k", tags={"a": "b"}))
-
-
-@pytest.mark.parametrize("run_id", ["0" * 32, "../../etc/passwd"])
-def test_what_is_done_to_a_run_that_is_not_there_is_refused(tracker, run_id):
-    for action in (
-        lambda: tracker.run(run_id),
-        lambda: tracker.log(run_id, Change("k", tags={"a": "b"})),
-        lambda: tracker.set_status(run_id, "FINISHED", 9_000),
-        lambda: tracker.delete_run(run_id),
-    ):
-        with pytest.raises(RefusedError):
-            action()
 
 
 def test_files_are_stored_under_their_name(tracker, make, folder, tmp_path):
