@@ -31,9 +31,13 @@ def publish(
     from orchestrator.storage.storage import Storage
 
     local_path(out, "--out")
+    place = Storage(storage)
     with progress_bar("gathering predictions") as show:
-        for path in write(Storage(storage), sweeps, out, license, show):
+        for path in write(place, sweeps, out, license, show):
             echo(f"wrote {path}")
+    for name in dict.fromkeys(sweeps):
+        if place.load_spec(name).plugins:
+            echo(f"{name} names plugins: `calsweep verify` runs none, and refuses the package")
 
 
 def merge(
