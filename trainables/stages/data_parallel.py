@@ -14,17 +14,17 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.nn import functional as shared
 
-from trainables.common.children import start_child
 from trainables.common.code import code_files
 from trainables.models import Network
 
@@ -254,8 +254,17 @@ def lead(size: int, device: torch.device, *setup: Any) -> Team:
         setup: What ``trainables.stages.follower`` needs to build its trainer.
     """
     team = Team(0, size, device, tempfile.mkdtemp(prefix="calsweep-team-"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for rank in range(1, size):
-        process, ours = start_child("trainables.stages.follower")
+        ours, theirs = Pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trainables.stages.follower", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for rank 0; the others end with it.
+        )
+        theirs.close()
         team.followers.append((process, ours))
         ours.send((rank, size, team.folder, code_files(), *setup))
     return team
