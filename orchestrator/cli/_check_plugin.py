@@ -33,9 +33,10 @@ def check_plugin(
     if tracker and f"tracker {scheme}" not in unchecked:
         raise InputError(f"--tracker {shown(tracker)}: the plugin brings no tracker {scheme!r}")
     for check in chain(checks_of(found), tracker_checks(tracker) if tracker else ()):
-        broken, total = check.broken(), total + 1
+        if (broken := check.broken()) is None:
+            continue
         unchecked.discard(check.part)
-        failed += bool(broken)
+        total, failed = total + 1, failed + bool(broken)
         echo(f"{'failed' if broken else 'ok':6}  {check.part}: {check.says}")
         if broken:
             echo(f"        {broken}")

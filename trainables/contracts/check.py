@@ -12,6 +12,7 @@ from trainables.common.devices import one_thread
 from trainables.contracts.losses import LOSS_CHECKS
 from trainables.contracts.maps import CALIBRATOR_CHECKS
 from trainables.contracts.metrics import METRIC_CHECKS
+from trainables.contracts.require import UntriedError
 from trainables.contracts.training import (
     computes_the_same_twice,
     measures_the_same_twice,
@@ -43,11 +44,13 @@ class Check(NamedTuple):
     says: str
     run: Callable[[], None]
 
-    def broken(self) -> str:
-        """Return how it is not kept, in a line; empty if it is."""
+    def broken(self) -> str | None:
+        """Return how it is not kept, in a line; empty if it is, None if it could not be tried."""
         try:
             with one_thread():
                 self.run()
+        except UntriedError:
+            return None
         except Exception as error:  # noqa: BLE001 - it is somebody else's code
             text = " ".join(str(error).split())
             return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"

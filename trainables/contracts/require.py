@@ -1,6 +1,10 @@
 """What a check says when something is not kept."""
 
 
+class UntriedError(Exception):
+    """A check finds nothing to try: it is neither kept nor broken."""
+
+
 def require(kept: bool, otherwise: str) -> None:
     """Raise the error of a check unless something is kept; ``otherwise`` says what was found.
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from trainables.data._rows import RowArrays, check_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
 PARTS = ("train", "test")
+MOST_SHOWN = 8  # Names of arrays in a line.
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 Checked = tuple[dict[str, np.ndarray], tuple[str, ...], tuple[int, ...]]
 
@@ -64,11 +66,10 @@ class NpzReader(PathReader, OutlinedReader):
             if key not in archive.names:
                 raise InputError(
                     f"{self.path}: key {key!r} is missing, needed: {', '.join(KEYS)}; it has: "
-                    f"{', '.join(archive.names)}"
+                    f"{_first(archive.names)}"
                 )
-        for name in archive.names:
-            if name not in (*KEYS, "classes"):
-                note(self.path, f"{name} is not used; validation is drawn from x_train")
+        if unused := [name for name in archive.names if name not in (*KEYS, "classes")]:
+            note(self.path, f"not used: {_first(unused)}; validation is drawn from x_train")
         return archive
 
     def _checked(self, archive: ImageArrays) -> Checked:
@@ -95,6 +96,10 @@ class NpzReader(PathReader, OutlinedReader):
         except ValueError as error:
             raise InputError(f"{self.path}: {error}") from error
         return labels, classes, rows[0]
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_SHOWN]) + (", ..." if names[MOST_SHOWN:] else "")
 
 
 def _image_shape(archive: ImageArrays, part: str) -> tuple[int, ...]:

@@ -126,6 +126,18 @@ def test_a_suite_that_measures_otherwise_each_time_is_told(calsweep, empty_folde
     assert (code, told) == (1, "they differ")
 
 
+def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_folder):
+    refusing = EVERY_KIND.replace("self.form(info)", "raise InputError('they are too small')")
+    text = refusing.replace("SPOILT", "").replace(
+        "from calsweep import (", "from calsweep import (InputError, "
+    )
+    (empty_folder / "mine.py").write_text(text)
+    code, out, _ = calsweep("check-plugin", "./mine.py")
+    assert code == 0
+    assert "info    suite my-dark: there is no check of it\n" in out
+    assert "ok      suite my-dark" not in out
+
+
 def test_a_part_without_a_check_is_told(calsweep, empty_folder):
     text = (
         "from calsweep import TRACKERS, Tracker\n@TRACKERS.register('lab')\nclass Lab(Tracker): 0"

@@ -140,7 +140,10 @@ def test_archives_as_people_keep_them_give_the_same_rows(form: str, archive, wri
 
 def test_what_is_not_used_of_an_archive_is_told(archive, write_npz):
     name = write_npz({**archive, "x_val": archive["x_test"], "y_val": archive["y_test"]})
-    with pytest.warns(DataNote, match="x_val is not used; validation is drawn from x_train"):
+    with pytest.warns(DataNote, match="not used: x_val, y_val; validation is drawn from x_train"):
+        read_source(name, "unused")
+    name = write_npz({"y_train": archive["y_train"], **{f"a{n}": np.zeros(1) for n in range(500)}})
+    with pytest.raises(InputError, match=r"it has: y_train, a0, a1, a2, a3, a4, a5, a6, \.\.\.$"):
         read_source(name, "unused")
 
 
