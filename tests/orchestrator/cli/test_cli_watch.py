@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.storage.status import SweepStatus, sweep_status
@@ -26,6 +27,7 @@ tasks:
 recipes: [ls]
 search: {trials: 2}
 executor: local
+resources: {concurrent: CONCURRENT}
 storage: store
 tracking: {uri: "folder:tracked"}
 """
@@ -38,14 +40,13 @@ print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
 """
 
 
-def write_sweep(folder: Path, epochs: int) -> None:
-    (folder / "far.yaml").write_text(
-        SWEEP.replace("EPOCHS", str(epochs)).replace("folder:tracked", f"folder:{folder}/tracked")
-    )
+def write_sweep(folder: Path, epochs: int, concurrent: int = 1) -> None:
+    text = SWEEP.replace("EPOCHS", str(epochs)).replace("CONCURRENT", str(concurrent))
+    (folder / "far.yaml").write_text(text.replace("folder:tracked", f"folder:{folder}/tracked"))
 
 
-def started(folder: Path, epochs: int) -> subprocess.Popen[str]:
-    write_sweep(folder, epochs)
+def started(folder: Path, epochs: int, concurrent: int = 1) -> subprocess.Popen[str]:
+    write_sweep(folder, epochs, concurrent)
     return subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "run", "far.yaml"],
         cwd=folder,
@@ -68,9 +69,12 @@ def looked_at(folder: SweepFolder) -> SweepStatus | None:
 
 
 @pytest.mark.slow
-def test_sweep_is_held_and_stopped_from_another_process(calsweep, empty_folder) -> None:
+@pytest.mark.parametrize("concurrent", [1, 2])
+def test_sweep_is_held_and_stopped_from_another_process(
+    calsweep, empty_folder, concurrent: int
+) -> None:
     far = Storage("store").sweep("far")
-    process = started(empty_folder, epochs=3000)
+    process = started(empty_folder, 3000, concurrent)
     try:
         wait_until(lambda: (now := looked_at(far)) is not None and bool(now.running))
         wait_until(lambda: bool(sweep_status(far).running[0].host))
@@ -84,8 +88,12 @@ def test_sweep_is_held_and_stopped_from_another_process(calsweep, empty_folder) 
         assert sweep_status(far).state == "paused"
         assert calsweep("continue", "far", "--storage", "store").out == "far goes on\n"
         assert sweep_status(far).state == "running"
+        everybody = psutil.Process(process.pid).children(recursive=True)
+        workers = [each for each in everybody if each.ppid() != process.pid]
+        assert len(workers) == (concurrent if concurrent > 1 else 0)
         assert calsweep("cancel", "far", "--storage", "store").code == 0
         assert process.wait(30) == 130
+        assert psutil.wait_procs(workers, timeout=5)[1] == []
     finally:
         process.kill()
         out = process.communicate()[0]
