@@ -56,13 +56,14 @@ class BucketBook(Book):
         found = self._cache.bucket.listed(self._name)
         sizes = {self._cache.folder / one.name: one.bytes for one in found}
         # By size, not by time: a file that was added to elsewhere may be as old as the one here.
-        self._cache.replace_all(
+        lacking = (
             path
             for path, size in sizes.items()
             if path.name in FILES
             and not self._cache.waits(path)
             and not (path.exists() and path.stat().st_size == size)
         )
+        self._cache.each(self._cache.replace, lacking)
         return set(sizes)
 
     @contextmanager

@@ -91,13 +91,14 @@ class BucketSweep:
         names = self.bucket.names(self.name)
         places = [self._cache.folder / name for name in names]
         own = [place.relative_to(self._path) for place in places]
-        self._cache.fetch_all(
+        wanted = (
             place
             for place, inside in zip(places, own, strict=True)
             if inside.name == SPEC
             or (files and _is_shared(inside))
             or (inside.parts[0] == "journal" and not place.exists())
         )
+        self._cache.each(self._cache.fetch, wanted)
         if any(inside.parts[0] == "journal" for inside in own):
             self._join()
 

@@ -199,7 +199,7 @@ class Cache:
             facts = {path.relative_to(folder).as_posix(): file_facts(path) for path in inside}
             listing = json.dumps(facts, sort_keys=True).encode()
         files = _listed(listing)
-        self._each(lambda own: self.bucket.put(_object(name, own, files[own]), folder / own), files)
+        self.each(lambda own: self.bucket.put(_object(name, own, files[own]), folder / own), files)
         self.bucket.create(f"{name}/{MANIFEST}", listing)
 
     def has(self, folder: Path) -> bool:
@@ -243,7 +243,7 @@ class Cache:
                 if not there or file_hash(place) != files[own]["sha256"]:
                     raise _TornError(own)
 
-            self._each(fetch, files)
+            self.each(fetch, files)
             (draft / MANIFEST).write_bytes(found.content)
             place_folder(draft, folder)
         except (AwayError, StorageError):
@@ -287,14 +287,6 @@ class Cache:
         path.parent.mkdir(parents=True, exist_ok=True)
         return self.bucket.fetch(self.name(path), path)
 
-    def fetch_all(self, paths: Iterable[Path]) -> None:
-        """Fetch files, several at once; raises as ``fetch`` does."""
-        self._each(self.fetch, paths)
-
-    def replace_all(self, paths: Iterable[Path]) -> None:
-        """Replace files, several at once; raises as ``replace`` does."""
-        self._each(self.replace, paths)
-
     def forget(self, path: Path) -> None:
         """Remove a file here, and send it no more."""
         path.unlink(missing_ok=True)
@@ -312,7 +304,8 @@ class Cache:
 
         self._asked(removed)
 
-    def _each(self, action: Callable[[T], object], names: Iterable[T]) -> None:
+    def each(self, action: Callable[[T], object], names: Iterable[T]) -> None:
+        """Fetch or send several at once, and wait for all; raises as the ``action`` does."""
         for _ in self._pool.map(action, names):
             pass
 
