@@ -138,5 +138,8 @@ def main(arguments: list[str] | None = None) -> int:
         if arguments is None:  # This process ends: another Ctrl-C shall not take its exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
     if outcome == INTERRUPTED:
+        # Ctrl-C within a library's ``exec`` of a string leaves a mark, for which ``python -m``
+        # would end as if killed by it; another ``exec`` clears that.
+        exec("")  # noqa: S102
         complain("interrupted")
     return outcome if isinstance(outcome, int) else 0

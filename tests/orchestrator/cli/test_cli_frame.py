@@ -98,6 +98,15 @@ def test_ctrl_c_after_the_end_does_not_take_the_exit_code() -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
+def test_ctrl_c_within_an_exec_of_a_library_is_130_as_elsewhere(empty_folder) -> None:
+    (empty_folder / "lab.py").write_text('exec("raise KeyboardInterrupt")\n')
+    sweep = empty_folder / "sweep.yaml"
+    sweep.write_text("name: x\nplugins: [./lab.py]\ntasks: [{dataset: digits}]\nrecipes: [ce]\n")
+    command = [sys.executable, "-m", "orchestrator", "plan", str(sweep)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "calsweep: interrupted\n")
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, typer.Abort])
 def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch, stop):
     def interrupt(*arguments, **options):
