@@ -4,6 +4,7 @@ A check that is not kept raises whatever it raises. It leaves an experiment of a
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -98,18 +99,19 @@ def finds_runs_by_tags_status_and_marks(tracker: Tracker, folder: Path) -> None:
 
 
 def sorts_runs_by_metrics_then_by_age(tracker: Tracker, folder: Path) -> None:
-    """Runs are sorted by metrics, the lowest first, then by age; no page loses or repeats one."""
+    """Runs are sorted by metrics, NaN last, then by age; no page loses or repeats one."""
     experiment = _experiment(tracker, folder)
     figures: list[Mapping[str, float]] = [
         *({"objective": 0.5, "number": 2.0}, {"objective": 0.5, "number": 2.0}),
         *({"objective": 0.5, "number": 10.0}, {"objective": -1.0, "number": 7.0}, {}),
+        {"objective": math.nan, "number": 1.0},
     ]
     made = [
         _run(tracker, experiment, started, metrics=its)
-        for started, its in zip((4, 9, 1, 8, 2), figures, strict=True)
+        for started, its in zip((4, 9, 1, 8, 2, 3), figures, strict=True)
     ]
-    expected = [made[index] for index in (3, 0, 1, 2, 4)]
-    by_age = [made[index] for index in (2, 4, 0, 3, 1)]
+    expected = [made[index] for index in (3, 0, 1, 2, 5, 4)]
+    by_age = [made[index] for index in (2, 4, 5, 0, 3, 1)]
     for page in (1, 2, 100):
         order = ("objective", "number")
         _equal(_found(tracker, experiment, order=order, page=page), expected)

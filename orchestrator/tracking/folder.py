@@ -83,8 +83,7 @@ class FolderTracker(Tracker):
         if order is None:
             found.sort(key=lambda run: (-run.started, run.id))
         else:
-            # Those without a metric come last.
-            found.sort(key=lambda run: ([run.metrics.get(m, math.inf) for m in order], run.started))
+            found.sort(key=lambda run: ([_rank(run.metrics.get(m)) for m in order], run.started))
         yield from found
 
     def run(self, run_id: str) -> Run:
@@ -221,6 +220,13 @@ def describe_folder(folder: Path) -> str:
     if not (folder / "experiments").is_dir() and any(folder.iterdir()):
         raise InputError(f"{folder} holds no runs but something else; name another folder")
     return f"{folder}, {len(list(folder.glob('experiments/*/runs/*.json')))} runs"
+
+
+def _rank(value: float | None) -> tuple[int, float]:
+    """Return what sorts numbers before NaN, and that before a metric that is missing."""
+    if value is None or math.isnan(value):
+        return (2 if value is None else 1), 0.0
+    return 0, value
 
 
 def _runs_in(folder: Path) -> list[Run]:
