@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from orchestrator.cli._console import output, print_json, print_plain
 from orchestrator.cli._options import Json, SweepFile
+from trainables.common.errors import InputError
 
 if TYPE_CHECKING:
-    from orchestrator.running.data import DataPreview
+    from orchestrator.cluster.size import ClusterSize
+    from orchestrator.running.preview import StagePreview
     from orchestrator.sweep.plan import Plan, StudyPlan
     from orchestrator.sweep.spec import SweepSpec
 
@@ -17,50 +22,86 @@ if TYPE_CHECKING:
 FIELDS = ("task", "recipe", "stage", "trials", "searches", "builds_on", "row")
 
 
-def plan(sweep: SweepFile, as_json: Json = False) -> None:
+def plan(
+    sweep: SweepFile,
+    as_json: Json = False,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes of a cluster: what runs there at once.")
+    ] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="With --nodes: GPUs of each.")] = 0,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="With --nodes: processors of each.")
+    ] = None,
+) -> None:
     """Show what a sweep file would compute, and which outcomes are stored already."""
+    from orchestrator.cluster.size import ClusterSize
+    from orchestrator.sweep.plan import make_plan
     from orchestrator.sweep.spec import load_sweep
 
+    if nodes is None and (gpus_per_node or cpus_per_node):
+        raise InputError("--gpus-per-node and --cpus-per-node are of each node; add --nodes")
+    size = None if nodes is None else ClusterSize(nodes, gpus_per_node, cpus_per_node)
     spec = load_sweep(sweep)
+    if size is not None:
+        size.require_room(make_plan(spec).shares())
     if as_json:
-        _print_plan(spec)
+        _print_plan(spec, size)
     else:
-        show_plan(spec)
+        show_plan(spec, size)
 
 
-def _print_plan(spec: SweepSpec) -> None:
+def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
     from orchestrator.running.data import preview_data
-    from orchestrator.running.preview import preview
+    from orchestrator.running.preview import at_once, fewest_hours, preview
     from orchestrator.sweep.plan import make_plan
 
     plan, data = make_plan(spec), preview_data(spec)
     studies = [dict(zip(FIELDS, _study(study), strict=True)) for study in plan]
-    stages = [{**asdict(stage), "hours": stage.hours} for stage in preview(plan, data)]
-    print_json({"sweep": spec.name, "studies": studies, "stages": stages, "missing": data.missing})
+    stages = preview(plan, data)
+    told: dict[str, object] = {
+        "sweep": spec.name,
+        "studies": studies,
+        "stages": [{**asdict(stage), "hours": stage.hours} for stage in stages],
+        "missing": data.missing,
+    }
+    if size is not None:
+        told["cluster"] = {
+            **asdict(size),
+            "at_once": at_once(plan, size),
+            "hours": fewest_hours(plan, stages, size),
+        }
+    print_json(told)
 
 
-def show_plan(spec: SweepSpec) -> None:
-    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse."""
+def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
+    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse.
+
+    Of a cluster of a given size, print too how much runs there at once and for how long.
+    """
     from orchestrator.running.data import preview_data
+    from orchestrator.running.preview import preview
     from orchestrator.sweep.plan import make_plan
 
     plan = make_plan(spec)
     console, data = output(), preview_data(spec)
     _print_studies(plan)
     stages = plan.stage_trials()
-    size = f"{len(plan.studies)} studies, {plan.trials} trials"
+    counted = f"{len(plan.studies)} studies, {plan.trials} trials"
     if spec.given:
-        console.print(f"{size}: {stages['calibrate']} calibrations of given logits")
+        console.print(f"{counted}: {stages['calibrate']} calibrations of given logits")
     else:
         console.print(
-            f"{size}: at most {stages['train']} trainings, "
+            f"{counted}: at most {stages['train']} trainings, "
             f"{stages['refine']} refinements on stored features, "
             f"{stages['calibrate']} calibrations of stored logits"
         )
         console.print(
             f"with a training of its own for every trial it would be {plan.trials} trainings"
         )
-    _print_work(plan, data)
+    previewed = preview(plan, data)
+    _print_work(previewed)
+    if size is not None:
+        console.print(_on_cluster(plan, previewed, size))
     for missing in data.missing:
         console.print(missing)
     for plugin in spec.used_plugins:
@@ -91,11 +132,9 @@ def _searches(study: StudyPlan) -> str:
     return ", ".join(names) or "nothing: one trial"
 
 
-def _print_work(plan: Plan, data: DataPreview) -> None:
+def _print_work(stages: Sequence[StagePreview]) -> None:
     """Print what each stage computes and reuses, then what it computes again."""
-    from orchestrator.running.preview import preview
-
-    rows, stages = [], preview(plan, data)
+    rows = []
     for stage in stages:
         seconds = "" if stage.seconds is None else f"{stage.seconds:.1f}"
         hours = "no estimate" if stage.hours is None else f"{stage.hours:.2f}"
@@ -110,3 +149,18 @@ def _print_work(plan: Plan, data: DataPreview) -> None:
                 f"{stage.task}: at least {stage.dropped} {stage.stage} outcomes are computed "
                 "again, for their weights were dropped (keep: logits)"
             )
+
+
+def _on_cluster(plan: Plan, stages: Sequence[StagePreview], size: ClusterSize) -> str:
+    """Return what runs at once on a cluster, and the fewest hours that the sweep takes there."""
+    from orchestrator.running.preview import at_once, fewest_hours
+
+    kinds = [f"{size.gpus} GPUs"] + ([] if size.cpus is None else [f"{size.cpus} CPUs"])
+    held = [
+        f"{stage} {'as many as there are CPUs for' if count is None else count}"
+        for stage, count in at_once(plan, size).items()
+    ]
+    hours = fewest_hours(plan, stages, size)
+    least = "no estimate of hours" if hours is None else f"at least {hours:.2f} hours"
+    nodes = f"on {size.nodes} nodes with {' and '.join(kinds)} each"
+    return f"{nodes}, at once: {', '.join(held)}; {least}"

@@ -31,17 +31,13 @@ def submit(
 
     spec = load_sweep(sweep)
     if slurm:
+        from orchestrator.cluster.size import ClusterSize
         from orchestrator.cluster.slurm import Allocation, submit_to_slurm
         from orchestrator.sweep.plan import make_plan
 
         if wait:
             raise InputError("--wait is for Ray jobs; `calsweep status` shows one of SLURM's")
-        for stage, share in make_plan(spec).shares().items():
-            if share.gpu > gpus_per_node:
-                raise InputError(
-                    f"--gpus-per-node {gpus_per_node}: no node can hold a trial, for which "
-                    f"resources.{stage} asks for {share.gpu:g} GPUs"
-                )
+        ClusterSize(nodes, gpus_per_node).require_room(make_plan(spec).shares())
         job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time, slurm_array))
         typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")
         return 0

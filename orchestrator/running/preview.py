@@ -1,10 +1,11 @@
 """The trials that a sweep would compute or reuse, found without computing or writing."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from orchestrator.cluster.size import ClusterSize
 from orchestrator.running.data import DataPreview, preview_data
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import setting_of
@@ -14,7 +15,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import stage_seconds
-from trainables.common.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE, GIVEN
 from trainables.data import PreparedData
 from trainables.stages import validation_rows, with_objective
 from trainables.store.artifacts import ArtifactStore
@@ -78,6 +79,36 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
             planned.items(), key=lambda entry: (entry[0][0], EVERY_STAGE.index(entry[0][1]))
         )
     ]
+
+
+def at_once(plan: Plan, size: ClusterSize) -> dict[str, int | None]:
+    """Return how many trials of each stage a cluster computes at once; None where any number.
+
+    A stage is named by its key in ``resources``.
+    """
+    limit = plan.spec.resources.concurrent
+    return {
+        stage: min([*size.slots(share).values(), *([limit] if limit else [])], default=None)
+        for stage, share in plan.shares().items()
+    }
+
+
+def fewest_hours(plan: Plan, stages: Iterable[StagePreview], size: ClusterSize) -> float | None:
+    """Return the hours of what a cluster has least of, were it busy from beginning to end.
+
+    A sweep takes longer where studies wait for each other. None if a stage's hours are not known.
+    """
+    shares, limit = plan.shares(), plan.spec.resources.concurrent
+    busy: dict[str, float] = defaultdict(float)
+    for stage in stages:
+        if stage.hours is None:
+            return None
+        share = shares["calibrate" if stage.stage == GIVEN else stage.stage]
+        limits = {**size.slots(share), **({"trials": limit} if limit else {})}
+        for kind, count in limits.items():
+            busy[kind] += stage.hours / count
+        busy[f"one {stage.task}"] += (stage.seconds or 0.0) / 3600  # Stages follow each other.
+    return max(busy.values(), default=0.0)
 
 
 def _seconds(

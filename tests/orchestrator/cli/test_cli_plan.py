@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -197,3 +198,39 @@ def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
     assert calsweep("plan", path).code == 0
     shutil.rmtree(empty_folder / "images")
     assert "images does not exist" in calsweep("plan", path).err
+
+
+def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
+    alone = calsweep("plan", small).out.splitlines()
+    there = calsweep("plan", small, "--nodes", "2", "--cpus-per-node", "8").out.splitlines()
+    expected = "on 2 nodes with 0 GPUs and 8 CPUs each, at once: train 16, calibrate 16; "
+    assert [line for line in there if line not in alone] == [f"{expected}no estimate of hours"]
+    told = json.loads(calsweep("plan", small, "--json", "--nodes", "2").out)["cluster"]
+    assert told == {
+        "nodes": 2,
+        "gpus": 0,
+        "cpus": None,
+        "at_once": {"train": None, "calibrate": None},
+        "hours": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
+        (("--gpus-per-node", "2"), "--gpus-per-node and --cpus-per-node are of each node; add"),
+        (
+            ("--nodes", "4", "--gpus-per-node", "3"),
+            "per-node 3: no node can hold a trial, for which resources.train asks for 4 GPUs",
+        ),
+        (
+            ("--nodes", "4", "--gpus-per-node", "4", "--cpus-per-node", "7"),
+            "per-node 7: no node can hold a trial, for which resources.train asks for 8 CPUs",
+        ),
+    ],
+)
+def test_a_plan_refuses_what_no_node_can_hold(calsweep, small, options, message):
+    small.write_text(f"{SMALL}resources: {{train: {{cpu: 8, gpu: 4}}}}\n")
+    code, out, err = calsweep("plan", small, *options)
+    assert (code, out, message in err, err.count("\n")) == (2, "", True, 1)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.cluster.size import ClusterSize
 from orchestrator.running.data import DataPreview, prepare_data
-from orchestrator.running.preview import StagePreview, preview
+from orchestrator.running.preview import StagePreview, at_once, fewest_hours, preview
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import setting_of
 from orchestrator.search.trials import TrialSpec
@@ -150,6 +151,40 @@ def test_removed_artifacts_are_computed(tmp_path: Path) -> None:
     for manifest in (store.root / "calibrate").glob("*/*/manifest.json"):
         manifest.unlink()
     assert counts(spec) == {**ALL, "calibrate": (4, 0)}
+
+
+CLUSTERED = """
+resources: {{train: {{cpu: 8, gpu: 1}}, refine: {{cpu: 2, gpu: 0.4}}, calibrate: {{cpu: 3}}{more}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "more", "slots", "hours"),
+    [
+        # Of 0.4 GPUs two fit on one, so that 32 refine; GPUs: 16/16 + 8/32 hours.
+        (ClusterSize(4, 4), "", (16, 32, None), 1.25),
+        # Of 20 CPUs a node has 2 trainings, 10 refinements, 6 calibrations: 16/8 + 8/40 + 6/24.
+        (ClusterSize(4, 4, 20), "", (8, 32, 24), 2.45),
+        (ClusterSize(4, 4, 20), ", concurrent: 5", (5, 5, 5), 6.0),
+        # No sweep is faster than one trial of each stage.
+        (ClusterSize(100, 100), "", (10_000, 20_000, None), 0.6),
+    ],
+)
+def test_a_cluster_holds_trials_and_takes_the_hours_of_its_scarcest(
+    tmp_path: Path, size: ClusterSize, more: str, slots: tuple[int | None, ...], hours: float
+) -> None:
+    text = SWEEP.format(name="one", storage=tmp_path) + CLUSTERED.format(more=more)
+    plan = make_plan(parse_sweep(text, "one"))
+    stages = [
+        StagePreview("t", "train", computed=40, reused=2, seconds=1440.0),
+        StagePreview("t", "refine", computed=80, reused=0, seconds=360.0),
+        StagePreview("t", "calibrate", computed=60, reused=0, seconds=360.0),
+    ]
+    assert at_once(plan, size) == dict(zip(("train", "refine", "calibrate"), slots, strict=True))
+    assert fewest_hours(plan, stages, size) == pytest.approx(hours)
+    unknown = StagePreview("t", "train", computed=1, reused=0, seconds=None)
+    assert fewest_hours(plan, [*stages, unknown], size) is None
+    assert fewest_hours(plan, [], size) == 0.0
 
 
 def test_hours_come_from_earlier_runs(
