@@ -17,10 +17,17 @@ def bisect(
         str | None, typer.Option(help="The night with the alarm; default: the last one.")
     ] = None,
     repository: RepositoryFolder = None,
+    cell: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE on TASK: METRIC",
+            help="The alarmed figure to look into; default: the worst.",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Name the commit behind the worst alarm of a night, by at most six partial nights."""
+    """Name the commit behind an alarm of a night, by at most six partial nights."""
     console = None if quiet else Console(stderr=True)
-    found = nightly.bisect_night(load(file), night, repository, console)
+    found = nightly.bisect_night(load(file), night, repository, console, cell)
     echo(found.text)
     return 0

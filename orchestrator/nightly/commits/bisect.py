@@ -23,16 +23,22 @@ from orchestrator.nightly.verdict.stages import TIME
 from orchestrator.running.progress import say
 from trainables.common.errors import InputError
 
+TOLD = 12.0  # Logarithm of odds at which no repetition is needed.
+
 Measure = Callable[[str, Part], NightRecord]
 
 
 @dataclass(frozen=True)
 class Step:
-    """A partial night: which commit, and how bad it is (0 as usual, 1 as in the alarm)."""
+    """A partial night: which commit, and how bad it is (0 as usual, 1 as in the alarm).
+
+    Where arithmetic varies, that is the mean of several computations: of ``times``.
+    """
 
     commit: str
     badness: float | None
     why: str = ""
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,11 @@ def bisect_night(
     night: str | None = None,
     repository: Path | None = None,
     console: Console | None = None,
+    cell: str | None = None,
 ) -> Bisection:
     """Find the commit that an alarm of a night is about, and write it beside its verdict.
 
-    The alarm is the worst of those that began after a commit.
+    The alarm is the worst of those that began after a commit, unless a cell is named.
 
     Args:
         nightly: The benchmark.
@@ -72,13 +79,16 @@ def bisect_night(
         repository: A folder of the repository; by default what the file says, else that of this
             code.
         console: Where progress goes.
+        cell: The alarmed figure to look into, as ``RECIPE on TASK: METRIC``.
 
     Raises:
         BusyError: If another run of the benchmark is going on.
-        InputError: If there is no alarm, no good night before it, or no repository that has both.
+        InputError: If there is no alarm, or none about the cell, no good night before it, or no
+            repository that has both.
     """
+    _until(nightly.book(), night)  # A lock makes the folder, which nothing may be in.
     with nightly.book(fresh=False).held():
-        return find_commit(nightly, night, repository, console)
+        return find_commit(nightly, night, repository, console, cell)
 
 
 def find_commit(
@@ -86,13 +96,14 @@ def find_commit(
     night: str | None = None,
     repository: Path | None = None,
     console: Console | None = None,
+    cell: str | None = None,
 ) -> Bisection:
     """Do what ``bisect_night`` does, for who owns the benchmark's lock."""
     book = nightly.book()
     records, verdict = _until(book, night)
     place = repository or nightly.model.bisect.place or Path(__file__).parent
     source = Repository(place)
-    finding, good, bad, commits = _looked_for(records, verdict, source)
+    finding, good, bad, commits = _looked_for(records, verdict, source, cell)
     part, decided = _decided(nightly, book, records, finding)
     if not commits:
         text = f"{decided.cell}: the code is that of {good.night}; what else changed: "
@@ -117,17 +128,28 @@ def search(
     culprit, steps = Culprit(len(commits) - 1, decided.clear, surroundings), list[Step]()
     while (place := culprit.next()) is not None:
         try:
-            badness = decided.badness(measure(commits[place], part))
+            badness, times = _measured(commits[place], decided, part, measure)
         except InputError as error:
             culprit.pass_over(place)
             steps.append(Step(commits[place], None, str(error)))
         else:
-            culprit.observe(place, badness)
-            steps.append(Step(commits[place], badness))
+            culprit.observe(place, badness, times)
+            steps.append(Step(commits[place], badness, times=times))
         first, last, chance = culprit.found()
         open_ = f"commits {first} to {last} of {len(commits) - 1}" if last > first else f"{first}"
         say(console, f"  open: {open_}, probability {chance:.2f}")
     return culprit, steps
+
+
+def _measured(commit: str, decided: Contrast, part: Part, measure: Measure) -> tuple[float, int]:
+    """Return how bad a commit is, and of how many computations that is the mean."""
+    found: list[float] = []
+    while len(found) < decided.times:
+        found.append(decided.badness(measure(commit, part)))
+        # The logarithm of how much likelier its state is than the other one.
+        if decided.clear**2 * abs(sum(found) - len(found) / 2) >= TOLD:
+            break
+    return sum(found) / len(found), len(found)
 
 
 def _until(book: Book, night: str | None) -> tuple[list[NightRecord], Verdict]:
@@ -141,7 +163,7 @@ def _until(book: Book, night: str | None) -> tuple[list[NightRecord], Verdict]:
 
 
 def _looked_for(
-    records: Sequence[NightRecord], verdict: Verdict, source: Repository
+    records: Sequence[NightRecord], verdict: Verdict, source: Repository, cell: str | None
 ) -> tuple[Finding, NightRecord, NightRecord, list[str]]:
     """Return a finding, the last night before it, its first one, and the commits between.
 
@@ -153,8 +175,14 @@ def _looked_for(
         raise InputError(
             f"{verdict.night} has no alarm about a recipe or a stage: nothing to look for"
         )
+    named = [f for f in usable if cell is None or str(f.cell) == cell]
+    if not named:
+        alarmed = "; ".join(dict.fromkeys(str(f.cell) for f in usable))
+        raise InputError(
+            f"--cell: {cell!r} is not in alarm on {verdict.night}; use one of {alarmed}"
+        )
     found, faults = [], []
-    for finding, *_ in grouped(usable):
+    for finding, *_ in grouped(named):
         try:
             good, bad = _ends(records, finding, source)
             commits = source.between(good.environment["code"], bad.environment["code"])

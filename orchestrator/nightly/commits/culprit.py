@@ -42,38 +42,40 @@ class Culprit:
 
     def __init__(self, commits: int, clear: float, surroundings: bool = False) -> None:
         self._count = commits
-        self._clear = min(clear, MOST_CLEAR)
+        self._clear = clear
         before = LIKELY_SURROUNDINGS if surroundings else SURROUNDINGS
         self._prior = np.full(commits + 2, (1 - LUCK - before) / commits)
         self._prior[0], self._prior[-1] = before, LUCK
-        self._observed: list[tuple[int, float]] = []
+        self._observed: list[tuple[int, float, int]] = []
         self._useless: set[int] = set()
         self.chances = self._prior
         """Probability of each place (N + 2,)."""
 
-    def observe(self, commit: int, badness: float) -> None:
+    def observe(self, commit: int, badness: float, times: int = 1) -> None:
         """Take a night of a commit (0 is the last good one) into account.
 
-        ``badness`` is 0 for a figure as usual and 1 for one as bad as that of the alarm.
+        ``badness`` is 0 for a figure as usual and 1 for one as bad as that of the alarm, the mean
+        of as many computations as ``times`` says.
         """
-        self._observed.append((commit, badness))
+        self._observed.append((commit, badness, times))
         for _ in range(ROUNDS):
             self.chances = self._posterior(self._bad_level())
 
     def _bad_level(self) -> float:
         """Return the mean of the bad nights, each counted by the probability that it is one."""
         total, nights = float(BAD_NIGHTS), float(BAD_NIGHTS)
-        for commit, badness in self._observed:
-            bad = float(self.chances[: commit + 1].sum())
+        for commit, badness, times in self._observed:
+            bad = times * float(self.chances[: commit + 1].sum())
             total, nights = total + bad * badness, nights + bad
         return max(total / nights, 0.5)
 
     def _posterior(self, level: float) -> Floats:
         """Return the probability of each place, given how bad bad is."""
         weights = np.log(self._prior)
-        for commit, badness in self._observed:
+        for commit, badness, times in self._observed:
             place = min(max(badness, 0.0), level)
-            apart = self._clear * np.array([place, level - place])
+            clear = min(self._clear * np.sqrt(times), MOST_CLEAR)
+            apart = clear * np.array([place, level - place])
             # Up to a constant, which all places share, the logarithm of its density.
             good, bad = -(FREEDOM + 1) / 2 * np.log1p(apart**2 / FREEDOM)
             weights += np.where(np.arange(self._count + 2) <= commit, bad, good)

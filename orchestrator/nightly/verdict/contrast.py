@@ -9,12 +9,13 @@ from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightReco
 from orchestrator.nightly.verdict.chart import Scales
 from orchestrator.nightly.verdict.hard import hard_findings
 from orchestrator.nightly.verdict.judge import comparable, levels
-from orchestrator.nightly.verdict.limits import Limits
+from orchestrator.nightly.verdict.limits import Limits, measure_of
 from orchestrator.nightly.verdict.series import first_place, pooled
 from orchestrator.nightly.verdict.stages import MOST, relative_times
 from trainables.common.errors import InputError
 
 CLEAR = 12.0  # Deviations between good and bad that need no further seed.
+MOST_TIMES = 4  # In which a figure of quality is computed that varies by itself.
 SURE = 100.0  # Of what is either there or not.
 
 
@@ -28,12 +29,14 @@ class Contrast:
         clear: Deviations of one night between usual and bad.
         badness: Returns where a night stands between usual (0) and bad (1); raises ``InputError``
             if it lacks the figure.
+        times: How often a commit is computed at most until its state is told clearly.
     """
 
     cell: CellKey
     seeds: tuple[int, ...]
     clear: float
     badness: Callable[[NightRecord], float]
+    times: int = 1
 
 
 def contrast(
@@ -46,7 +49,8 @@ def contrast(
 
     What one night alone is alarmed for is there or not. A stage that takes longer beside the others
     is told by nights of the whole benchmark. Any other figure has levels, and as few seeds as tell
-    them ``CLEAR`` deviations apart, all of them if none do.
+    them ``CLEAR`` deviations apart, all of them if none do; then a figure of quality is computed
+    several times. A machine that is busy stays so for a while, which no repetition of a cost helps.
     """
     if finding.kind == "hard":
         return _of_alarm(comparable(records), finding, limits)
@@ -105,7 +109,8 @@ def _of_level(
         figure = pooled(cell.metric, [values[seed] for seed in used])
         return (float(scales.worse(np.array([figure]))[0]) - usual) / (bad - usual)
 
-    return Contrast(cell, used, clear, badness)
+    varies = clear < CLEAR and measure_of(cell.metric).family == "quality"
+    return Contrast(cell, used, clear, badness, MOST_TIMES if varies else 1)
 
 
 def _only(record: NightRecord, cell: CellKey, seeds: Sequence[int]) -> NightRecord:

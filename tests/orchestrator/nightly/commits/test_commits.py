@@ -264,6 +264,10 @@ def test_a_commit_that_cannot_run_is_passed_over(
     [
         (("--night", "2026-02-01"), "--night: '2026-02-01' has no verdict in "),
         (("--night", "2026-01-03"), "2026-01-03 has no alarm about a recipe"),
+        (
+            ("--cell", "ce on x: ece"),
+            "--cell: 'ce on x: ece' is not in alarm on 2026-01-10; use one of ce on d: ece",
+        ),
         (("--repository", "/"), "/: git rev-parse: fatal: not a git repository"),
     ],
 )
@@ -281,6 +285,27 @@ def test_a_strangers_mistake_is_one_line(
     errors = capsys.readouterr().err
     assert errors.startswith(f"calsweep: {said}")
     assert errors.count("\n") == 1
+
+
+def test_a_benchmark_that_never_ran_is_left_alone(
+    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = make_benchmark()
+    assert bisect(benchmark, source) == 2
+    assert "--night: 'none' has no verdict in" in capsys.readouterr().err
+    assert not benchmark.folder.exists()
+
+
+def test_the_alarm_that_is_named_is_looked_into(
+    make_benchmark: Make, source: MadeRepository
+) -> None:
+    worse = {recipe: {"ece": 10 * own["ece"]} for recipe, own in USUAL.items()}
+    source.commit(worse)
+    benchmark = make_benchmark()
+    alarmed(benchmark, source, worse)
+    for recipe in USUAL:
+        assert bisect(benchmark, source, "--cell", f"{recipe} on d: ece") == 0
+        assert outcome(benchmark)["cell"][0] == recipe
 
 
 def gate(benchmark: Nightly, source: MadeRepository, revision: str, out: Path) -> int:

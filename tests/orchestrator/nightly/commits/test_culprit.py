@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from orchestrator.nightly import CellKey, NightRecord
+from orchestrator.nightly.commits.bisect import search
 from orchestrator.nightly.commits.culprit import MOST_NIGHTS, Culprit, Range
+from orchestrator.nightly.commits.night import Part
+from orchestrator.nightly.verdict.contrast import Contrast
 
 COMMITS = 32
 LUCK = 33  # The place of a change that never was.
@@ -37,6 +43,29 @@ def test_nobody_is_named_when_nothing_changed(clear: float, most: int) -> None:
     named = [one for one, _ in found if one.first > 0 and one.last < LUCK]
     assert len(named) <= most
     assert np.mean([nights for _, nights in found]) < 2.5
+
+
+def test_what_is_computed_several_times_is_surer() -> None:
+    once, often = Culprit(COMMITS, 3.0), Culprit(COMMITS, 3.0)
+    once.observe(16, 1.0)
+    often.observe(16, 1.0, times=4)
+    assert often.chances[17:].sum() < once.chances[17:].sum() / 10
+
+
+@pytest.mark.parametrize(
+    ("figures", "clear", "times", "computed"),
+    [([0.6, 0.4], 2.0, 4, 4), ([1.0, 1.0], 6.0, 4, 1), ([0.6], 4.0, 1, 1)],
+    ids=["unclear", "clear", "cost"],
+)
+def test_what_is_not_told_clearly_is_computed_again(
+    figures: list[float], clear: float, times: int, computed: int
+) -> None:
+    one = NightRecord("2026-01-01", 0.0, {})
+    drawn = itertools.cycle(figures)
+    cell = CellKey("ce", "d", "ece")
+    decided = Contrast(cell, (0,), clear, lambda _: next(drawn), times)
+    _, steps = search(["a", "b"], decided, Part(), lambda *_: one, surroundings=False)
+    assert steps[0].times == computed
 
 
 def test_surroundings_that_changed_are_looked_at() -> None:
