@@ -52,8 +52,8 @@ MEASURES: Mapping[str, Measure] = {
         if metric.is_judged
     },
     "images_per_second": Measure("speed", higher=True, relative=0.15, ratio=True, best=True),
-    "wall_seconds": Measure("time", relative=0.12, ratio=True, best=True),
-    "total_seconds": Measure("time", relative=0.12, ratio=True, best=True),
+    "wall_seconds": Measure("time", relative=0.18, ratio=True, best=True),
+    "total_seconds": Measure("time", relative=0.18, ratio=True, best=True),
     "peak_memory": Measure("memory", relative=0.20, ratio=True),
     **{f"{stage}_time": Measure("time", relative=0.015, ratio=True) for stage in STAGES},
 }

@@ -36,7 +36,7 @@ def test_the_shipped_benchmark_is_the_one_in_the_package() -> None:
     benchmark = load_nightly(shown)
     assert benchmark.name == "nightly"
     plain = ("ce", "ls", "mbls", "fl")
-    mac = ("ce+macal", "ce+macal+ts")
+    mac = ("ce+macal", "mbls+macal", "ce+macal+ts")
     assert benchmark.shape.recipes == (*plain, *(f"{recipe}+ts" for recipe in plain), *mac)
     assert benchmark.shape.seeds == (0, 1, 2)
     assert benchmark.shape.tasks == ("digits/convnet/digits",)
