@@ -1,8 +1,8 @@
-"""Charts of the search: objective by parameter, Pareto fronts, learning curves, MaC-Cal's q."""
+"""Charts of the search: metrics by parameter, Pareto fronts, learning curves, MaC-Cal's q."""
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -42,30 +42,49 @@ def searched_parameters(study: Study) -> dict[str, list[Trial]]:
 
 
 def objective_by_parameter(study: Study, history: Ledger) -> list[Figure]:
-    """Return the objective over each parameter that varies; a ring is around the chosen trial.
+    """Return the objective over each parameter that varies, then each metric of ``pareto``.
 
-    Trials are coloured by their number. Where one number alone varies, a line joins them. Of very
-    many trials some are drawn.
+    A ring is around the chosen trial. Trials are coloured by their number. Where one number alone
+    varies, a line joins them. Of very many trials some are drawn.
     """
     searched = {name: _drawn(found, study) for name, found in searched_parameters(study).items()}
     tones = colours(trial.number for trials in searched.values() for trial in trials)
-    shown = column(history.objective)
+    shown = [column(name) for name in (history.objective, *history.pareto)]
     figures = []
     for name, trials in searched.items():
-        places, x, ticks = _horizontal(trials, name)
-        heights = [shown.factor * (trial.objective or 0.0) for trial in trials]
-        y = fitting(heights)
-        chart = Chart(SLICE, x, y, f"validation {shown.label} against {name}")
-        chart.frame(ticks, labelled(y.ticks(4)))
-        if len(searched) == 1 and not x_is_named(trials, name):
-            chart.line(sorted(zip(places, heights, strict=True)), "other")
-        for trial, place, height in zip(trials, places, heights, strict=True):
-            text = f"trial {trial.number}: {name} {trial.parameters[name]}, objective {height:.4g}"
-            if trial is study.chosen_trial:
-                chart.dot(place, height, 7, "ring")
-            chart.dot(place, height, 3.6, "mark search", text, tones[trial.number])
-        figures.append(Figure(name, chart))
+        rows = [searched_for(trial, history) for trial in trials]
+        joined = len(searched) == 1 and not x_is_named(trials, name)
+        for place, metric in enumerate(shown):
+            heights = [metric.factor * row[place] for row in rows]
+            word = metric.label if place else "objective"
+            chart = _slice(study, name, trials, heights, metric.label, word, tones, joined)
+            figures.append(Figure(f"{metric.label}, {name}" if len(shown) > 1 else name, chart))
     return figures
+
+
+def _slice(
+    study: Study,
+    name: str,
+    trials: Sequence[Trial],
+    heights: Sequence[float],
+    label: str,
+    word: str,
+    tones: Mapping[float, str],
+    joined: bool,
+) -> Chart:
+    """Return one metric over one parameter; ``word`` is what the marks call the metric."""
+    places, x, ticks = _horizontal(trials, name)
+    y = fitting(heights)
+    chart = Chart(SLICE, x, y, f"validation {label} against {name}")
+    chart.frame(ticks, labelled(y.ticks(4)))
+    if joined:
+        chart.line(sorted(zip(places, heights, strict=True)), "other")
+    for trial, place, height in zip(trials, places, heights, strict=True):
+        text = f"trial {trial.number}: {name} {trial.parameters[name]}, {word} {height:.4g}"
+        if trial is study.chosen_trial:
+            chart.dot(place, height, 7, "ring")
+        chart.dot(place, height, 3.6, "mark search", text, tones[trial.number])
+    return chart
 
 
 def fronts(study: Study, history: Ledger) -> list[Figure]:

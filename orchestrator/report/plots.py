@@ -45,11 +45,12 @@ class Plot(NamedTuple):
 def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
     """Draw what a journal tells and write it as SVG files, named by study and kind of plot.
 
-    ``-slice``: each searched parameter against the objective, one point a trial, coloured by its
-    number, the chosen one ringed; for studies of several trials. ``-front``: what was searched
-    for beside the objective, against it; grey trials are beaten. ``-learning``: validation ECE and
-    accuracy per epoch, one line a trial, the chosen one thick. ``-q``: for trials that report it,
-    MaC-Cal's retention probability per epoch, coloured by gamma; further seeds are dashed.
+    ``-slice``: each searched parameter against the objective, and against each further metric that
+    was searched for, one point a trial, coloured by its number, the chosen one ringed; for studies
+    of several trials. ``-front``: what was searched for beside the objective, against it; grey
+    trials are beaten. ``-learning``: validation ECE and accuracy per epoch, one line a trial, the
+    chosen one thick. ``-q``: for trials that report it, MaC-Cal's retention probability per epoch,
+    coloured by gamma; further seeds are dashed.
 
     The events are those of one journal from its start; the sweep may still be running.
 
@@ -84,6 +85,8 @@ def study_plots(study: Study, history: Ledger) -> Iterator[Plot]:
     objective = f"validation {shown.label}{' %' if shown.factor == 100 else ''}"
     if history.guarded:
         objective += " + lost accuracy beyond tolerance"
+    for other in map(column, history.pareto):
+        objective += f", {other.label}{' %' if other.factor == 100 else ''}"
     trials = _search.best_trials(study)
     kept = _search.best_trials(study, "q")
     kept += [t for t in study.begun.values() if t.role != "search" and len(t.curve("q")[0]) > 1]

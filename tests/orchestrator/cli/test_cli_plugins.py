@@ -8,10 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from trainables.plugins import load_plugins
+from trainables.refinements import build_refinement
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "plugin" / "calsweep_example"
+MASKED = EXAMPLE.parents[1] / "masked_inference.py"
 UNCHECKED = "__import__('dataclasses').field(default=0.7)"
 # All of it is written with what `import calsweep` has.
 EVERY_KIND = """
@@ -100,6 +103,27 @@ class Dark(Suite):
 def _none_left() -> Iterator[None]:
     yield
     load_plugins((), installed=True)
+
+
+def test_the_plugin_of_an_example_passes_every_check(calsweep):
+    code, out, err = calsweep("check-plugin", MASKED)
+    assert (code, err) == (0, "")
+    assert "plugin masked_inference, " in out
+    assert out.endswith(": 3 of 3 checks passed\n")
+
+
+def test_masks_at_inference_leave_out_their_share_and_no_training():
+    load_plugins([str(MASKED)])
+    refinement = build_refinement("masked-inference", dropped=0.9)
+    head = refinement.build_head(200, 10)
+    whole = head(torch.eye(200)).detach() - head.bias
+    assert torch.equal(head.eval()(torch.eye(200)), head.train()(torch.eye(200)))
+    refinement.start_epoch(head, 0, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(head(torch.eye(200)) - head.bias, whole)
+    left = head.eval()(torch.eye(200)) - head.bias
+    kept = left.abs() > 1e-6
+    assert 0.05 < kept.float().mean() < 0.15
+    torch.testing.assert_close(left[kept], whole[kept])
 
 
 def test_the_example_passes_every_check(calsweep):

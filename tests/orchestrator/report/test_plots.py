@@ -190,6 +190,28 @@ def test_the_slice_shows_every_trial_and_marks_the_chosen_one(events: list[Event
     assert list(plot.key) == [0, 1, 2]
 
 
+def test_a_slice_shows_every_metric_that_was_searched_for(events: list[Event]) -> None:
+    search = {"objective": "ece", "pareto": ["acc", "nll"]}
+    told = [replace(events[0], spec={"search": search}), *events[1:]]
+    for number, (accuracy, nll) in enumerate([(0.8, 1.0), (0.9, 0.2), (0.7, 0.6)]):
+        metrics = {"val_acc": accuracy, "val_nll": nll}
+        told.append(TrialFinished(key=f"{STUDY}#{number}", status="finished", metrics=metrics))
+    plot = drawn(told)["slice"]
+    assert plot.title.split("\n")[1] == "validation ECE %, Acc %, NLL by parameter, ringed: chosen"
+    assert [(figure.title, figure.chart.label) for figure in plot.charts] == [
+        (f"{label}, macal.gamma", f"validation {label} against macal.gamma")
+        for label in ("ECE", "Acc", "NLL")
+    ]
+    heights = [[6, 11, 1], [80, 90, 70], [1.0, 0.2, 0.6]]
+    for position, expected in enumerate(heights):
+        spots = list(zip([0.95, 0.8, 0.9], expected, strict=True))
+        assert places(plot, position, "search") == [pytest.approx(spot) for spot in spots]
+        assert places(plot, position, "ring") == [pytest.approx(spots[2])]
+        assert places(plot, position, "other") == [pytest.approx(s) for s in sorted(spots)]
+    texts = [marks(plot, position, "search")[1].text for position in range(3)]
+    assert [text.rpartition(", ")[2] for text in texts] == ["objective 11", "Acc 90", "NLL 0.2"]
+
+
 def test_a_slice_has_about_four_ticks_up_and_three_across() -> None:
     told = [*opened(STUDY)]
     for number, gamma in enumerate((0.1, 0.9)):
