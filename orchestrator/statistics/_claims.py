@@ -9,11 +9,13 @@ from orchestrator.statistics._contrast import Contrast, contrast, reach
 from orchestrator.statistics._ranks import LEVEL, holm
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.claims import Claim
+from trainables.common.stages import GIVEN
 from trainables.metrics import METRICS
 from trainables.store.artifacts import ArtifactStore
 
 CONFIRMED, REFUTED, NOT_TESTABLE = "confirmed", "refuted", "not testable here"
 HOLDS, FAILS, LOST = "holds in this regime", "fails in this regime", "accuracy lost"
+HOLDS_GIVEN, FAILS_GIVEN = "holds on these logits", "fails on these logits"
 TOLERANCE = 0.02
 """Most accuracy that a recipe may lose to its method alone and still be judged by calibration."""
 AS_GOOD = 0.03
@@ -36,7 +38,9 @@ class PairVerdict:
         detectable: The smallest difference that such a comparison finds in 80% of cases.
         seeds: How many seeds both have.
         verdict: ``confirmed`` or ``refuted`` in the paper's regime, ``holds in this regime`` or
-            ``fails in this regime`` elsewhere, ``not testable here`` or ``accuracy lost``.
+            ``fails in this regime`` elsewhere, ``holds on these logits`` or ``fails on these
+            logits`` of given ones, ``not testable here`` or ``accuracy lost``.
+        given: Whether the recipes are of given logits.
     """
 
     sweep: str
@@ -50,6 +54,7 @@ class PairVerdict:
     detectable: float
     seeds: int
     verdict: str
+    given: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,10 +73,11 @@ class ClaimVerdict:
     def verdict(self) -> str:
         """Return what any pair refutes or all confirm, in the paper's regime if any pair is.
 
-        Pairs of lost accuracy do not count.
+        Else in another one; of given logits last. Pairs of lost accuracy do not count.
         """
         found = {pair.verdict for pair in self.pairs} - {LOST}
-        for against, favour in ((REFUTED, CONFIRMED), (FAILS, HOLDS)):
+        words = ((REFUTED, CONFIRMED), (FAILS, HOLDS), (FAILS_GIVEN, HOLDS_GIVEN))
+        for against, favour in words:
             if against in found:
                 return against
             if favour in found:
@@ -105,11 +111,12 @@ def judge_claim(
     above twice chance and at most ``TOLERANCE`` below their method alone, where that was run. Other
     pairs are left out of the family that Holm's correction is for. A pair confirms or refutes the
     claim where its difference is beyond the margin at the 5% level, over seeds and test rows; one
-    seed never does, nor does a difference inside the noise floor. The seed that a search chose with
-    is left out where there are others: it was chosen for how it did.
+    seed of trained networks never does, nor does a difference inside the noise floor. The seed that
+    a search chose with is left out where there are others: it was chosen for how it did.
 
     ``confirmed`` and ``refuted`` are said of networks about as accurate as the paper's on its data
-    set (see ``Claim.accuracy``), whole and not a part of it.
+    set (see ``Claim.accuracy``), whole and not a part of it. Of given logits no other networks are
+    known: one seed is judged over test rows alone, and the verdict speaks of these logits.
 
     Args:
         claim: The claim.
@@ -140,7 +147,7 @@ def _pairs(claim: Claim, results: Iterable[StudyResult]) -> Iterator[tuple[Study
             tasks.setdefault((result.sweep, result.task), {})[result.recipe] = result
     for studies in tasks.values():
         for pair in claim.pairs(list(studies)):
-            alone = [recipe.partition("+")[0] for recipe in pair]
+            alone = [_alone(studies[recipe]) for recipe in pair]
             names = dict.fromkeys((*pair, *alone))
             yield _unseen([studies[name] for name in names if name in studies])
 
@@ -170,17 +177,22 @@ def _measured(
     accuracy = {name: float(own.values.mean()) for name, own in exact.figures.items()}
     own = contrast(measured.figures[better.recipe], measured.figures[than.recipe])
     judged = (than,) if claim.metric == "acc" else (better, than)  # Losing it is then the finding.
-    lost = any(_lost(study.recipe, accuracy, exact.classes) for study in judged)
+    lost = any(_lost(study, accuracy, exact.classes) for study in judged)
     accuracies = (accuracy[better.recipe], accuracy[than.recipe])
     return _Pair(better, than, measured, own, accuracies, lost)
 
 
-def _lost(recipe: str, accuracy: dict[str, float], classes: int) -> bool:
+def _alone(study: StudyResult) -> str:
+    """Return the recipe of a study's method alone."""
+    return GIVEN if study.model == GIVEN else study.recipe.partition("+")[0]
+
+
+def _lost(study: StudyResult, accuracy: dict[str, float], classes: int) -> bool:
     """Return whether a network has collapsed, or lost more than the tolerance to its method."""
     chance = 1 / classes
     least = min(2 * chance, (1 + chance) / 2)  # Of two classes, twice chance is all.
-    alone = accuracy.get(recipe.partition("+")[0], 0.0)
-    return accuracy[recipe] <= least or accuracy[recipe] < alone - TOLERANCE
+    alone, own = accuracy.get(_alone(study), 0.0), accuracy[study.recipe]
+    return own <= least or own < alone - TOLERANCE
 
 
 def _at(claim: Claim) -> float:
@@ -190,19 +202,21 @@ def _at(claim: Claim) -> float:
 
 def _p_value(claim: Claim, pair: _Pair) -> float:
     inside = pair.measured.inside_floor(pair.better.recipe, pair.than.recipe)
-    if pair.own.seeds == 1 or (inside and not claim.margin):
+    unsure = pair.own.seeds == 1 and pair.than.model != GIVEN
+    if unsure or (inside and not claim.margin):
         return 1.0
     return pair.own.p_value(_at(claim))
 
 
 def _judged(claim: Claim, pair: _Pair, p: float, level: float) -> PairVerdict:
     own, better, than = pair.own, pair.better, pair.than
-    verdict = LOST if pair.lost else NOT_TESTABLE
+    verdict, given = LOST if pair.lost else NOT_TESTABLE, than.model == GIVEN
     if p <= LEVEL and not pair.lost:
         favour = (own.centre > _at(claim)) == (METRICS[claim.metric].better == "higher")
         least = claim.accuracy(than.dataset)
         reached = least is not None and pair.accuracies[1] >= least - AS_GOOD
         words = (CONFIRMED, REFUTED) if reached and not than.subset else (HOLDS, FAILS)
+        words = (HOLDS_GIVEN, FAILS_GIVEN) if given else words
         verdict = words[0] if favour else words[1]
     first, second = (pair.measured.figures[study.recipe].values for study in (better, than))
     return PairVerdict(
@@ -217,4 +231,5 @@ def _judged(claim: Claim, pair: _Pair, p: float, level: float) -> PairVerdict:
         reach(own.freedom, level) * own.error,
         own.seeds,
         verdict,
+        given,
     )

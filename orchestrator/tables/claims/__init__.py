@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.sweep.documents import read_document, read_mapping, validate
+from trainables.common.stages import GIVEN
 
 FOLDER = files("orchestrator.tables.claims")
 
@@ -20,12 +21,13 @@ class Claim(BaseModel):
         says: The claim in a sentence.
         paper: Paper that makes it.
         table: Its table that shows it.
-        better: The recipe that is said to be better; ``*`` stands for any method.
+        better: The recipe that is said to be better; ``*`` stands for any method, and for given
+            logits, where ``*+ts`` is the row ``ts``.
         than: The recipe that it is compared with; ``*`` stands for the same method.
         metric: The compared metric, such as ``ece``.
         margin: How much worse it may be and the claim still hold: 0 where it is said to be better,
             more where it is said to be no worse.
-        datasets: Patterns of the data sets that it speaks of.
+        datasets: Patterns of the data sets and files of logits that it speaks of.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -59,9 +61,10 @@ class Claim(BaseModel):
 
     def pairs(self, recipes: list[str]) -> list[tuple[str, str]]:
         """Return the pairs of ``recipes`` that it is about: said to be better, compared with."""
-        methods = [name for name in recipes if "+" not in name]
-        named = {(self.better.replace("*", m), self.than.replace("*", m)): None for m in methods}
-        return [pair for pair in named if set(pair) <= set(recipes)]
+        methods = dict.fromkeys([*(name.partition("+")[0] for name in recipes), GIVEN])
+        sides = (self.better, self.than)
+        named = [tuple(s.replace("*", m).removeprefix(f"{GIVEN}+") for s in sides) for m in methods]
+        return [(b, t) for b, t in dict.fromkeys(named) if {b, t} <= set(recipes)]
 
 
 def load_claims() -> list[Claim]:

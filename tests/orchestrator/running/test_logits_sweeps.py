@@ -23,12 +23,13 @@ from orchestrator.running import arena
 from orchestrator.running.arena import run_arena
 from orchestrator.running.data import DataPreview, prepare_data, preview_data
 from orchestrator.running.reproduce import reproduce
-from orchestrator.statistics import compare
+from orchestrator.statistics import compare, judge_claim
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.tables.claims import load_claims
 from orchestrator.tables.make import TableOptions, make_table
 from orchestrator.tracking import study_results
 from tests.orchestrator.tiny_sweep import compute_within, run_within
@@ -570,3 +571,11 @@ def test_the_public_logits_of_a_paper_fill_its_table(
         assert filled == {("cifar10", "densenet40"), ("cifar100", "wrn-32")}
     assert table.published["ts-cls", 0] == pytest.approx(0.0071)
     assert any(note.endswith("metric; ours of given logits") for note in table.notes())
+    (claim,) = (claim for claim in load_claims() if claim.name == "cls-improves-ts")
+    found = judge_claim(claim, results, Storage.of(spec).store(), draws=20)
+    assert [(pair.better, pair.than, pair.seeds) for pair in found.pairs] == [
+        ("ts-cls", "ts", 1)
+    ] * 2
+    sharp = claim.model_copy(update={"better": "*+ts", "than": "*", "metric": "nll"})
+    found = judge_claim(sharp, results, Storage.of(spec).store(), draws=50)
+    assert [pair.verdict for pair in found.pairs] == ["holds on these logits"] * 2

@@ -76,6 +76,32 @@ def test_one_seed_confirms_nothing(study, artifacts):
     assert pair.difference.high < 0
 
 
+@pytest.mark.parametrize("seeds", [(0,), range(3)])
+def test_given_logits_are_judged_by_test_rows_and_as_these(study, artifacts, seeds):
+    claim = Claim(name="n", says="s", paper="cls", table="t", better="*+ts-cls", than="*+ts")
+    task = {"seeds": seeds, "model": "given", "dataset": "probs_densenet40_c10_logits"}
+    worse, better = (study(name, 8.0, **task) for name in ("ts", "given"))
+    found = judge_claim(claim, [worse, better, study("ts-cls", 1.5, **task)], artifacts, draws=200)
+    (pair,) = found.pairs
+    assert (pair.better, pair.than, pair.seeds) == ("ts-cls", "ts", len(seeds))
+    assert found.verdict == pair.verdict == "holds on these logits"
+    assert (pair.difference.high < 0, pair.p < 0.05) == (True, True)
+    turned = claim.model_copy(update={"better": "*+ts", "than": "*+ts-cls"})
+    results = [worse, study("ts-cls", 1.5, **task)]
+    assert judge_claim(turned, results, artifacts, draws=200).verdict == "fails on these logits"
+    near = [study("ts", 1.53, task="b", **task), study("ts-cls", 1.5, task="b", **task)]
+    assert judge_claim(claim, near, artifacts, draws=200).verdict == "not testable here"
+
+
+def test_a_calibrator_of_given_logits_must_keep_their_accuracy(study, evaluated, artifacts):
+    claim = Claim(name="n", says="s", paper="cls", table="t", better="*+cts-cls", than="*+cts")
+    task = {"seeds": (0,), "model": "given"}
+    results = [study("given", 8.0, signal=8.0, **task), study("cts", 8.0, **task)]
+    results.append(study("cts-cls", 1.5, **task))
+    (pair,) = judge_claim(claim, results, artifacts, draws=50).pairs
+    assert (pair.verdict, pair.given) == ("accuracy lost", True)
+
+
 def test_the_seed_of_a_search_is_left_out(study, artifacts):
     results = [study("ce", 8.0), study("ce+macal", 1.5)]
     seen = [replace(one, searched_predictions=one.predictions[0]) for one in results]
@@ -157,6 +183,9 @@ def test_no_worse_by_a_margin_needs_a_difference_below_it(study, artifacts, marg
         (["confirmed", "confirmed"], "confirmed"),
         (["confirmed", "not testable here"], "not testable here"),
         (["not testable here", "refuted"], "refuted"),
+        (["holds on these logits", "fails on these logits"], "fails on these logits"),
+        (["holds on these logits", "holds in this regime"], "holds in this regime"),
+        (["holds on these logits", "not testable here"], "not testable here"),
         ([], "not testable here"),
     ],
 )
@@ -234,6 +263,9 @@ def test_what_is_printed_of_a_claim(capsys, file_regression):
     _show(found, markdown=True)
     _show([ClaimVerdict(claim.model_copy(update={"metric": "nll"}), (pair,))], markdown=False)
     other = replace(pair, verdict="not testable here")
+    logits = replace(pair, seeds=1, verdict="holds on these logits", given=True)
+    pairs = (replace(pair, seeds=1, verdict="not testable here"), logits)
+    _show([ClaimVerdict(claim, pairs)], markdown=True)
     rows = [*_csv_rows(found), *_csv_rows([ClaimVerdict(claim, (pair, other))])]
     text = "".join(f"{dict(zip(FIELDS, row, strict=True))}\n" for row in rows)
     shown = re.sub(" +\n", "\n", capsys.readouterr().out)

@@ -42,10 +42,12 @@ def test_every_claim_compares_what_it_says():
         name: (f"{claim.paper} {claim.table}", claim.better, claim.than)
         for name, claim in CLAIMS.items()
     } == plain
+    balanced = ("cifar10", "cifar100", "imagenet")
+    logits = ("*_c10_logits", "*_c100_logits", "*_imgnet_logits")  # As NN_calibration names them.
     special = {
         "macal-keeps-accuracy": ("acc", 0.01, ("*",)),
-        "cls-improves-ts": ("ece", 0.0, ("cifar10", "cifar100", "imagenet")),
-        "cls-improves-cts": ("ece", 0.0, ("cifar10", "cifar100", "imagenet")),
+        "cls-improves-ts": ("ece", 0.0, balanced + logits),
+        "cls-improves-cts": ("ece", 0.0, balanced + logits),
         "cls-improves-ts-lt": ("ece", 0.0, ("*-lt*",)),
         "cls-improves-cts-lt": ("ece", 0.0, ("*-lt*",)),
         "mbls-needs-no-ts": ("ece", 0.005, ("*",)),
@@ -108,6 +110,10 @@ def test_a_star_is_every_method_that_has_both():
     later = claim.model_copy(update={"better": "*+ts-cls", "than": "*+ts"})
     pair = ["ce+macal+ts-cls", "ce+macal+ts"]
     assert later.pairs(["ce", "ce+macal", *pair]) == [], "a refined recipe is no method"
+    plain = ["ce+ts", "fl+ts", "fl+ts-cls", "ce"]
+    assert later.pairs(plain) == [("fl+ts-cls", "fl+ts")], "a method that is no row of its own"
+    assert later.pairs(["given", "ts", "cts", "ts-cls"]) == [("ts-cls", "ts")]
+    assert later.pairs(["ts-cls", "ts"]) == [("ts-cls", "ts")]
     assert claim.speaks_of("cifar10")
     fixed = claim.model_copy(update={"better": "mbls", "than": "ce", "datasets": ("*-lt*",)})
     assert fixed.pairs(["mbls", "ce", "fl"]) == [("mbls", "ce")]
