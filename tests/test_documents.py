@@ -19,6 +19,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.recipes import expand_recipes
 from orchestrator.sweep.spec import SearchModel, SweepSpec, parse_sweep
 from tests.orchestrator.one_process import one_process
+from trainables.plugins import load_plugins
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
@@ -202,13 +203,26 @@ def test_values_called_defaults_are_the_defaults() -> None:
         assert name in chosen or getattr(spec.search, name) == field.default, name
 
 
+@pytest.mark.parametrize(("place", "kind"), [(2, "refinement noisy"), (3, "metric spherical")])
+def test_other_parts_of_ones_own_pass_their_checks(
+    place: int, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(blocks("docs/methods.md", "python")[place], encoding="utf-8")
+    try:
+        code = main(["check-plugin", str(path)])
+    finally:
+        load_plugins((), installed=True)
+    assert (code, kind in capsys.readouterr().out) == (0, True)
+
+
 def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
     for package in ("trainables", "search_spaces", "orchestrator"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python, yaml = blocks("docs/methods.md", "python"), blocks("docs/methods.md", "yaml")
-    assert "METRICS.register" in python.pop(2)
+    del python[2:4]  # The refinement and the metric, which are checked below.
     outside = "".join(read(f"examples/plugin/calsweep_example/{name}") for name in PLUGIN)
     assert "".join([*python[:2], yaml[0]]) == outside
     gce, floored = (
