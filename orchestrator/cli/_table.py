@@ -150,7 +150,7 @@ def _write(built: ComparisonTable, format: Format, out: Path) -> None:
 def _resampled(
     table: ComparisonTable, option: str, storage: str, measure: Callable[..., T]
 ) -> dict[tuple[str, str], T]:
-    """Return what is measured of each task by each metric that can be resampled."""
+    """Return the measure of each task by each metric that can be resampled."""
     from orchestrator.statistics import BOOTSTRAPPED
     from orchestrator.storage.storage import Storage
 

@@ -114,7 +114,7 @@ def short_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Hold back what is written on standard error, by Ray's own threads too; ``said`` gets it.
+    """Hold back all text on standard error, by Ray's own threads too; ``said`` gets it.
 
     It is written after all if nothing is raised.
     """

@@ -109,7 +109,7 @@ class Night:
             raise InputError(f"{self.folder / name} is damaged: {error!r}") from error
 
     def write(self, name: str, content: Mapping[str, Any] | str) -> None:
-        """Write one of its files, text or what is written as JSON; see ``write_text``."""
+        """Write one of its files, text or a value for JSON; see ``write_text``."""
         if not isinstance(content, str):
             content = json.dumps(content, indent=1, allow_nan=False)
         write_text(self.folder / name, content)
@@ -140,7 +140,7 @@ class Book:
         """Hear of a file in the folder that was written."""
 
     def settle(self) -> None:
-        """Wait for what was written to be where all nights lie; see ``BucketBook``."""
+        """Wait until all writes are where all nights lie; see ``BucketBook``."""
 
     def night(self, name: str) -> Night:
         """Return a night by its name, begun or not."""

@@ -72,7 +72,7 @@ class BucketBook(Book):
 
         Raises:
             BusyError: If another process does.
-            InputError: If the bucket does not answer, or refuses what is sent.
+            InputError: If the bucket does not answer, or refuses a file.
         """
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is going on: by {holder}"))

@@ -63,7 +63,7 @@ def headline(name: str, night: str, verdict: Verdict) -> str:
 
 
 def told(group: Group) -> str:
-    """Return what is wrong in a group of findings: the worst by how much, how sure, what with it.
+    """Return the faults in a group of findings: the worst by how much, how sure, what with it.
 
     A hard finding is sure; of others, it is told how often nights differ as much by chance.
     """
@@ -84,7 +84,7 @@ def difference(found: Finding) -> str:
 
 
 def change(cell: CellKey, difference: float, expected: float) -> str:
-    """Return a difference as people read it; of a cost, as a share of what is expected."""
+    """Return a difference as people read it; of a cost, as a share of the expected one."""
     if measure_of(cell.metric).ratio:
         return f"{100 * difference / expected:+.1f} %"
     percent = METRICS[cell.metric.rsplit("/", 1)[-1]].percent

@@ -1,4 +1,4 @@
-"""What can be known of a package without training: each check yields a line for what is wrong."""
+"""What can be known of a package without training: each check yields a line per fault."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def standard_error(difference: Tensor, images: Tensor | None = None) -> float:
 
     Where rows are pixels, their ``images`` (N,) are independent: the error is that of the
     sums over images, with the number of pixels taken as known. A single row or image tells nothing
-    of it: then it is ``UNKNOWN``, of which no multiple is exceeded.
+    of it: then it is ``UNKNOWN``: no multiple of it is exceeded.
     """
     sums = difference
     if images is not None:

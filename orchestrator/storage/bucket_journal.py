@@ -21,7 +21,7 @@ LAST_SECONDS = 30.0
 
 
 class BucketJournal(Journal):
-    """Writes a journal, and every few seconds seals what was written as the next segment.
+    """Writes a journal, and every few seconds seals the new lines as the next segment.
 
     A bucket that is away ends nothing: what it lacks comes with the next segment that it takes.
 
@@ -81,7 +81,7 @@ class BucketJournal(Journal):
                     self._refusal = str(error)
 
     def _seal(self) -> None:
-        """Write what is not sealed yet as the next segment, if there is something."""
+        """Write the lines not sealed yet as the next segment, if any."""
         with self._sealing:
             with self._lock:
                 end = self._end

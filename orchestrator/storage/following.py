@@ -42,7 +42,7 @@ class FollowedSweep:
             yield self._ledger
 
     def read_on(self) -> None:
-        """Take in what was written since the last time, or all if it is another file by now."""
+        """Take in all lines since the last time, or all if it is another file by now."""
         with self._lock:
             try:
                 found = os.stat(self.folder.journal)

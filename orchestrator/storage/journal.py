@@ -89,7 +89,7 @@ class Journal(AbstractContextManager["Journal"]):
             self._end += len(line)
 
     def delivered(self) -> bool:
-        """Return True if what was written has arrived wherever it is to be."""
+        """Return whether all events have arrived wherever they are to be."""
         return True
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class Shelf:
         return sorted((self.root / "checkpoints").rglob("*.pt"))
 
     def drafts(self) -> list[Path]:
-        """Return what is being written, or was when its process died."""
+        """Return files being written, also when their process died."""
         return sorted(self.root.rglob("*.tmp"))
 
     def record(self, artifact: Path) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
     found = status_of(folder, Ledger(iterate_events(folder.journal, kinds) if there else ()))
     if found.trials:
         return found
-    from orchestrator.sweep.plan import make_plan  # It takes PyTorch, as what is imported below.
+    from orchestrator.sweep.plan import make_plan  # It takes PyTorch, as the import below.
 
     return replace(found, trials=make_plan(folder.storage.load_spec(folder.name)).trials)
 

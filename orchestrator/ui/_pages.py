@@ -51,7 +51,7 @@ class Difference(NamedTuple):
 
 
 def sweeps_page(found: Iterable[tuple[SweepStatus, str]]) -> dict[str, Any]:
-    """Return all sweeps, each with what is wrong with its journal, those that run first."""
+    """Return all sweeps, each with the fault of its journal, those that run first."""
     listed = sorted(found, key=lambda each: (each[0].state not in LIVE, -each[0].began))
     live = any(status.state in LIVE for status, _ in listed)
     return {"sweeps": listed, "live": live, "duration": duration}

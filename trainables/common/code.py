@@ -29,7 +29,7 @@ def code_hash() -> str:
 
 
 def altered_file(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Return the first file of which two processes have different code; empty if none."""
+    """Return the first file whose code differs between two processes; empty if none."""
     return min((name for name, _ in here.items() ^ there.items()), default="")
 
 

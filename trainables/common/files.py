@@ -18,7 +18,7 @@ from trainables.common.errors import InputError
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
     """Yield a path beside a file to write to; what lies there at the end takes the file's place.
 
-    Whoever reads the file meanwhile, or after a crash, finds what was there before. Nothing is left
+    Whoever reads the file meanwhile, or after a crash, finds the former content. Nothing is left
     of a draft whose writer raises.
 
     Args:

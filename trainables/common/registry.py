@@ -26,7 +26,7 @@ _collected: list[list[Addition]] = []  # Of the plugin that is being imported.
 
 @contextmanager
 def collecting() -> Iterator[list[Addition]]:
-    """Gather what is registered meanwhile; ``Catalogue.plug`` makes it known.
+    """Gather all registrations meanwhile; ``Catalogue.plug`` makes it known.
 
     The catalogues must be loaded, or they would take what they load for a plugin's.
     """

@@ -6,7 +6,7 @@ class UntriedError(Exception):
 
 
 def require(kept: bool, otherwise: str) -> None:
-    """Raise the error of a check unless something is kept; ``otherwise`` says what was found.
+    """Raise the error of a check unless something is kept; ``otherwise`` names the finding.
 
     Raises:
         AssertionError: If it is not.

@@ -213,7 +213,7 @@ def crop_flip(images: Tensor, views: Tensor) -> Tensor:
     The same views as torchvision's ``RandomCrop(size, padding=4)`` then ``RandomHorizontalFlip()``.
 
     Args:
-        images: (B, C, H, W), uint8, as what is returned.
+        images: (B, C, H, W), uint8, as the result.
         views: (3, B), as ``draw_crop_flip`` gives them.
     """
     return cut_flip(F.pad(images, (PADDING,) * 4), views, *images.shape[2:])

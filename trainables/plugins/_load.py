@@ -45,7 +45,7 @@ CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
 
 
 class Pinned(NamedTuple):
-    """A plugin of which one version is meant.
+    """A plugin in one version.
 
     Attributes:
         path: Its file or package.

@@ -356,7 +356,7 @@ class _Masks:
 
 
 def _widened(noise: Tensor, largest: tuple[int, ...]) -> Tensor:
-    """Fill noise (rows, columns) up to a size, with what is above every share."""
+    """Fill noise (rows, columns) up to a size, with a value above every share."""
     rows, columns = (new - old for new, old in zip(largest, noise.shape, strict=True))
     return F.pad(noise, (0, columns, 0, rows), value=2.0) if rows or columns else noise
 

@@ -83,7 +83,7 @@ class RefineStage(StageRun, stage="refine"):
         return self._figures(figures, self.settled(logits))
 
     def settled(self, logits: Tensor) -> Tensor:
-        """Return the validation logits (M, K) of what is stored, given the head's after an epoch.
+        """Return the validation logits (M, K) to be stored, given the head's after an epoch.
 
         After the last one that is the network's own classifier if the head is not accepted.
 

@@ -239,7 +239,7 @@ class ArtifactStore:
         return 0 if self._cache is None else self._cache.deliver()
 
     def settle(self) -> None:
-        """Wait until the bucket has what was written here, or is away.
+        """Wait until the bucket has all artifacts of here, or is away.
 
         Raises:
             StorageError: If it refuses it.

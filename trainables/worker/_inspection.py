@@ -106,7 +106,7 @@ def remove_nonce(storage: Path, name: str) -> None:
 
 
 def _gpu_fault(number: int) -> str:
-    """Return what is wrong with a GPU; a bad one may never answer, or spoil who asks it."""
+    """Return the fault of a GPU; a bad one may never answer, or spoil who asks it."""
     # Ray hides the GPUs from whoever asks for none.
     plain = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     command = [sys.executable, "-c", PRODUCT, f"cuda:{number}"]

@@ -21,7 +21,7 @@ SURE = 100.0  # Of what is either there or not.
 
 @dataclass(frozen=True)
 class Contrast:
-    """What is usual of a figure and what is bad.
+    """The usual value of a figure and a bad one.
 
     Attributes:
         cell: Which figure.

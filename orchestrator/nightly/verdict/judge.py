@@ -86,7 +86,7 @@ def detectable(
     limits: Limits | None = None,
     accepted: Mapping[CellKey, str] | None = None,
 ) -> dict[CellKey, tuple[float, float]]:
-    """Return what is expected of each cell, and from which figure on a change is mostly caught.
+    """Return the expectation of each cell, and from which figure on a change is mostly caught.
 
     Of changes of that size nine in ten are in alarm on their second night. Of the records, oldest
     first, the last one says which cells there are; those with fewer than ``FEW_NIGHTS`` nights are
