@@ -72,7 +72,7 @@ def _slice(
     tones: Mapping[float, str],
     joined: bool,
 ) -> Chart:
-    """Return one metric over one parameter; ``word`` is what the marks call the metric."""
+    """Return one metric over one parameter; ``word`` names it in the marks' texts."""
     places, x, ticks = _horizontal(trials, name)
     y = fitting(heights)
     chart = Chart(SLICE, x, y, f"validation {label} against {name}")
