@@ -29,6 +29,7 @@ from orchestrator.storage.provenance import provenance
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.status import time_left
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.names import LONGEST_NAME
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, preload, start_shipper
@@ -267,7 +268,9 @@ def _next_free(spec: SweepSpec) -> SweepSpec:
     number, candidate = 1, spec
     while SweepFolder.of(candidate).spec_file.exists():
         number += 1
-        candidate = spec.model_copy(update={"name": f"{spec.name}-{number}"})
+        end = f"-{number}"
+        name = f"{spec.name[: LONGEST_NAME - len(end)]}{end}"
+        candidate = spec.model_copy(update={"name": name})
     return candidate
 
 

@@ -6,7 +6,7 @@ from trainables.common.stages import GIVEN
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 BASELINES = ("ce", GIVEN)  # What the accuracy guard compares with: trainings, and given logits.
-LONGEST_NAME = 250  # It is the name of a folder, and `--fresh` adds a number.
+LONGEST_NAME = 100  # It is part of the names of files, which may have 255 bytes.
 
 
 def is_sweep_name(name: str) -> bool:

@@ -82,7 +82,7 @@ DOCUMENTS = {
     ),
     "no storage": (GOOD + "storage: ''\n", "storage: is empty"),
     "long storage": (GOOD + f"storage: {'x' * 300}\n", "it is too long"),
-    "long name": (GOOD.replace("small", "x" * 300), "up to 250 letters"),
+    "long name": (GOOD.replace("small", "x" * 101), "up to 100 letters"),
     "NUL": (GOOD + "storage: a\0b\n", "special characters are not allowed"),
     "NUL in a path": (GOOD + 'storage: "a\\0b"\n', r"'a\x00b' cannot be a path"),
     "NUL in a data set": (

@@ -43,6 +43,7 @@ from orchestrator.storage.events import (
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.names import LONGEST_NAME
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from trainables.common.errors import InputError, StorageError
@@ -462,6 +463,16 @@ def test_a_fresh_start_is_another_sweep(spec: SweepSpec, company: Company) -> No
     assert names == ["flow", "flow-2", "flow", "flow-3"]
     assert [asked[1] for asked in company.asked if asked[0] == "ship"] == names
     assert [asked for asked in company.asked if asked[0] == "open"] == [("open", "h:1")] * 4
+
+
+def test_a_fresh_start_of_the_longest_name_can_be_resumed(
+    spec: SweepSpec, company: Company
+) -> None:
+    company.search = interrupt
+    longest = spec.model_copy(update={"name": "x" * LONGEST_NAME})
+    first, second = (ran(longest, fresh=fresh)[0].spec for fresh in (False, True))
+    assert (first.name, second.name) == (longest.name, "x" * (LONGEST_NAME - 2) + "-2")
+    assert Storage.of(second).load_spec(second.name).name == second.name
 
 
 def test_the_local_executor_seals_its_search(
