@@ -1,5 +1,6 @@
 """The command's frame: its sub-commands, and how it fails."""
 
+import gc as collector
 import signal
 import warnings
 from collections.abc import Iterator
@@ -137,6 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         if arguments is None:  # This process ends: another Ctrl-C shall not take its exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            collector.freeze()  # Else the end looks for cycles in all of PyTorch, for a second.
     if outcome == INTERRUPTED:
         # Ctrl-C within a library's ``exec`` of a string leaves a mark, for which ``python -m``
         # would end as if killed by it; another ``exec`` clears that.

@@ -146,7 +146,7 @@ def _measured(commit: str, decided: Contrast, part: Part, measure: Measure) -> t
     found: list[float] = []
     while len(found) < decided.times:
         found.append(decided.badness(measure(commit, part)))
-        if found[1:] and found[-1] == found[0]:  # The same bits again: here nothing varies.
+        if len(found) == 2 and found[0] == found[1]:  # The same bits again: here nothing varies.
             return found[0], 1
         # The logarithm of how much likelier its state is than the other one.
         if decided.clear**2 * abs(sum(found) - len(found) / 2) >= TOLD:

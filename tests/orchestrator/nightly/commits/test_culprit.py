@@ -54,8 +54,8 @@ def test_what_is_computed_several_times_is_surer() -> None:
 
 @pytest.mark.parametrize(
     ("figures", "clear", "times", "computed"),
-    [([0.6, 0.4], 2.0, 4, 4), ([1.0, 1.0], 6.0, 4, 1), ([0.6], 4.0, 1, 1)],
-    ids=["unclear", "clear", "cost"],
+    [([0.6, 0.4], 2.0, 4, 4), ([0.6], 2.0, 4, 1), ([1.0, 1.0], 6.0, 4, 1), ([0.6], 4.0, 1, 1)],
+    ids=["unclear", "the same bits", "clear", "cost"],
 )
 def test_what_is_not_told_clearly_is_computed_again(
     figures: list[float], clear: float, times: int, computed: int
