@@ -633,16 +633,20 @@ def test_a_trial_that_the_machine_fails_again_says_nothing_new() -> None:
     assert choices(again) == choices(first)
 
 
-def test_what_the_machine_has_failed_changes_what_is_suggested_next() -> None:
-    """A sampler that learns goes on as if nothing had failed: the sweep ends as an unhurt one."""
+def test_what_was_suggested_without_a_trial_that_runs_again_stays() -> None:
+    """Only what the machine has failed is computed again; the best of all trials is chosen."""
     spec = make_spec("ce, mbls", trials=8)
-    whole, _ = make_state(spec)
-    drive(whole, 2, random.Random(0), nan)
     first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
     again, _ = make_state(spec, past=Ledger(events))
-    drive(again, 2, random.Random(0), nan)
-    assert choices(again) == choices(whole)
+    ran = [trial for trial in drive(again, 2, random.Random(0), nan) if trial.role == "search"]
+    assert [(trial.study, trial.number) for trial in ran] == [(f"{TASK}|mbls", 1)]
+    before, after = study_of(first), study_of(again)
+    for number in range(8):
+        assert after.trials[number].parameters == before.trials[number].parameters
+    finished = {n: value for n, value in after.objectives.items() if n != 3}
+    assert sorted(finished) == [0, 1, 2, 4, 5, 6, 7]
+    assert chosen_of(again).trial.number == min(finished, key=finished.__getitem__)
 
 
 def test_while_a_trial_has_to_run_again_nothing_is_dispensable() -> None:
