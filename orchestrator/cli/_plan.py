@@ -30,20 +30,20 @@ def plan(
     ] = None,
     gpus_per_node: Annotated[int, typer.Option(min=0, help="With --nodes: GPUs of each.")] = 0,
     cpus_per_node: Annotated[
-        int | None, typer.Option(min=1, help="With --nodes: processors of each.")
+        int | None, typer.Option(min=1, help="With --nodes: CPUs of each; else any number.")
     ] = None,
 ) -> None:
     """Show what a sweep file would compute, and which outcomes are stored already."""
-    from orchestrator.cluster.size import ClusterSize
+    from orchestrator.cluster.size import PLENTY, ClusterSize
     from orchestrator.sweep.plan import make_plan
     from orchestrator.sweep.spec import load_sweep
 
     if nodes is None and (gpus_per_node or cpus_per_node):
         raise InputError("--gpus-per-node and --cpus-per-node are of each node; add --nodes")
-    size = None if nodes is None else ClusterSize(nodes, gpus_per_node, cpus_per_node)
+    size = None if nodes is None else ClusterSize(nodes, gpus_per_node, cpus_per_node or PLENTY)
     spec = load_sweep(sweep)
     if size is not None:
-        size.require_room(make_plan(spec).shares())
+        size.require_room(make_plan(spec))
     if as_json:
         _print_plan(spec, size)
     else:
@@ -66,7 +66,7 @@ def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
     }
     if size is not None:
         told["cluster"] = {
-            **asdict(size),
+            "nodes": size.nodes,
             "at_once": at_once(plan, size),
             "hours": fewest_hours(plan, stages, size),
         }
@@ -155,12 +155,7 @@ def _on_cluster(plan: Plan, stages: Sequence[StagePreview], size: ClusterSize) -
     """Return what runs at once on a cluster, and the fewest hours that the sweep takes there."""
     from orchestrator.running.preview import at_once, fewest_hours
 
-    kinds = [f"{size.gpus} GPUs"] + ([] if size.cpus is None else [f"{size.cpus} CPUs"])
-    held = [
-        f"{stage} {'as many as there are CPUs for' if count is None else count}"
-        for stage, count in at_once(plan, size).items()
-    ]
+    held = ", ".join(f"{stage} {count}" for stage, count in at_once(plan, size).items())
     hours = fewest_hours(plan, stages, size)
     least = "no estimate of hours" if hours is None else f"at least {hours:.2f} hours"
-    nodes = f"on {size.nodes} nodes with {' and '.join(kinds)} each"
-    return f"{nodes}, at once: {', '.join(held)}; {least}"
+    return f"on {size.nodes} nodes, at once at most: {held}; {least}"

@@ -37,7 +37,7 @@ def submit(
 
         if wait:
             raise InputError("--wait is for Ray jobs; `calsweep status` shows one of SLURM's")
-        ClusterSize(nodes, gpus_per_node).require_room(make_plan(spec).shares())
+        ClusterSize(nodes, gpus_per_node).require_room(make_plan(spec))
         job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time, slurm_array))
         typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")
         return 0

@@ -235,6 +235,16 @@ def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
     return any(node["Alive"] and node["NodeManagerHostname"] != here for node in nodes)
 
 
+def require_ray(spec: SweepSpec) -> None:
+    """Refuse a sweep that computes on one machine.
+
+    Raises:
+        InputError: If its executor is ``local``.
+    """
+    if spec.executor == "local":
+        raise InputError("executor: local computes on one machine; leave it out for a cluster")
+
+
 def require_shared(spec: SweepSpec) -> None:
     """Refuse places that only one machine sees, for a sweep that runs on several.
 
@@ -242,8 +252,7 @@ def require_shared(spec: SweepSpec) -> None:
         InputError: If the storage is a relative folder or this machine's alone, the tracking store
             a SQLite file, or the executor ``local``.
     """
-    if spec.executor == "local":
-        raise InputError("executor: local computes on one machine; leave it out for a cluster")
+    require_ray(spec)
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):
         raise InputError(

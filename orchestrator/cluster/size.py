@@ -1,10 +1,13 @@
 """How large a cluster is, and how many trials it holds."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from orchestrator.cluster.local import fitting, require_ray
+from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import StageResources
 from trainables.common.errors import InputError
+
+PLENTY = 10**9  # CPUs that limit nothing.
 
 
 @dataclass(frozen=True)
@@ -14,31 +17,28 @@ class ClusterSize:
     Attributes:
         nodes: At least 1.
         gpus: Of each node.
-        cpus: Of each node; None where processors do not limit what runs at once.
+        cpus: Of each node; by default they do not limit what runs at once.
     """
 
     nodes: int
     gpus: int
-    cpus: int | None = None
+    cpus: int = PLENTY
 
-    def slots(self, share: StageResources) -> dict[str, int]:
-        """Return how many trials of a stage its GPUs hold, and its CPUs, where these limit it."""
-        held = {}
-        if share.gpu:
-            # A trial takes whole GPUs, or its part of a single one.
-            a_node = self.gpus // share.gpu if share.gpu >= 1 else self.gpus * (1 // share.gpu)
-            held["gpu"] = self.nodes * int(a_node)
-        if self.cpus is not None:
-            held["cpu"] = self.nodes * (self.cpus // share.cpu)
-        return held
+    def room(self, share: StageResources) -> int:
+        """Return how many trials of a stage it holds at once."""
+        return self.nodes * fitting({"CPU": self.cpus, "GPU": self.gpus}, share.cpu, share.gpu)
 
-    def require_room(self, shares: Mapping[str, StageResources]) -> None:
-        """Raise an ``InputError`` if no node can hold a trial of one of the stages."""
-        for stage, share in shares.items():
-            for kind, count in self.slots(share).items():
-                if not count:
+    def require_room(self, plan: Plan) -> None:
+        """Refuse a sweep with trials that no node can hold.
+
+        Raises:
+            InputError: If there are such, or the sweep computes on one machine.
+        """
+        require_ray(plan.spec)
+        for stage, share in plan.shares().items():
+            for kind, wanted, has in (("gpu", share.gpu, self.gpus), ("cpu", share.cpu, self.cpus)):
+                if wanted > has:
                     raise InputError(
-                        f"--{kind}s-per-node {getattr(self, f'{kind}s')}: no node can hold a "
-                        f"trial, for which resources.{stage} asks for "
-                        f"{getattr(share, kind):g} {kind.upper()}s"
+                        f"--{kind}s-per-node {has}: no node can hold a trial, for which "
+                        f"resources.{stage} asks for {wanted:g} {kind.upper()}s"
                     )

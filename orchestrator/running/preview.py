@@ -1,5 +1,6 @@
 """The trials that a sweep would compute or reuse, found without computing or writing."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from orchestrator.search.study_state import setting_of
 from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
-from orchestrator.sweep.plan import Plan
+from orchestrator.sweep.plan import Plan, resources_key
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import stage_seconds
-from trainables.common.stages import EVERY_STAGE, GIVEN
+from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
 from trainables.stages import validation_rows, with_objective
 from trainables.store.artifacts import ArtifactStore
@@ -81,33 +82,32 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
     ]
 
 
-def at_once(plan: Plan, size: ClusterSize) -> dict[str, int | None]:
-    """Return how many trials of each stage a cluster computes at once; None where any number.
+def at_once(plan: Plan, size: ClusterSize) -> dict[str, int]:
+    """Return how many trials of each stage run at once on a cluster that has room, at most.
 
     A stage is named by its key in ``resources``.
     """
-    limit = plan.spec.resources.concurrent
-    return {
-        stage: min([*size.slots(share).values(), *([limit] if limit else [])], default=None)
-        for stage, share in plan.shares().items()
-    }
+    shares = plan.shares()
+    return {key: min(count, size.room(shares[key])) for key, count in plan.at_once().items()}
 
 
 def fewest_hours(plan: Plan, stages: Iterable[StagePreview], size: ClusterSize) -> float | None:
-    """Return the hours of what a cluster has least of, were it busy from beginning to end.
+    """Return a bound below on the hours that a cluster takes; None if a stage's are not known.
 
-    A sweep takes longer where studies wait for each other. None if a stage's hours are not known.
+    No kind of resource is busier than all the time, and the stages of a task follow each other.
     """
-    shares, limit = plan.shares(), plan.spec.resources.concurrent
+    shares, most = plan.shares(), at_once(plan, size)
     busy: dict[str, float] = defaultdict(float)
     for stage in stages:
         if stage.hours is None:
             return None
-        share = shares["calibrate" if stage.stage == GIVEN else stage.stage]
-        limits = {**size.slots(share), **({"trials": limit} if limit else {})}
-        for kind, count in limits.items():
-            busy[kind] += stage.hours / count
-        busy[f"one {stage.task}"] += (stage.seconds or 0.0) / 3600  # Stages follow each other.
+        key = resources_key(stage.stage)
+        busy["cpu"] += stage.hours * shares[key].cpu / (size.nodes * size.cpus)
+        if shares[key].gpu:
+            busy["gpu"] += stage.hours * shares[key].gpu / (size.nodes * size.gpus)
+        busy["trials"] += stage.hours / (plan.spec.resources.concurrent or math.inf)
+        busy[key] += stage.hours / most[key]
+        busy[f"one {stage.task}"] += (stage.seconds or 0.0) / 3600
     return max(busy.values(), default=0.0)
 
 

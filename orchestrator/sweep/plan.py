@@ -89,9 +89,23 @@ class Plan:
 
     def shares(self) -> dict[str, StageResources]:
         """Return what a trial of each stage takes, by its key in ``resources``."""
-        # Given logits have no key of their own.
-        keys = ("calibrate" if stage == GIVEN else stage for stage in self.stage_trials())
+        keys = map(resources_key, self.stage_trials())
         return {key: getattr(self.spec.resources, key) for key in keys}
+
+    def at_once(self) -> dict[str, int]:
+        """Return how many trials of each stage can run at once, at most, by key as ``shares``."""
+        lag, seeds = self.spec.search.parallel_trials, len(self.spec.all_seeds) - 1
+        counts: Counter[str] = Counter()
+        for study in self:
+            searched = study.trials if study.blockwise else min(lag, study.trials)
+            counts[resources_key(study.stage)] += max(searched, seeds)
+        limit = self.spec.resources.concurrent
+        return {key: min(count, limit or count) for key, count in counts.items()}
+
+
+def resources_key(stage: str) -> str:
+    """Return the key in ``resources`` of a stage: given logits have none of their own."""
+    return "calibrate" if stage == GIVEN else stage
 
 
 def make_plan(spec: SweepSpec) -> Plan:

@@ -202,23 +202,18 @@ def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
 
 def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
     alone = calsweep("plan", small).out.splitlines()
-    there = calsweep("plan", small, "--nodes", "2", "--cpus-per-node", "8").out.splitlines()
-    expected = "on 2 nodes with 0 GPUs and 8 CPUs each, at once: train 16, calibrate 16; "
-    assert [line for line in there if line not in alone] == [f"{expected}no estimate of hours"]
+    there = calsweep("plan", small, "--nodes", "2", "--cpus-per-node", "1").out.splitlines()
+    expected = "on 2 nodes, at once at most: train 2, calibrate 1; no estimate of hours"
+    assert [line for line in there if line not in alone] == [expected]
     told = json.loads(calsweep("plan", small, "--json", "--nodes", "2").out)["cluster"]
-    assert told == {
-        "nodes": 2,
-        "gpus": 0,
-        "cpus": None,
-        "at_once": {"train": None, "calibrate": None},
-        "hours": None,
-    }
+    assert told == {"nodes": 2, "at_once": {"train": 4, "calibrate": 1}, "hours": None}
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
+        (("--nodes", "9999999999999999999", "--gpus-per-node", "-1"), "'--gpus-per-node': Input"),
         (("--gpus-per-node", "2"), "--gpus-per-node and --cpus-per-node are of each node; add"),
         (
             ("--nodes", "4", "--gpus-per-node", "3"),
@@ -234,3 +229,9 @@ def test_a_plan_refuses_what_no_node_can_hold(calsweep, small, options, message)
     small.write_text(f"{SMALL}resources: {{train: {{cpu: 8, gpu: 4}}}}\n")
     code, out, err = calsweep("plan", small, *options)
     assert (code, out, message in err, err.count("\n")) == (2, "", True, 1)
+
+
+def test_a_plan_of_one_machine_has_no_cluster(calsweep, small):
+    small.write_text(f"{SMALL}executor: local\n")
+    told = "calsweep: executor: local computes on one machine; leave it out for a cluster\n"
+    assert calsweep("plan", small, "--nodes", "2") == (2, "", told)

@@ -154,31 +154,40 @@ def test_removed_artifacts_are_computed(tmp_path: Path) -> None:
 
 
 CLUSTERED = """
-resources: {{train: {{cpu: 8, gpu: 1}}, refine: {{cpu: 2, gpu: 0.4}}, calibrate: {{cpu: 3}}{more}}}
+resources: {{train: {{cpu: 8, gpu: 1}}, refine: {{cpu: 2, gpu: 0.1}}, calibrate: {{cpu: 3}}{more}}}
 """
 
 
 @pytest.mark.parametrize(
-    ("size", "more", "slots", "hours"),
+    ("size", "more", "lag", "slots", "hours"),
     [
-        # Of 0.4 GPUs two fit on one, so that 32 refine; GPUs: 16/16 + 8/32 hours.
-        (ClusterSize(4, 4), "", (16, 32, None), 1.25),
-        # Of 20 CPUs a node has 2 trainings, 10 refinements, 6 calibrations: 16/8 + 8/40 + 6/24.
-        (ClusterSize(4, 4, 20), "", (8, 32, 24), 2.45),
-        (ClusterSize(4, 4, 20), ", concurrent: 5", (5, 5, 5), 6.0),
+        # Ten of 0.1 GPUs fit on one; GPUs are busy with 16 + 0.8 hours.
+        (ClusterSize(4, 4), "", 400, (16, 160, 2), 16.8 / 16),
+        # Of 20 CPUs a node has two trainings, ten refinements.
+        (ClusterSize(4, 4, 20), "", 400, (8, 40, 2), 2.0),
+        (ClusterSize(4, 4, 20), ", concurrent: 5", 400, (5, 5, 2), 24.2 / 5),
         # No sweep is faster than one trial of each stage.
-        (ClusterSize(100, 100), "", (10_000, 20_000, None), 0.6),
+        (ClusterSize(100, 100), "", 400, (401, 800, 2), 0.6),
+        # Two trainings of a study are suggested at once; cross-entropy has one.
+        (ClusterSize(4, 4), "", 2, (3, 160, 2), 16 / 3),
     ],
 )
 def test_a_cluster_holds_trials_and_takes_the_hours_of_its_scarcest(
-    tmp_path: Path, size: ClusterSize, more: str, slots: tuple[int | None, ...], hours: float
+    tmp_path: Path,
+    size: ClusterSize,
+    more: str,
+    lag: int,
+    slots: tuple[int, int, int],
+    hours: float,
 ) -> None:
     text = SWEEP.format(name="one", storage=tmp_path) + CLUSTERED.format(more=more)
+    rules = f"trials: 400, parallel_trials: {lag}, sampler: tpe"
+    text = text.replace("trials: 4, parallel_trials: 2, sampler: random", rules)
     plan = make_plan(parse_sweep(text, "one"))
     stages = [
         StagePreview("t", "train", computed=40, reused=2, seconds=1440.0),
         StagePreview("t", "refine", computed=80, reused=0, seconds=360.0),
-        StagePreview("t", "calibrate", computed=60, reused=0, seconds=360.0),
+        StagePreview("t", "calibrate", computed=2, reused=0, seconds=360.0),
     ]
     assert at_once(plan, size) == dict(zip(("train", "refine", "calibrate"), slots, strict=True))
     assert fewest_hours(plan, stages, size) == pytest.approx(hours)
