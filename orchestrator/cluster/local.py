@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from orchestrator.cluster.interrupt import interrupt_later
 from trainables.common.errors import InputError
 from trainables.common.paths import bucket_address, storage_folder
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 REASON_LENGTH = 200
 STDERR = 2
 START_SECONDS = 1  # In which Ray may still start after a signal: a sweep ends within ten.
+END_SECONDS = 1  # In which a worker, or what it started, ends with Ray; or it is killed.
 REFUSED = "InvalidAuthToken"  # So Ray's threads say; what it raises does not tell.
 SLOW_START = "timed out during startup"
 
@@ -83,7 +86,20 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
     try:
         yield ray
     finally:
+        own = _workers() if address is None else []
         ray.shutdown()
+        for left in psutil.wait_procs(own, END_SECONDS)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.kill()
+
+
+def _workers() -> list[psutil.Process]:
+    """Return the workers of the Ray that this process started, and whatever they started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process().children():
+            if child.name() == "raylet":
+                return [child, *child.children(recursive=True)]
+    return []
 
 
 def _init(ray: Any, address: str | None, variables: Mapping[str, str]) -> None:

@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from ray._private import services, utils
 from ray.exceptions import AuthenticationError
@@ -310,3 +311,18 @@ def test_no_cluster_at_the_address(
     with pytest.raises(InputError) as caught, join_cluster("auto"):
         pass
     assert str(caught.value) == f"no Ray cluster {text}: {short_reason(error)}"
+
+
+def test_what_outlives_ray_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker does under load, and what it has started always."""
+    (tmp_path / "raylet").write_text("#!/bin/sh\nsleep 60 & echo $!\nwait\n")
+    (tmp_path / "raylet").chmod(0o755)
+    node: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(
+        "ray.init",
+        lambda **given: node.append(subprocess.Popen(tmp_path / "raylet", stdout=subprocess.PIPE)),
+    )
+    monkeypatch.setattr("ray.shutdown", lambda: node[0].terminate())
+    with join_cluster(None), closing(node[0].stdout) as told:
+        work = psutil.Process(int(told.readline()))
+    assert psutil.wait_procs([work], 10)[1] == []
