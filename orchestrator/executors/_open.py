@@ -1,5 +1,6 @@
 """Opens the executor that a sweep names."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -8,12 +9,14 @@ from orchestrator.cluster.local import (
     missing_room,
     require_room,
     require_shared,
+    slots,
     spans_machines,
 )
 from orchestrator.executors._base import Executor
 from orchestrator.executors.processes import Processes
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
+from trainables.common.devices import visible_gpus
 from trainables.common.portable import VARIABLES
 from trainables.store.artifacts import ArtifactStore
 
@@ -36,7 +39,7 @@ def open_executor(
     spec, folder = plan.spec, SweepFolder.of(plan.spec)
     if spec.executor == "local":
         bench = store.root, spec.resources.checkpoint_seconds, folder.logs, spec.pinned
-        if (count := spec.resources.concurrent or 1) > 1:
+        if (count := _at_once(plan)) > 1:
             yield Processes(count, *bench)
             return
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
@@ -63,3 +66,11 @@ def open_executor(
             growing=address is not None,
             plugins=spec.pinned,
         )
+
+
+def _at_once(plan: Plan) -> int:
+    """Return how many jobs of a sweep this machine computes at once, without Ray."""
+    here = {"CPU": len(os.sched_getaffinity(0)), "GPU": len(visible_gpus())}
+    shares = plan.shares().values()
+    fits = min(1 if share.gpu > 1 else slots(here, share.cpu, share.gpu) for share in shares)
+    return min(plan.spec.resources.concurrent or fits, max(plan.at_once().values()))

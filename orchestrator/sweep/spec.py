@@ -346,8 +346,7 @@ class ResourcesModel(_Strict):
     """What the trials of each stage take, and how many may run at once.
 
     Attributes:
-        concurrent: Most trials, and then evaluations, at once; null for as many as fit, and for
-            one with executor ``local``.
+        concurrent: Most trials, and then evaluations, at once; null for as many as fit.
         checkpoint_seconds: How long a stage computes between checkpoints; null for none.
         max_failures: How often a trial whose process died or machine failed is started again.
         deterministic: Whether GPUs are to give the same bits every time; slower.
@@ -416,8 +415,8 @@ class SweepSpec(_Strict):
         search: Budget and rules of the search.
         seeds: Chosen configurations run with all of them; the search uses the first, unless
             ``search.seed`` names another.
-        executor: What runs the trials: ``ray``, on this machine or a cluster, or ``local``: the
-            process that runs the sweep, or ``resources.concurrent`` others on this machine.
+        executor: What runs the trials: ``ray``, on this machine or a cluster, or ``local``:
+            processes of this machine, or this very one where only one trial may run at once.
         resources: What a trial takes.
         tags: Marks of one's own on every run of the sweep, to ask by later.
         tracking: Where runs are tracked.

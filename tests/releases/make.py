@@ -21,6 +21,7 @@ recipes: [given, ts, ets]
 search: {trials: 2}
 seeds: [0, 1]
 executor: local
+resources: {concurrent: 1}
 storage: storage
 tracking: {uri: "folder:%s"}
 """

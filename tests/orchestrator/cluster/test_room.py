@@ -11,6 +11,8 @@ import pytest
 
 from orchestrator.cluster.local import elsewhere, missing_room, require_room, slots
 from orchestrator.executors import _open
+from orchestrator.executors.in_process import InProcess
+from orchestrator.executors.processes import Processes
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
 from trainables.common.errors import InputError
@@ -84,6 +86,33 @@ def test_sweep_on_a_cluster_says_which_trials_wait(
     with _open.open_executor(make_plan(spec), ArtifactStore(tmp_path), "auto", said.append):
         pass
     assert said == ["joining Ray at auto", missing_room(nodes, "train", 9, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("resources", "recipes", "kind"),
+    [
+        ("{}", "[ce, ls]", Processes),
+        ("{}", "[ce]", InProcess),  # One job is all there is.
+        ("{concurrent: 1}", "[ce, ls]", InProcess),
+        ("{train: {cpu: 2}}", "[ce, ls]", InProcess),
+        ("{train: {gpu: 1}}", "[ce, ls]", InProcess),
+        ("{train: {gpu: 0.5}}", "[ce, ls]", Processes),
+        ("{train: {gpu: 2}}", "[ce, ls]", InProcess),
+    ],
+)
+def test_local_sweep_computes_as_many_jobs_at_once_as_fit(
+    resources: str, recipes: str, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine with two cores and one GPU."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    spec = parse_sweep(
+        "{name: s, tasks: [{dataset: digits, model: convnet, protocol: digits}], executor: local, "
+        f"recipes: {recipes}, search: {{trials: 1}}, resources: {resources}, storage: {tmp_path}}}",
+        "s",
+    )
+    with _open.open_executor(make_plan(spec), ArtifactStore(tmp_path), None, print) as executor:
+        assert type(executor) is kind
 
 
 @pytest.mark.parametrize(

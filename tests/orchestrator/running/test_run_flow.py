@@ -480,7 +480,9 @@ def test_the_local_executor_seals_its_search(
 ) -> None:
     """Its figures are those of any other."""
     expected, _ = ran(spec)
-    local = spec.model_copy(update={"executor": "local", "storage": str(tmp_path / "other")})
+    resources = spec.resources.model_copy(update={"concurrent": 1})
+    changes = {"executor": "local", "storage": str(tmp_path / "other"), "resources": resources}
+    local = spec.model_copy(update=changes)
     take, reached = Loop.take, set[tuple[type, bool]]()
 
     def can(read: Callable[[], object]) -> bool:

@@ -35,6 +35,7 @@ recipes: {recipes}
 search: {{trials: 1}}
 seeds: [0]
 executor: local
+resources: {{concurrent: 1}}
 storage: {storage}
 """
 
