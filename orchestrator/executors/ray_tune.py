@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,26 +13,24 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.interrupt import stop_promptly
-from orchestrator.cluster.local import elsewhere, fitting, short_reason, slots
+from orchestrator.cluster.local import elsewhere
 from orchestrator.executors._base import Executor
 from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
+from orchestrator.executors._nodes import Limit, Nodes, require_node
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
 from trainables.common.code import code_files
 from trainables.common.errors import InputError
 from trainables.jobs import FaultKind, Job, Report, Status, lost
 from trainables.plugins import Pinned
-from trainables.ray_edge import JobTrainable, inspected
-from trainables.worker import inspect_machine, remove_nonce, write_nonce
+from trainables.ray_edge import JobTrainable
+from trainables.worker import remove_nonce, write_nonce
 
 REPORT_SECONDS = 2.0
-LIMIT_SECONDS = 1.0
 PENDING = 1024
-INSPECT_SECONDS = 180.0  # A first start from a slow disk takes most of it.
 
 
 class RayTune(Executor):
@@ -77,7 +74,7 @@ class RayTune(Executor):
             plugins=self._plugins,
             code=code_files(),
         )
-        limit = _Limit(loop.source.sizes, self._concurrent, self._growing)
+        limit = Limit(loop.source.sizes, self._concurrent, self._growing)
         held, counters = HeldGpus(loop.source.sizes), Counters(self._folder.name)
         with stop_promptly(), self._nodes(loop) as nodes, closing(held):
             tune.Tuner(
@@ -105,7 +102,7 @@ class RayTune(Executor):
             ).fit()
 
     @contextmanager
-    def _nodes(self, loop: Loop) -> Iterator[_Nodes | None]:
+    def _nodes(self, loop: Loop) -> Iterator[Nodes | None]:
         """Yield what looks at the nodes of a cluster, those that are there looked at already."""
         if not self._growing:
             yield None
@@ -113,89 +110,11 @@ class RayTune(Executor):
         nonce = write_nonce(self._storage)
         try:
             refused, sizes = loop.machines.refused, loop.source.sizes
-            nodes = _Nodes(str(self._storage), nonce, self._passed, refused, loop.say, sizes)
+            nodes = Nodes(str(self._storage), nonce, self._passed, refused, loop.say, sizes)
             nodes.await_first()
             yield nodes
         finally:
             remove_nonce(self._storage, nonce)
-
-
-class _Nodes:
-    """Inspects every node that joins; no trial starts there before it answered as it must.
-
-    GPUs are tested where trials of ``sizes`` (CPUs, GPUs) take one.
-    """
-
-    def __init__(
-        self,
-        storage: str,
-        nonce: str,
-        passed: set[str],
-        refused: dict[str, str],
-        say: Callable[[str], None],
-        sizes: Sequence[tuple[float, float]],
-    ) -> None:
-        self._sizes, self._tests_gpus = sizes, any(gpu for _, gpu in sizes)
-        self._here = inspect_machine(storage, nonce, 0)
-        self._storage, self._nonce, self._refused, self._say = storage, nonce, refused, say
-        self._asked: dict[str, tuple[Any, str, float]] = {}  # By node: answer, host, when asked.
-        self._passed, self._looked = passed, float("-inf")
-
-    def waiting(self) -> frozenset[str]:
-        """Return the nodes that have not answered yet, as of a second ago at most."""
-        if time.monotonic() - self._looked > LIMIT_SECONDS:
-            self._look()
-            self._looked = time.monotonic()
-        return frozenset(self._asked)
-
-    def _look(self) -> None:
-        living = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-        for name in living.keys() - self._asked.keys() - self._passed - self._refused.keys():
-            gpus, host = int(living[name]["Resources"].get("GPU", 0)), _host(living[name])
-            gpus = gpus if self._tests_gpus else 0
-            place = NodeAffinitySchedulingStrategy(name, soft=False)
-            answer = inspected.options(scheduling_strategy=place).remote(
-                self._storage, self._nonce, gpus
-            )
-            self._asked[name] = answer, host, time.monotonic()
-        for name, (answer, host, since) in list(self._asked.items()):
-            ready, _ = ray.wait([answer], timeout=0)
-            if ready or name not in living or time.monotonic() - since > INSPECT_SECONDS:
-                del self._asked[name]
-                self._take(name, host, answer if ready else None)
-
-    def _take(self, name: str, host: str, answer: Any) -> None:
-        try:
-            silent = f"no answer within {INSPECT_SECONDS:.0f} s"
-            fault = silent if answer is None else self._here.differs(ray.get(answer))
-        except Exception as error:  # noqa: BLE001 - of other code, whatever it raises
-            fault = short_reason(getattr(error, "cause", None) or error)
-        if not fault:
-            self._passed.add(name)
-            return
-        self._refused[name] = fault
-        self._say(f"{host} is left out of this run: {fault}")
-
-    def await_first(self) -> None:
-        """Wait until all nodes that are there now have answered.
-
-        Raises:
-            InputError: If some are left out and no trial fits on any other.
-        """
-        while self.waiting():
-            time.sleep(0.2)
-        if self._refused:
-            _require_node(self._refused, self._sizes)
-
-
-def _require_node(refused: Mapping[str, str], sizes: Sequence[tuple[float, float]]) -> None:
-    left = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in refused]
-    if not any(fitting(node, cpu, gpu) for node in left for cpu, gpu in sizes):
-        raise InputError(f"no trial can start any more: {next(iter(refused.values()))}")
-
-
-def _host(node: Mapping[str, Any]) -> str:
-    return str(node.get("NodeManagerHostname", ""))
 
 
 def _name(trial: Any) -> str:
@@ -224,7 +143,7 @@ class LoopSearcher(Searcher):
         limit: Callable[[], int],
         held: HeldGpus,
         counters: Counters,
-        nodes: _Nodes | None = None,
+        nodes: Nodes | None = None,
     ) -> None:
         super().__init__(metric="score", mode="min")
         self._counters = counters
@@ -279,7 +198,7 @@ class LoopSearcher(Searcher):
         with self._kept_failure():
             self._loop.take(job, report)
             if report.fault is not None and report.fault.kind == FaultKind.CODE:
-                _require_node(self._loop.machines.refused, self._loop.source.sizes)
+                require_node(self._loop.machines.refused, self._loop.source.sizes)
 
     @contextmanager
     def _kept_failure(self) -> Iterator[None]:
@@ -299,33 +218,6 @@ class LoopSearcher(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Refuse: a sweep resumes from its journal."""
         raise RuntimeError("a sweep resumes from its journal: calsweep run --resume NAME")
-
-
-class _Limit:
-    """Returns how many jobs may be out now.
-
-    On a cluster twice as many as fit: those that wait are what an autoscaler sees as demand, and
-    what a node that joins finds to do. More would make short stages queue behind long ones.
-    """
-
-    def __init__(
-        self, sizes: Sequence[tuple[float, float]], concurrent: int | None, growing: bool
-    ) -> None:
-        self._sizes, self._concurrent, self._growing = sizes, concurrent, growing
-        self._known, self._asked = self._ask(), time.monotonic()
-
-    def __call__(self) -> int:
-        # To ask the cluster costs as much as to run a short trial.
-        if self._growing and time.monotonic() - self._asked > LIMIT_SECONDS:
-            self._known, self._asked = self._ask(), time.monotonic()
-        return self._known
-
-    def _ask(self) -> int:
-        if self._concurrent is not None:
-            return self._concurrent
-        available = ray.cluster_resources()
-        fitting = max(slots(available, cpu, gpu) for cpu, gpu in self._sizes)
-        return 2 * fitting if self._growing else fitting
 
 
 class OrderOfSearch(FIFOScheduler):

@@ -16,16 +16,15 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from orchestrator.executors import ray_tune
+from orchestrator.executors import _nodes, ray_tune
 from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
+from orchestrator.executors._nodes import Limit, Nodes
 from orchestrator.executors.ray_tune import (
     GroupSchedulers,
     LoopSearcher,
     OrderOfSearch,
     RayTune,
-    _Limit,
-    _Nodes,
 )
 from orchestrator.loop import Loop
 from orchestrator.storage.machines import Machines
@@ -318,11 +317,9 @@ def test_as_many_jobs_are_out_as_fit_and_twice_as_many_on_a_cluster(
         asked.append(None)
         return there
 
-    monkeypatch.setattr(ray_tune, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(_nodes, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(ray_tune.ray, "cluster_resources", resources)
-    fixed, alone, growing = (
-        _Limit(sizes, *how) for how in ((3, True), (None, False), (None, True))
-    )
+    fixed, alone, growing = (Limit(sizes, *how) for how in ((3, True), (None, False), (None, True)))
     assert (fixed(), alone(), growing(), len(asked)) == (3, fitting, 2 * fitting, 2)
     there |= {name: 2 * count for name, count in there.items()}
     now[0] += 0.5
@@ -359,12 +356,12 @@ def test_gpus_are_tested_where_trials_take_one(
             here = inspect_machine(storage, nonce, 0)
             return replace(here, gpus=dict.fromkeys(range(gpus), "it is broken"))
 
-    monkeypatch.setattr(ray_tune, "inspected", Inspected())
+    monkeypatch.setattr(_nodes, "inspected", Inspected())
     monkeypatch.setattr(ray_tune.ray, "nodes", lambda: nodes)
     monkeypatch.setattr(ray_tune.ray, "wait", lambda found, timeout: (found, []))
     monkeypatch.setattr(ray_tune.ray, "get", lambda found: found)
     nonce, out, said = write_nonce(tmp_path), dict[str, str](), list[str]()
-    looking = _Nodes(str(tmp_path), nonce, set(), out, said.append, [(1, gpu)])
+    looking = Nodes(str(tmp_path), nonce, set(), out, said.append, [(1, gpu)])
     told = r"^no trial can start any more: GPU 0: it is broken$"
     with pytest.raises(InputError, match=told) if refused else nullcontext():
         looking.await_first()
