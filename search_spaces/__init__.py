@@ -5,12 +5,14 @@ from search_spaces._spaces import (
     Parameter,
     SearchSpace,
     SpaceError,
+    known_spaces,
     load_protocol,
     load_space,
     parse_space,
     plug_spaces,
     protocol_names,
     space_names,
+    splits,
 )
 
 __all__ = [
@@ -18,10 +20,12 @@ __all__ = [
     "Parameter",
     "SearchSpace",
     "SpaceError",
+    "known_spaces",
     "load_protocol",
     "load_space",
     "parse_space",
     "plug_spaces",
     "protocol_names",
     "space_names",
+    "splits",
 ]

@@ -144,6 +144,8 @@ class SearchSpace:
         title: The full name, for people.
         source: The paper.
         parameters: The parameters by name, in the file's order.
+        on_training: The values with which a calibrator is fitted on the rows that networks were
+            trained on; empty if it always is, None if never.
     """
 
     name: str
@@ -151,6 +153,12 @@ class SearchSpace:
     title: str
     source: str
     parameters: Mapping[str, Parameter]
+    on_training: Mapping[str, Value] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that there are such parameters and values."""
+        for name, value in (self.on_training or {}).items():
+            self.parameters[name].check(value)
 
     def searched(self) -> dict[str, Parameter]:
         """Return the parameters that a sweep searches."""
@@ -159,6 +167,17 @@ class SearchSpace:
     def default_point(self, dataset: str | None = None, model: str | None = None) -> dict[str, Any]:
         """Return the published value of every parameter, searched or not."""
         return {name: p.default_for(dataset, model) for name, p in self.parameters.items()}
+
+    def own_values(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the parameters that are at a default of ours."""
+        # Seeds are of a draw, not of the map.
+        own = {name: p.default for name, p in self.parameters.items() if p.ours and name != "seed"}
+        return [name for name, default in own.items() if values.get(name) == default]
+
+    def fits_on_training(self, values: Mapping[str, Any]) -> bool:
+        """Return True if a calibrator is fitted on the rows that networks were trained on."""
+        marks = self.on_training
+        return marks is not None and all(values.get(name) == marks[name] for name in marks)
 
 
 PROTOCOLS = "protocols"
@@ -189,6 +208,26 @@ def load_space(kind: str, name: str) -> SearchSpace:
         SpaceError: If there is none of that name, or its file is malformed.
     """
     return _plugged.get((kind, name)) or _own_space(kind, name)
+
+
+def known_spaces(part: str) -> list[SearchSpace]:
+    """Return the search spaces of a part of a recipe, none if there is no such part.
+
+    A calibrator with a fitting objective, such as ``ts-cls``, has two.
+    """
+    for kind in ("methods", "refinements", "calibrators"):
+        if part in space_names(kind):
+            return [load_space(kind, part)]
+    for name, objective in splits(part):
+        if name in space_names("calibrators") and objective in space_names("objectives"):
+            return [load_space("calibrators", name), load_space("objectives", objective)]
+    return []
+
+
+def splits(text: str) -> list[tuple[str, str]]:
+    """Return what stands before and behind each hyphen of a recipe's calibrator, the last first."""
+    places = [place for place, sign in enumerate(text) if sign == "-"]
+    return [(text[:place], text[place + 1 :]) for place in reversed(places)]
 
 
 @cache
@@ -236,7 +275,8 @@ def parse_space(kind: str, name: str, document: dict[str, Any], where: str) -> S
             key: _parse_parameter(key, fields)
             for key, fields in (document.get("parameters") or {}).items()
         }
-        return SearchSpace(name, kind, document["title"], document["source"], parameters)
+        title, source = document["title"], document["source"]
+        return SearchSpace(name, kind, title, source, parameters, document.get("on_training"))
     except (SpaceError, AttributeError, KeyError, TypeError) as error:
         raise SpaceError(f"{where}: {error}") from error
 

@@ -134,6 +134,17 @@ def test_a_calibrator_and_its_objective_share_no_parameter(name: str, objective:
     assert not shared & load_space("objectives", objective).parameters.keys()
 
 
+@pytest.mark.parametrize("name", CALIBRATORS.names())
+def test_a_space_says_which_values_are_fitted_on_training_rows(name: str) -> None:
+    space = load_space("calibrators", name)
+    for key, parameter in space.parameters.items():
+        setting = UNDER.get(f"calibrators/{name}/{key}", NOWHERE).setting
+        for value in parameter.choices or (parameter.default,):
+            values = {**space.default_point(), **setting, key: value}
+            built = CALIBRATORS.build(name, **values)
+            assert space.fits_on_training(values) == built.fits_on_training, values
+
+
 def searched_of(kind: str, registry: Registry[Any]) -> list[str]:
     return [name for name in registry.names() if load_space(kind, name).searched()]
 

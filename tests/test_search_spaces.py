@@ -129,6 +129,7 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
         ({"source": "s"}, "'title'"),
         ({"title": "t", "source": "s", "parameters": {"x": {**FLOAT, "scale": "square"}}}, "scale"),
         ({"title": "t", "source": "s", "parameters": {"x": {"low": 1.0}}}, "missing"),
+        ({"title": "t", "source": "s", "on_training": {"y": 1}}, "'y'"),
     ],
 )
 def test_a_malformed_file_is_named(document: dict[str, Any], complaint: str) -> None:

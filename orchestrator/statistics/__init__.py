@@ -6,63 +6,7 @@ default that its search began with. ``rank_comparison`` asks for differences tha
 (dataset, model) blocks. Both need no training: they read what evaluations have stored.
 """
 
-from orchestrator.statistics._arena import ARENA_METRICS, Arena, Interval, Standing, arena
-from orchestrator.statistics._bootstrap import Difference, PairedBootstrap, paired_bootstrap
-from orchestrator.statistics._claims import ClaimVerdict, PairVerdict, judge_claim
-from orchestrator.statistics._compare import (
-    Board,
-    KeptPredictions,
-    StoredPredictions,
-    TaskComparison,
-    board,
-    compare,
-)
-from orchestrator.statistics._contrast import Contrast, contrast
-from orchestrator.statistics._diagram import critical_difference_diagram
-from orchestrator.statistics._gain import search_gains
-from orchestrator.statistics._letters import letters
-from orchestrator.statistics._ranks import (
-    BlockScores,
-    PairTest,
-    RankComparison,
-    block_scores,
-    holm,
-    rank_comparison,
-)
-from orchestrator.statistics._resampled import BOOTSTRAPPED
-from orchestrator.statistics._ties import Need, Ties, ties
+import lazy_loader
 
-__all__ = [
-    "ARENA_METRICS",
-    "BOOTSTRAPPED",
-    "Arena",
-    "BlockScores",
-    "Board",
-    "ClaimVerdict",
-    "Contrast",
-    "Difference",
-    "Interval",
-    "KeptPredictions",
-    "Need",
-    "PairTest",
-    "PairVerdict",
-    "PairedBootstrap",
-    "RankComparison",
-    "Standing",
-    "StoredPredictions",
-    "TaskComparison",
-    "Ties",
-    "arena",
-    "block_scores",
-    "board",
-    "compare",
-    "contrast",
-    "critical_difference_diagram",
-    "holm",
-    "judge_claim",
-    "letters",
-    "paired_bootstrap",
-    "rank_comparison",
-    "search_gains",
-    "ties",
-]
+# Imported when first used: ranks read nothing that was stored and must not wait for torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

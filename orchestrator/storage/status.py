@@ -10,6 +10,7 @@ from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.pace import Work, costs_of, seconds_left
 from orchestrator.storage.storage import PAUSE, SweepFolder
 from orchestrator.sweep.names import BASELINES
+from search_spaces import known_spaces
 from trainables.common.stages import GIVEN, STAGES
 
 HOUR = 3600.0
@@ -178,11 +179,10 @@ def _stage(study: Study) -> str:
     """Return the stage of a study's trials, of which none may have begun."""
     if study.begun or study.upstream is None:
         return next((trial.stage for trial in study.begun.values()), "train")
-    from trainables.calibrators import is_calibrator
-
     part = study.recipe.rpartition("+")[2]
     variants: Mapping[str, str] = study.origin.get("variants", {})
-    return "calibrate" if is_calibrator(variants.get(part, part)) else "refine"
+    kinds = {space.kind for space in known_spaces(variants.get(part, part))}
+    return "calibrate" if "calibrators" in kinds else "refine"
 
 
 def duration(seconds: float) -> str:

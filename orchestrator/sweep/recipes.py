@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from orchestrator.sweep.documents import near_names
-from search_spaces import Parameter, SearchSpace, SpaceError, load_space
+from search_spaces import Parameter, SearchSpace, SpaceError, known_spaces
 from trainables.calibrators import (
     CALIBRATORS,
     calibrator_from_recipe,
@@ -193,36 +193,19 @@ def _is_method(text: str, variants: Mapping[str, str]) -> bool:
 
 
 def part_spaces(part: str) -> list[SearchSpace]:
-    """Return the search spaces of one part; a calibrator's objective brings a second one.
+    """Return the search spaces of one part; see ``known_spaces``.
 
     Raises:
         InputError: If there is no such part.
     """
-    if part == GIVEN:
-        return []
-    if method_kind(part):
-        return [load_space("methods", part)]
-    if part in REFINEMENTS:
-        return [load_space("refinements", part)]
-    name, objective = parse_calibrator(part)
-    spaces = [load_space("calibrators", name)]
-    return [*spaces, load_space("objectives", objective)] if objective else spaces
+    if not is_part(part):
+        parse_calibrator(part)  # It says which there are.
+    return known_spaces(part)
 
 
 def parameters_of(part: str) -> dict[str, Parameter]:
     """Return every parameter of a part, those of a calibrator's objective included."""
     return {name: p for space in part_spaces(part) for name, p in space.parameters.items()}
-
-
-def own_values(part: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the parameters of a part that are at a default of ours; none of a sweep's variant."""
-    known = parameters_of(part) if is_part(part) else {}
-    # Seeds are of a draw, not of the map.
-    return [
-        name
-        for name, p in known.items()
-        if p.ours and name != "seed" and values.get(name) == p.default
-    ]
 
 
 def is_part(name: str) -> bool:

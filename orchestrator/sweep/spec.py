@@ -33,8 +33,7 @@ from orchestrator.sweep.recipes import (
     parameters_of,
 )
 from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, plugged_tracker
-from search_spaces import Parameter, SpaceError
-from trainables.calibrators import splits
+from search_spaces import Parameter, SpaceError, splits
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import (

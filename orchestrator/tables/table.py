@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.sweep.recipes import own_values
 from orchestrator.tables.columns import Column, column, floor_of
-from trainables.calibrators import calibrator_from_recipe, is_calibrator
+from search_spaces import known_spaces
 from trainables.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -442,15 +441,17 @@ class ComparisonTable:
         for other in dict.fromkeys(self._repeated.values()):
             yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
         parts = [part for result in self._used for part in result.configuration.items()]
-        fits = {(part, _on_training(part, values)) for part, values in parts if is_calibrator(part)}
+        spaces = [(part, space, own) for part, own in parts for space in known_spaces(part)]
+        calibrators = [found for found in spaces if found[1].kind == "calibrators"]
+        fits = {(part, space.fits_on_training(own)) for part, space, own in calibrators}
         training = sorted(part for part, on_training in fits if on_training)
         if training:
             yield f"fitted on the rows that networks were trained on: {', '.join(training)}"
         if self.calibrates and not 0 < len(training) == len(fits):
             yield "calibrators are fitted on the validation rows that choose configurations"
-        own = {f"{part}.{name}" for part, values in parts for name in own_values(part, values)}
-        if own:
-            yield f"values of no paper, ours: {', '.join(sorted(own))}"
+        ours = {f"{part}.{name}" for part, space, own in spaces for name in space.own_values(own)}
+        if ours:
+            yield f"values of no paper, ours: {', '.join(sorted(ours))}"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:
             other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"
@@ -579,14 +580,7 @@ def _outcome(result: StudyResult | None) -> Notice | None:
 
 def _ends_in_calibrator(recipe: str) -> bool:
     method, _, last = recipe.rpartition("+")
-    return bool(method) and is_calibrator(last)
-
-
-def _on_training(part: str, values: Mapping[str, Any]) -> bool:
-    try:
-        return calibrator_from_recipe(part, values).fits_on_training
-    except (ValueError, TypeError):  # Another version's parameters.
-        return False
+    return bool(method) and "calibrators" in {space.kind for space in known_spaces(last)}
 
 
 def _named(results: Sequence[StudyResult]) -> str:

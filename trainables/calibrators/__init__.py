@@ -12,7 +12,6 @@ from trainables.calibrators._build import (
     calibrator_from_recipe,
     is_calibrator,
     parse_calibrator,
-    splits,
 )
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators
 from trainables.calibrators._nll_after_ts import nll_after_ts_terms
@@ -40,5 +39,4 @@ __all__ = [
     "nll_after_ts_terms",
     "parse_calibrator",
     "save_calibrator",
-    "splits",
 ]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from search_spaces import splits
 from trainables.calibrators._base import CALIBRATORS, Calibrator
 from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators.objectives import OBJECTIVES
@@ -96,12 +97,6 @@ def is_calibrator(text: str) -> bool:
     except InputError:
         return False
     return True
-
-
-def splits(text: str) -> list[tuple[str, str]]:
-    """Return what stands before and behind each hyphen of a recipe's calibrator, the last first."""
-    places = [place for place, sign in enumerate(text) if sign == "-"]
-    return [(text[:place], text[place + 1 :]) for place in reversed(places)]
 
 
 def _with_objective() -> str:

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
-from search_spaces import SearchSpace, SpaceError, plug_spaces
+from search_spaces import SearchSpace, SpaceError, plug_spaces, splits
 from trainables.augmentations import AUGMENTATIONS
-from trainables.calibrators import CALIBRATORS, OBJECTIVES, splits
+from trainables.calibrators import CALIBRATORS, OBJECTIVES
 from trainables.common.errors import InputError
 from trainables.common.paths import on_this_machine
 from trainables.common.registry import Addition, Catalogue, collecting

@@ -74,7 +74,8 @@ def _from_fields(addition: Addition, kind: str, source: str, where: str) -> Sear
             )
     parameters = {name: _parameter(item, source, where) for name, item in own.items()}
     title = (inspect.getdoc(entry) or addition.name).splitlines()[0].rstrip(".")
-    return SearchSpace(addition.name, kind, title, source, parameters)
+    always = getattr(entry, "fits_on_training", False) is True
+    return SearchSpace(addition.name, kind, title, source, parameters, {} if always else None)
 
 
 def _checked_by(item: Field[Any]) -> tuple[Any, Mapping[str, Any]]:

@@ -122,8 +122,9 @@ def test_paused_sweep_starts_nothing_before_it_goes_on(empty_folder) -> None:
         out = process.communicate()[0]
     assert "paused: nothing starts before `calsweep continue far`\n" in out
     assert (sweep_status(far).state, sweep_status(far).ended) == ("finished", 3)
-    for command in (["status", "far"], ["status"], ["logs", "far"], ["cancel", "far"]):
-        run = [sys.executable, "-c", LIGHT, *command, "--storage", "store"]
+    commands = "status far, status, logs far, cancel far, table far, best far, ranks far"
+    for command in commands.split(", "):
+        run = [sys.executable, "-c", LIGHT, *command.split(), "--storage", "store"]
         done = subprocess.run(run, capture_output=True, text=True)
         assert done.stdout.endswith("\n[]\n") or done.stdout == "[]\n", done.stdout + done.stderr
 

@@ -227,7 +227,7 @@ def test_variants_take_the_place_of_their_parts() -> None:
         ("mbls", [("methods", "mbls")]),
         ("macal", [("refinements", "macal")]),
         ("isotonic", [("calibrators", "isotonic")]),
-        ("ts", [("calibrators", "ts"), ("objectives", "ce")]),
+        ("ts", [("calibrators", "ts")]),
         ("ts-cls", [("calibrators", "ts"), ("objectives", "cls")]),
         ("cts-fl", [("calibrators", "cts"), ("objectives", "fl")]),
     ],

@@ -494,6 +494,8 @@ def test_calibrators_of_training_rows_are_told_apart():
     for recipe, other in (("ce+vs", {"vs": {}}), ("ls+ts", {"ts": {"selection": "objective"}})):
         both = table_of(*results, study(recipe, figures(), configuration=other))
         assert both.notes()[:2] == [training, held_out]
+    other_version = {"ce": {"gone": 1}, "ts": {"selection": "entropy", "gone": "x"}}
+    assert table_of(study("ce+ts", figures(), configuration=other_version)).notes() == [held_out]
 
 
 def test_splits_are_told_if_one_study_varied_them():

@@ -180,7 +180,7 @@ from trainables.calibrators.isotonic import IsotonicCalibration
 
 @CALIBRATORS.register("my-iso")
 class MyIso(IsotonicCalibration):
-    pass
+    fits_on_training = True
 
 @register_model("my-net")
 def my_net(num_classes, shape):
@@ -190,6 +190,7 @@ def my_net(num_classes, shape):
     assert "my-net" in model_names()
     assert MODELS.code("my-net") == plugin.code
     assert CALIBRATORS.get("my-iso").name == "my-iso"
+    assert load_space("calibrators", "my-iso").fits_on_training({})
     codes = part_codes("calibrate", ["my-iso"], "my-net")
     assert codes == {"calibrator my-iso": plugin.code, "model my-net": plugin.code}
 

@@ -1,0 +1,60 @@
+from ._arena import ARENA_METRICS, Arena, Interval, Standing, arena
+from ._bootstrap import Difference, PairedBootstrap, paired_bootstrap
+from ._claims import ClaimVerdict, PairVerdict, judge_claim
+from ._compare import (
+    Board,
+    KeptPredictions,
+    StoredPredictions,
+    TaskComparison,
+    board,
+    compare,
+)
+from ._contrast import Contrast, contrast
+from ._diagram import critical_difference_diagram
+from ._gain import search_gains
+from ._letters import letters
+from ._ranks import (
+    BlockScores,
+    PairTest,
+    RankComparison,
+    block_scores,
+    holm,
+    rank_comparison,
+)
+from ._resampled import BOOTSTRAPPED
+from ._ties import Need, Ties, ties
+
+__all__ = [
+    "ARENA_METRICS",
+    "BOOTSTRAPPED",
+    "Arena",
+    "BlockScores",
+    "Board",
+    "ClaimVerdict",
+    "Contrast",
+    "Difference",
+    "Interval",
+    "KeptPredictions",
+    "Need",
+    "PairTest",
+    "PairVerdict",
+    "PairedBootstrap",
+    "RankComparison",
+    "Standing",
+    "StoredPredictions",
+    "TaskComparison",
+    "Ties",
+    "arena",
+    "block_scores",
+    "board",
+    "compare",
+    "contrast",
+    "critical_difference_diagram",
+    "holm",
+    "judge_claim",
+    "letters",
+    "paired_bootstrap",
+    "rank_comparison",
+    "search_gains",
+    "ties",
+]
