@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
@@ -163,8 +164,21 @@ def _yaml_complaint(error: yaml.YAMLError) -> str:
 
 
 def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
-    """Return the first fault: key, what, value, and the allowed ones."""
+    """Return the first fault, and the places of the others."""
     found = error.errors(include_url=False)
+    first = _first(found)
+    locations = [each["loc"] for each in found]
+    # A list of wrong entries is too short as well.
+    around = {place[:end] for place in locations for end in range(len(place))}
+    others = dict.fromkeys(_dotted(place) for place in locations if place not in around)
+    for told in (found[0], first):
+        others.pop(_dotted(told["loc"]), None)
+    more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+    also = f"; also wrong or missing: {', '.join([*others][:3])}{more}" if others else ""
+    return f"{_fault(first, root)}{also}"
+
+
+def _first(found: list[ErrorDetails]) -> ErrorDetails:
     first = found[0]
     if first["type"] == "missing":  # Or it stands there misspelled.
         unknown = {
@@ -174,21 +188,26 @@ def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
         }
         near = get_close_matches(str(first["loc"][-1]), unknown, n=1)
         first = unknown[near[0]] if near else first
-    where = _dotted(first["loc"])
-    if first["type"] == "value_error":
-        message = str(first["ctx"]["error"])
-        if isinstance(first["ctx"]["error"], InputError):
+    return first
+
+
+def _fault(fault: ErrorDetails, root: type[BaseModel]) -> str:
+    """Return a fault: key, what, value, and the allowed ones."""
+    where = _dotted(fault["loc"])
+    if fault["type"] == "value_error":
+        message = str(fault["ctx"]["error"])
+        if isinstance(fault["ctx"]["error"], InputError):
             return message
         # Without a place it is about the whole document, which nobody wants to read again.
-        return f"{where}: {message}, got {_short(first['input'])}" if where else message
-    if first["type"] == "extra_forbidden":
-        keys = _keys_at(first["loc"][:-1], root)
-        hint = near_names(str(first["loc"][-1]), keys)
+        return f"{where}: {message}, got {_short(fault['input'])}" if where else message
+    if fault["type"] == "extra_forbidden":
+        keys = _keys_at(fault["loc"][:-1], root)
+        hint = near_names(str(fault["loc"][-1]), keys)
         return f"{where}: unknown key{hint}; allowed are: {', '.join(keys)}"
-    if first["type"] == "missing":
+    if fault["type"] == "missing":
         return f"{where}: is missing"
-    message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"{where}: {message}, got {_short(first['input'])}"
+    message = fault["msg"][:1].lower() + fault["msg"][1:]
+    return f"{where}: {message}, got {_short(fault['input'])}"
 
 
 def _dotted(location: tuple[int | str, ...]) -> str:

@@ -218,6 +218,8 @@ BAD = {
     "a list as a fixed value": GOOD + "variants: {wide: {of: mbls, fixed: {margin: [1]}}}\n",
     "a text as a fixed value": GOOD.replace("trials: 3", "fixed: {mbls: {margin: x}}"),
     "three mistakes": GOOD.replace("trials: 3", "trials: -3, parallel_trials: 0") + "seeds: [-1]\n",
+    "more mistakes than are listed": f"seedz: 1\n{GOOD}seeds: [{'-1, ' * 99}]\n",
+    "a misspelled key and another mistake": GOOD.replace("model", "modle") + "seeds: [-1]\n",
     "a key twice": GOOD + "name: other\n",
     "a key of a mapping twice": GOOD.replace(
         "trials: 3", "trials: 3,\n  sampler: tpe,\n  trials: 4"
