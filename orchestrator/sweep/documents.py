@@ -31,12 +31,16 @@ def read_document(path: Traversable, where: str) -> str:
     try:
         with path.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
-        text = content.decode("utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{where}: cannot be read: {error}") from error
     if len(content) > LARGEST_FILE:
         raise InputError(f"{where}: is larger than {LARGEST_FILE // 2**10} KiB, the most allowed")
-    return text
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        place = f"byte {content[error.start]:#04x} in line {line}"
+        raise InputError(f"{where}: is not UTF-8 ({place}); save it as UTF-8") from error
 
 
 def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]:

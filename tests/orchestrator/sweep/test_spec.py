@@ -270,18 +270,25 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_sweep(path)
 
 
-def test_a_file_of_bytes_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "bytes.yaml"
-    path.write_bytes(b"\xff\xfe\x00name")
-    with pytest.raises(InputError, match=r"bytes\.yaml: cannot be read"):
+@pytest.mark.parametrize(
+    ("encoding", "byte"), [("utf-16", "0xff in line 1"), ("latin-1", "0xfc in line 2")]
+)
+def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8(
+    encoding: str, byte: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "windows.yaml"
+    path.write_bytes("name: a\n# für alle\n".encode(encoding))
+    with pytest.raises(InputError) as caught:
         load_sweep(path)
+    assert str(caught.value) == f"{path}: is not UTF-8 (byte {byte}); save it as UTF-8"
 
 
 def test_a_file_is_as_large_as_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
-    path.write_text("#" + "ü" * 2**16, encoding="utf-8")  # One byte more than 128 KiB.
-    with pytest.raises(InputError, match=r"large\.yaml: is larger than 128 KiB, the most allowed"):
-        load_sweep(path)
+    for sign in "ü€":  # One byte more than 128 KiB, then more, which end within a character.
+        path.write_text("#" + sign * 2**16, encoding="utf-8")
+        with pytest.raises(InputError, match=r"large\.yaml: is larger than 128 KiB, the most "):
+            load_sweep(path)
 
 
 def test_a_narrower_range_replaces_the_published_one() -> None:
