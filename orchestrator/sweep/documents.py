@@ -1,6 +1,7 @@
 """YAML documents that users write: read safely, with one line for each fault."""
 
 import math
+import re
 from collections.abc import Collection, Hashable, Mapping
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
@@ -18,6 +19,8 @@ LARGEST_DOCUMENT = 2**20  # Characters of all values, repeated as often as alias
 DEEPEST = 32
 LONGEST_NUMBER = 100  # Characters.
 TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
+# No text in YAML 1.1 only, as PyYAML reads it: `on` is true, 010 is 8, 1:30 is 90; and dates.
+YAML_1_1 = re.compile(r"(?i:yes|no|on|off)|[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*[:-].*")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -118,6 +121,11 @@ class _Loader(yaml.SafeLoader):
             limit = f"more than {LARGEST_DOCUMENT:,} characters"
             raise _refused(f"the values, repeated by aliases, are {limit}", event)
         return node
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:
+        """Return a node's tag; what would surprise people as a number or a truth is text."""
+        surprises = kind is yaml.ScalarNode and implicit[0] and YAML_1_1.fullmatch(str(value))
+        return TEXT if surprises else super().resolve(kind, value, implicit)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a mapping after checking its keys."""

@@ -220,6 +220,8 @@ BAD = {
     "three mistakes": GOOD.replace("trials: 3", "trials: -3, parallel_trials: 0") + "seeds: [-1]\n",
     "more mistakes than are listed": f"seedz: 1\n{GOOD}seeds: [{'-1, ' * 99}]\n",
     "a misspelled key and another mistake": GOOD.replace("model", "modle") + "seeds: [-1]\n",
+    "a number of base 60": GOOD.replace("trials: 3", "trials: 1:30"),
+    "an octal number": GOOD.replace("trials: 3", "trials: 010"),
     "a key twice": GOOD + "name: other\n",
     "a key of a mapping twice": GOOD.replace(
         "trials: 3", "trials: 3,\n  sampler: tpe,\n  trials: 4"

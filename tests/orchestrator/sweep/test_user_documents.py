@@ -136,6 +136,15 @@ def test_limits_are_where_they_are_said_to_be(fits: str, exceeds: str) -> None:
         read_mapping(exceeds, "here", "a sweep", "a name")
 
 
+def test_a_word_or_a_time_is_text_as_in_yaml_1_2() -> None:
+    texts = "on, yes, NO, off, 1:30, -1:30.5, 190:20:30, 010, -0_7, 2026-01-01, 2026-01-01 10:00:00"
+    assert read_mapping(f"a: [{texts}]", "here", "", "")["a"] == texts.split(", ")
+    assert read_mapping("{no: 1, on: 2}", "here", "", "") == {"no": 1, "on": 2}
+    others = "[true, False, null, 0, -10, 1_000, 0x1F, 0.5, 01.5, -1.5e-3, .inf, !!bool yes]"
+    values = [True, False, None, 0, -10, 1000, 31, 0.5, 1.5, -0.0015, math.inf, True]
+    assert read_mapping(f"a: {others}", "here", "", "")["a"] == values
+
+
 def test_a_file_may_be_as_large_as_is_said(tmp_path: Path) -> None:
     path = tmp_path / "large.yaml"
     path.write_text("#" * 2**17)
