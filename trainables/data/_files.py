@@ -1,5 +1,6 @@
 """Images that stay in their files until they are needed, and readers of data sets made of them."""
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from PIL import Image
 
 from trainables.common.errors import InputError
 from trainables.data._images import Images
+from trainables.data._inputs import check_classes
 from trainables.data._rows import Rows, check_labels
 from trainables.data._source import Outline, OutlinedReader
 
@@ -249,6 +251,23 @@ def list_classes(
             raise InputError(f"{place} holds no {kept.noun}{kept.allowed}")
         listing += [(path, label) for path in found]
     return listing
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """Return the names in the ``classes`` of a JSON object, in the order of their numbers.
+
+    Raises:
+        InputError: If it cannot be read, or names no two or more different classes.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        names = document.get("classes") if isinstance(document, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError('needed is {"classes": [NAME, NAME, ...]}')
+        check_classes(tuple(names))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: {error}") from error
+    return tuple(names)
 
 
 def read_words(path: Path) -> list[tuple[int, list[str]]]:

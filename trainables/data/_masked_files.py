@@ -1,6 +1,5 @@
 """Images with masks in their files, in the layout of PASCAL VOC."""
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._files import file_contents, opened, read_words
-from trainables.data._inputs import DatasetInfo, check_classes
+from trainables.data._files import file_contents, opened, read_classes, read_words
+from trainables.data._inputs import DatasetInfo
 from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
 from trainables.data._rows import Rows
@@ -223,15 +222,10 @@ class MaskedReader(Reader):
         path = self.path / CLASSES
         if self.names:
             return self.names
-        if not path.exists():
-            highest = max(_highest(mask) for _, mask in train)
-            return tuple(str(number) for number in range(max(highest, 1) + 1))
-        try:
-            classes = tuple(map(str, json.loads(path.read_text(encoding="utf-8"))["classes"]))
-            check_classes(classes)
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f'{path} is no {{"classes": [NAME, ...]}}: {error}') from error
-        return classes
+        if path.exists():
+            return read_classes(path)
+        highest = max(_highest(mask) for _, mask in train)
+        return tuple(str(number) for number in range(max(highest, 1) + 1))
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         train, test, _ = self._rows()

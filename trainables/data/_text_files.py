@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._files import Listing, labels_of, read_content
+from trainables.data._files import Listing, labels_of, read_classes, read_content
 from trainables.data._inputs import check_classes
 from trainables.data._labels import plain_labels
 from trainables.data._tables import TABLES, column_names, read_columns
@@ -109,30 +109,24 @@ def find_classes(path: Path, labels: Sequence[Label], source: Path) -> tuple[str
     """Return the names of classes: those of the file ``path`` if it is there, or else the labels'.
 
     Args:
-        path: A JSON object whose ``classes`` are the names, in the order of the numbers.
+        path: See ``read_classes``.
         labels: Of all training rows.
         source: Where the labels are from, for messages.
 
     Raises:
         InputError: If the file is damaged, or labels tell no two or more classes.
     """
+    if path.exists():
+        return read_classes(path)
     try:
-        names = _listed(path) if path.is_file() else _told(labels)
-        check_classes(tuple(names))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path if path.is_file() else source}: {error}") from error
-    return tuple(names)
+        classes = _told(labels)
+        check_classes(classes)
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from error
+    return classes
 
 
-def _listed(path: Path) -> list[str]:
-    document = json.loads(path.read_text(encoding="utf-8"))
-    names = document.get("classes") if isinstance(document, dict) else None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError('needed is {"classes": [NAME, NAME, ...]}')
-    return names
-
-
-def _told(labels: Sequence[Label]) -> list[str]:
+def _told(labels: Sequence[Label]) -> tuple[str, ...]:
     numbers = {label for label in labels if isinstance(label, int)}
     names = {label for label in labels if isinstance(label, str)}
     if numbers and names:
@@ -142,7 +136,7 @@ def _told(labels: Sequence[Label]) -> list[str]:
             "labels leave numbers out; without classes.json, they must be 0, 1, ... with none "
             "left out"
         )
-    return sorted(names) or [str(number) for number in sorted(numbers)]
+    return tuple(sorted(names) or map(str, sorted(numbers)))
 
 
 def number_labels(labels: Sequence[Label], classes: tuple[str, ...], path: Path) -> np.ndarray:

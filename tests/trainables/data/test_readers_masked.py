@@ -437,7 +437,7 @@ def _names(content: str) -> Callable[[Path], object]:
 
 
 MASK, LIST = "SegmentationClass/train1.png", f"{LISTS}/train.txt"
-NO_NAMES = 'classes.json is no {"classes": [NAME, ...]}: '
+NO_NAMES = 'classes.json: needed is {"classes": [NAME, NAME, ...]}'
 # What is done to a folder, and what is said of it; PLACE is the folder.
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "broken": (
@@ -478,14 +478,12 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "one class": (
         _names('{"classes": ["a"]}'),
-        f"{NO_NAMES}classes=('a',) must be two or more different names",
+        "classes.json: classes=('a',) must be two or more different names",
     ),
-    "classes of no name": (_names('{"names": []}'), f"{NO_NAMES}'classes'"),
-    "classes in a list": (
-        _names('["a", "b"]'),
-        f"{NO_NAMES}list indices must be integers or slices, not str",
-    ),
-    "deep classes": (_names("[" * 100_000), f"{NO_NAMES}maximum recursion"),
+    "classes of no name": (_names('{"names": []}'), NO_NAMES),
+    "classes in a list": (_names('["a", "b"]'), NO_NAMES),
+    "classes in one word": (_names('{"classes": "abc"}'), NO_NAMES),
+    "deep classes": (_names("[" * 100_000), "classes.json: maximum recursion"),
 }
 
 
