@@ -14,6 +14,7 @@ import yaml
 
 from orchestrator.cluster.local import require_shared, short_reason
 from orchestrator.storage.storage import SPEC
+from orchestrator.sweep.documents import read_document, read_mapping
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
 from trainables.plugins import load_plugins
@@ -122,7 +123,8 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
     plugins = load_plugins(spec.pinned, installed=True)
     if not plugins:
         return {SPEC: sweep.read_bytes()}
-    document, files = yaml.safe_load(sweep.read_text(encoding="utf-8")), {}
+    place, files = str(sweep), {}
+    document = read_mapping(read_document(sweep, place), place, "a sweep", "name")
     places = {plugin.code: f"plugins/{plugin.code}" for plugin in plugins}
     document["plugins"] = [
         {"path": f"{places[plugin.code]}/{plugin.source.path}", "code": plugin.code}

@@ -296,10 +296,13 @@ def test_plugins_travel_with_the_sweep_file(tmp_path: Path) -> None:
     here.mkdir()
     path, loss = Path(sweep(here)), here / "gce.py"
     loss.write_bytes((ROOT / "examples/plugin/calsweep_example/gce.py").read_bytes())
-    path.write_text(f"plugins: [./gce.py]{path.read_text().replace('[ce]', '[gce]')}")
+    text = path.read_text().replace("[ce]", "[gce]")
+    path.write_text(f"plugins: [./gce.py]{text}tags: {{quiet: no}}\n")
     spec = load_sweep(path)
     write_files(there, read_portable(path, spec))
-    (sent,) = load_sweep(there / "sweep.yaml").plugins
+    received = load_sweep(there / "sweep.yaml")
+    (sent,) = received.plugins
+    assert received.tags == {"quiet": "no"}
     assert sent.code == spec.plugins[0].code
     assert Path(sent.path).read_bytes() == loss.read_bytes()
     assert Path(sent.path).is_relative_to(there)
