@@ -15,6 +15,7 @@ import yaml
 from orchestrator.cluster.local import require_shared, short_reason
 from orchestrator.storage.storage import SPEC
 from orchestrator.sweep.documents import read_document, read_mapping
+from orchestrator.sweep.tracking_uri import check_no_login
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
 from trainables.plugins import load_plugins
@@ -113,13 +114,7 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
         InputError: If the sweep cannot run on several machines, or its file holds a login.
     """
     require_shared(spec)
-    uri = spec.tracking_uri
-    if redacted(uri) != uri:
-        raise InputError(
-            f"tracking.uri {shown(uri)}: its login or query would lie on the cluster in plain "
-            "files; leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
-            "or PGPASSWORD, where the cluster's head is started"
-        )
+    check_no_login(spec.tracking_uri, "on the cluster", "where the cluster's head is started")
     plugins = load_plugins(spec.pinned, installed=True)
     if not plugins:
         return {SPEC: sweep.read_bytes()}

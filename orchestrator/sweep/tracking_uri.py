@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainables.common.addresses import check_server, shown
+from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, storage_folder
 from trainables.common.registry import Registry
@@ -103,6 +103,21 @@ def check_tracking_uri(uri: str, what: str = "tracking uri", written: bool = Tru
         raise InputError(
             f"{what} {shown(uri)} is not supported (MLflow 3 has given up plain folders); "
             f"allowed: {ALLOWED}"
+        )
+
+
+def check_no_login(uri: str, place: str, setting: str) -> None:
+    """Refuse a tracking address that shows a login where it is written down.
+
+    Raises:
+        InputError: If it holds one, or a query; the text names the ``place`` that would show it and
+            the ``setting``, where the login belongs.
+    """
+    if redacted(uri) != uri:
+        raise InputError(
+            f"tracking.uri {shown(uri)}: its login or query would lie {place} in plain text; leave "
+            "it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, "
+            f"{setting}"
         )
 
 

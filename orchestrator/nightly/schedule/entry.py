@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.schedule.clock import make_schedule
-from trainables.common.addresses import redacted, shown
+from orchestrator.sweep.tracking_uri import check_no_login
 from trainables.common.errors import InputError
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -158,13 +158,7 @@ def kubernetes_name(name: str) -> str:
 
 def _settings(nightly: Nightly) -> str:
     """Return the nightly file with its sweep inside, its storage on the claim."""
-    uri = nightly.sweep.tracking_uri
-    if redacted(uri) != uri:
-        raise InputError(
-            f"tracking.uri {shown(uri)}: its login or query would lie in a manifest in plain text; "
-            "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
-            "PGPASSWORD, in the image"
-        )
+    check_no_login(nightly.sweep.tracking_uri, "in a manifest", "in the image")
     sweep = nightly.sweep.model_dump(mode="json")
     sweep |= {"storage": "/calsweep/storage", "data_root": "/calsweep/data"}
     document = {**nightly.model.model_dump(mode="json"), "sweep": sweep}
