@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -36,6 +37,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Spare searches for garbage, of which each sealing of test data makes one, all imports."""
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_plugin_left() -> Iterator[None]:
+    """Forget the plugins that a test has made known."""
+    yield
+    plugins = sys.modules.get("trainables.plugins")
+    if plugins is not None and plugins.active_plugins():
+        plugins.load_plugins((), installed=True)
 
 
 @pytest.fixture(scope="session")

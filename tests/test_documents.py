@@ -19,7 +19,6 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.recipes import expand_recipes
 from orchestrator.sweep.spec import SearchModel, SweepSpec, parse_sweep
 from tests.orchestrator.one_process import one_process
-from trainables.plugins import load_plugins
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
@@ -209,10 +208,7 @@ def test_other_parts_of_ones_own_pass_their_checks(
 ) -> None:
     path = tmp_path / "own.py"
     path.write_text(blocks("docs/methods.md", "python")[place], encoding="utf-8")
-    try:
-        code = main(["check-plugin", str(path)])
-    finally:
-        load_plugins((), installed=True)
+    code = main(["check-plugin", str(path)])
     assert (code, kind in capsys.readouterr().out) == (0, True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -97,12 +96,6 @@ class Dark(Suite):
         report = calibration_report(outputs(data.values("dark")), labels=data.labels())
         return {"ece": report["ece"]SPOILT}, {}
 """
-
-
-@pytest.fixture(autouse=True)
-def _none_left() -> Iterator[None]:
-    yield
-    load_plugins((), installed=True)
 
 
 def test_the_plugin_of_an_example_passes_every_check(calsweep):

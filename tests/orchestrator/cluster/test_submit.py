@@ -16,7 +16,6 @@ from orchestrator.cluster.jobs import check_cluster, job_client, read_portable, 
 from orchestrator.cluster.local import short_reason, spans_machines
 from orchestrator.sweep.spec import load_sweep
 from trainables.common.errors import InputError
-from trainables.plugins import load_plugins
 
 ROOT = Path(__file__).parents[3]
 SWEEP = """
@@ -306,4 +305,3 @@ def test_plugins_travel_with_the_sweep_file(tmp_path: Path) -> None:
     assert sent.code == spec.plugins[0].code
     assert Path(sent.path).read_bytes() == loss.read_bytes()
     assert Path(sent.path).is_relative_to(there)
-    load_plugins((), installed=True)

@@ -141,12 +141,10 @@ def test_a_package_of_a_sweep_with_plugins_is_refused_for_these_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugins = f"plugins: [{Path(__file__).parents[3]}/examples/plugin/calsweep_example/gce.py]"
-    try:
-        storage = board(tmp_path, recipes="[ce, gce]", seeds="[0]", more=plugins)
-        words = ["--out", str(tmp_path / "site"), "--storage", str(storage.folder)]
-        assert main(["publish", "board", *words]) == 0
-    finally:
-        load_plugins((), installed=True)
+    storage = board(tmp_path, recipes="[ce, gce]", seeds="[0]", more=plugins)
+    words = ["--out", str(tmp_path / "site"), "--storage", str(storage.folder)]
+    assert main(["publish", "board", *words]) == 0
+    load_plugins((), installed=True)  # Whoever verifies it lacks them.
     told = capsys.readouterr().out
     assert "board names plugins: `calsweep verify` runs none, and refuses the package" in told
     found = verify(tmp_path / "site" / "package.zip", WHOLE)

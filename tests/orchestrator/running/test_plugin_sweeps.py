@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,12 +67,6 @@ class Shelf(FolderTracker):
         if not uri.startswith("shelf:/") or "//" in uri:
             raise InputError(f"tracking uri {uri!r}: a shelf has a path")
 """
-
-
-@pytest.fixture(autouse=True)
-def _none_left() -> Iterator[None]:
-    yield
-    load_plugins((), installed=True)
 
 
 def write_sweep(

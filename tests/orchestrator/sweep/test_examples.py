@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from orchestrator.replay import load_replay
 from orchestrator.sweep.plan import make_plan, starting_values
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tables.published import load_published
-from trainables.plugins import load_plugins
 
 FOLDER = files("orchestrator") / "examples"
 REPLAY = "replay.yaml"  # Strategies, no sweep.
@@ -26,12 +24,6 @@ SWITCHES = {
     "Static Adaptive Sparsity": ("sparsity", "fixed", "adaptive"),
     "Decaying Adaptive Sparsity": ("sparsity", "adaptive", "decaying"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _no_plugin_left() -> Iterator[None]:
-    yield
-    load_plugins((), installed=True)
 
 
 def load(name: str) -> SweepSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,6 @@ def mine(probs, labels):
     return {value}
 """
 BRIER = "probs.square().sum(1) - 2 * probs.gather(1, labels[:, None]).squeeze(1) + 1"
-
-
-@pytest.fixture(autouse=True)
-def _none_left() -> Iterator[None]:
-    yield
-    load_plugins(())
-    load_plugins((), installed=True)
 
 
 def load(folder: Path, text: str) -> None:

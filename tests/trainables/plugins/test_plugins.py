@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,12 +55,6 @@ class MyReader(DigitsReader):
         return info, train.take(np.arange({rows})), test
 """
 LOGITS, TARGETS = torch.tensor([[2.0, 0.0]]), torch.tensor([0])
-
-
-@pytest.fixture(autouse=True)
-def _none_left() -> Iterator[None]:
-    yield
-    load_plugins((), installed=True)
 
 
 def write(path: Path, text: str = LOSS, **words: object) -> Path:
