@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -1054,17 +1055,18 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
     assert capsys.readouterr().err.endswith(": error: CALSWEEP_SHIPPER_URI is not set\n")
 
 
-def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, store):
+def test_the_end_of_an_earlier_attempt_does_not_end_the_shipper(writer, tmp_path):
+    writer.clock = itertools.count(time.time_ns() // 1_000_000 - 1000)
     writer.start()
     writer.end("interrupted")
-    shipper = start_shipper(writer.path, store, poll_seconds=0.05)
+    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked", poll_seconds=0.05)
     wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
-    time.sleep(0.3)
-    assert shipper.process.poll() is None
-    writer.clock = iter([n + time.time_ns() // 1_000_000 for n in range(3)])
+    writer.clock = itertools.count(time.time_ns() // 1_000_000)
     writer.start()
     writer.end()
     assert shipper.wait_drained(600)
+    done, total = shipper.progress()
+    assert done == total
 
 
 def test_a_shipper_that_is_not_done_in_time_says_so(writer, store):
