@@ -1,7 +1,5 @@
 """What passes between a driver and its workers: a job, the reports on it, and the retry rule."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """``calsweep publish``, ``verify`` and ``merge``: results that travel."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keeps trials off single GPUs: Ray gives GPUs out by number only, not by name."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Sequence
 from typing import Any

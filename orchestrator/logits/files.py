@@ -1,7 +1,5 @@
 """Rows of logits that are named on the command line, and files that are written whole."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

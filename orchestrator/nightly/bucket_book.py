@@ -1,7 +1,5 @@
 """All nights of a benchmark whose storage lies in a bucket."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """BibTeX entries of what stands in recipes, from the sources that search spaces name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Blackboxes: searches as tables of configuration, epoch and seed, with predictions to judge by."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What can be known of a package without training: each check yields a line per fault."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice

@@ -1,7 +1,5 @@
 """The files of a package that say the same again, for other programs than this one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Packages of several machines, joined to one."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack

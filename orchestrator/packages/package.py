@@ -13,8 +13,6 @@ A package is a zip archive, and a folder while it is worked on:
 The files of the last line say the same again for other programs, and are made from the others.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

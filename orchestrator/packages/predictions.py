@@ -1,7 +1,5 @@
 """Files of predictions: what one trained configuration says of each test or validation row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self

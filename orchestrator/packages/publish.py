@@ -1,7 +1,5 @@
 """Packages made from the sweeps of a storage."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

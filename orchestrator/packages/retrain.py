@@ -1,7 +1,5 @@
 """Trials of a package, computed again from their configuration alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

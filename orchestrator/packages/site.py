@@ -1,7 +1,5 @@
 """A page of a package, and the package beside it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Verification of a package: what it says is computed again, as far as that goes."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

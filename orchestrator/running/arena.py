@@ -4,8 +4,6 @@ What a sweep gives each fit (a trial, a run, an artifact, its cross-fit) takes l
 and chooses nothing where nothing is searched.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A journal that is sealed in a bucket while it is written."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress

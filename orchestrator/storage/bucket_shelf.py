@@ -1,7 +1,5 @@
 """What lies in a storage in a bucket, for whoever removes it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from orchestrator.storage.shelf import Shelf

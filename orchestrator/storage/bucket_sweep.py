@@ -1,7 +1,5 @@
 """A sweep whose storage lies in a bucket: its lease, its journal in sealed segments, its files."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

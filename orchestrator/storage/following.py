@@ -1,7 +1,5 @@
 """One sweep whose journal is read on as it grows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

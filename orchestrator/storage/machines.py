@@ -1,7 +1,5 @@
 """Machines and GPUs on which trials fail: left out until `calsweep doctor` passes there."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The copies of plugins that a storage keeps, so that a sweep is computed by one code for good."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

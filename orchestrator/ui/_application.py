@@ -1,7 +1,5 @@
 """The ASGI application: who may see what, and which page answers which address."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

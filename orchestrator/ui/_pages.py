@@ -1,7 +1,5 @@
 """What each page shows, as data for its template."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

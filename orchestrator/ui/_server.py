@@ -1,7 +1,5 @@
 """Serves the view until somebody ends it."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The checks of a plugin: for each part that it brings, all that ours keep to."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial

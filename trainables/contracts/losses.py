@@ -1,7 +1,5 @@
 """What every loss keeps to; each check takes a loss's name, and settings that it is checked in."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

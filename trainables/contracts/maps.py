@@ -1,7 +1,5 @@
 """What every calibrator keeps to; each check takes one that is not fitted, made anew each time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """What every metric of a plugin keeps to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

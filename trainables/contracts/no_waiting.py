@@ -1,7 +1,5 @@
 """Notices operations that would make the host wait for a device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode

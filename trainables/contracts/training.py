@@ -1,7 +1,5 @@
 """What every part keeps to: two trainings with it on a few digits are the same."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

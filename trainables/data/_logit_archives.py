@@ -1,7 +1,5 @@
 """Files of many sets of probabilities, in the format of CalArena (arXiv 2605.30188)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Computes the metrics that plugins registered."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Where a plugin's code lies, and the hash of it."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 from collections.abc import Iterator, Mapping

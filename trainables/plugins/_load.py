@@ -1,7 +1,5 @@
 """Imports plugins and makes known what they register."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -1,7 +1,5 @@
 """The search space of a plugin's part: from a YAML beside its code, or from its checked fields."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping

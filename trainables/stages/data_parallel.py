@@ -7,8 +7,6 @@ over the processes. Figures are those of one process up to the order of sums, bu
 extractor draws itself (dropout, stochastic depth).
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

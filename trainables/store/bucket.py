@@ -1,7 +1,5 @@
 """Objects in a bucket: read, written whole, and written on condition."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

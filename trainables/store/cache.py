@@ -1,7 +1,5 @@
 """The local copy of a storage that lies in a bucket: read through it, written behind it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

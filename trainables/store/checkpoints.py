@@ -1,7 +1,5 @@
 """The state of an unfinished stage: written whole or not at all, read only if intact."""
 
-from __future__ import annotations
-
 import zipfile
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the jobs of a process share, and the base of what it does for each of them."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

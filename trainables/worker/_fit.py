@@ -1,7 +1,5 @@
 """Calibrators at given values, fitted and judged on one split of logits."""
 
-from __future__ import annotations
-
 import time
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A stage, computed by one worker at a time and resumed from its checkpoint."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trainables.jobs import (

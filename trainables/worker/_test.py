@@ -1,7 +1,5 @@
 """The one look at test data, for a chosen configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A worker: the process that computes one job after another and reports."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``calsweep nightly accept``: a change that is intended."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain

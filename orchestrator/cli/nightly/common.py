@@ -1,7 +1,5 @@
 """What the commands of ``calsweep nightly`` share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

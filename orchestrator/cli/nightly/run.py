@@ -1,7 +1,5 @@
 """``calsweep nightly run``: one night."""
 
-from __future__ import annotations
-
 import re
 import traceback
 from datetime import UTC, date, datetime

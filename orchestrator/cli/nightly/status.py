@@ -1,7 +1,5 @@
 """``calsweep nightly status``: verdicts, the next start, and trends."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The commit that an alarm is about: partial nights between the last good night and the alarm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A change held against the revision that it builds on, by the judgement of nights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stages that have become slower than the others: what a busy machine cannot explain."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A champion as MLflow loads it: ``mlflow.pyfunc.load_model("models:/NAME@champion")``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
