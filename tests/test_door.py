@@ -43,6 +43,37 @@ def test_every_public_function_and_type_is_documented(name: str) -> None:
         assert value.__doc__
 
 
+def test_every_public_method_is_documented_there_or_where_a_base_declares_it() -> None:
+    root = Path(__file__).parents[1]
+    classes: dict[str, list[ast.ClassDef]] = {}  # Some share a name.
+    public = []
+    for package in ("calsweep", "orchestrator", "search_spaces", "trainables"):
+        for path in sorted((root / package).rglob("*.py")):
+            found = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            own = [node for node in found if isinstance(node, ast.ClassDef)]
+            for node in own:
+                classes.setdefault(node.name, []).append(node)
+            parts = (*path.relative_to(root).parts[:-1], path.stem.replace("__init__", ""))
+            if not any(part.startswith("_") for part in parts):
+                public += [node for node in own if not node.name.startswith("_")]
+
+    def is_told(node: ast.ClassDef, method: str) -> bool:
+        told = (item for item in node.body if isinstance(item, ast.FunctionDef))
+        if any(item.name == method and ast.get_docstring(item) for item in told):
+            return True
+        bases = (base.id for base in node.bases if isinstance(base, ast.Name))
+        return any(is_told(each, method) for base in bases for each in classes.get(base, ()))
+
+    lacking = [
+        f"{node.name}.{item.name}"
+        for node in public
+        for item in node.body
+        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_")
+        if not is_told(node, item.name)
+    ]
+    assert lacking == []
+
+
 def test_the_reference_speaks_of_what_users_import() -> None:
     text = (Path(__file__).parents[1] / "docs" / "reference.md").read_text(encoding="utf-8")
     described = re.findall(r"^::: calsweep\.(\w+)$", text, re.M)

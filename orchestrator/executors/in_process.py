@@ -35,7 +35,6 @@ class InProcess(Executor):
         self._plugins = plugins
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
-        """Compute one job after the other."""
         with sealed_within() if sealed else nullcontext():
             bench = Bench(
                 self._storage,

@@ -55,7 +55,6 @@ class Processes(Executor):
             forkserver.ensure_running()
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
-        """Compute as many jobs at once as there are processes."""
         bench = {**self._bench, "sealed": sealed, "code": code_files()}
         gpus = visible_gpus() if any(gpu for _, gpu in loop.source.sizes) else []
         free: list[Mapping[str, str]] = [

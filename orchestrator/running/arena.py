@@ -29,7 +29,6 @@ class _Splits(Source):
         self.sizes = [(1, 0.0)]
 
     def next(self) -> Job | Pause:
-        """Return the next split's job."""
         return self._left.pop(0) if self._left else Pause.DONE
 
     def ended(self, job: Job, report: Report) -> None:

@@ -77,9 +77,7 @@ class _Held(Source):
         self.sizes = source.sizes
 
     def next(self) -> Job | Pause:
-        """Return the next job of the source, if it is not held."""
         return Pause.HELD if self._control.holds() else self._source.next()
 
     def ended(self, job: Job, report: Report) -> None:
-        """Pass it on."""
         self._source.ended(job, report)

@@ -24,7 +24,6 @@ class SearchSource(Source):
         self.sizes = [(stage.cpu, stage.gpu) for stage in stages]
 
     def next(self) -> Job | Pause:
-        """Return the next trial's job."""
         trial = self._state.next_trial()
         if trial is None:
             return Pause.DONE if self._state.finished else Pause.WAIT
@@ -50,7 +49,6 @@ class SearchSource(Source):
         )
 
     def ended(self, job: Job, report: Report) -> None:
-        """Record how a trial ended."""
         trial = self._out.pop(job.key)
         self._state.record(trial, ending(trial, report))
 

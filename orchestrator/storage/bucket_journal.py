@@ -44,7 +44,6 @@ class BucketJournal(Journal):
         self._thread.start()
 
     def append(self, event: Event, durable: bool = True) -> None:
-        """Write one event; see ``Journal.append``."""
         if self._lease.lost:
             self._refuse()
         if self._refusal:

@@ -36,7 +36,6 @@ class BucketShelf(Shelf):
         return self.root.joinpath(*parts[1:4])
 
     def kinds(self) -> list[str]:
-        """Return the stages of artifacts, and ``checkpoints``."""
         inside = (path for path in self._objects if path.is_relative_to(self.root))
         return sorted({path.relative_to(self.root).parts[0] for path in inside})
 
@@ -53,7 +52,6 @@ class BucketShelf(Shelf):
         return next((own for own in names if Path(own).name.startswith(name)), "")
 
     def checkpoints(self) -> list[Path]:
-        """Return the states of unfinished stages."""
         return sorted(self._of("checkpoints"))
 
     def drafts(self) -> list[Path]:
@@ -71,7 +69,6 @@ class BucketShelf(Shelf):
         return max(found.written.timestamp() for found in self._objects[path])
 
     def size(self, path: Path) -> int:
-        """Return the bytes of all its objects."""
         return sum(found.bytes for found in self._objects.get(path, ()))
 
     def remove(self, path: Path) -> None:

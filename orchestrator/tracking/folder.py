@@ -56,7 +56,6 @@ class FolderTracker(Tracker):
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
     ) -> tuple[Experiment, bool]:
-        """Return the experiment of that name, and whether it had to be created."""
         place = quote(name, safe="")
         file = self._experiments / place / "experiment.json"
         created = not file.exists()
@@ -65,13 +64,11 @@ class FolderTracker(Tracker):
         return Experiment(place, _read(file)["created"]), created
 
     def sweeps(self) -> dict[str, str]:
-        """Return the ids of the experiments that hold sweeps, by name."""
         files = sorted(self._experiments.glob("*/experiment.json"))
         known = {file.parent.name: _read(file) for file in files}
         return {found["name"]: place for place, found in known.items() if found["kind"] == "sweep"}
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Yield runs by their tags."""
         found = [
             run
             for run in self._all(query.experiments)
@@ -87,7 +84,6 @@ class FolderTracker(Tracker):
         yield from found
 
     def run(self, run_id: str) -> Run:
-        """Return a run by its id."""
         return _run(self._file(run_id))
 
     def create_run(
@@ -98,7 +94,6 @@ class FolderTracker(Tracker):
         started: int,
         parent: str | None = None,
     ) -> str:
-        """Create a run and return its id."""
         run_id = uuid.uuid4().hex
         record = {
             "name": name,
@@ -114,7 +109,6 @@ class FolderTracker(Tracker):
         return run_id
 
     def log(self, run_id: str, change: Change) -> None:
-        """Add the points, parameters and tags of a change to a run."""
         with self._changed(run_id) as record:
             for name, value in change.params.items():
                 if record["params"].setdefault(name, value) != value:
@@ -128,7 +122,6 @@ class FolderTracker(Tracker):
                 record["metrics"][name] = sorted(points.union(before))
 
     def upload(self, run_id: str, name: str, path: Path) -> None:
-        """Store a file with a run under the name given."""
         if not path.is_file():
             raise RefusedError(f"artifact {name}: {path} does not exist")
         place = self._files(run_id)
@@ -138,7 +131,6 @@ class FolderTracker(Tracker):
                 copyfile(path, draft)
 
     def set_status(self, run_id: str, status: str, time: int) -> None:
-        """Set a run's status, and when it ended unless it is RUNNING (again)."""
         with self._changed(run_id) as record:
             record["status"] = status
             if status != names.RUNNING:
@@ -153,7 +145,6 @@ class FolderTracker(Tracker):
     def register(
         self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
     ) -> tuple[str, str, bool]:
-        """Make a folder the version of a registered model that an alias points to."""
         name, place = model_name(task), self._files(run_id) / MODEL_PLACE
         file = self._folder / "models" / f"{name}.json"
         model = _model(file, task)
@@ -176,7 +167,6 @@ class FolderTracker(Tracker):
         return name, version, moved
 
     def download(self, task: str, alias: str, folder: Path) -> Path:
-        """Download what an alias of a task's model points to; return where it lies."""
         name = model_name(task)
         file = self._folder / "models" / f"{name}.json"
         model = _model(file, task)

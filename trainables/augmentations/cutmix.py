@@ -66,7 +66,6 @@ class CutMix(PairAugmentation):
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch with pasted boxes and its logits."""
         box, shares = mixture
         logits = network(torch.where(box, pairs.other_inputs, pairs.inputs))
         return pairs.loss(loss, logits, logits, shares), logits

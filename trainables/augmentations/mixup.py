@@ -35,7 +35,6 @@ class Mixup(PairAugmentation):
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of a mixed batch and its logits."""
         (shares,) = mixture
         own, rest = shares
         logits = network(own * pairs.inputs + rest * pairs.other_inputs)

@@ -127,7 +127,6 @@ class StructuredLoss(WeightedLoss):
         return self._unit * found, report
 
     def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
-        """Return the loss of each row, (N,)."""
         change = (self._unit * parameters[0]).to(self._dtype)
         out = parameters[0].new_empty(len(self.labels))
         for part in row_blocks(self.logits):

@@ -65,7 +65,6 @@ class Cifar10Reader(TorchvisionReader):
         return path.name in {data.filename, *(name for name, _ in data.test_list)}
 
     def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return one part."""
         part = self.published(str(self.root), train=train, download=True)
         return part.data, np.asarray(part.targets)
 

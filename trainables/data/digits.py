@@ -34,19 +34,16 @@ class DigitsReader(Reader):
         return info, RowArrays(scaled, labels.astype(np.int64)), None
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the labels of all images."""
         from sklearn.datasets import load_digits
 
         return load_digits(return_X_y=True)[1].astype(np.int64), None
 
     def files(self) -> list[Path]:
-        """Return the one file inside scikit-learn."""
         package = find_spec("sklearn")
         folders = (package.submodule_search_locations if package else None) or []
         return [Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders]
 
     def test_paths(self) -> list[Path]:
-        """Return the same file."""
         return self.files()
 
     def check(self) -> SourceStatus:

@@ -26,7 +26,6 @@ class FashionMnistReader(TorchvisionReader):
     )
 
     def unpacked(self) -> list[Checked]:
-        """Return the four unpacked files."""
         return [Checked(packed.path.with_suffix(""), None) for packed in self.archives()]
 
     def archives(self) -> list[Checked]:
@@ -35,6 +34,5 @@ class FashionMnistReader(TorchvisionReader):
         return [Checked(folder / name, md5) for name, md5 in self.published.resources]
 
     def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return one part."""
         part = self.published(str(self.root), train=train, download=True)
         return part.data.numpy(), part.targets.numpy()

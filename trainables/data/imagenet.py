@@ -34,7 +34,6 @@ class ImageNetReader(OfficialReader):
     resize = (256,)
 
     def instruction(self) -> str:
-        """Return what has to be put where, in one line."""
         return (
             f"get ILSVRC2012 from {self.address} and unpack it as "
             f"{self.path}/{{train,val}}/<wnid>/*.JPEG, {CLASSES} folders each"

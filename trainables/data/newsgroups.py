@@ -35,7 +35,6 @@ class NewsgroupsReader(TextsReader):
         return self.root / "20newsgroups"
 
     def instruction(self) -> str:
-        """Return what has to be put where, in one line."""
         names = ", ".join((*LINES.values(), CLASSES))
         return f"allow the download, or put {names} into {self.path} (see docs/data.md)"
 

@@ -28,7 +28,6 @@ class SvhnReader(TorchvisionReader):
     )
 
     def unpacked(self) -> list[Checked]:
-        """Return the two files."""
         listed = (self.published.split_list[part] for part in ("train", "test"))
         return [Checked(self.root / name, md5) for _, name, md5 in listed]
 

@@ -109,7 +109,6 @@ class TextsReader(OutlinedReader):
         return [self.path / "test"] if is_parted(self.path) else [self.path]
 
     def instruction(self) -> str:
-        """Return what has to be put where, in one line."""
         return LAYOUT
 
     def _parts(self) -> tuple[tuple[str, ...], LabelledTexts, LabelledTexts | None]:

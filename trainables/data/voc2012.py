@@ -32,7 +32,6 @@ class Voc2012Reader(MaskedReader):
 
     @property
     def path(self) -> Path:
-        """The folder that torchvision unpacks the archive to."""
         return self.root / "VOCdevkit" / "VOC2012"
 
     @property
@@ -43,7 +42,6 @@ class Voc2012Reader(MaskedReader):
 
     @property
     def masks(self) -> str:
-        """The folder of the masks."""
         return AUGMENTED_MASKS if self.augmented else MASKS
 
     def lists(self) -> dict[str, Path]:
@@ -66,7 +64,6 @@ class Voc2012Reader(MaskedReader):
         return super().read(download)
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return those of ``MaskedReader``; None while it has to be downloaded."""
         return super().labels() if self.path.is_dir() else None
 
     def test_paths(self) -> list[Path]:
@@ -75,7 +72,6 @@ class Voc2012Reader(MaskedReader):
         return [*super().test_paths(), archive] if self.path.is_dir() else [archive]
 
     def check(self) -> SourceStatus:
-        """Look for every file that a list names, without opening it."""
         found = super().check()
         remedy = found.remedy and f"allow the download, or unpack {ADDRESS} at {self.path}"
         return SourceStatus(found.present, found.detail, remedy)

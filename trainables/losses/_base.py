@@ -93,7 +93,6 @@ class RowLoss(ReducedLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Reduce ``per_row`` over the rows that count."""
         return self.reduce(self.per_row(logits, targets), valid)
 
     @abstractmethod

@@ -27,14 +27,12 @@ class PenalisedLoss(Loss):
     weight: float = number(low=0.0)
 
     def forward(self, logits: Tensor, targets: Tensor, indices: Tensor | None = None) -> Tensor:
-        """See ``Loss.forward``."""
         self._of_pixels = logits.ndim > 2  # type: ignore[misc]
         return super().forward(logits, targets, indices)
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Add the weighted penalty to the mean of the classification loss."""
         base = masked_mean(self.row_loss(logits, targets), valid)
         # Not the exponential of a log-softmax: rows whose confidences tie in the released codes
         # must tie here, and rounding decides that.

@@ -64,7 +64,6 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return cross-entropy and penalty."""
         penalty = self._penalty(logits)
         if self.ranked:
             penalty = penalty * self._condition(logits.detach(), targets, valid, indices)

@@ -75,7 +75,6 @@ class SelectiveAULoss(ReducedLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return the weighted cross-entropy."""
         scores = self._confidence(logits)
         counts = self._counted(scores.detach(), valid)
         threshold = masked_quantile(scores, valid, self.coverage)

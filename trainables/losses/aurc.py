@@ -51,7 +51,6 @@ class AURCLoss(ReducedLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return the weighted cross-entropy."""
         if self.batch_size is not None and len(logits) > self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} is below the {len(logits)} rows given")
         with torch.no_grad():

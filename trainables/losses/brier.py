@@ -19,7 +19,6 @@ class BrierLoss(RowLoss):
     """
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the Brier score of each row."""
         probs = F.softmax(logits, dim=1)
         one = probs.new_ones(1, 1).expand(len(probs), 1)
         return probs.scatter_add(1, targets.unsqueeze(1), -one).square().sum(dim=1)

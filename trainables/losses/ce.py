@@ -22,5 +22,4 @@ class CrossEntropyLoss(RowLoss):
         return total if self.reduction == "sum" else total / valid.sum().clamp(min=1)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return ``-log p_y`` of each row."""
         return F.cross_entropy(logits, targets, reduction="none")

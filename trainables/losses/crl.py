@@ -62,7 +62,6 @@ class CorrectnessRankingLoss(RankingLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return cross-entropy and penalty."""
         log_probs = F.log_softmax(logits, dim=1)
         cross_entropy = F.nll_loss(log_probs, targets, reduction="none")
         scores = self._confidence(log_probs)

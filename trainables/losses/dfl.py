@@ -35,7 +35,6 @@ class DualFocalLoss(RowLoss):
     variant: str = choice(default="released", choices=VARIANTS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the dual focal loss of each row."""
         log_probs = F.log_softmax(logits, dim=1)
         true = targets.unsqueeze(1)
         rivals = self._rivals(log_probs.detach().exp(), true)

@@ -34,7 +34,6 @@ class ConfidencePenaltyLoss(RowLoss):
     variant: str = choice(default="released", choices=VARIANTS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return cross-entropy and penalty of each row."""
         log_probs = F.log_softmax(logits, dim=1)
         cross_entropy = F.nll_loss(log_probs, targets, reduction="none")
         return cross_entropy - self.weight * self._entropy(log_probs)

@@ -28,7 +28,6 @@ class FocalLoss(RowLoss):
     detach: bool = flag(default=False)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the focal loss of each row."""
         log_prob = true_log_prob(logits, targets)
         weighing = log_prob.detach() if self.detach else log_prob
         return -power(1 - weighing.exp(), self.gamma) * log_prob

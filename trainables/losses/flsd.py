@@ -43,7 +43,6 @@ class SampleDependentFocalLoss(RowLoss):
     schedule: str = choice(default="two-threshold", choices=SCHEDULES)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the focal loss of each row."""
         log_prob = true_log_prob(logits, targets)
         prob = log_prob.exp()
         deciding = prob.detach()

@@ -29,7 +29,6 @@ class InverseFocalLoss(RowLoss):
     gamma: float = number(default=2.0, low=0.0)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the inverse focal loss of each row."""
         log_prob = true_log_prob(logits, targets)
         prob = log_prob.exp().clamp(EPSILON, 1 - EPSILON)
         return -((1 + prob) ** self.gamma) * log_prob

@@ -32,7 +32,6 @@ class LabelSmoothingLoss(RowLoss):
     spread: str = choice(default="all", choices=SPREADS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy with the smoothed label of each row."""
         log_probs = F.log_softmax(logits, dim=1)
         true = F.nll_loss(log_probs, targets, reduction="none")
         rest, classes = -log_probs.sum(dim=1), logits.shape[1]

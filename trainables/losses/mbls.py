@@ -33,7 +33,6 @@ class MarginLabelSmoothingLoss(RowLoss):
     variant: str = choice(default="released", choices=VARIANTS)
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return cross-entropy and penalty of each row."""
         cross_entropy = F.cross_entropy(logits, targets, reduction="none")
         largest = logits.max(dim=1, keepdim=True).values
         excess = (largest - logits).sub_(self.margin).relu_()

@@ -45,7 +45,6 @@ class MDCALoss(PenalisedLoss):
         self.rows = rows[self.base]
 
     def row_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the classification loss of each row."""
         return self.rows.per_row(logits, targets)
 
     def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:

@@ -82,7 +82,6 @@ class PrunedHuberLoss(PenalisedLoss):
         return super().compute(logits, targets, valid & kept, indices)
 
     def row_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the focal loss of each row."""
         return self.rows.per_row(logits, targets)
 
     def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:

@@ -214,11 +214,9 @@ class Metrics(Catalogue[Metric]):
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        """Return True if there is a metric of that name."""
         return super().__contains__(name) or name in self._declared
 
     def __getitem__(self, name: str) -> Metric:
-        """Return a metric that is there."""
         return super().__getitem__(name) if super().__contains__(name) else self._declared[name]
 
     def _maker(self, entry: Metric) -> Any:

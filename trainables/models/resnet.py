@@ -52,7 +52,6 @@ class StochasticResidual(Residual):
         self.survival = check_number("survival", survival, 0, 1, open_low=True)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Map (N, C, H, W) to (N, C', H', W')."""
         if not self.training:
             return F.relu(self.shortcut(images) + self.survival * self.branch(images))
         if torch.rand((), device="cpu").item() < self.survival:

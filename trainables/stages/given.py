@@ -19,5 +19,4 @@ class GivenStage(StageRun, stage=GIVEN):
         return self._figures({}, self._logits)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the logits of the validation rows."""
         return {"validation": self._validation_tensors(self._logits)}, {}

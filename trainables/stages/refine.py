@@ -65,11 +65,9 @@ class RefineStage(StageRun, stage="refine"):
 
     @property
     def epochs(self) -> int:
-        """Return the refinement's epochs."""
         return self._epochs
 
     def run_epoch(self) -> dict[str, float]:
-        """Retrain the head for one epoch and validate."""
         return self.judged(self.trainer.train_epoch(), self.head_logits())
 
     def judged(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
@@ -116,11 +114,9 @@ class RefineStage(StageRun, stage="refine"):
         return refinement.remarks(self.trainer.head) if self._own is None else []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the head trainer's state."""
         return {"trainer": self.trainer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the head trainer."""
         self.trainer.load_state_dict(state["trainer"])
         self.epoch = self.trainer.epoch
 

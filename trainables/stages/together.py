@@ -36,7 +36,6 @@ class RefineTogether(StageRun):
 
     @property
     def epochs(self) -> int:
-        """Return the refinement's epochs."""
         return self._run.epochs
 
     def ask_for(self, metric: str) -> None:
@@ -68,7 +67,6 @@ class RefineTogether(StageRun):
         return self._run.outcome()
 
     def remarks(self) -> list[str]:
-        """Return those on the refinement that is asked for."""
         return self._run.remarks()
 
     def finish(

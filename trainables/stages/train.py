@@ -72,11 +72,9 @@ class TrainStage(StageRun, stage="train"):
 
     @property
     def epochs(self) -> int:
-        """Return the protocol's epochs."""
         return self._protocol.epochs
 
     def run_epoch(self) -> dict[str, float]:
-        """Train one epoch and validate."""
         figures = self._trainer.train_epoch()
         self.epoch = self._trainer.epoch
         self._validate()
@@ -103,7 +101,6 @@ class TrainStage(StageRun, stage="train"):
         return {**figures, **self._best["metrics"]}
 
     def remarks(self) -> list[str]:
-        """Return those of the trainer."""
         return self._trainer.remarks()
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:

@@ -26,7 +26,6 @@ class FitComputation(Computation):
         self._fits: dict[str, Fit] = {}
 
     def advance(self) -> Status:
-        """Fit them all."""
         prepared = self.bench.open_data(self._work.data)
         fit, test = prepared.search().validation, prepared.test()
         rows, truth = _tensors(fit.values, fit.labels)
@@ -46,7 +45,6 @@ class FitComputation(Computation):
         return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:
-        """Return every fit."""
         return {"fits": self._fits}
 
 

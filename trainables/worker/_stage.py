@@ -63,7 +63,6 @@ class StageComputation(Computation):
         return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:
-        """Return the artifact's key."""
         return {"artifact": self._request.key()}
 
     def _begin(self) -> StageRun | None:

@@ -34,7 +34,6 @@ class TestComputation(Computation):
         self._outcome: dict[str, Any] = {}
 
     def advance(self) -> Status:
-        """Measure everything at once."""
         store, work, device = self.bench.store, self._work, self.bench.device
         data, last = self.bench.open_data(work.data), self.bench.last_pass
         default = None

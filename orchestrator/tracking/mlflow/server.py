@@ -116,14 +116,12 @@ class MlflowTracker(Tracker):
         return Experiment(found.experiment_id, found.creation_time or 0), False
 
     def sweeps(self) -> dict[str, str]:
-        """Return the ids of the experiments that hold sweeps, by name."""
         ask = partial(
             self.client.search_experiments, filter_string=f"tags.`{names.KIND}` = 'sweep'"
         )
         return {found.name: found.experiment_id for found in self._pages(ask)}
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Return runs by their tags, fetched a page at a time."""
         # A database starts from the first condition: it looks at few runs if few have that tag.
         conditions = [f"tags.`{query.marked}` != ''"] if query.marked else []
         conditions += [f"attributes.status = '{query.status}'"] if query.status else []
@@ -147,7 +145,6 @@ class MlflowTracker(Tracker):
             yield from page
 
     def run(self, run_id: str) -> Run:
-        """Return a run by its id."""
         with translated(self.uri):
             return _run(self.client.get_run(run_id))
 
@@ -159,13 +156,11 @@ class MlflowTracker(Tracker):
         started: int,
         parent: str | None = None,
     ) -> str:
-        """Create a run and return its id."""
         whole = {**tags} if parent is None else {**tags, PARENT: parent}
         with translated(self.uri):
             return self.client.create_run(experiment, started, whole, name).info.run_id
 
     def log(self, run_id: str, change: Change) -> None:
-        """Add the points, parameters and tags of a change to a run."""
         metrics = [mlf.Metric(allowed_name(p.name), p.value, p.time, p.step) for p in change.points]
         params = [mlf.Param(allowed_name(name), value) for name, value in change.params.items()]
         tags = [mlf.RunTag(name, value) for name, value in change.tags.items()]
@@ -177,7 +172,6 @@ class MlflowTracker(Tracker):
                     self.client.log_inputs(run_id, [mlf.DatasetInput(data)])
 
     def upload(self, run_id: str, name: str, path: Path) -> None:
-        """Store a file with a run under the name given."""
         if not path.is_file():
             raise RefusedError(f"artifact {name}: {path} does not exist")
         with tempfile.TemporaryDirectory() as folder, translated(self.uri):
@@ -186,7 +180,6 @@ class MlflowTracker(Tracker):
             self.client.log_artifact(run_id, str(copy))
 
     def set_status(self, run_id: str, status: str, time: int) -> None:
-        """Set a run's status, and when it ended unless it is RUNNING (again)."""
         with translated(self.uri):
             if status == names.RUNNING:
                 self.client.update_run(run_id, status=status)
@@ -194,14 +187,12 @@ class MlflowTracker(Tracker):
                 self.client.set_terminated(run_id, status, time)
 
     def delete_run(self, run_id: str) -> None:
-        """Delete a run, as the user interface would."""
         with translated(self.uri):
             self.client.delete_run(run_id)
 
     def register(
         self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
     ) -> tuple[str, str, bool]:
-        """Make a folder the version of a registered model that an alias points to."""
         name = model_name(task)
         with translated(self.uri):
             model = self._model(name, task)
@@ -233,7 +224,6 @@ class MlflowTracker(Tracker):
         return model
 
     def download(self, task: str, alias: str, folder: Path) -> Path:
-        """Download what an alias of a task's model points to; return where it lies."""
         name = model_name(task)
         try:
             with translated(self.uri):

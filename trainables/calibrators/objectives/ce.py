@@ -10,5 +10,4 @@ class CrossEntropy(Objective):
     log_loss = True
 
     def per_row(self, terms: RowTerms) -> Tensor:
-        """Return ``-log p_y``."""
         return -terms.log_p

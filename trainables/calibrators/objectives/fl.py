@@ -24,6 +24,5 @@ class Focal(Objective):
     detach: bool = flag(default=False)
 
     def per_row(self, terms: RowTerms) -> Tensor:
-        """Return the focal loss of each row."""
         log_p = terms.log_p.detach() if self.detach else terms.log_p
         return -((-log_p.expm1()).clamp(min=1e-300) ** self.gamma) * terms.log_p

@@ -51,12 +51,10 @@ class BinsSuite(Suite):
     def judge(
         self, data: SuiteData, outputs: Outputs, clean: Tensor
     ) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """Return the binned errors of the clean rows."""
         return self.figures(data, {}, clean), {}
 
     def figures(
         self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
     ) -> dict[str, float]:
-        """Return the binned errors of the clean rows."""
         report = calibration_report(clean, labels=data.labels(), bins=int(self.argument))
         return {name: report[name] for name in REPORTED if METRICS[name].binned}

@@ -108,7 +108,6 @@ class OodSuite(Suite):
 
     @classmethod
     def accepts(cls, argument: str) -> bool:
-        """Return whether ``argument`` names a data set of images."""
         name = argument.partition(":")[0]
         return name in SOURCES and issubclass(SOURCES.get(name).kind, Images)
 
@@ -120,7 +119,6 @@ class OodSuite(Suite):
         return f"ood-{re.sub(r'[^A-Za-z0-9_.-]', '_', short)[:60]}"
 
     def full_name(self) -> str:
-        """Return the name with an absolute path, if it has one."""
         return f"ood-{self.reader.full_name()}"
 
     def check(self, info: DatasetInfo) -> None:
@@ -130,15 +128,12 @@ class OodSuite(Suite):
             raise self.refuse(f"needs images of 1 or 3 channels, {info.name!r} has {channels}")
 
     def missing_download(self) -> str:
-        """Return what the other data set lacks."""
         return missing_download(self.argument, self.root)
 
     def signature(self) -> str:
-        """Return the reader's signature."""
         return self.reader.signature()
 
     def test_paths(self) -> list[Path]:
-        """Return the files that hold the other data set's test images."""
         return self.reader.test_paths()
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
