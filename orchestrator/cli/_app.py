@@ -10,33 +10,27 @@ from typing import TextIO
 
 import typer
 
-from orchestrator.cli._apply import apply
+from orchestrator.cli import nightly
 from orchestrator.cli._arena import arena
 from orchestrator.cli._best import best
-from orchestrator.cli._calibrate import calibrate
-from orchestrator.cli._check_plugin import check_plugin
 from orchestrator.cli._claims import claims
 from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
-from orchestrator.cli._demo import demo
 from orchestrator.cli._doctor import doctor
-from orchestrator.cli._gc import gc
-from orchestrator.cli._list import list_names
+from orchestrator.cli._list import check_plugin, list_names
+from orchestrator.cli._logits import apply, calibrate
 from orchestrator.cli._plan import plan
-from orchestrator.cli._plot import plot
 from orchestrator.cli._predictions import predictions
 from orchestrator.cli._ranks import ranks
 from orchestrator.cli._replay import replay
-from orchestrator.cli._report import report
+from orchestrator.cli._report import plot, report
 from orchestrator.cli._reproduce import reproduce
-from orchestrator.cli._run import run
-from orchestrator.cli._submit import submit
-from orchestrator.cli._sync import sync
+from orchestrator.cli._run import demo, run, submit
+from orchestrator.cli._storage import gc, sync
 from orchestrator.cli._table import table
 from orchestrator.cli._travel import export_blackbox, merge, publish, verify
 from orchestrator.cli._ui import dashboard, ui
 from orchestrator.cli._watch import cancel, go_on, logs, pause, status
-from orchestrator.cli.nightly import nightly
 from trainables.common.errors import InputError
 from trainables.common.sharing import why
 
@@ -79,7 +73,7 @@ for command in (
     *(replay, plot, go_on, sync, calibrate, apply, arena, list_names, check_plugin, doctor, gc),
 ):
     app.command(NAMES.get(command))(command)
-app.add_typer(nightly, name="nightly")
+app.add_typer(nightly.app, name="nightly")
 
 
 def _message(error: typer.TyperException) -> str:

@@ -1,4 +1,4 @@
-"""``calsweep report``."""
+"""``calsweep report`` and ``plot``."""
 
 from __future__ import annotations
 
@@ -52,3 +52,23 @@ def write_page(source: ReportSource, path: Path, baseline: str | None = None) ->
 
     with progress_bar("writing the report") as show:
         return write_report(source, path, baseline, show)
+
+
+def plot(
+    sweep: SweepName = "demo",
+    storage: Annotated[str, typer.Option(help="Storage folder of the sweep.")] = DEFAULT_STORAGE,
+) -> None:
+    """Draw slices of the search, learning curves and MaC-Cal's q from a sweep's journal."""
+    from orchestrator.report.plots import write_plots
+    from orchestrator.storage.journal import iterate_events
+    from orchestrator.storage.storage import Storage, SweepFolder
+
+    place = Storage(storage)
+    folder = SweepFolder.of(place.load_spec(sweep))
+    written = write_plots(iterate_events(folder.journal, kinds=None), folder.plots)
+    if not written:
+        echo(f"sweep {sweep} has nothing to plot yet")
+        return
+    echo(f"{len(written)} plots in {folder.plots}:")
+    for path in written:
+        echo(f"  {path.name}")

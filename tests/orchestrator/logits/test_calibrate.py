@@ -22,8 +22,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from orchestrator.cli import main
-from orchestrator.cli._apply import apply
-from orchestrator.cli._calibrate import calibrate
+from orchestrator.cli._logits import apply, calibrate
 from orchestrator.logits.calibrate import (
     CalibrationCell,
     CalibrationTable,

@@ -330,7 +330,7 @@ class Runs:
 @pytest.fixture
 def start(benchmark: Nightly, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Runs]]:
     """Return a function that starts the command, half past midnight, and tells what it did."""
-    module = importlib.import_module("orchestrator.cli.nightly.run")
+    module = importlib.import_module("orchestrator.cli.nightly")
     monkeypatch.setattr(module, "datetime", Clock)
     quiet = NightOutcome(Book(benchmark.folder).night("n"), Verdict("n", "ok"), True)
 

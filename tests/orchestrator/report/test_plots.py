@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.cli._plot import plot
+from orchestrator.cli._report import plot
 from orchestrator.report._chart import Mark
 from orchestrator.report._page import environment
 from orchestrator.report._search import CURVES

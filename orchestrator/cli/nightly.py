@@ -1,0 +1,381 @@
+"""``calsweep nightly``: a fixed benchmark, run every night."""
+
+import re
+import traceback
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from orchestrator import nightly
+from orchestrator.cli._console import complain, echo, output, print_plain
+from orchestrator.cli._options import Quiet
+from trainables.common.errors import InputError
+from trainables.common.paths import local_path
+
+File = Annotated[
+    Path | None,
+    typer.Argument(help="The nightly file; the benchmark that ships with calsweep if left out."),
+]
+TimeZone = Annotated[
+    str | None, typer.Option(help="Such as Europe/Berlin; default: the machine's own.")
+]
+RepositoryFolder = Annotated[
+    Path | None, typer.Option("--repository", help="The repository's folder.", show_default=False)
+]
+Address = Annotated[
+    str | None, typer.Option(help="A Ray cluster to join, such as auto; default: this machine.")
+]
+JobServer = Annotated[
+    str | None,
+    typer.Option(help="Submit the night as a job to the Ray cluster at http://HOST:8265."),
+]
+_complain = partial(complain, command="calsweep nightly")
+NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}(\.\d+)?")
+
+
+def load(file: Path | None) -> nightly.Nightly:
+    """Read the nightly file that a command names."""
+    return nightly.load_nightly(file or nightly.benchmark_file())
+
+
+def judged_nights(
+    benchmark: nightly.Nightly,
+) -> list[tuple[nightly.NightRecord, nightly.Verdict]]:
+    """Return record and verdict of every night that has both; refuse a benchmark without any."""
+    judged = benchmark.book().judged()
+    if not judged:
+        raise InputError(f"{benchmark.name} has no night with a verdict in {benchmark.folder}")
+    return judged
+
+
+def all_cells(records: Sequence[nightly.NightRecord]) -> list[nightly.CellKey]:
+    """Return every cell that one of the nights holds."""
+    return list(dict.fromkeys(cell for record in records for cell in record.cells))
+
+
+def matching_cells(text: str, known: Sequence[nightly.CellKey]) -> list[nightly.CellKey]:
+    """Return the cells that ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK`` names, one or more."""
+    try:
+        wanted = nightly.CellKey.parse(text)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    found = [cell for cell in known if wanted in (cell, cell._replace(metric=""))]
+    if not found:
+        examples = ", ".join(repr(str(cell)) for cell in known[:3])
+        raise InputError(f"no cell {text!r}; there are {len(known)}, such as {examples}")
+    return found
+
+
+def run(
+    file: File = None,
+    night: Annotated[
+        str | None, typer.Option(help="The night, YYYY-MM-DD or YYYY-MM-DD.N; default: tonight.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="When nights begin, HH:MM; default: as installed, or 00:00.")
+    ] = None,
+    time_zone: TimeZone = None,
+    address: Address = None,
+    job_server: JobServer = None,
+    quiet: Quiet = False,
+) -> int:
+    """Run one night, or resume one that broke off: exit 0 fine, 3 alarm, 4 could not run."""
+    benchmark = load(file)
+    if night is not None:
+        _check_night(night)
+    known = nightly.installation(benchmark)
+    if known and not at:
+        at, time_zone = known.at, time_zone or known.time_zone
+    name = night or nightly.make_schedule(at or "00:00", time_zone).night_of(datetime.now(UTC))
+    try:
+        if job_server is not None:
+            return _submit(benchmark, name, job_server)
+        return _run(benchmark, name, address, quiet)
+    except nightly.BusyError as error:
+        _complain(str(error))
+    except Exception as error:  # noqa: BLE001 - nobody watches: every failure is told to people
+        text = " ".join(str(error).split())
+        reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
+        _complain(f"could not run: {reason}")
+        kept = _keep_traceback(benchmark, error)
+        for problem in [*kept, *nightly.publish_failure(benchmark, name, reason)]:
+            _complain(problem)
+    return nightly.COULD_NOT_RUN
+
+
+def _check_night(night: str) -> None:
+    if not NIGHT.fullmatch(night):
+        raise InputError(f"--night: {night!r} is not YYYY-MM-DD or YYYY-MM-DD.N")
+    try:
+        date.fromisoformat(night.partition(".")[0])
+    except ValueError as error:
+        raise InputError(f"--night: {night!r} is of no date that exists: {error}") from error
+
+
+def _run(benchmark: nightly.Nightly, name: str, address: str | None, quiet: bool) -> int:
+    console = None if quiet else Console(stderr=True)
+    outcome = nightly.run_night(benchmark, name, address=address, console=console)
+    for message in outcome.messages:
+        _complain(message)
+    echo(nightly.headline(benchmark.name, name, outcome.verdict))
+    for group in nightly.grouped(outcome.verdict.alarms):
+        echo(f"  {nightly.told(group)}")
+    if not outcome.fresh:
+        echo("  (this night has run before; it was not run again)")
+    echo(f"  {outcome.night.folder / 'report.md'}")
+    return outcome.verdict.code
+
+
+def _submit(benchmark: nightly.Nightly, name: str, server: str) -> int:
+    command = ("calsweep", "nightly", "run", str(benchmark.path), "--night", name)
+    options = ("--address", "auto", "--quiet")
+    job, code = nightly.submit_night(server, benchmark.name, name, (*command, *options))
+    echo(f"job {job} on {server} ended with exit code {code}")
+    return code
+
+
+def _keep_traceback(benchmark: nightly.Nightly, error: Exception) -> list[str]:
+    """Write down what only a programmer can read; return lines for the person watching."""
+    if isinstance(error, InputError):
+        return []
+    path = benchmark.folder / "error.txt"
+    try:
+        path.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    except OSError as problem:
+        return [f"{path} cannot be written: {problem.strerror}"]
+    return [f"details: {path}"]
+
+
+Scheduler = Literal["systemd", "cron", "kubernetes", "ray"]
+
+
+def install(
+    at: Annotated[str, typer.Option(help="Time of the day, HH:MM.")],
+    file: File = None,
+    scheduler: Annotated[
+        Scheduler | None,
+        typer.Option("--with", help="What starts the nights; default: systemd, else cron."),
+    ] = None,
+    time_zone: TimeZone = None,
+    address: Address = None,
+    job_server: JobServer = None,
+    image: Annotated[str | None, typer.Option(help="Kubernetes: image with calsweep.")] = None,
+    kubectl_image: Annotated[
+        str, typer.Option(help="Kubernetes: image with kubectl, as your cluster finds it.")
+    ] = "kubectl:1.34",
+    claim: Annotated[
+        str | None, typer.Option(help="Kubernetes: PersistentVolumeClaim for the storage.")
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Kubernetes: where it lives.")] = "default",
+    out: Annotated[Path | None, typer.Option(help="Kubernetes: where the manifests go.")] = None,
+    show: Annotated[
+        bool, typer.Option("--print", help="Print what would be written, and write nothing.")
+    ] = False,
+) -> int:
+    """Have the system start the benchmark every night."""
+    from orchestrator.cluster.jobs import check_cluster
+
+    benchmark, out = load(file), out and local_path(out, "--out")
+    if address is not None:
+        check_cluster(address)
+    cluster = None
+    if image and claim:
+        cluster = nightly.KubernetesOptions(image, claim, namespace, kubectl_image)
+    options = ("--address", address) if address else ()
+    request = nightly.Request(benchmark, at, time_zone, scheduler, options, job_server, cluster)
+    if show:
+        echo(nightly.preview(request), nl=False)
+        return 0
+    for line in nightly.install(request, out):
+        echo(line)
+    return 0
+
+
+def uninstall(file: File = None) -> int:
+    """Remove the schedule; nights, verdicts and summaries stay."""
+    benchmark = load(file)
+    for line in nightly.uninstall(benchmark) or [f"nothing was scheduled for {benchmark.name}"]:
+        echo(line)
+    return 0
+
+
+def status(
+    file: File = None,
+    last: Annotated[int, typer.Option(min=1, help="Nights to list.")] = 7,
+    metric: Annotated[str, typer.Option(help="Whose trend is drawn.")] = "ece",
+) -> int:
+    """Show the last verdicts, the next start, and trends as small charts."""
+    benchmark = load(file)
+    book, known = benchmark.book(), nightly.installation(benchmark)
+    console, start = output(), "not scheduled from here"
+    if known is not None:
+        following = nightly.make_schedule(known.at, known.time_zone).next_start(datetime.now(UTC))
+        start = f"by {known.scheduler}, next {following:%Y-%m-%d %H:%M %Z}"
+    console.print(f"{benchmark.name}: {start}")
+    nights = book.nights()[-last:]
+    print_plain(("night", "verdict", "what"), [(night.name, *_outcome(night)) for night in nights])
+    _print_trends(book, metric, benchmark.model.history)
+    return 0
+
+
+def _outcome(night: nightly.Night) -> tuple[str, str]:
+    verdict = night.verdict
+    if verdict is None:
+        given_up = night.facts.get("given_up")
+        return ("given up", given_up) if given_up else ("unfinished", "the next start goes on")
+    groups = nightly.grouped(verdict.alarms or verdict.suspicions)
+    return verdict.status, "; ".join(nightly.told(group) for group in groups)
+
+
+def _print_trends(book: nightly.Book, metric: str, nights: int) -> None:
+    """Print one metric's series of every recipe, drawn in a line each."""
+    records = [record for record, _ in book.judged()][-nights:]
+    known = all_cells(records)
+    cells = [cell for cell in known if cell.metric == metric]
+    if known and not cells:
+        metrics = ", ".join(dict.fromkeys(cell.metric for cell in known))
+        raise InputError(f"--metric: {metric!r} is not recorded; there are: {metrics}")
+    rows = []
+    for cell in cells:
+        values = nightly.series_of(records, cell)
+        line, last = nightly.sparkline(values), nightly.figure(cell, values[-1])
+        rows.append((cell.recipe, cell.task, line, last))
+    print_plain(("recipe", "task", f"{metric}, {len(records)} nights", "last"), rows)
+
+
+def history(
+    file: File = None,
+    cell: Annotated[
+        list[str] | None, typer.Option(help="RECIPE on TASK: METRIC; several; default: all.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for history.csv and history.png.")
+    ] = None,
+) -> int:
+    """Write every cell's series as a plot and as CSV."""
+    benchmark = load(file)
+    judged = judged_nights(benchmark)
+    records = [record for record, _ in judged]
+    known = all_cells(records)
+    if not known:
+        raise InputError(f"{benchmark.name} has no figures in any night: all recipes failed")
+    chosen = (named for text in cell or () for named in matching_cells(text, known))
+    cells = list(dict.fromkeys(chosen)) or known
+    alarmed = defaultdict(list)
+    for number, (_, verdict) in enumerate(judged):
+        for found in dict.fromkeys(finding.cell for finding in verdict.alarms):
+            alarmed[found].append(number)
+    folder = local_path(out or benchmark.folder, "--out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "history.csv").write_text(nightly.to_csv(records, cells), encoding="utf-8")
+        nightly.plotted(records, cells, alarmed).savefig(folder / "history.png", dpi=110)
+    except OSError as error:
+        raise InputError(f"--out {folder}: cannot be written: {error}") from error
+    echo(f"{len(records)} nights, {len(cells)} series: {folder / 'history.csv'}, .png")
+    return 0
+
+
+def accept(
+    cell: Annotated[str, typer.Argument(help='"RECIPE on TASK: METRIC", or "RECIPE on TASK".')],
+    why: Annotated[str, typer.Option(help="Why the change is intended.")],
+    file: Annotated[
+        Path | None, typer.Option(help="The nightly file; default: the shipped benchmark.")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", help="First night of the new series; default: where it began."),
+    ] = None,
+) -> int:
+    """Record that a change is intended: the cell's series starts anew."""
+    benchmark = load(file)
+    judged = judged_nights(benchmark)
+    if not why.strip():
+        raise InputError("--why: give a reason, for those who read the series later")
+    told = chain.from_iterable(judged[-1][1].findings.values())
+    known = [*all_cells([record for record, _ in judged]), *(found.cell for found in told)]
+    matching_cells(cell, known)
+    changed = nightly.CellKey.parse(cell)
+    names = [record.night for record, _ in judged]
+    night = since or _first_night(judged[-1][1], changed, names)
+    if night not in names:
+        raise InputError(f"--from: {night!r} has no verdict; the last is {names[-1]}")
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    entry = nightly.Acceptance(changed, night, " ".join(why.split()), now)
+    benchmark.book(fresh=False).accept(entry)
+    echo(f"{changed}: the series starts anew on {night}")
+    return 0
+
+
+def _first_night(verdict: nightly.Verdict, cell: nightly.CellKey, names: Sequence[str]) -> str:
+    """Return the night on which a cell's change began, by the last verdict; else that night.
+
+    ``names`` are those of all nights, in the order of running: the clock may have been set back.
+    """
+    found = chain.from_iterable(verdict.findings.values())
+    since = [f.since for f in found if cell in (f.cell, f.cell._replace(metric="")) and f.since]
+    places = {night: place for place, night in enumerate(names)}
+    return min(since, key=lambda night: places.get(night, -1), default=verdict.night)
+
+
+def gate(
+    revision: Annotated[
+        str, typer.Argument(metavar="REV", help="The revision to compare with, such as main.")
+    ],
+    file: File = None,
+    out: Annotated[Path | None, typer.Option(help="Write the comparison as Markdown.")] = None,
+    repository: RepositoryFolder = None,
+    quiet: Quiet = False,
+) -> int:
+    """Run the benchmark on a revision and on the working tree: exit 0 fine, 3 worse."""
+    benchmark = load(file)
+    place = local_path(out, "--out") if out else None
+    console = None if quiet else Console(stderr=True)
+    found = nightly.gate(benchmark, revision, repository, console)
+    if place is not None:
+        try:
+            place.write_text(found.markdown, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--out {place}: cannot be written: {error.strerror}") from error
+    echo(found.title)
+    for group in nightly.grouped(found.verdict.alarms):
+        echo(f"  {nightly.told(group)}")
+    return found.verdict.code
+
+
+def bisect(
+    file: File = None,
+    night: Annotated[
+        str | None, typer.Option(help="The night with the alarm; default: the last one.")
+    ] = None,
+    repository: RepositoryFolder = None,
+    cell: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE on TASK: METRIC",
+            help="The alarmed figure to look into; default: the worst.",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> int:
+    """Name the commit behind an alarm of a night, by at most six partial nights."""
+    console = None if quiet else Console(stderr=True)
+    found = nightly.bisect_night(load(file), night, repository, console, cell)
+    echo(found.text)
+    return 0
+
+
+app = typer.Typer(
+    help="Run a fixed benchmark every night, and tell people when something got worse.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+for command in (run, install, uninstall, status, history, accept, gate, bisect):
+    app.command()(command)
