@@ -1,5 +1,3 @@
-"""``calsweep best``."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""``calsweep plan``."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

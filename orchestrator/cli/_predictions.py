@@ -1,5 +1,3 @@
-"""``calsweep predictions``."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""``calsweep replay``."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""``calsweep reproduce``."""
-
 from __future__ import annotations
 
 import tempfile

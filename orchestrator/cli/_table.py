@@ -1,5 +1,3 @@
-"""``calsweep table``."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -38,6 +38,16 @@ class FitReport:
     note: str = ""
     doubt: str = ""
 
+    def after(self, first: Self) -> Self:
+        """Return the report of two fits, of which this one followed; the objective is its own."""
+        return replace(
+            self,
+            converged=first.converged and self.converged,
+            iterations=first.iterations + self.iterations,
+            note="; ".join(filter(None, (first.note, self.note))),
+            doubt=first.doubt,
+        )
+
 
 class FitWarning(UserWarning):
     """A fit that did not converge, did not move, or ended on a bound."""

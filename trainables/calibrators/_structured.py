@@ -47,14 +47,7 @@ class StructuredCalibrator(ObjectiveCalibrator):
         features = by_block(logits, lambda rows: self._features(rows.double()).to(logits.dtype))
         loss = StructuredLoss(features, labels, self.objective, self._penalty(logits))
         self.change, report = loss.solve()
-        notes = filter(None, (scaled.note, report.note))
-        return FitReport(
-            scaled.converged and report.converged,
-            scaled.iterations + report.iterations,
-            report.objective,
-            "; ".join(notes),
-            scaled.doubt,
-        )
+        return report.after(scaled)
 
     @abstractmethod
     def _penalty(self, logits: Tensor) -> Tensor:

@@ -51,13 +51,7 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
         self.temperature, scaled = fit_temperature(logits, labels, objective)
         mixture = Mixture(logits, labels, self.temperature, objective)
         self.weights, report = mixture.fit_weights()
-        return FitReport(
-            scaled.converged and report.converged,
-            scaled.iterations + report.iterations,
-            report.objective,
-            "; ".join(filter(None, (scaled.note, report.note))),
-            scaled.doubt,
-        )
+        return report.after(scaled)
 
     def _fit_logits(self, logits: Tensor, labels: Tensor) -> FitReport:
         self.weights = torch.from_numpy(START.copy()).to(logits.device)

@@ -1,5 +1,3 @@
-"""Adaptive and conditional label smoothing."""
-
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -1,5 +1,3 @@
-"""Area under the risk-coverage curve."""
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,5 +1,3 @@
-"""Brier score."""
-
 from torch import Tensor
 from torch.nn import functional as F
 

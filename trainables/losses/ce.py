@@ -1,5 +1,3 @@
-"""Cross-entropy."""
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,5 +1,3 @@
-"""Correctness ranking loss."""
-
 import math
 
 import torch

@@ -1,5 +1,3 @@
-"""Difference of confidence and accuracy."""
-
 from torch import Tensor
 
 from trainables.common.fields import number

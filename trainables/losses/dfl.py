@@ -1,5 +1,3 @@
-"""Dual focal loss."""
-
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -1,5 +1,3 @@
-"""Focal loss."""
-
 from torch import Tensor
 
 from trainables.common.fields import flag, number

@@ -1,5 +1,3 @@
-"""Focal loss with a sample-dependent exponent."""
-
 import torch
 from torch import Tensor
 

@@ -1,5 +1,3 @@
-"""Inverse focal loss."""
-
 from torch import Tensor
 
 from trainables.common.fields import number

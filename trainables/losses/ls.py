@@ -1,5 +1,3 @@
-"""Label smoothing."""
-
 from torch import Tensor
 from torch.nn import functional as F
 

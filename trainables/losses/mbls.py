@@ -1,5 +1,3 @@
-"""Margin-based label smoothing."""
-
 from torch import Tensor
 from torch.nn import functional as F
 

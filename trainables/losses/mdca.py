@@ -1,5 +1,3 @@
-"""Multi-class difference of confidence and accuracy."""
-
 import torch
 from torch import Tensor
 

@@ -1,5 +1,3 @@
-"""Maximum mean calibration error."""
-
 from torch import Tensor
 
 from trainables.common.fields import choice, number

@@ -1,5 +1,3 @@
-"""Weighted maximum mean calibration error."""
-
 import torch
 from torch import Tensor
 

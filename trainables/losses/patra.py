@@ -1,5 +1,3 @@
-"""Calibration by a Huber penalty and pruning of the training data."""
-
 from dataclasses import field
 
 import torch
