@@ -21,6 +21,7 @@ from orchestrator.tables.table import ComparisonTable
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import bucket_address
+from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.running.run import SweepOutcome
@@ -77,10 +78,8 @@ def _how_to_go_on(spec: SweepSpec, address: str | None) -> str:
 def _write_tables(table: ComparisonTable, folder: SweepFolder) -> None:
     for format, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):
         path = folder.table(ending)
-        try:
+        with writing(path):
             path.write_text(render(table, format), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _report(outcome: SweepOutcome) -> str:

@@ -18,6 +18,7 @@ from orchestrator.cli._console import complain, echo, output, print_plain
 from orchestrator.cli._options import Quiet
 from trainables.common.errors import InputError
 from trainables.common.paths import local_path
+from trainables.common.sharing import writing
 
 File = Annotated[
     Path | None,
@@ -340,10 +341,8 @@ def gate(
     console = None if quiet else Console(stderr=True)
     found = nightly.gate(benchmark, revision, repository, console)
     if place is not None:
-        try:
+        with writing(f"--out {place}:"):
             place.write_text(found.markdown, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"--out {place}: cannot be written: {error.strerror}") from error
     echo(found.title)
     for group in nightly.grouped(found.verdict.alarms):
         echo(f"  {nightly.told(group)}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.storage.storage import SPEC, SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
+from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
@@ -63,7 +64,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         raise InputError(f"--time {wanted.time!r} is no limit of SLURM's, such as 8:00:00 or 2-0")
     if job := queued_job(folder):
         raise InputError(f"sweep {spec.name!r} is SLURM's job {job} already")
-    try:
+    with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.require_own()
         token = folder.path / TOKEN
@@ -74,8 +75,6 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         write_files(folder.path, {f"submitted-{SPEC}": files.pop(SPEC), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
         write_whole(folder.path / ARRAY, array_script(folder, wanted))
-    except OSError as error:
-        raise InputError(f"{folder.path} cannot be written: {error.strerror}") from error
     job = _submitted(folder.path / SCRIPT)
     write_whole(folder.path / JOB, json.dumps({"job": job}))
     if wanted.array:

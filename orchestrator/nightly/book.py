@@ -14,7 +14,7 @@ from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.record import CellKey, NightRecord, Verdict
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import make_folders, write_whole
-from trainables.common.sharing import LOCK_MODE
+from trainables.common.sharing import LOCK_MODE, writing
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
 BISECTION, TOLD = "bisection.json", "told.json"
@@ -196,13 +196,11 @@ class Book:
             StorageError: If the file cannot be written.
         """
         path = self.folder / ACCEPTED
-        try:
+        with writing(path, StorageError):
             make_folders(path.parent)
             with FileLock(path.with_suffix(".moment"), mode=LOCK_MODE):
                 before = path.read_text(encoding="utf-8") if path.exists() else ""
                 write_whole(path, before + entry.line(), durable=True)
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def prune(self, keep: int) -> None:
         """Shrink all nights but the last ``keep``; one not delivered yet stays whole."""
@@ -217,11 +215,9 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         StorageError: If it cannot be written.
     """
-    try:
+    with writing(path, StorageError):
         make_folders(path.parent)
         write_whole(path, text, durable=True)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

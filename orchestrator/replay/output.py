@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.replay.run import Judged, ReplayOutcome, Summary
 from orchestrator.tables.columns import Column, column
-from trainables.common.errors import InputError
+from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,13 +33,11 @@ def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
         InputError: If the folder cannot be written.
     """
     files = [folder / name for name in ("outcomes.csv", "searches.csv", "replay.png")]
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _write_outcomes(outcome, files[0])
         _write(files[1], [f.name for f in fields(Judged)], (asdict(j) for j in outcome.judged))
         draw(outcome).savefig(files[2], dpi=150)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return files
 
 

@@ -22,6 +22,7 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
 from trainables.common.errors import InputError, known_names
 from trainables.common.files import write_whole
+from trainables.common.sharing import writing
 
 
 def render_report(
@@ -130,9 +131,7 @@ def write_report(
         InputError: If the file cannot be written; see also ``render_report``.
     """
     text = render_report(source, baseline, progress)
-    try:
+    with writing(f"report {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
-    except OSError as error:
-        raise InputError(f"report {path} cannot be written: {error.strerror}") from error
     return path

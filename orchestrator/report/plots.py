@@ -12,8 +12,8 @@ from orchestrator.report._page import environment
 from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.tables.columns import column
-from trainables.common.errors import InputError
 from trainables.common.files import write_whole
+from trainables.common.sharing import writing
 
 KEYS = 12  # Numbers in a key.
 
@@ -70,11 +70,9 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
         stems.add(stem)
         for plot in study_plots(study, history):
             path = folder / f"{stem}-{plot.kind}.svg"
-            try:
+            with writing(f"plot {path}"):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_whole(path, template.render(plot=plot))
-            except OSError as error:
-                raise InputError(f"plot {path} cannot be written: {error.strerror}") from error
             written.append(path)
     return written
 

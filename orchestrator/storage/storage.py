@@ -26,13 +26,14 @@ from trainables.common.paths import (
     bucket_address,
     storage_folder,
 )
-from trainables.common.sharing import LOCK_MODE, follow_folder, user_of, why
+from trainables.common.sharing import LOCK_MODE, follow_folder, user_of, why, writing
 
 if TYPE_CHECKING:
     from orchestrator.storage.bucket_sweep import BucketSweep
     from orchestrator.storage.journal import Journal
     from orchestrator.sweep.spec import SweepSpec
     from trainables.store.artifacts import ArtifactStore
+    from trainables.store.bucket import Bucket
     from trainables.store.leases import Lease
 
 SPEC = "sweep.yaml"
@@ -116,11 +117,9 @@ class SweepFolder:
         for plugin in content["plugins"]:  # A storage that is moved takes them along.
             plugin["path"] = os.path.relpath(plugin["path"], self.path)
         text = yaml.safe_dump(content, sort_keys=False)
-        try:
+        with writing(self.spec_file):
             make_folders(self.path)
             write_whole(self.spec_file, text, durable=True)
-        except OSError as error:
-            raise InputError(f"{self.spec_file} cannot be written: {why(error)}") from error
         if self.bucket is not None:
             with answering():
                 self.bucket.put(self.spec_file)
@@ -239,13 +238,11 @@ class SweepFolder:
             with answering():
                 self.bucket.set_control(wanted)
             return
-        try:
+        with writing(self._control):
             if wanted:
                 write_whole(self._control, wanted)
             else:
                 self._control.unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"{self._control} cannot be written: {why(error)}") from error
 
 
 class Storage:
@@ -334,14 +331,19 @@ class Storage:
         spec = parse_sweep(text, str(file), file.parent)
         return spec.model_copy(update={"storage": self._named})
 
+    def _bucket(self, patient: bool = True) -> Bucket | None:
+        """Return the bucket that it lies in; None for a folder."""
+        if self.address is None:
+            return None
+        from trainables.store.bucket import Bucket  # Most storages are folders.
+
+        return Bucket(self.address, patient)
+
     def _names(self) -> list[str]:
         """Return the names of the sweeps in the bucket, if the storage lies in one."""
-        if self.address is None:
-            return []
-        from trainables.store.bucket import Bucket
-
         with answering():
-            return Bucket(self.address).folders("sweeps")
+            bucket = self._bucket()
+            return [] if bucket is None else bucket.folders("sweeps")
 
     def machines_left_out(self, patient: bool = True) -> list[str]:
         """Return the names of the machines that trials failed on, until they are taken back in.
@@ -349,12 +351,9 @@ class Storage:
         Raises:
             InputError: If the bucket does not answer; at once unless it is asked patiently.
         """
-        if self.address is not None:
-            from trainables.store.bucket import Bucket
-
-            with answering():
-                names = Bucket(self.address, patient).names(MACHINES)
-            return [name.partition("/")[2] for name in names]
+        with answering():
+            if (bucket := self._bucket(patient)) is not None:
+                return [name.partition("/")[2] for name in bucket.names(MACHINES)]
         return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
 
     def leave_machine_out(self, host: str, reason: str) -> None:
@@ -363,16 +362,12 @@ class Storage:
         Raises:
             InputError: If the storage cannot be written.
         """
-        try:
-            if self.address is not None:
-                from trainables.store.bucket import Bucket
-
-                Bucket(self.address).put(f"{MACHINES}/{host}", reason.encode())
+        with writing(f"storage {self.folder}"):
+            if (bucket := self._bucket()) is not None:
+                bucket.put(f"{MACHINES}/{host}", reason.encode())
                 return
             make_folders(self.folder / MACHINES)
             write_whole(self.folder / MACHINES / host, reason)
-        except OSError as error:
-            raise InputError(f"storage {self.folder} cannot be written: {why(error)}") from error
 
     def take_machine_back(self, host: str) -> bool:
         """Forget that a machine, or GPUs of it, are left out; return whether any was.
@@ -381,16 +376,13 @@ class Storage:
             InputError: If the storage cannot be written.
         """
         names = [name for name in self.machines_left_out() if name.partition(GPU)[0] == host]
-        try:
+        with writing(f"storage {self.folder}"):
+            bucket = self._bucket()
             for name in names:
-                if self.address is not None:
-                    from trainables.store.bucket import Bucket
-
-                    Bucket(self.address).remove(f"{MACHINES}/{name}")
+                if bucket is not None:
+                    bucket.remove(f"{MACHINES}/{name}")
                 else:
                     (self.folder / MACHINES / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"storage {self.folder} cannot be written: {why(error)}") from error
         return bool(names)
 
     def nightly(self, name: str) -> Path:

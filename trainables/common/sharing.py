@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trainables.common.errors import StorageError
+from trainables.common.errors import InputError, StorageError
 
 LOCK_MODE = 0o664
 """Of lock files, which hold nothing: by default filelock keeps a folder's group out."""
@@ -65,3 +65,12 @@ def permitted() -> Iterator[None]:
         yield
     except PermissionError as error:
         raise StorageError(f"storage cannot be used: {why(error)}") from error
+
+
+@contextmanager
+def writing(what: object, kind: type[InputError] = InputError) -> Iterator[None]:
+    """Raise what keeps a file or folder from being written as an error that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} cannot be written: {why(error)}") from error

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trainables.common.errors import InputError
 from trainables.common.files import read_document
+from trainables.common.sharing import writing
 from trainables.data import DatasetInfo
 from trainables.stages import predictor
 from trainables.stages.base import find_artifact
@@ -42,10 +43,8 @@ def export_chain(
     while link[0] is not None and link[1] is not None:
         link = _copy(store, copy, link[0], link[1])
     document = {"format": FORMAT, "stage": stage, "key": key, "data": info.to_dict()}
-    try:
+    with writing(folder):
         (folder / DESCRIPTION).write_text(json.dumps(document, indent=2), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error}") from error
 
 
 def _copy(

@@ -9,6 +9,7 @@ import yaml
 from trainables.common.errors import StorageError
 from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import on_this_machine
+from trainables.common.sharing import writing
 from trainables.data.suites import SuiteData, find_suite
 from trainables.jobs import Job, Measured, Status, TestWork
 from trainables.metrics import registered_report, reliability_curve, reliability_diagram
@@ -70,15 +71,13 @@ class TestComputation(Computation):
         rows, folder = artifact.tensors("test"), on_this_machine(Path(self._work.folder))
         diagram, configuration = folder / "reliability.png", folder / "configuration.yaml"
         curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
-        try:
+        with writing(folder, StorageError):
             make_folders(folder)
             with drafted(diagram, durable=True) as draft:
                 figure = reliability_diagram(curve, title=self._work.title)
                 figure.savefig(draft, dpi=110, format="png")
             text = yaml.safe_dump(dict(self._work.configuration), sort_keys=False)
             write_whole(configuration, text, durable=True)
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be written: {error}") from error
         for path in (diagram, configuration):
             self.bench.store.share(path)
         return {path.name: str(path) for path in (diagram, configuration)}
