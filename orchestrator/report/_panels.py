@@ -156,15 +156,16 @@ def _draw_bin(
 def _chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return where 95 % of the accuracies of each bin would lie if its confidence were right."""
     curve = curves.reliability
-    probability = np.minimum(np.nan_to_num(curve.confidence), 1.0)
+    probability = np.clip(np.nan_to_num(curve.confidence), 1e-12, 1.0)  # Of 0 nothing is told.
     if curves.spread is not None:
         reach = NORMAL * curves.spread
         return np.maximum(0.0, probability - reach), np.minimum(1.0, probability + reach)
-    from scipy.stats import binom
+    from scipy.special import bdtrik  # scipy.stats takes two seconds to import.
 
     # Each row was counted once a seed.
     rows = np.maximum(np.round(curve.count / len(curves.risk)), 1)
-    return binom.ppf(0.025, rows, probability) / rows, binom.ppf(0.975, rows, probability) / rows
+    low, high = (np.ceil(bdtrik(end, rows, probability)) / rows for end in (0.025, 0.975))
+    return low, high
 
 
 def _draw_shares(chart: Chart, curve: ReliabilityCurve) -> None:

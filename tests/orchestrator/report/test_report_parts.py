@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from optuna import logging
 
@@ -358,6 +360,18 @@ def test_rows_that_seeds_do_not_share_evenly_are_rounded_to_whole_ones():
     assert _chance(curves) == ([0.5], [1.0])
     curves.reliability.confidence[0] = 1 + 1e-12
     assert _chance(curves) == ([1.0], [1.0])
+
+
+def test_chance_needs_no_statistics_of_scipy_and_is_the_same(monkeypatch):
+    counts, confidence = np.meshgrid(
+        [0, 1, 2, 7, 50, 999, 10**6], [math.nan, 1e-15, *np.linspace(0.01, 0.99, 99), 1.0]
+    )
+    rows, right = np.maximum(counts, 1), np.nan_to_num(confidence)
+    expected = [scipy.stats.binom.ppf(end, rows, right) / rows for end in (0.025, 0.975)]
+    reliability = SimpleNamespace(count=counts, confidence=confidence)
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    found = _chance(SimpleNamespace(reliability=reliability, risk=(None,), spread=None))
+    np.testing.assert_array_equal(found, expected)
 
 
 TICKS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
