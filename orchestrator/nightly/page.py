@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 
 from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord, Verdict
 from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
 from orchestrator.nightly.verdict.limits import measure_of
+from orchestrator.tables.renderers import templates
 from trainables.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -188,14 +189,7 @@ def to_html(blocks: Sequence[Block], series: Sequence[tuple[CellKey, Series]] = 
 
 
 def _environment(autoescape: bool) -> Environment:
-    environment = Environment(
-        loader=PackageLoader(__package__),
-        autoescape=autoescape,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = templates(__package__, autoescape=autoescape, keep_trailing_newline=True)
     environment.filters["plain"] = _plain
     return environment
 

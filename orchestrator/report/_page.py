@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from orchestrator.report import _records
@@ -20,6 +20,7 @@ from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
+from orchestrator.tables.renderers import templates
 from trainables.common.errors import InputError, known_names
 from trainables.common.files import write_whole
 from trainables.common.sharing import writing
@@ -99,22 +100,13 @@ def _spec_text(spec: Mapping[str, Any]) -> str:
 
 
 def environment(*packages: str) -> Environment:
-    """Return the templates, those of further packages too.
-
-    They escape every text and refuse names that are not given.
-    """
-    loader = ChoiceLoader([PackageLoader(name) for name in (__package__, *packages)])
-    found = Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """Return the templates, those of further packages too; they escape every text."""
+    found = templates(__package__, *packages, autoescape=True)
+    assert found.loader is not None
     found.tests["finite"] = math.isfinite
     for name in ("style.css", "script.js"):
         # Ours, and no text of a run is in it.
-        text = loader.get_source(found, name)[0]
+        text = found.loader.get_source(found, name)[0]
         found.globals[name.replace(".", "_")] = Markup(text)
     return found
 

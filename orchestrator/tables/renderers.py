@@ -12,8 +12,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, product
+from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -176,17 +177,25 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
 HTML = {character: html.escape(character) for character in "&<>\"'"}
 
 
+def templates(*packages: str, **options: Any) -> Environment:
+    """Return the templates of packages, which refuse names that are not given.
+
+    The options are those of Jinja's ``Environment``.
+    """
+    loader = ChoiceLoader([PackageLoader(name) for name in packages])
+    options |= {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=loader, **options)
+
+
 def _fill_template(name: str, escapes: Mapping[str, str], table: ComparisonTable) -> str:
     """Fill one of the templates; its filter ``plain`` escapes a text."""
     # Not Jinja's own brackets: LaTeX is full of them.
-    environment = Environment(
-        loader=PackageLoader("orchestrator.tables"),
+    environment = templates(
+        "orchestrator.tables",
         variable_start_string="[[",
         variable_end_string="]]",
         block_start_string="[%",
         block_end_string="%]",
-        trim_blocks=True,
-        lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     characters = str.maketrans(dict(escapes))

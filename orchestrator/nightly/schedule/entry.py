@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.schedule.clock import make_schedule
 from orchestrator.sweep.tracking_uri import check_no_login
+from orchestrator.tables.renderers import templates
 from trainables.common.errors import InputError
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -172,13 +172,7 @@ def _yaml(template: str, **content: Any) -> str:
 
 
 def _render(template: str, **content: Any) -> str:
-    environment = Environment(
-        loader=PackageLoader(__package__),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = templates(__package__, keep_trailing_newline=True)
     environment.filters |= {
         "shell": lambda value: shlex.quote(str(value)),
         "cron": _escape_for_cron,
