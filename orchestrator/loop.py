@@ -43,7 +43,7 @@ class Loop:
     _running: dict[str, int] = field(default_factory=dict)  # Attempts, by key.
     _again: list[Job] = field(default_factory=list)
     _failed: bool = False  # Whether the last that ended was failed by a machine, on one GPU.
-    _placed: set[tuple[str, int]] = field(default_factory=set)  # Attempts of which a worker told.
+    _placed: set[tuple[str, int]] = field(default_factory=set)  # Attempts that workers reported.
 
     def next(self) -> Job | Pause:
         """Return the next job to compute; one whose outcome is known ends here."""

@@ -96,7 +96,7 @@ class Publisher:
         return []
 
     def _tell(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
-        """Send the verdict to people, once a way, and note by which they have still to be told."""
+        """Send the verdict to people, once a way, and note the ways that are still left."""
         untold, failed = self._untold(night), {}
         if not untold and (night.folder / TOLD).exists():
             return []
@@ -114,7 +114,7 @@ class Publisher:
         return list(failed.values())
 
     def _untold(self, night: Night) -> list[str]:
-        """Return the ways by which people have still to be told of a night."""
+        """Return the ways by which a night is still to be told."""
         told, ways = night.read(TOLD), _ways(self._nightly)
         return ways if told is None else [way for way in ways if way in told.get("left", [])]
 

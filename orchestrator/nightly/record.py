@@ -97,7 +97,7 @@ class NightRecord:
         shape: What the night should hold.
         environment: What may explain a change, by a readable name: hardware, library versions,
             ``code`` (commit), ``data DATASET`` (fingerprint), ``benchmark`` (hash of its file).
-        rows: What is computed, by recipe and task; none in records of before 1.0.
+        rows: The rows by recipe and task; none in records of before 1.0.
     """
 
     night: str

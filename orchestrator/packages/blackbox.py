@@ -29,7 +29,7 @@ SAME = 1e-4
 
 @dataclass
 class _Rows:
-    """What is gathered of one study, a run an epoch that is known of a trial."""
+    """The rows of one study, a run for each known epoch of a trial."""
 
     runs: list[dict[str, Any]] = field(default_factory=list)
     validation: list[Tensor] = field(default_factory=list)

@@ -70,7 +70,7 @@ def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
 
 
 def _determinants(package: Package) -> Iterator[tuple[str, str, Any]]:
-    """Yield what has to be equal wherever it occurs: what it is, whose, and its value."""
+    """Yield facts that must be equal wherever they occur: kind, owner and value."""
     for ledger in package.ledgers:
         yield "code", "revision", ledger.git_commit
         for library, number in (ledger.provenance.get("versions") or {}).items():

@@ -60,9 +60,9 @@ class Check:
     """One question and its answer.
 
     Attributes:
-        title: What was looked at.
+        title: The thing checked.
         detail: How much of it.
-        problems: What is wrong, a line each; empty if it was found to be so.
+        problems: Its faults, a line each; empty if there are none.
     """
 
     title: str
@@ -170,7 +170,7 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
 def _compute(
     package: Package, options: VerifyOptions, progress: Progress, retrained: list[Retrained]
 ) -> Iterator[Check]:
-    """Yield the checks that need data and search, each of which relies on those before."""
+    """Yield the checks that need data and search; each relies on those before."""
     with Again.opened(package, options.data_root, progress) as again:
         count = sum(len(found) for found in again.data.values())
         yield Check("data, splits and labels", f"{count} splits", (*check_splits(package, again),))

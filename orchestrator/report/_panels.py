@@ -89,8 +89,8 @@ def measure(
 ) -> Measured:
     """Read the predictions of one task and compute what the page draws.
 
-    Predictions that are damaged, or of different rows, are told on the page: a report of what is
-    left is better than none. ``done`` is called once a recipe has been read, and for each of
+    Predictions that are damaged, or of different rows, are told on the page: a report of the
+    rest is better than none. ``done`` is called once a recipe has been read, and for each of
     ``COMPARED`` once it has been compared.
     """
     kept = KeptPredictions(store)

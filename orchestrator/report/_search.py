@@ -34,7 +34,7 @@ def _blend(place: float) -> str:
 
 
 def searched_parameters(study: Study) -> dict[str, list[Trial]]:
-    """Return the parameters of which several values have a score, and the trials that do."""
+    """Return the parameters that have scores for several values, and the scored trials."""
     scored = [trial for trial in study.searched if trial.objective is not None]
     names = dict.fromkeys(name for trial in scored for name in trial.parameters)
     trials = {name: [trial for trial in scored if name in trial.parameters] for name in names}

@@ -47,7 +47,7 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
 
     ``-slice``: each searched parameter against the objective, and against each further metric that
     was searched for, one point a trial, coloured by its number, the chosen one ringed; for studies
-    of several trials. ``-front``: what was searched for beside the objective, against it; grey
+    of several trials. ``-front``: each further searched metric against the objective; grey
     trials are beaten. ``-learning``: validation ECE and accuracy per epoch, one line a trial, the
     chosen one thick. ``-q``: for trials that report it, MaC-Cal's retention probability per epoch,
     coloured by gamma; further seeds are dashed.

@@ -50,7 +50,7 @@ class Snapshot:
 
 
 def snapshot(state: SweepState, seconds_left: float | None = None) -> Snapshot:
-    """Describe a sweep of which that is left."""
+    """Describe a sweep that has so many seconds left."""
     studies = list(state.studies.values())
     seeds = len(state.plan.spec.all_seeds)
     ended = sum(len(study.outcomes) for study in studies)
@@ -84,8 +84,8 @@ def _best(state: SweepState) -> str:
 def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Snapshot]], None]]:
     """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all.
 
-    What is yielded is called whenever something happened, and takes a snapshot only when it is to
-    be seen: a report of one trial among thousands must not cost a look at them all.
+    Yields a function to call whenever something happened; it takes a snapshot only when one is to
+    be shown: a report of one trial among thousands must not cost a look at them all.
     """
     if console is None:
         yield lambda _: None

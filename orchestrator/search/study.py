@@ -134,7 +134,7 @@ class StudySearch:
     ) -> None:
         """Hand in an ended trial's objective (None for a failed one) and how it ended.
 
-        ``metrics`` are its own on validation data, of which a search for a Pareto front takes more.
+        ``metrics`` are its own on validation data; a search for a Pareto front takes several.
         """
         others = [] if value is None else [metrics[f"val_{name}"] for name in self._pareto]
         values = [math.nan if value is None else value, *others]

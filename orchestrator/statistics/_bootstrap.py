@@ -119,7 +119,7 @@ def paired_bootstrap(
             and should be about equally large. None where rows are drawn.
         numbers: Of each seed which rows of the file it was tested on, (N,); None if they are the
             same for all.
-        interval: Makes a difference of what is measured of a recipe and the baseline, in place of
+        interval: Makes a difference of the figures of a recipe and the baseline, in place of
             the interval over test rows alone.
 
     Raises:

@@ -77,7 +77,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
     Args:
         results: Studies of one task, one a recipe.
-        store: The store ``STORAGE/artifacts`` that the sweep wrote to, or what was read of it.
+        store: ``STORAGE/artifacts`` of the sweep, or ``KeptPredictions`` of that.
 
     Attributes:
         absent: Recipe to the reason why it has no predictions.

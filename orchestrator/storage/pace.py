@@ -9,7 +9,7 @@ from statistics import fmean
 SHARES = {"refine": 0.2, "calibrate": 0.02}
 SHORT_FIRST = ("calibrate", "refine")  # As a search gives them out.
 
-ALMOST = 0.1  # What is left at least of trials that run for longer than others have.
+ALMOST = 0.1  # Least remainder of trials that run for longer than others have.
 
 Phase = tuple[str, bool]  # A study, and whether its search is meant or its further seeds.
 

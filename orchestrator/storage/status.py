@@ -176,7 +176,7 @@ def _epochs(study: Study, trial: Trial) -> float:
 
 
 def _stage(study: Study) -> str:
-    """Return the stage of a study's trials, of which none may have begun."""
+    """Return the stage of a study's trials, even before one has begun."""
     if study.begun or study.upstream is None:
         return next((trial.stage for trial in study.begun.values()), "train")
     part = study.recipe.rpartition("+")[2]

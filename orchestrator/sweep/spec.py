@@ -242,7 +242,7 @@ class SearchModel(_Strict):
         scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
             the order in which trials report, so that two runs need not agree.
         objective: The validation metric to minimise.
-        pareto: Further validation metrics, for each of which the search tries to be good as well:
+        pareto: Further validation metrics that the search minimises or maximises as well:
             Optuna then looks for configurations that no other beats in the objective and all of
             these. The objective alone decides the choice, as without them.
         seed: Of all that is searched; null for the first of the sweep's ``seeds``. With one that is
@@ -313,8 +313,8 @@ class TrainResources(StageResources):
 
     Attributes:
         processes: Such processes without GPUs.
-        precision: What networks compute in; null for bfloat16 on GPUs and float32 on CPUs, of which
-            only those with instructions for matrices of bfloat16 are faster in it.
+        precision: What networks compute in; null for bfloat16 on GPUs and float32 on CPUs; only
+            CPUs with instructions for matrices of bfloat16 are faster in it.
     """
 
     processes: Count = 1

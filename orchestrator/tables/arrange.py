@@ -31,8 +31,8 @@ def build_table(
         results: One a recipe and task.
         metrics: Columns to show; see ``column``. By default ``DEFAULT_METRICS`` and those that the
             sweeps' plugins brought.
-        rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. What is not
-            in the rows stands above the columns.
+        rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. The others
+            stand above the columns.
 
     Raises:
         InputError: If there is no result, a metric or dimension is unknown or stands twice, or two

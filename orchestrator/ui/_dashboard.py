@@ -27,7 +27,7 @@ MISSING = "Optuna's dashboard is not installed: pip install 'calsweep[dashboard]
 def serve_dashboard(ledger: Ledger, port: int | None, started: Callable[[str], None]) -> None:
     """Serve Optuna's dashboard on this machine until Ctrl-C; ``started`` hears its address.
 
-    What is changed there is changed in a copy. A port of None is ``PORT``, or a free one.
+    Changes made there are made to a copy. A port of None is ``PORT``, or a free one.
 
     Raises:
         InputError: If the dashboard is not installed, or nothing can be served there.

@@ -16,7 +16,7 @@ def nll_after_ts_terms(logits: Any, labels: Any) -> Tensor:
 
     Berta, Holzmüller, Jordan and Bach, Rethinking Early Stopping: Refine, Then Calibrate
     (arXiv:2501.19195, 2025): a proper score is calibration error plus refinement error, and since
-    calibration can be mended afterwards, epochs and hyper-parameters are chosen by what is left
+    calibration can be mended afterwards, epochs and hyper-parameters are chosen by the loss
     after it. Cross-fitted by five folds of a fixed seed. Use it where a recipe ends in a
     calibrator; of a network that is used as it is, it says nothing about calibration.
 

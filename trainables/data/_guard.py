@@ -115,7 +115,7 @@ _handed_out: list[weakref.ref[np.ndarray]] = []
 
 
 def hand_out(arrays: Iterable[np.ndarray]) -> None:
-    """Remember arrays that hold test data, so that sealing can tell whether they are gone."""
+    """Remember arrays that hold test data: sealing makes sure that they are gone."""
     _handed_out[:] = [reference for reference in _handed_out if reference() is not None]
     _handed_out.extend(map(weakref.ref, arrays))
 

@@ -176,7 +176,7 @@ class OutlinedReader(Reader):
 
     @abstractmethod
     def instruction(self) -> str:
-        """Return what has to be put where, in one line."""
+        """Return what to put where, in one line."""
 
     @abstractmethod
     def outline(self) -> Outline:

@@ -13,7 +13,7 @@ SEED = 0
 
 @SOURCES.register("digits-noisy")
 class NoisyDigitsReader(DigitsReader):
-    """The digits with noise on every pixel: hard enough that what is learnt by heart fails.
+    """The digits with noise on every pixel: hard enough that learning rows by heart fails.
 
     A network that is trained on a few hundred of them is right on all of those and on about 70 % of
     the others, and over-confident by some 15 points: calibration has something to do.

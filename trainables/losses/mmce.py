@@ -11,7 +11,7 @@ class MMCELoss(PenalisedLoss):
     """Cross-entropy plus the maximum mean calibration error (MMCE).
 
     Averages ``(c_i - r_i)(c_j - r_j) exp(-|r_i - r_j| / 0.4)`` over all pairs, each with itself
-    included, where r is the largest probability and c tells whether its class is right; c is a
+    included, where r is the largest probability and c is 1 where its class is right, else 0; c is a
     constant for the gradient. Not for batches of a few rows: the estimate is then mostly its
     diagonal, a squared error of the confidence. Takes O(N log N) time and O(N) memory for N rows.
 

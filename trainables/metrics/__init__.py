@@ -1,7 +1,7 @@
 """Measures of accuracy and calibration; ``calibration_report`` gives them all at once.
 
-``evaluation_report`` adds the debiased and the smooth error, and the noise floors. ``METRICS`` says
-what is known of each. ``estimated_error`` says how large the true error is, as well as can be told.
+``evaluation_report`` adds the debiased and the smooth error, and the noise floors. ``METRICS``
+describes each metric. ``estimated_error`` estimates how large the true error is.
 """
 
 import lazy_loader

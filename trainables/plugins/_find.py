@@ -23,7 +23,7 @@ class Source:
 
     Attributes:
         root: The file, or the folder of the package.
-        module: What is imported of a package, such as ``package.losses``.
+        module: The module to import from a package, such as ``package.losses``.
         files: Content by path below the folder that holds ``root``.
     """
 

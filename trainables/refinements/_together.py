@@ -25,8 +25,8 @@ Found = TypeVar("Found")
 class HeadsTogether:
     """Takes the epochs of several ``HeadTrainer`` at once, with equal results to float tolerance.
 
-    Every member keeps its own random numbers, order, masks, learning rate and feedback; what is
-    shared is the pass: the weights of heads of about the same size are stacked, and a step is one
+    Every member keeps its own random numbers, order, masks, learning rate and feedback; they
+    share the pass: the weights of heads of about the same size are stacked, and a step is one
     large product instead of one small product a head. Where a step costs its launch rather than its
     arithmetic, many heads take hardly longer than one; where arithmetic is all of it (wide heads on
     a CPU), there is little to win.

@@ -186,7 +186,7 @@ class MaCCal(Refinement):
         restrict_gradient: Whether masked weights stand still, rather than take the gradient that
             the mask's position would have received.
         restructure: Whether the new classifier has two layers rather than one.
-        sparsity: ``fixed`` keeps q0, of which 0 drops nothing; ``adaptive`` moves q within
+        sparsity: ``fixed`` keeps q0, where 0 drops nothing; ``adaptive`` moves q within
             ``eta_init``; ``decaying`` within the decaying bound.
         resample: A new mask each ``epoch`` (the text) or each ``batch`` (Algorithm 1).
         clock: Whether t of eq. 13 counts all epochs from 1 at the ``start``, or stays at 1 up to

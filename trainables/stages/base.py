@@ -115,7 +115,7 @@ class StageRun(ABC):
         """Resume from ``state``."""
 
     def close(self) -> None:  # noqa: B027
-        """Release what is held beyond memory."""
+        """Release all resources besides memory."""
 
     def finish(
         self,

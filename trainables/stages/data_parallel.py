@@ -28,7 +28,7 @@ from trainables.models import Network
 
 PATIENCE = timedelta(minutes=10)  # Until a collective operation that does not end is given up.
 LOOPBACK = "lo"  # The processes are on one machine.
-WIDE = torch.float32  # At least, for what is exchanged: not every backend adds shorter numbers.
+WIDE = torch.float32  # At least, where numbers are exchanged: not every backend adds shorter ones.
 
 
 class Team:

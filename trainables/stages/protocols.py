@@ -217,7 +217,7 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
     Args:
         description: A name, or the fields of a ``Protocol``. With ``base`` among them, the fields
             change that named protocol; without, ``epochs``, ``batch_size`` and ``lr`` are needed.
-            Fewer ``epochs`` shorten what is counted in epochs in proportion, unless it is given.
+            Fewer ``epochs`` shorten fields counted in epochs in proportion, unless they are given.
 
     Raises:
         InputError: If a name is unknown, a field is missing or unknown, or a value is wrong.

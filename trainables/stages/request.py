@@ -63,7 +63,7 @@ class StageRequest:
     def _key(self) -> str:
         determinants = self.plain()
         del determinants["upstream_request"]
-        if not self.portable:  # What was stored before there was this field keeps its key.
+        if not self.portable:  # Artifacts from before there was this field keep their keys.
             del determinants["portable"]
         determinants["data"] = _data_key(self.data)
         if codes := part_codes(self.stage, self.parts, self.model):

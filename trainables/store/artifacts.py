@@ -132,7 +132,7 @@ class ArtifactStore:
         if whole and self.is_dropped(stage, key):
             return None
         with suppress(OSError):  # It may be a colleague's, or on a disk that is only read.
-            os.utime(directory / MANIFEST)  # What was used lately stays.
+            os.utime(directory / MANIFEST)  # Artifacts used lately stay.
         return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
 
     def holds(self, stage: str, key: str) -> bool:

@@ -32,7 +32,7 @@ MAX_TEXT = 160
 LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
 # Asked for the role of the machine, where the environment has no login.
 _ROLES = ("169.254.169.254", "metadata.google.internal")
-# What is so will be so the next moment too.
+# These answers will be the same the next moment.
 _ABSENT = (NotFoundError, FileNotFoundError)
 _LASTING = (
     *_ABSENT,

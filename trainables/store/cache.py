@@ -35,7 +35,7 @@ LIMIT = "CALSWEEP_CACHE_GB"
 
 GIGABYTES = 100.0
 RECENT_SECONDS = 900.0
-"""What was read or written so lately stays in the local copy, whatever its size."""
+"""Files read or written so lately stay in the local copy, whatever its size."""
 
 LONGEST_PAUSE = 30.0
 """Seconds after which a bucket that is away is asked again, at most."""
@@ -44,7 +44,7 @@ LONGEST_PAUSE = 30.0
 class Cache:
     """Files and folders below a folder, and the objects of the same names in a bucket.
 
-    What is written is noted first, then sent by a thread of this process, again and again until
+    A written file is noted first, then sent by a thread of this process, again and again until
     the bucket takes it: a bucket that is away ends nothing. What a process leaves, ``deliver`` of
     another one sends. A folder is there once its manifest is, which is written last and once; the
     objects of its files bear their hashes, so that two writers never mix.
@@ -62,7 +62,7 @@ class Cache:
         self.folder, self.bucket, self._notice = folder, Bucket(address), notice
         self._lanes, self._pool = ThreadPoolExecutor(LANES), ThreadPoolExecutor(LANES)
         self._queue: dict[str, None] = {}
-        self._sending: dict[str, bool] = {}  # Whether what is being sent is the latest.
+        self._sending: dict[str, bool] = {}  # Whether the version being sent is the latest.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._away, self._refusal = False, ""

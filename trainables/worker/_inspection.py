@@ -1,4 +1,4 @@
-"""What tells whether a machine computes what the others do: code, versions, storage, GPUs."""
+"""Whether a machine computes the same as the others: code, versions, storage, GPUs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Inspection:
         code: See ``code_files``.
         versions: Of the libraries that decide figures, and of Python.
         nonce: What it read in the storage; empty if it does not see it.
-        gpus: What is wrong with its GPUs, by number.
+        gpus: Faults of its GPUs, by number.
     """
 
     host: str

@@ -46,7 +46,7 @@ class Bisection:
     Attributes:
         cell: The figure that decided.
         commits: How many there were between the last good night and the alarm.
-        named: The commit that made it worse, or the few of which one did; empty if none is.
+        named: The commit that made it worse, or the few that hold it; empty if none is named.
         chance: Probability that this is right.
         text: The same in one sentence.
         steps: The partial nights, in their order.
@@ -122,7 +122,7 @@ def search(
     surroundings: bool,
     console: Console | None = None,
 ) -> tuple[Culprit, list[Step]]:
-    """Measure commits, of which the first is the last good one, until enough is known."""
+    """Measure commits, the first being the last good one, until enough is known."""
     culprit, steps = Culprit(len(commits) - 1, decided.clear, surroundings), list[Step]()
     while (place := culprit.next()) is not None:
         try:

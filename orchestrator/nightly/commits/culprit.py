@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 MOST_NIGHTS = 6  # Partial nights: one confirms, five tell 32 commits apart.
 ENOUGH = 0.97  # Probability at which the search ends.
-NAMED = 0.65  # Probability that a commit, or a few of which one it is, need to be named.
+NAMED = 0.65  # Probability from which a commit, or a few that hold it, are named.
 LUCK = 0.15  # Probability beforehand that nothing has changed at all.
 SURROUNDINGS = 0.002  # And that something else than the code has, if nothing else seems to.
 LIKELY_SURROUNDINGS = 0.3  # The same, where libraries, hardware or data did change.
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class Range(NamedTuple):
-    """Commits, counted from 1, of which one is to blame, and the probability of it."""
+    """Commits, counted from 1; with this probability one of them is to blame."""
 
     first: int
     last: int
@@ -28,7 +28,7 @@ class Range(NamedTuple):
 
 
 class Culprit:
-    """What is known of the commits 1 to N after the last good night, and which to look at next.
+    """Knowledge of the commits 1 to N after the last good night, and which to look at next.
 
     The change is in commit k if all from k on are bad. It may also have been there before the first
     (place 0: then it is in the surroundings) or nowhere (place N + 1: then the alarm was luck). All
@@ -93,8 +93,8 @@ class Culprit:
     def next(self) -> int | None:
         """Return the commit to measure, or None if enough is known or none is left.
 
-        The last one is first, so that the alarm is confirmed; then the one that halves what is
-        open.
+        The last one is first, so that the alarm is confirmed; then the one that halves the
+        open ones.
         """
         if self._measured >= MOST_NIGHTS or self.chances.max() >= ENOUGH:
             return None

@@ -89,7 +89,7 @@ def preview(request: Request) -> str:
 def install(request: Request, out: Path | None = None) -> list[str]:
     """Write and activate the schedule of a benchmark; one that is there is replaced.
 
-    What is refused beforehand leaves that. Returns a line per change made. ``out`` is where the
+    A refused request leaves the old one. Returns a line per change made. ``out`` is where the
     manifests of ``kubernetes`` go.
 
     Raises:

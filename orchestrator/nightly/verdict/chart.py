@@ -161,7 +161,7 @@ class Chart:
         """Return the change, on the scale of ``worse``, that mostly is in alarm when seen twice.
 
         Nine in ten are: what both nights must exceed, and ``POWER_ERRORS`` deviations of the nights
-        so far, without what is assumed of them. A cell that never varied is caught for sure.
+        so far, without the assumed ones. A cell that never varied is caught for sure.
         """
         level = np.full(judged.expected.shape, np.nan)
         for family, at in self._families.items():

@@ -16,7 +16,7 @@ from trainables.common.errors import InputError
 
 CLEAR = 12.0  # Deviations between good and bad that need no further seed.
 MOST_TIMES = 4  # In which a figure of quality is computed that varies by itself.
-SURE = 100.0  # Of what is either there or not.
+SURE = 100.0  # For figures that are either there or not.
 
 
 @dataclass(frozen=True)

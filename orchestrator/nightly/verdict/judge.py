@@ -41,7 +41,7 @@ def judge(
     finite, a bound of ``limits.hard``, and a recipe that has come to equal another one to the last
     digit. Everything else needs a difference outside the control limits and above the practical
     threshold on two nights in a row, or a step or drift of that size in the series, or a stage that
-    takes longer beside the others. What is better is told, never alarmed.
+    takes longer beside the others. Improvements are told, never alarmed.
 
     Figures of a recipe and task that the benchmark defined otherwise are not compared: its series
     begins with the definition of tonight.
@@ -213,7 +213,7 @@ class _Comparison:
         return tuple(f"{n} of {cells} cells have {text}" for text, n in notes.items() if n)
 
     def detectable(self) -> dict[CellKey, tuple[float, float]]:
-        """Return, in the metric's unit, what is expected and what would mostly be caught."""
+        """Return the expected figure and the one that would mostly be caught, in its unit."""
         expected, away = self._judged.expected, self._chart.detectable(self._judged)
         return {
             cell: (self._figure(n, expected[n]), self._figure(n, expected[n] + away[n]))
