@@ -91,7 +91,7 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
     found = status_of(folder, Ledger(iterate_events(folder.journal, kinds) if there else ()))
     if found.trials:
         return found
-    from orchestrator.sweep.plan import make_plan  # It takes PyTorch, as the import below.
+    from orchestrator.sweep.plan import make_plan  # It takes PyTorch.
 
     return replace(found, trials=make_plan(folder.storage.load_spec(folder.name)).trials)
 

@@ -68,6 +68,13 @@ def looked_at(folder: SweepFolder) -> SweepStatus | None:
     return sweep_status(folder) if folder.spec_file.exists() else None
 
 
+def assert_light(command: str) -> str:
+    run = [sys.executable, "-c", LIGHT, *command.split(), "--storage", "store"]
+    done = subprocess.run(run, capture_output=True, text=True)
+    assert done.stdout.endswith("\n[]\n") or done.stdout == "[]\n", done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("concurrent", [1, 2])
 def test_sweep_is_held_and_stopped_from_another_process(
@@ -124,9 +131,7 @@ def test_paused_sweep_starts_nothing_before_it_goes_on(empty_folder) -> None:
     assert (sweep_status(far).state, sweep_status(far).ended) == ("finished", 3)
     commands = "status far, status, logs far, cancel far, table far, best far, ranks far"
     for command in commands.split(", "):
-        run = [sys.executable, "-c", LIGHT, *command.split(), "--storage", "store"]
-        done = subprocess.run(run, capture_output=True, text=True)
-        assert done.stdout.endswith("\n[]\n") or done.stdout == "[]\n", done.stdout + done.stderr
+        assert_light(command)
 
 
 @pytest.mark.slow
@@ -162,6 +167,16 @@ def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder) -> None:
     answer = calsweep("logs", "far", "nothing|0", "--storage", "store")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "has no trial 'nothing|0'" in answer.err
+
+
+def test_status_of_a_calibration_that_has_not_begun_is_light(empty_folder, journal_writer) -> None:
+    far = Storage("store").sweep("far")
+    writer = journal_writer(far.path, "far")
+    writer.start()
+    writer.open("ls+ts", upstream="t|ls")
+    far.spec_file.touch()
+    with far.owned():
+        assert ", trials 0/2" in assert_light("status far")
 
 
 def test_owner_of_a_lock_is_seen_by_who_may_only_read(tmp_path: Path) -> None:
