@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from orchestrator.cluster.local import require_shared, short_reason
 from orchestrator.storage.storage import SPEC
-from orchestrator.sweep.documents import read_document, read_mapping
+from orchestrator.sweep.documents import read_document, read_mapping, write_mapping
 from orchestrator.sweep.tracking_uri import check_no_login
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
@@ -128,7 +126,7 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
     for plugin in plugins:
         for name, content in plugin.source.files.items():
             files[f"{places[plugin.code]}/{name}"] = content
-    return {SPEC: yaml.safe_dump(document, sort_keys=False).encode(), **files}
+    return {SPEC: write_mapping(document).encode(), **files}
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -7,14 +7,13 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationInfo, field_validator
 
 from orchestrator.nightly.book import Book
 from orchestrator.nightly.record import WHOLE_NIGHT, Row, Shape
 from orchestrator.nightly.verdict.limits import Limits, StrictModel, measure_of
 from orchestrator.storage.storage import Storage, SweepFolder
-from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.documents import read_document, read_mapping, validate, write_mapping
 from orchestrator.sweep.spec import SweepSpec, load_sweep, parse_sweep
 from orchestrator.tables.columns import DEFAULT_METRICS
 from trainables.common.addresses import check_server
@@ -216,7 +215,7 @@ def load_nightly(path: str | Path) -> Nightly:
     if isinstance(model.sweep, str):
         sweep = load_sweep(path.parent / model.sweep)
     else:
-        text = yaml.safe_dump(model.sweep, sort_keys=False)
+        text = write_mapping(model.sweep)
         sweep = parse_sweep(text, f"{path}: sweep", path.parent)
     if sweep.search.trials != 1 or sweep.search.sampler == "grid":
         raise InputError(

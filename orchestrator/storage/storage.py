@@ -16,6 +16,7 @@ import psutil
 import yaml
 from filelock import FileLock, Timeout
 
+from orchestrator.sweep.documents import write_mapping
 from orchestrator.sweep.names import is_sweep_name
 from trainables.common.errors import AwayError, InputError
 from trainables.common.files import make_folders, write_whole
@@ -116,7 +117,7 @@ class SweepFolder:
         content = spec.model_dump(mode="json")
         for plugin in content["plugins"]:  # A storage that is moved takes them along.
             plugin["path"] = os.path.relpath(plugin["path"], self.path)
-        text = yaml.safe_dump(content, sort_keys=False)
+        text = write_mapping(content)
         with writing(self.spec_file):
             make_folders(self.path)
             write_whole(self.spec_file, text, durable=True)

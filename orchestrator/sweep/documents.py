@@ -21,6 +21,7 @@ LONGEST_NUMBER = 100  # Characters.
 TEXT, MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 # No text in YAML 1.1 only, as PyYAML reads it: `on` is true, 010 is 8, 1:30 is 90; and dates.
 YAML_1_1 = re.compile(r"(?i:yes|no|on|off)|[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*[:-].*")
+FLOAT, EXPONENT = "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -160,6 +161,19 @@ class _Loader(yaml.SafeLoader):
                 node,
             )
         return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that puts into quotes what ``_Loader`` would read as a number."""
+
+
+for _each in (_Loader, _Dumper):  # 1e-3, which is text in YAML 1.1.
+    _each.add_implicit_resolver(FLOAT, EXPONENT, [*"+-0123456789"])
+
+
+def write_mapping(document: Mapping[str, Any]) -> str:
+    """Return the text of a document, as ``read_mapping`` reads it."""
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False)
 
 
 def _refused(problem: str, place: Any) -> yaml.MarkedYAMLError:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import yaml
-
 from orchestrator.search.choice import SEARCH, Rank
 from orchestrator.storage.ledger import Study, Trial
+from orchestrator.sweep.documents import write_mapping
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._comparable import (
@@ -94,7 +93,7 @@ class BestConfig:
 
     def to_yaml(self) -> str:
         """Return it as YAML, with the block that goes below ``search:`` of a sweep file."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False)
+        return write_mapping(self.to_dict())
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -102,7 +101,7 @@ class BestConfig:
 
     def to_fixed(self) -> str:
         """Return only the ``fixed:`` block, indented for below ``search:`` of a sweep file."""
-        block = yaml.safe_dump({"fixed": self.fixed}, sort_keys=False)
+        block = write_mapping({"fixed": self.fixed})
         origin = f"# {self.recipe} on {self.task}: trial {self.number} of sweep {self.sweep}\n"
         return textwrap.indent(f"{origin}{block}", "  ")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from orchestrator.nightly.book import Book
@@ -19,6 +18,7 @@ from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.record import ALARM, FINE, NightRecord
 from orchestrator.running.progress import say
 from orchestrator.storage.storage import Storage
+from orchestrator.sweep.documents import write_mapping
 from orchestrator.sweep.plugins import PluginModel
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders
@@ -68,7 +68,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         make_folders(place)
         path = place / "nightly.yaml"
         code = place / "code" if commit else self._repository.top
-        path.write_text(yaml.safe_dump(self._document(part, place, code), sort_keys=False))
+        path.write_text(write_mapping(self._document(part, place, code)))
         named = self._repository.described(commit) if commit else "the working tree"
         say(self._console, f"partial night {self._count}: {named}")
         checked_out = self._repository.checked_out(commit, code) if commit else nullcontext()

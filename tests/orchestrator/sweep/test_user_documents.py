@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.sweep.documents import read_document, read_mapping
+from orchestrator.sweep.documents import read_document, read_mapping, write_mapping
 from orchestrator.sweep.spec import parse_sweep
 from trainables.common.errors import InputError
 
@@ -140,9 +140,17 @@ def test_a_word_or_a_time_is_text_as_in_yaml_1_2() -> None:
     texts = "on, yes, NO, off, 1:30, -1:30.5, 190:20:30, 010, -0_7, 2026-01-01, 2026-01-01 10:00:00"
     assert read_mapping(f"a: [{texts}]", "here", "", "")["a"] == texts.split(", ")
     assert read_mapping("{no: 1, on: 2}", "here", "", "") == {"no": 1, "on": 2}
-    others = "[true, False, null, 0, -10, 1_000, 0x1F, 0.5, 01.5, -1.5e-3, .inf, !!bool yes]"
-    values = [True, False, None, 0, -10, 1000, 31, 0.5, 1.5, -0.0015, math.inf, True]
+    others = "[true, False, null, 0, -10, 1_000, 0x1F, 0.5, 01.5, 1e-3, -1.5e-3, .inf, !!bool yes]"
+    values = [True, False, None, 0, -10, 1000, 31, 0.5, 1.5, 0.001, -0.0015, math.inf, True]
     assert read_mapping(f"a: {others}", "here", "", "")["a"] == values
+
+
+def test_what_is_written_is_read_again() -> None:
+    document = {
+        "a": ["1e3", 1e3, 1e-30, "no", "1:30", "010", "1.0e3", "2026-01-01", 10, True],
+        "1e2": {},
+    }
+    assert read_mapping(write_mapping(document), "here", "", "") == document
 
 
 def test_a_file_may_be_as_large_as_is_said(tmp_path: Path) -> None:
