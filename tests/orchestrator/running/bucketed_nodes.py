@@ -26,7 +26,7 @@ def run(folder: Path, sweep: str) -> None:
         patch.setenv("CALSWEEP_CACHE", str(folder / "driver"))
         address = f"s3://{make_bucket(server)}/of/us"
         file = folder / "sweep.yaml"
-        file.write_text(sweep.format(storage=address))
+        file.write_text(sweep.format(storage=address, folder=folder))
         one, two = (
             {**NODE, "env_vars": {"CALSWEEP_CACHE": str(folder / name)}} for name in ("one", "two")
         )

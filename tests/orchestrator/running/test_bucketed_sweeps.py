@@ -7,11 +7,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.executors.in_process import InProcess
+from orchestrator.loop import Loop
 from orchestrator.storage import bucket_journal
 from orchestrator.storage.bucket_journal import BucketJournal
 from orchestrator.storage.events import Event, SweepEnded, TrialFinished
@@ -20,8 +24,13 @@ from orchestrator.storage.storage import Storage
 from tests.buckets import Weather, disturbed_buckets, impatient, log_in, make_bucket
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
+from trainables.data import sealed_within
+from trainables.jobs import Job
+from trainables.losses import LOSSES
+from trainables.plugins import load_plugins
 from trainables.store import cache, leases
 from trainables.store.bucket import Bucket
+from trainables.worker import Bench, Worker, inspect_machine, write_nonce
 
 ROOT = Path(__file__).parents[3]
 SWEEP = """
@@ -32,12 +41,13 @@ tasks:
     model: convnet
     protocol: {{base: digits, epochs: 2}}
     split: {{train_limit: 100, test_limit: 50}}
-recipes: [ce, mbls, ce+ts]
+recipes: [mbls, mbls+ts]
 search: {{trials: 2, accuracy_tolerance: null}}
-seeds: [0, 1]
+seeds: [0]
 resources: {{concurrent: 1}}
 executor: local
 storage: "{storage}"
+tracking: {{uri: "folder:{folder}/runs"}}
 """
 TABLE = ["table", "bucketed", "--format", "markdown", "--metrics", "acc,ece,nll"]
 
@@ -58,7 +68,7 @@ def wanted(disturbed: object, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 def write_sweep(folder: Path, storage: str) -> str:
     file = folder / "sweep.yaml"
-    file.write_text(SWEEP.format(storage=storage))
+    file.write_text(SWEEP.format(storage=storage, folder=folder))
     return str(file)
 
 
@@ -122,12 +132,12 @@ def test_bad_weather_changes_nothing(
     assert main([*TABLE, "--storage", address]) == 0
     assert capfd.readouterr().out == table
     for command in (
-        ["best", "--task", "d", "--recipe", "mbls"],
+        ["best", "bucketed", "--task", "d", "--recipe", "mbls"],
         ["status", "bucketed"],
         ["status"],
         ["logs", "bucketed"],
         ["report", "bucketed"],
-        ["compare", "bucketed"],
+        ["compare", "bucketed", "--baseline", "mbls"],
         ["run", "--resume", "bucketed"],
         [*TABLE],
     ):
@@ -156,7 +166,7 @@ bucket_journal.SEAL_SECONDS = 0.05
 def append(journal, event, durable=True):
     real(journal, event, durable)
     ended.append(isinstance(event, TrialFinished))
-    if sum(ended) == 3:
+    if sum(ended) == 2:
         os._exit(9)
 
 bucket_journal.BucketJournal.append = append
@@ -186,38 +196,25 @@ def test_another_machine_goes_on_after_a_crash(
         assert ends(journal_of(address)) == wanted[1]
 
 
-WORKER = """
-import sys
-from pathlib import Path
-from orchestrator.cli import main
-from orchestrator.storage.storage import Storage
-from tests.orchestrator.one_process import one_process
-from trainables.losses import LOSSES
-from trainables.plugins import Pinned
-from trainables.worker import Bench
-
-address, place, code = sys.argv[1:]
-Bench(Storage(address).artifacts, sealed=False, plugins=[Pinned(place, code)])
-assert "gce" in LOSSES
-with one_process():
-    sys.exit(main(["run", "--resume", "bucketed", "--storage", address]))
-"""
-
-
 def test_a_plugin_travels_with_the_bucket(
     address: str, tmp_path: Path, elsewhere: Callable[[], None]
 ) -> None:
     shutil.copy(ROOT / "examples/plugin/calsweep_example/gce.py", tmp_path / "gce.py")
     file = Path(write_sweep(tmp_path, address))
-    swept = file.read_text().replace("[ce, mbls, ce+ts]", "[gce]\nplugins: [./gce.py]")
-    file.write_text(swept)
+    swept = file.read_text().replace("[mbls, mbls+ts]", "[gce]\nplugins: [./gce.py]")
+    file.write_text(swept.partition("tracking")[0])
     assert main(["run", str(file)]) == 0
     (plugin,) = Storage(address).load_spec("bucketed").plugins
     (tmp_path / "gce.py").unlink()
     elsewhere()
-    run = [sys.executable, "-c", WORKER, address, plugin.path, plugin.code]
-    done = subprocess.run(run, timeout=600, capture_output=True, text=True, check=False)
-    assert (done.returncode, "gce" in done.stdout) == (0, True), done.stderr
+    for use in (
+        lambda: Bench(Storage(address).artifacts, sealed=False, plugins=[plugin]),
+        lambda: main(["run", "--resume", "bucketed", "--storage", address]),
+    ):
+        load_plugins((), installed=True)
+        assert "gce" not in LOSSES
+        assert use() != 2
+        assert "gce" in LOSSES
 
 
 def test_outage_at_the_end_is_told_and_delivered_later(
@@ -233,7 +230,7 @@ def test_outage_at_the_end_is_told_and_delivered_later(
 
     def append(journal: BucketJournal, event: Event, durable: bool = True) -> None:
         ended.extend([event] if isinstance(event, TrialFinished) else [])
-        weather.away = len(ended) >= 3  # In the middle of the search, for good.
+        weather.away = len(ended) >= 2  # In the middle of the search, for good.
         real(journal, event, durable)
 
     monkeypatch.setattr(BucketJournal, "append", append)
@@ -250,12 +247,51 @@ def test_outage_at_the_end_is_told_and_delivered_later(
     assert f"everything of bucketed on this machine has reached {address}" in capfd.readouterr().out
     elsewhere()
     assert ends(journal_of(address)) == wanted[1]
-    assert main(["compare", "bucketed", "--storage", address]) == 0
+    assert main(["compare", "bucketed", "--baseline", "mbls", "--storage", address]) == 0
 
 
-@pytest.mark.slow
-def test_nodes_share_nothing_but_the_bucket(
-    wanted: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+class TwoMachines(InProcess):
+    """Computes every other job on another machine; the driver's is a third."""
+
+    def run(self, loop: Loop, sealed: bool = True) -> None:
+        machines = cycle(["one node", "another"])
+        with sealed_within() if sealed else nullcontext():
+            while isinstance(job := loop.next(), Job):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setenv("CALSWEEP_CACHE", next(machines))
+                    worker = Worker(Bench(self._storage, sealed=sealed))
+                    worker.open(job)
+                    while not (report := worker.step()).ended:
+                        pass
+                loop.take(job, report)
+
+
+def test_machines_share_nothing_but_the_bucket(
+    wanted: tuple[Path, list[str]],
+    weather: Weather,
+    address: str,
+    tmp_path: Path,
+    elsewhere: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.orchestrator.one_process.InProcess", TwoMachines)
+    weather.share = 0.03
+    file = Path(write_sweep(tmp_path, address))
+    file.write_text(file.read_text().replace("executor: local\n", ""))
+    assert main(["run", str(file), "--address", "auto"]) == 0
+    for machine in ("one node", "another"):
+        assert list((tmp_path / machine).rglob("manifest.json"))
+    here = Storage(address)
+    nonce = write_nonce(here.artifacts)
+    seen = inspect_machine(str(here.artifacts), nonce, 0)
+    elsewhere()
+    assert ends(journal_of(address)) == wanted[1]
+    assert "" != seen.nonce == inspect_machine(str(here.artifacts), nonce, 0).nonce
+
+
+@pytest.mark.long
+def test_nodes_of_a_cluster_share_nothing_but_the_bucket(
+    wanted: tuple[Path, list[str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*TABLE, "--storage", str(wanted[0])]) == 0
     table = capfd.readouterr().out
@@ -346,7 +382,7 @@ def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
         rows = [line.split() for line in capfd.readouterr().out.splitlines()]
         told.append([row[:2] + row[3:4] for row in rows if row and row[0] != "sweeps"])
     assert told[0][:-1] == told[1][:-1]
-    assert ["train", "1", "4"] in told[0]
+    assert ["train", "1", "1"] in told[0]
     bucket = Bucket(address)
     assert {path.parent.name for path in folder.glob("artifacts/*/*/*/manifest.json")} == {
         name.split("/")[3] for name in bucket.names("artifacts")
