@@ -19,7 +19,6 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
 from orchestrator.tracking import ping, study_results
-from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
 from trainables.metrics import METRICS
@@ -39,6 +38,7 @@ recipes: {recipes}
 search: {{trials: 2}}
 executor: {executor}
 storage: {storage}
+tracking: {{uri: "folder:{storage}-runs"}}
 """
 METRIC = """
 from calsweep import METRICS
@@ -66,6 +66,17 @@ class Shelf(FolderTracker):
     def check(cls, uri):
         if not uri.startswith("shelf:/") or "//" in uri:
             raise InputError(f"tracking uri {uri!r}: a shelf has a path")
+"""
+
+
+USED = """
+import pytest
+from calsweep.__main__ import main
+
+assert pytest.main(["-q", "-p", "no:cacheprovider", "tests"]) == 0
+assert main(["list", "methods"]) == 0
+print("---")
+assert main(["run", "sweep.yaml", "--quiet"]) == 0
 """
 
 
@@ -189,7 +200,7 @@ def test_runs_go_to_a_tracker_of_ones_own(
     (tmp_path / "shelf.py").write_text(TRACKER)
     path = write_sweep(tmp_path, tmp_path / "storage", "own", "[./shelf.py]", "[ls]", "local")
     uri = f"shelf:{tmp_path}/runs"
-    path.write_text(f"{path.read_text()}tracking: {{uri: '{uri}'}}\n")
+    path.write_text(path.read_text().replace(f"folder:{tmp_path}/storage-runs", uri))
     outcome = run_sweep(load_sweep(path))
     assert (outcome.status, outcome.tracked) == ("finished", True)
     assert outcome.journal.with_name("shipper.log").read_text().count("opened") == 1
@@ -208,27 +219,13 @@ def test_runs_go_to_a_tracker_of_ones_own(
     assert "a shelf has a path" in capsys.readouterr().err
 
 
-def test_two_processes_train_together_with_a_plugin(tmp_path: Path) -> None:
+def test_every_process_has_a_plugin(tmp_path: Path) -> None:
+    """Those that compute trials, and those that train together with them."""
     write_loss(tmp_path)
     path = write_sweep(tmp_path, tmp_path / "storage", recipes="[gce]", executor="local")
-    more = f"resources: {{train: {{processes: 2}}}}\ntracking: {{uri: 'folder:{tmp_path}/runs'}}\n"
-    path.write_text(path.read_text() + more)
+    more = "resources: {concurrent: 2, train: {processes: 2}}\n"
+    path.write_text(path.read_text().replace("trials: 2", "trials: 1") + more)
     assert run_sweep(load_sweep(path)).status == "finished"
-
-
-def test_every_executor_computes_the_same_of_a_plugin(tmp_path: Path) -> None:
-    storage = place_database(tmp_path / "storage")
-    write_loss(tmp_path)
-    found = []
-    for name, executor, concurrent in (("a", "ray", 1), ("b", "local", 1), ("c", "local", 2)):
-        path = write_sweep(tmp_path, storage, name, recipes="[gce]", executor=executor)
-        spec = load_sweep(path)
-        resources = spec.resources.model_copy(update={"concurrent": concurrent})
-        outcome = run_sweep(spec.model_copy(update={"resources": resources}))
-        assert outcome.status == "finished"
-        found.append((artifacts(outcome, "gce"), [row.test for row in outcome.results]))
-        shutil.rmtree(storage / "artifacts")
-    assert found[0] == found[1] == found[2]
 
 
 def test_the_example_is_installed_and_needs_no_mention(tmp_path: Path) -> None:
@@ -248,10 +245,10 @@ def test_the_example_is_installed_and_needs_no_mention(tmp_path: Path) -> None:
     offline = ("--no-index", "--no-deps", "--no-build-isolation")
     run(python, "-m", "pip", "install", "--quiet", *offline, ".")
     shutil.rmtree(here / "calsweep_example")
-    run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests")
-    assert " gce " in run(python, "-m", "calsweep", "list", "methods")
-    place_database(here / "calsweep-storage")
-    table = run(python, "-m", "calsweep", "run", "sweep.yaml", "--quiet")
+    with (here / "sweep.yaml").open("a") as sweep:
+        sweep.write(f"tracking: {{uri: 'folder:{here}/runs'}}\n")
+    methods, table = run(python, "-c", USED).split("---")
+    assert " gce " in methods
     for recipe in ("ce+floored", "gce", "gce+floored"):
         assert f" {recipe} " in table
     assert "example" in (here / "calsweep-storage/sweeps/own-methods/sweep.yaml").read_text()

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +31,23 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
+from trainables.plugins import load_plugins
 
 pytestmark = pytest.mark.slow
 
 TASK = "digits/convnet/quick"
-MACAL = ("ce+macal", "mbls+macal")
+MACAL = ("ce+macal", "gce+macal")
+GCE = Path(__file__).parents[3] / "examples/plugin/calsweep_example/gce.py"
 SWEEP = """
 name: {name}
+plugins: ["{plugin}"]
 tasks:
   - name: digits/convnet/quick
     dataset: digits
     model: convnet
     protocol: {{base: digits, epochs: 4}}
     split: {{train_limit: 600, test_limit: 200}}
-recipes: [ce, mbls, "*+ts", "*+macal"]
+recipes: [ce, gce, "*+ts", "*+macal"]
 search:
   trials: 3
   accuracy_tolerance: 0.05
@@ -53,18 +57,30 @@ storage: {storage}
 """
 
 
-def make_spec(storage: Path, name: str = "quick", text: str = SWEEP) -> SweepSpec:
-    return parse_sweep(text.format(name=name, storage=storage), name)
+def make_spec(storage: Path, name: str = "quick") -> SweepSpec:
+    return parse_sweep(SWEEP.format(name=name, storage=storage, plugin=GCE), name)
 
 
 @pytest.fixture(scope="module")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return place_database(tmp_path_factory.mktemp("storage"))
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield place_database(tmp_path_factory.mktemp("storage"))
+    load_plugins((), installed=True)
 
 
 @pytest.fixture(scope="module")
 def outcome(storage: Path) -> SweepOutcome:
-    return run_sweep(make_spec(storage))
+    """Stop the sweep by Ctrl-C in the middle of its search on Ray, and go on in this process."""
+    path, journal = storage / "quick.yaml", storage / "sweeps" / "quick" / "journal.jsonl"
+    path.write_text(SWEEP.format(name="quick", storage=storage, plugin=GCE))
+    command = [sys.executable, "-m", "orchestrator", "run", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    _wait_for_finished_trials(journal, 3)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 130
+    assert "calsweep run --resume quick" in output
+    with one_process():  # tests/chaos resumes in other processes, over and over.
+        return run_sweep(Storage(storage).load_spec("quick"), resume=True)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +113,7 @@ def test_every_row_has_finite_test_metrics(outcome: SweepOutcome) -> None:
     assert outcome.status == "finished"
     assert outcome.tracked
     recipes = [result.recipe for result in outcome.results]
-    assert sorted(recipes) == ["ce", "ce+macal", "ce+ts", "mbls", "mbls+macal", "mbls+ts"]
+    assert sorted(recipes) == ["ce", "ce+macal", "ce+ts", "gce", "gce+macal", "gce+ts"]
     for result in outcome.results:
         (metrics,) = result.test
         assert (result.status, metrics["acc"] > 0.5) == ("finished", True)
@@ -154,6 +170,7 @@ def test_every_trial_is_in_mlflow_under_its_study(
 ) -> None:
     studies = {r.info.run_id: r for r in runs if r.data.tags["calsweep.kind"] == "study"}
     started = {event.key: event.study for event in of_kind(events, "trial_started")}
+    assert len(started) == 12
     assert sorted(run.data.tags["calsweep.key"] for run in trials) == sorted(started)
     for run in trials:
         parent = studies[run.data.tags["mlflow.parentRunId"]].data.tags["calsweep.study"]
@@ -162,11 +179,13 @@ def test_every_trial_is_in_mlflow_under_its_study(
 
 
 def test_the_budget_is_spent_exactly(events: list[Any]) -> None:
-    counts = Counter(event.study.split("|")[1] for event in of_kind(events, "trial_started"))
-    assert counts == {"ce": 1, "ce+ts": 1, "mbls+ts": 1, "mbls": 3, "ce+macal": 3, "mbls+macal": 3}
+    studies = {event.key: event.study for event in of_kind(events, "trial_started")}
+    ended = [event.key for event in of_kind(events, "trial_finished")]
+    counts = Counter(studies[key].split("|")[1] for key in ended)
+    assert counts == {"ce": 1, "ce+ts": 1, "gce+ts": 1, "gce": 3, "ce+macal": 3, "gce+macal": 3}
 
 
-@pytest.mark.parametrize("recipe", ["mbls", "ce+macal"])
+@pytest.mark.parametrize("recipe", ["gce", "ce+macal"])
 def test_best_is_the_lowest_validation_objective(
     outcome: SweepOutcome, trials: list[Run], recipe: str
 ) -> None:
@@ -180,13 +199,13 @@ def test_best_is_the_lowest_validation_objective(
 
 
 def test_best_can_be_fed_back(outcome: SweepOutcome, storage: Path) -> None:
-    (best,) = best_config(TASK, "mbls", tracking_uri=outcome.spec.tracking_uri)
+    (best,) = best_config(TASK, "gce", tracking_uri=outcome.spec.tracking_uri)
     again = make_spec(storage).model_dump(mode="json")
-    again.update(name="fed-back", recipes=["mbls"])
+    again.update(name="fed-back", recipes=["gce"])
     again["search"].update(fixed=best.fixed)
     spec = SweepSpec.model_validate(again)
-    assert searched_parameters(spec, "mbls", spec.tasks[0]) == {}
-    assert starting_values(spec, "mbls", spec.tasks[0]) == best.fixed["mbls"]
+    assert searched_parameters(spec, "gce", spec.tasks[0]) == {}
+    assert starting_values(spec, "gce", spec.tasks[0]) == best.fixed["gce"]
 
 
 def test_only_chosen_configurations_are_measured(
@@ -208,7 +227,7 @@ def test_the_gain_of_each_search_is_known(outcome: SweepOutcome) -> None:
     """The first trial, that of the published values, is measured beside the chosen one."""
     store = Storage.of(outcome.spec).store()
     searched = [result for result in outcome.results if result.searched]
-    assert sorted(result.recipe for result in searched) == ["ce+macal", "mbls", "mbls+macal"]
+    assert sorted(result.recipe for result in searched) == ["ce+macal", "gce", "gce+macal"]
     found = search_gains(outcome.results, store, "nll", draws=1)
     assert found.bootstrap.differences.keys() == {result.recipe for result in searched}
     for result in searched:
@@ -216,7 +235,7 @@ def test_the_gain_of_each_search_is_known(outcome: SweepOutcome) -> None:
         assert default is not None
         gap = result.test[0]["nll"] - default.record["metrics"]["nll"]
         assert found.bootstrap.differences[result.recipe].value == pytest.approx(gap, abs=1e-6)
-    assert found.absent == dict.fromkeys(["ce", "ce+ts", "mbls+ts"], "nothing was searched")
+    assert found.absent == dict.fromkeys(["ce", "ce+ts", "gce+ts"], "nothing was searched")
 
 
 def test_epochs_are_tracked(client: MlflowClient, trials: list[Run]) -> None:
@@ -231,13 +250,15 @@ def test_trials_run_side_by_side(events: list[Any]) -> None:
     How long each computes is left to the machine: a busy one may start the next process late.
     """
     steps = {"trial_started": 1, "trial_finished": -1}
-    out = accumulate(steps.get(event.event, 0) for event in events)
+    search = takewhile(lambda event: event.event != "sweep_ended", events)
+    out = accumulate(steps.get(event.event, 0) for event in search)
     assert max(out) > 1
 
 
 def test_nothing_is_trained_twice(storage: Path, events: list[Any]) -> None:
     """The features are those of each network that a refinement builds on."""
-    stages = Counter(event.stage for event in of_kind(events, "trial_started")) | {"features": 2}
+    started = {event.key: event.stage for event in of_kind(events, "trial_started")}
+    stages = Counter(started.values()) | {"features": 2}
     stored = (storage / "artifacts").glob("*/*/*/manifest.json")
     counts = Counter(path.parts[-4] for path in stored)
     assert {stage: counts[stage] for stage in stages} == stages
@@ -292,31 +313,14 @@ storage: {storage}
     assert of_kind(read_events(journal)[0], "trial_finished") == ends
 
 
-def test_an_interrupted_sweep_resumes_to_the_same_table(
-    outcome: SweepOutcome, tmp_path: Path
+def test_an_interrupted_sweep_resumes_to_the_table_of_a_whole_one(
+    outcome: SweepOutcome, events: list[Any], tmp_path: Path
 ) -> None:
-    path = tmp_path / "quick.yaml"
-    text = SWEEP.format(name="quick", storage=place_database(tmp_path / "storage"))
-    path.write_text(f"{text}resources: {{concurrent: 1}}\n")
-    command = [sys.executable, "-m", "orchestrator", "run"]
-    process = subprocess.Popen([*command, str(path)], stdout=subprocess.PIPE, text=True)
-    journal = tmp_path / "storage" / "sweeps" / "quick" / "journal.jsonl"
-    _wait_for_finished_trials(journal, 3)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=900)
-    assert process.returncode == 130
-    assert "calsweep run --resume quick" in output
-    finished = of_kind(read_events(journal)[0], "trial_finished")
-
-    with one_process():  # tests/chaos resumes in other processes, over and over.
-        resume = ["--resume", "quick", "--storage", str(tmp_path / "storage"), "--quiet"]
-        assert main(["run", *resume]) == 0
-    events = read_events(journal)[0]
-    keys = [event.key for event in of_kind(events, "trial_finished")]
-    assert len(keys) == len(set(keys)) == 12
-    assert keys[: len(finished)] == [event.key for event in finished]
-    tracked = comparison_table("quick", tracking_uri=f"sqlite:///{tmp_path}/storage/mlflow.db")
-    assert render(tracked, "markdown") == table_of(outcome)
+    ends = [event.status for event in of_kind(events, "sweep_ended")]
+    assert ends == ["interrupted", "finished"]
+    with one_process():
+        whole = run_sweep(make_spec(tmp_path / "storage"))
+    assert table_of(whole) == table_of(outcome)
 
 
 def _wait_for_finished_trials(journal: Path, count: int) -> None:
@@ -341,7 +345,7 @@ def test_a_replay_trains_nothing(
     assert "\n|---" in said.replace(" ", "")
     assert sorted(path for stage in stages for path in stage.glob("*/*")) == before
     searches = list(csv.DictReader((out / "searches.csv").open()))
-    assert {row["study"] for row in searches} == {f"{TASK}|{r}" for r in ("mbls", *MACAL)}
+    assert {row["study"] for row in searches} == {f"{TASK}|{r}" for r in ("gce", *MACAL)}
     assert {row["strategy"] for row in searches} == {"as run", "random", "nll", "default kept"}
     epochs = list(csv.DictReader((out / "outcomes.csv").open()))
     assert len(epochs) == sum(event.event == "epoch" for event in read_events(outcome.journal)[0])
