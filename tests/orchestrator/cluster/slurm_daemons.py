@@ -28,7 +28,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def slurm(folder: Path) -> Iterator[dict[str, str]]:
+def daemons_of_slurm(folder: Path) -> Iterator[dict[str, str]]:
     """Run the daemons; yield the variables by which SLURM's commands find them."""
     folder.chmod(0o755)
     key, munge = folder / "munge.key", folder / "munge.socket"

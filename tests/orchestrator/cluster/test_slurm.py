@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.cluster import slurm
 from orchestrator.cluster.slurm import QUEUE_TRIES, Allocation, array_script, queued_job, script
 from orchestrator.running.run import run_sweep
 from orchestrator.storage.ledger import read_ledger
@@ -18,7 +21,13 @@ from orchestrator.storage.results import results_of
 from orchestrator.storage.status import sweep_status
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
-from tests.orchestrator.cluster.slurm_daemons import NEEDED, cancel_all, found, queue, slurm
+from tests.orchestrator.cluster.slurm_daemons import (
+    NEEDED,
+    cancel_all,
+    daemons_of_slurm,
+    found,
+    queue,
+)
 from tests.orchestrator.one_process import one_process
 
 SWEEP = """
@@ -38,7 +47,7 @@ pytestmark = pytest.mark.slow
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     if ABSENT:
         pytest.skip(f"SLURM is not here: {', '.join(ABSENT)} (slurm-wlm)")
-    with slurm(tmp_path_factory.mktemp("slurm")) as variables:
+    with daemons_of_slurm(tmp_path_factory.mktemp("slurm")) as variables:
         yield variables
 
 
@@ -81,25 +90,70 @@ def table(folder: Path) -> list[object]:
     return [(row.recipe, row.status, row.configuration, row.validation, row.test) for row in rows]
 
 
-def test_requeued_sweep_gives_the_same_table(
-    daemons: None, alone: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+PROGRAM = """#!/bin/bash
+words=$*
+echo "$SLURMD_NODENAME: $words" >> {log}
+case $words in
+    *" start --head "*) ip=${{words#*--node-ip-address=}}; port=${{words#*--port=}}
+        exec {python} -m http.server --bind "${{ip%% *}}" "${{port%% *}}" ;;
+    *" start "*) exec sleep 600 ;;
+    *" run "*) trap 'kill $!; exit 130' TERM
+        until [ "$(grep -c . {log})" = 6 ]; do sleep 0.1 & wait; done ;;
+esac
+"""
+"""Stands in for Ray, and for a sweep that is there until all has been started twice."""
+
+
+def test_job_starts_ray_on_its_nodes_and_is_queued_again(
+    daemons: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = written(tmp_path, "here")
+    program, log = tmp_path / "python", tmp_path / "log"
+    words = {"log": shlex.quote(str(log)), "python": shlex.quote(sys.executable)}
+    program.write_text(PROGRAM.format(**words))
+    program.chmod(0o755)
+    log.touch()
+    monkeypatch.setattr(slurm, "RAY", f"{shlex.quote(str(program))} -m ray.scripts.scripts")
+    monkeypatch.setattr(sys, "executable", str(program))
+    path, storage = written(tmp_path, "here"), str(tmp_path / "here")
     assert main(["submit", "--slurm", "--nodes", "2", "--time", "10", str(path)]) == 0
     told = capsys.readouterr().out
-    far = Storage(str(tmp_path / "here")).sweep("far")
+    far = Storage(storage).sweep("far")
     job = queued_job(far)
     assert told.startswith(f"SLURM job {job}; calsweep status far --storage ")
     assert (far.path / "ray-token").stat().st_mode & 0o777 == 0o600
     assert main(["submit", "--slurm", str(path)]) == 2
     assert f"is SLURM's job {job} already" in capsys.readouterr().err
+    wait_until(lambda: log.read_text().count("\n") == 3, far.path)
+    assert main(["status", "far", "--storage", storage]) == 0
+    assert f"SLURM job {job}; its output: {far.path}/slurm-{job}.out" in capsys.readouterr().out
+    assert main(["logs", "far", "--storage", storage]) == 0
+    assert f"slurm-{job}: " in capsys.readouterr().out
+    address = (far.path / "ray-address").read_text().strip()
+    once = [
+        f"one: -m orchestrator run {far.path}/submitted-sweep.yaml --address {address}",
+        f"one: -m ray.scripts.scripts start --head --node-ip-address={address.partition(':')[0]}",
+        f"two: -m ray.scripts.scripts start --address={address} --num-cpus=1 --block",
+    ]
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    wait_until(lambda: not queued_job(far), far.path)
+    lines = sorted(line.partition(" --port")[0] for line in log.read_text().splitlines())
+    assert lines == sorted([*once, *once])
+
+
+@pytest.mark.long
+def test_requeued_sweep_gives_the_same_table(
+    daemons: None, alone: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "here")
+    assert main(["submit", "--slurm", "--nodes", "2", "--time", "10", str(path)]) == 0
+    far = Storage(str(tmp_path / "here")).sweep("far")
+    job = queued_job(far)
     output = far.path / f"slurm-{job}.out"
     wait_until(lambda: far.journal.exists() and sweep_status(far).ended >= 1, far.path)
     wait_until(lambda: output.read_text().count("Ray runtime started") == 2, far.path)
-    assert main(["status", "far", "--storage", str(tmp_path / "here")]) == 0
-    assert f"SLURM job {job}; its output: {far.path}/slurm-{job}.out" in capsys.readouterr().out
-    assert main(["logs", "far", "--storage", str(tmp_path / "here")]) == 0
-    assert f"slurm-{job}: " in capsys.readouterr().out
     assert main(["logs", "far", f"slurm-{job}", "--storage", str(tmp_path / "here")]) == 0
     assert "joining Ray at " in capsys.readouterr().out
     subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
