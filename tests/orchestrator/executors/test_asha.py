@@ -10,7 +10,6 @@ import pytest
 from orchestrator import run_sweep
 from orchestrator.storage.journal import read_events
 from orchestrator.sweep.spec import parse_sweep
-from tests.orchestrator.databases import place_database
 
 SWEEP = """
 name: halving
@@ -30,12 +29,13 @@ search:
 seeds: [0, 1]
 resources: {{concurrent: 1}}
 storage: {storage}
+tracking: {{uri: 'folder:{storage}/runs'}}
 """
 
 
 @pytest.mark.slow
 def test_a_sweep_under_asha_runs_to_its_end(tmp_path: Path) -> None:
-    outcome = run_sweep(parse_sweep(SWEEP.format(storage=place_database(tmp_path)), "halving"))
+    outcome = run_sweep(parse_sweep(SWEEP.format(storage=tmp_path), "halving"))
     assert outcome.status == "finished"
     events = read_events(outcome.journal)[0]
     ends = [event for event in events if event.event == "trial_finished"]
