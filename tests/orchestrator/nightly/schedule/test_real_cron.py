@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,8 +15,8 @@ import pytest
 import yaml
 from told_sweep import short_sweep
 
+from orchestrator.cli import main
 from orchestrator.nightly import Book, Nightly, load_nightly
-from tests.orchestrator.databases import place_database
 
 pytestmark = pytest.mark.slow
 
@@ -59,13 +58,16 @@ def _runs() -> bool:
         return False
 
 
-def test_cron_runs_the_installed_entry(cron: None, tmp_path: Path) -> None:
+def test_cron_runs_the_installed_entry(
+    cron: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "100% of it's"
     folder.mkdir()
     file = folder / "nightly.yaml"
-    sweep = short_sweep("by-cron", place_database(folder / "storage"), ("ce",), 1)
+    sweep = short_sweep("by-cron", folder / "storage", ("ce",), 1)
+    sweep["tracking"] = {"uri": f"folder:{folder}/tracking"}
     file.write_text(yaml.safe_dump({"sweep": sweep}))
-    start = _install(file)
+    start = _install(file, monkeypatch)
     benchmark = load_nightly(file)
     _wait_for_a_verdict(benchmark)
     ((record, verdict),) = Book(benchmark.folder).judged()
@@ -73,17 +75,14 @@ def test_cron_runs_the_installed_entry(cron: None, tmp_path: Path) -> None:
     assert verdict.status == "ok"
 
 
-def _install(file: Path) -> datetime:
+def _install(file: Path, patch: pytest.MonkeyPatch) -> datetime:
     """Install the entry for a minute that is still to come when it stands; return that minute."""
-    command = [sys.executable, "-m", "orchestrator", "nightly", "install", str(file)]
+    patch.chdir(file.parent)
+    patch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[4]))
     for minutes in (1, 2, 4, 8):
         start = datetime.now().replace(second=0, microsecond=0) + timedelta(minutes=minutes)
-        subprocess.run(
-            [*command, "--with", "cron", "--at", f"{start:%H:%M}"],
-            cwd=file.parent,
-            check=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[4])},
-        )
+        command = ["nightly", "install", str(file), "--with", "cron", "--at", f"{start:%H:%M}"]
+        assert main(command) == 0
         # cron reads its tables at the start of a minute: what is written just before may be late.
         if datetime.now() < start - timedelta(seconds=5):
             return start
