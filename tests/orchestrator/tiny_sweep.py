@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -19,6 +20,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import sync
 from tests.orchestrator.databases import databases_made
+from tests.orchestrator.one_process import DIAGRAM, nothing_drawn
 from trainables.stages import validation_rows
 
 TASK = "digits/convnet/tiny"
@@ -74,5 +76,6 @@ def compute_within(spec: SweepSpec) -> None:
         )
         known = partial(validation_rows, store)
         state = SweepState(make_plan(spec), f"{name}-id", data, journal.append, predictions=known)
-        drive(state, Ledger(), store, InProcess(store.root), journal.append, print)
+        with patch(DIAGRAM, nothing_drawn):
+            drive(state, Ledger(), store, InProcess(store.root), journal.append, print)
         journal.append(SweepEnded(status="finished"))

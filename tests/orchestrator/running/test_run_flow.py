@@ -46,9 +46,11 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.names import LONGEST_NAME
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from tests.orchestrator.one_process import nothing_drawn
 from trainables.common.errors import InputError, StorageError
 from trainables.data import PreparedData, TestDataSealedError
 from trainables.jobs import Job, Report, StageWork, TestWork
+from trainables.metrics import reliability_diagram
 from trainables.store.artifacts import ArtifactStore
 from trainables.worker import _test as measuring
 from trainables.worker import worker
@@ -125,6 +127,7 @@ def company(monkeypatch: pytest.MonkeyPatch) -> Iterator[Company]:
     here, threads = Company(), torch.get_num_threads()
     monkeypatch.setattr(run, "open_executor", here.open)
     monkeypatch.setattr(run, "start_shipper", here.ship)
+    monkeypatch.setattr(measuring, "reliability_diagram", nothing_drawn)
     yield here
     torch.set_num_threads(threads)
 
@@ -338,7 +341,7 @@ def test_a_measurement_is_recorded_in_full(
     monkeypatch.setattr(drive, "pending_measurements", with_defaults)
     tested, drawn = (
         Mock(wraps=measuring.evaluate_on_test),
-        Mock(wraps=measuring.reliability_diagram),
+        Mock(wraps=reliability_diagram),
     )
     monkeypatch.setattr(measuring, "evaluate_on_test", tested)
     monkeypatch.setattr(measuring, "reliability_diagram", drawn)
