@@ -99,12 +99,14 @@ class Ending:
 
 
 class Cluster:
-    """Ray on several nodes, which can be killed and added."""
+    """Ray on several nodes, which can be killed and added; jobs find ``programs`` first."""
 
-    def __init__(self, log: Path, *options: str) -> None:
+    def __init__(
+        self, log: Path, *options: str, programs: Path = Path(sys.executable).parent
+    ) -> None:
         self.environment = {
             **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"{programs}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
             "RAY_AUTH_MODE": "token",

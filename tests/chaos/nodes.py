@@ -52,6 +52,7 @@ def main() -> None:
     head = {"num_cpus": 0, "num_gpus": 0}
     if "jobs" in sys.argv:
         head |= {"num_cpus": 1, "include_dashboard": True, "dashboard_port": free_port()}
+        head["dashboard_agent_listen_port"] = free_port()  # Another cluster here has Ray's own.
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**NODE) for _ in range(int(sys.argv[1]))]
     say(f"address {cluster.address} {head.get('dashboard_port', '')}")
