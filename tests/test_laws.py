@@ -19,7 +19,7 @@ from torch import Tensor
 
 from search_spaces import Parameter, load_space, space_names
 from trainables.augmentations import AUGMENTATIONS
-from trainables.calibrators import CALIBRATORS, OBJECTIVES
+from trainables.calibrators import CALIBRATORS, OBJECTIVES, calibrator_from_recipe
 from trainables.common.registry import Registry
 from trainables.contracts.losses import alternatives
 from trainables.data import SplitSpec
@@ -250,7 +250,7 @@ class Catalogue:
     def outcome(
         self, kind: str, name: str, parameters: Mapping[str, Any], under: OnlyWith = NOWHERE
     ) -> Tensor:
-        """Return validation logits, or cross-fitted log-probabilities, (N, K)."""
+        """Return validation logits, or calibrated log-probabilities, (N, K)."""
         key = json.dumps([kind, name, parameters, under.epochs, under.network], sort_keys=True)
         if key not in self._known:
             self._known[key] = self._compute(kind, name, parameters, under)
@@ -275,7 +275,8 @@ class Catalogue:
             parameters = {"epochs": 6, **parameters}
             return compute("refine", {name: parameters}, TRAINING, network).logits
         part = f"ts-{name}" if kind == "objectives" else name
-        return compute("calibrate", {part: parameters}, TRAINING, network).logits
+        rows = network.tensors("validation")
+        return calibrator_from_recipe(part, parameters).fit(**rows)(rows["logits"])
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from pretended_card import pretended_card
-from small_stages import MACAL, Workshop, request, write_masks
+from small_stages import EVERY_LAYER, MACAL, Workshop, request, write_masks
 from standin_card import standin_card
 
 from trainables.calibrators import calibrator_from_recipe
@@ -207,13 +207,8 @@ def a_chain() -> Any:
 
 
 @scenario
-def every_method() -> Any:
-    return {name: train({name: {}}).epoch for name in method_names()}
-
-
-@scenario
 def every_method_deterministically() -> Any:
-    """Torch refuses kernels that may sum in any order."""
+    """All methods and augmentations; torch refuses kernels that may sum in any order."""
     device = trial_device(SHARE, deterministic=True)
     trained = {name: train({name: {}}).epoch for name in method_names()}
     trained |= {name: train({"ce": {}}, augmentation=name).epoch for name in IMAGE_AUGMENTATIONS}
@@ -243,7 +238,7 @@ def every_model() -> Any:
         name: train({"ce": {}}, name, data=data, **quick).epoch
         for kind, data in given.items()
         for name in model_names(kind)
-        if "@" not in name and not (STANDIN and name.startswith("deeplabv3-resnet"))
+        if "@" not in name and (name in EVERY_LAYER or not (STANDIN or PRETENDED))
     }
 
 
@@ -307,11 +302,6 @@ def a_chain_of_masks() -> Any:
             figures.append({**metrics, **tested})
         found.append(figures)
     return found
-
-
-@scenario
-def every_augmentation() -> Any:
-    return {name: train({"ce": {}}, augmentation=name).epoch for name in IMAGE_AUGMENTATIONS}
 
 
 @scenario

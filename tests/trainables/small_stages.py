@@ -23,6 +23,11 @@ PROTOCOL: dict[str, Any] = {
     "schedule": "cosine",
     "augmentation": "none",
 }
+# Small networks that have every kind of layer of ours between them.
+EVERY_LAYER = (
+    *("convnet", "deeplabv3-small", "densenet40", "gpool-cnn", "resnet110-sd", "resnet8"),
+    *("whitened-cnn", "wrn-16-4"),
+)
 MACAL: dict[str, Any] = {"macal": {"epochs": 4, "lr": 0.1}}
 
 

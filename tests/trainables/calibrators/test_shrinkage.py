@@ -72,23 +72,18 @@ def test_no_default_is_worse_than_no_calibration(hundred_classes) -> None:
 
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "splits"), [(300, 2), (1000, 1), (5000, 1)])
-@pytest.mark.parametrize("file", OUTPUTS)
+@pytest.mark.parametrize(("file", "count"), list(zip(OUTPUTS, (300, 1000, 300), strict=True)))
 def test_no_default_is_worse_than_no_calibration_on_real_outputs(
-    file: str, count: int, splits: int, shared: Path
+    file: str, count: int, shared: Path
 ) -> None:
     with np.load(shared / "data" / "logits" / f"{file}.npz") as arrays:
         logits = torch.from_numpy(arrays["predictions"]).double().clamp(min=1e-30).log()
         labels = torch.from_numpy(arrays["ground_truth"]).reshape(-1).long()
-    excess = dict.fromkeys(DEFAULTS, 0.0)
-    for split in range(splits):
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(split))
-        plain = float(F.cross_entropy(logits[order[count:]], labels[order[count:]]))
-        found = losses(tuple(DEFAULTS), (logits[order], labels[order]), count)
-        for name, loss in found.items():
-            excess[name] += (loss - plain) / splits
-        assert max(found[name] for name in RICH) < found["ts"] + NOISE
-    assert {name: gap for name, gap in excess.items() if gap > HARM} == {}
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    plain = float(F.cross_entropy(logits[order[count:]], labels[order[count:]]))
+    found = losses(tuple(DEFAULTS), (logits[order], labels[order]), count)
+    assert max(found[name] for name in RICH) < found["ts"] + NOISE
+    assert {name: loss for name, loss in found.items() if loss > plain + HARM} == {}
 
 
 def test_the_likeliest_share_is_that_of_the_mixture_that_was_drawn() -> None:
