@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_stages import EVERY_LAYER
 from torch import Tensor, nn
 from torch._inductor import config as inductor
 from torch.nn import functional as F
@@ -167,8 +168,11 @@ def test_loss_and_scheme_hear_of_every_epoch(monkeypatch: pytest.MonkeyPatch) ->
     ("method", "model"), [*((name, "convnet") for name in METHODS), ("ce", "resnet110-sd")]
 )
 def test_an_interrupted_training_goes_on_bitwise(method: str, model: str) -> None:
+    rows = 48 if model == "convnet" else 4
+    sizes = {"rows": rows, "batch_size": rows // 2, "model": model}
+
     def fresh() -> Trainer:
-        return trainer(METHODS[method], rows=48, augmentation="crop-flip", model=model)
+        return trainer(METHODS[method], augmentation="crop-flip", **sizes)
 
     whole = fresh()
     checkpoints, figures = [], []
@@ -177,11 +181,11 @@ def test_an_interrupted_training_goes_on_bitwise(method: str, model: str) -> Non
         torch.save(whole.state_dict(), stream)
         checkpoints.append(stream.getvalue())
         figures.append(whole.train_epoch())
-    for epoch, checkpoint in enumerate(checkpoints):
+    for epoch in (1, 3):
         torch.manual_seed(1000 + epoch)
         resumed = fresh()
         torch.rand(3)
-        resumed.load_state_dict(torch.load(io.BytesIO(checkpoint), weights_only=True))
+        resumed.load_state_dict(torch.load(io.BytesIO(checkpoints[epoch]), weights_only=True))
         assert resumed.epoch == epoch
         again = [resumed.train_epoch() for _ in range(epoch, whole.protocol.epochs)]
         assert again == figures[epoch:]
@@ -225,8 +229,8 @@ def test_the_rate_follows_the_protocol(changes: dict[str, Any]) -> None:
         assert group["lr"] == expected
 
 
-@pytest.mark.parametrize("model", model_names(ImageShape))
-def test_every_model_trains_two_epochs(model: str) -> None:
+@pytest.mark.parametrize("model", sorted({*EVERY_LAYER} & {*model_names(ImageShape)}))
+def test_every_kind_of_layer_trains_two_epochs(model: str) -> None:
     made = trainer(model=model, rows=4, batch_size=2, lr=1e-3, epochs=2)
     before = weights(made)
     run(made)
@@ -235,7 +239,7 @@ def test_every_model_trains_two_epochs(model: str) -> None:
 
 def test_a_state_without_velocities_for_skipped_blocks_is_taken_up() -> None:
     """As in checkpoints of before every weight had one from the start."""
-    first, resumed = (trainer(model="resnet110-sd", rows=48) for _ in range(2))
+    first, resumed = (trainer(model="resnet110-sd", rows=4) for _ in range(2))
     first.train_epoch()
     state = first.state_dict()
     for number in range(0, len(state["optimizer"]["state"]), 2):

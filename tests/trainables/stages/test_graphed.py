@@ -24,7 +24,7 @@ from trainables.stages.engine import Trainer
 from trainables.stages.protocols import protocol_from
 
 BATCH, CLASSES = 12, 3
-ROWS = 5 * BATCH + 4  # Two steps to warm up, three that are launched, and a short one.
+ROWS = 4 * BATCH + 4  # Two steps to warm up, two that are launched, and a short one.
 
 
 class Graph:
@@ -110,12 +110,12 @@ def card() -> Iterator[None]:
 
 
 def trained(graph: bool, method: str = "ce", **protocol: Any) -> tuple[Trainer, list[Any]]:
-    """Train three epochs on the card; return the trainer and what came of them."""
+    """Train two epochs on the card; return the trainer and what came of them."""
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (ROWS, 8, 8, 1), dtype=np.uint8)
     images = Images((8, 8), 1, (0.5,), (0.25,), "crop-flip")
     info = DatasetInfo("few", tuple(map(str, range(CLASSES))), images, "", "")
-    settings = {"epochs": 3, "batch_size": BATCH, "lr": 0.1, "schedule": "cosine", **protocol}
+    settings = {"epochs": 2, "batch_size": BATCH, "lr": 0.1, "schedule": "cosine", **protocol}
     made = Trainer(
         "convnet",
         build_method({method: {}}),
@@ -126,7 +126,7 @@ def trained(graph: bool, method: str = "ce", **protocol: Any) -> tuple[Trainer, 
         CARD,
         graph=graph,
     )
-    figures = [made.train_epoch() for _ in range(3)]
+    figures = [made.train_epoch() for _ in range(2)]
     weights = {name: value.tolist() for name, value in made.network.state_dict().items()}
     return made, [figures, weights]
 
@@ -137,7 +137,7 @@ def test_recorded_steps_give_the_figures_of_steps_as_written(method: str) -> Non
     made, found = trained(True, method)
     assert found == expected
     assert made.remarks() == []
-    assert Graph.launched == 9
+    assert Graph.launched == 4
 
 
 def test_what_cannot_be_recorded_runs_as_it_is_written() -> None:

@@ -76,12 +76,13 @@ def test_network_is_restored_by_its_state_alone(
         torch.testing.assert_close(trained.classify(features), outputs(trained, image_problem))
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Of those that mix rows, one; the other schemes leave the loss alone.
+@pytest.mark.parametrize("name", ["mixup", "mit", "balcal"])
 @pytest.mark.parametrize("loss", LOSSES.names())
 def test_every_loss_can_be_used(
     name: str, loss: str, train_shortly: TrainShortly, image_problem: Problem
 ) -> None:
-    logits = outputs(train_shortly({loss: {}, name: {}}, epochs=2, lr=0.01), image_problem)
+    logits = outputs(train_shortly({loss: {}, name: {}}, epochs=1, lr=0.01), image_problem)
     assert logits.isfinite().all()
 
 
