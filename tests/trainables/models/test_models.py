@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_stages import EVERY_LAYER
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape, InputShape, LogitShape
@@ -55,6 +56,7 @@ WELL_KNOWN = {
     ("densenet161", 10, 32): 26482378,
 }
 IMAGES = model_names(ImageShape)
+LAYERS = sorted({*EVERY_LAYER} & {*IMAGES})
 SMALL = ["convnet", "resnet8", "resnet20", "densenet40", "preresnet56", "wrn-16-4"]
 
 
@@ -87,21 +89,13 @@ def test_every_published_count_is_tested(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_forward_shapes_on_meta(name: str) -> None:
+@pytest.mark.parametrize(("channels", "size"), [(1, 8), (3, 64)])
+def test_shapes_on_meta(name: str, channels: int, size: int) -> None:
     with torch.device("meta"):
-        network = build_model(name, 7, ImageShape(3, 32))
-        features = network.eval().features(torch.empty(2, 3, 32, 32))
-        logits = network(torch.empty(2, 3, 32, 32))
-    assert features.shape == (2, network.feature_dim)
-    assert logits.shape == (2, 7)
-
-
-@pytest.mark.parametrize("name", IMAGES)
-@pytest.mark.parametrize("size", [8, 64])
-def test_grey_images_of_other_sizes(name: str, size: int) -> None:
-    with torch.device("meta"):
-        network = build_model(name, 7, ImageShape(1, size)).eval()
-        assert network(torch.empty(2, 1, size, size)).shape == (2, 7)
+        network = build_model(name, 7, ImageShape(channels, size)).eval()
+        features = network.features(torch.empty(2, channels, size, size))
+        assert features.shape == (2, network.feature_dim)
+        assert network.classify(features).shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -113,7 +107,7 @@ def test_classifier_of_features_is_forward(name: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", [*IMAGES, "timm:resnet18", "torchvision:resnet18"])
+@pytest.mark.parametrize("name", [*LAYERS, "timm:resnet18", "torchvision:resnet18"])
 def test_logits_are_those_of_float32_weights_under_autocast(name: str) -> None:
     network, batch = build_model(name, 5, ImageShape(3, 8)).eval(), images(2, size=8)
     with torch.autocast("cpu", torch.bfloat16):
