@@ -77,7 +77,7 @@ def test_freezing_too_often_says_so(
 ) -> None:
     monkeypatch.setattr(compiled, "MOST_GRAPHS", 2)
     made = trainer(compile=True)
-    for number, weight in enumerate(list(made.network.parameters())[:3]):
+    for weight in list(made.network.parameters())[:3]:
         assert not made.remarks()
         weight.requires_grad_(False)
         made.train_epoch()
