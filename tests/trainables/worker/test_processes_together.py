@@ -14,10 +14,11 @@ import pytest
 
 from tests.trainables.worker.bench_here import Place, fault_of, finish, notices
 from trainables.common.code import code_files
-from trainables.jobs import FaultKind, Status
+from trainables.jobs import FaultKind, Report, Status
 from trainables.stages import data_parallel
 
 FREE_WITHIN = 30.0  # Seconds on a busy machine; alone it takes one.
+SLOW = {"lr": 0.02}  # At higher rates rounding grows to what depends on the processor.
 
 
 def followers(parent: int) -> list[int]:
@@ -38,20 +39,26 @@ def within(seconds: float, holds: Callable[[], bool]) -> bool:
     return True
 
 
-def test_two_processes_leave_the_figures_of_one(tmp_path: Path) -> None:
-    alone = Place(tmp_path / "one")
-    together = Place(tmp_path / "two", alone.data)
-    slow = {"lr": 0.02}  # At higher rates rounding grows to what depends on the processor.
-    one = alone.run(protocol=slow)[-1]
-    two = together.run(processes=2, cpus=2, protocol=slow)[-1]
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Report]:
+    """Return where two processes have trained undisturbed, and their last report."""
+    place = Place(tmp_path_factory.mktemp("calm"))
+    return place, place.run(processes=2, cpus=2, protocol=SLOW)[-1]
+
+
+def test_two_processes_leave_the_figures_of_one(calm: tuple[Place, Report], tmp_path: Path) -> None:
+    place, two = calm
+    one = Place(tmp_path, place.data).run(protocol=SLOW)[-1]
     assert two.status == Status.FINISHED
     assert two.metrics == pytest.approx(one.metrics, abs=1e-5)
     assert followers(os.getpid()) == []
 
 
-def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    worker = place.worker(every=0, processes=2)
+def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(
+    calm: tuple[Place, Report], tmp_path: Path
+) -> None:
+    place = Place(tmp_path, calm[0].data)
+    worker = place.worker(every=0, processes=2, cpus=2, protocol=SLOW)
     worker.step()
     (follower,) = followers(os.getpid())
     os.kill(follower, signal.SIGKILL)
@@ -59,10 +66,9 @@ def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(tmp_path: 
     assert kind == FaultKind.MACHINE
     assert reason == "ChildProcessError: process 2 of 2 that train together ended by signal 9"
     assert followers(os.getpid()) == []
-    found = finish(place.worker(every=0, processes=2))
+    found = finish(place.worker(every=0, processes=2, cpus=2, protocol=SLOW))
     assert "train of ce resumes after epoch 1 of 3" in notices(found)
-    calm = Place(tmp_path / "calm", place.data).run(processes=2)
-    assert found[-1].metrics == calm[-1].metrics
+    assert found[-1].metrics == calm[1].metrics
 
 
 def test_stopped_worker_frees_its_processes(tmp_path: Path) -> None:
