@@ -72,9 +72,7 @@ def test_a_network_that_is_no_graph_says_so(graphs: list[int]) -> None:
     assert len(remark) > 60
 
 
-def test_freezing_too_often_says_so(
-    graphs: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_freezing_too_often_says_so(graphs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "MOST_GRAPHS", 2)
     made = trainer(compile=True)
     for weight in list(made.network.parameters())[:3]:

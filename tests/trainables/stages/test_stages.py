@@ -290,16 +290,13 @@ def test_a_head_whose_q_ended_is_reported_once_stored(
 # -- calibration
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_seed_of_a_calibration_decides_its_folds(
-    workshop: Workshop, trained: Artifact, seed: int
-) -> None:
+def test_the_seed_of_a_calibration_decides_its_folds(workshop: Workshop, trained: Artifact) -> None:
     parts = {"isotonic": {}}
-    fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, trained, seed))
+    fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, trained, seed=1))
     rows = trained.tensors("validation")
     held_out = [
         cross_fit(partial(calibrator_of, parts), rows["logits"], rows["labels"], 5, folds).float()
-        for folds in (seed, 1 - seed)
+        for folds in (1, 0)
     ]
     found = fitted.tensors("validation")["logits"]
     assert found.dtype == torch.float32
