@@ -9,6 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.recipes import expand_recipes
 from orchestrator.sweep.spec import SearchModel, SweepSpec, parse_sweep
 from tests.orchestrator.one_process import one_process
+from trainables.stages.protocols import Protocol, named_protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
@@ -64,6 +67,19 @@ def run_page(name: str) -> list[str]:
     return ran
 
 
+@pytest.fixture(scope="module")
+def short() -> Iterator[None]:
+    """Train for 3 epochs, not 30, by the protocol of all that the documents run."""
+
+    def named(name: str) -> Protocol:
+        found = named_protocol(name)
+        return replace(found, epochs=3) if name == "digits" else found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("trainables.stages.protocols.named_protocol", named)
+        yield
+
+
 # Part of the demo, under its name: what `make demo` leaves to whoever reads on.
 DEMO = """
 name: demo
@@ -75,7 +91,7 @@ resources: {concurrent: 1}
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory, short: None) -> Path:
     """A folder as a reader has it: with the examples, after the demo."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "examples").symlink_to(ROOT / "orchestrator" / "examples")

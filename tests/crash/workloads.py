@@ -8,10 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -37,7 +35,6 @@ from tests.orchestrator.one_process import one_process
 from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
 from trainables.common.errors import InputError
 from trainables.common.files import damage, make_folders, write_whole
-from trainables.metrics import reliability_diagram
 from trainables.store.artifacts import ArtifactStore
 from trainables.store.checkpoints import Checkpoint
 
@@ -121,20 +118,8 @@ def promotion(root: Path) -> list[Any]:
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Draw a diagram once, and ask once for commit and versions: half of a recovery's time."""
-
-    @cache
-    def drawn(curve: tuple[bytes, ...], title: str) -> bytes:
-        reliability_diagram(curves[curve], title).savefig(picture := BytesIO(), dpi=110)
-        return picture.getvalue()
-
-    def diagram(curve: Any, title: str = "") -> Any:
-        curves[key := tuple(value.tobytes() for value in vars(curve).values())] = curve
-        return SimpleNamespace(savefig=lambda path, **_: path.write_bytes(drawn(key, title)))
-
-    curves: dict[tuple[bytes, ...], Any] = {}
+    """Ask once for commit and versions."""
     with (
-        patch("trainables.worker._test.reliability_diagram", diagram),
         patch.object(provenance, "git_commit", cache(provenance.git_commit)),
         patch.object(provenance, "library_versions", cache(provenance.library_versions)),
     ):

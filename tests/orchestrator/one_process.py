@@ -1,4 +1,4 @@
-"""Whole sweeps in the test's own process: no Ray, no other process, no shipper beside it."""
+"""Whole sweeps in the test's own process: no Ray, no other process, no shipper, empty diagrams."""
 
 from __future__ import annotations
 
