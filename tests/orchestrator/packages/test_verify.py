@@ -198,7 +198,7 @@ def test_a_report_shows_foreign_words_as_words(package: Path) -> None:
 STRANGE = (None, "words", -1, 1e300, [], {}, True, [[1]], {"a": {"b": None}}, "0" * 300)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_what_another_journal_claims_is_refused(package: Path, tmp_path: Path, seed: int) -> None:
     """Change one value of one event to something strange; the checksums are right."""
     die, folder = Random(seed), tmp_path / "forged"
@@ -240,15 +240,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Storage, Path]:
     """Return a storage and the package of its sweep, measured on suites of every kind."""
     folder, die = tmp_path_factory.mktemp("suites"), np.random.default_rng(0)
     places = []
-    for name, rows in (("own", 100), ("other", 30), ("another", 25)):
+    for name, rows in (("own", 86), ("other", 16), ("another", 11)):
         labels = np.arange(rows) % 3
         pixels = die.integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
         places.append(folder / f"{name}.npz")
-        test = {"x_test": pixels[:20], "y_test": labels[:20]}
-        np.savez(places[-1], x_train=pixels[20:], y_train=labels[20:], **test)
+        test = {"x_test": pixels[:6], "y_test": labels[:6]}
+        np.savez(places[-1], x_train=pixels[6:], y_train=labels[6:], **test)
     own, *others = places
-    suites = ", ".join(["bins-10", "generated-c", *(f"'ood-npz:{place}'" for place in others)])
-    task: Any = {"dataset": f"'npz:{own}'", "suites": f"[{suites}]", "rows": (30, 20)}
+    suites = ", ".join(["bins-2", "generated-c", *(f"'ood-npz:{place}'" for place in others)])
+    task: Any = {"dataset": f"'npz:{own}'", "suites": f"[{suites}]", "rows": (30, 6)}
     storage = board(folder / "storage", recipes="[ce, ce+ts]", seeds="[0]", **task)
     publish(storage, ["board"], folder)
     return storage, folder / "package.zip"
@@ -260,18 +260,19 @@ def test_figures_of_suites_are_computed_again(measured: tuple[Storage, Path]) ->
     with opened(measured[1]) as package:
         told = package.cells[0].trial.test
     labels = {name.rpartition("/")[0] for name in told if "/" in name}
-    assert {"bins-10", "generated-c", "ood-other", "ood-another", "ood"} < labels
+    assert {"bins-2", "generated-c", "ood-other", "ood-another", "ood"} < labels
 
 
-def better(metric: str) -> Any:
-    def forge(forge: Any) -> None:
-        events = forge.events()
-        for event in events:
-            if isinstance(event, Evaluated):
-                event.metrics = {**event.metrics, metric: event.metrics[metric] * 0.9}
-        forge.tell(events)
+BETTER = ["ood-other/auroc", "ood/auroc", "bins-2/ece", "generated-c/ece"]
 
-    return forge
+
+def tell_better(forge: Any) -> None:
+    events = forge.events()
+    for event in events:
+        if isinstance(event, Evaluated):
+            told = {f"test_{name}": event.metrics[f"test_{name}"] * 0.9 for name in BETTER}
+            event.metrics = {**event.metrics, **told}
+    forge.tell(events)
 
 
 def drop_suites(forge: Any) -> None:
@@ -291,18 +292,16 @@ def cut_suites(forge: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (better("test_ood-other/auroc"), "ood-other/auroc is said to be "),
-        (better("test_ood/auroc"), "ood/auroc is said to be "),
-        (better("test_bins-10/ece"), "bins-10/ece is said to be "),
-        (better("test_generated-c/ece"), "generated-c/ece is said to be "),
-        (drop_suites, "metrics is missing, expected is (15, 5, "),
-        (cut_suites, "metrics is (14, 5, "),
+        (tell_better, [f" {name} is said to be " for name in BETTER]),
+        (drop_suites, ["metrics is missing, expected is (15, 5, "]),
+        (cut_suites, ["metrics is (14, 5, "]),
     ],
 )
 def test_a_forged_suite_is_refused_without_training(
-    measured: tuple[Storage, Path], tmp_path: Path, kind: Any, told: str
+    measured: tuple[Storage, Path], tmp_path: Path, kind: Any, told: list[str]
 ) -> None:
     storage, package = measured
     forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
     cheap = VerifyOptions(share=0.0, revision="c0ffee")
-    assert told in " ".join(verify(forged, cheap).problems)
+    problems = " ".join(verify(forged, cheap).problems)
+    assert [text for text in told if text not in problems] == []
