@@ -1,5 +1,7 @@
 """``calsweep nightly``: a fixed benchmark, run every night."""
 
+from __future__ import annotations  # Evaluated, some would import PyTorch.
+
 import re
 import traceback
 from collections import defaultdict

@@ -16,6 +16,7 @@ from orchestrator.storage.storage import Storage
 from orchestrator.sweep.tracking_uri import check_tracking_uri
 from trainables.common.errors import InputError
 from trainables.data import source_names
+from trainables.stages import probe
 
 LINE = re.compile(r"(ok  |info|FAIL) ([^:]+): (.+)")
 
@@ -146,15 +147,24 @@ def test_gpus_are_shared_by_the_server_that_nvidia_starts_where_none_is_named(mo
         assert found.detail.startswith(f"{mark}: ")
 
 
-def test_a_device_that_does_a_training_step_and_one_that_never_answers(monkeypatch):
-    assert _doctor._step("cpu") == ""
+def test_a_device_that_does_a_training_step_tells_its_loss(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["probe", "cpu"])
+    probe.main()
+    assert 1.0 < float(capsys.readouterr().out) < 5.0
+
+
+def test_a_device_that_never_answers(monkeypatch):
     monkeypatch.setattr(_doctor, "STEP_SECONDS", 0.01)
     assert _doctor._step("cpu") == "did no training step within 0.01 seconds"
 
 
 @pytest.mark.parametrize(
     ("told", "fault"),
-    [("echo first >&2; echo last >&2;", "last"), ("", "the process ended with code 3")],
+    [
+        ("exit 0;", ""),
+        ("echo first >&2; echo last >&2;", "last"),
+        ("", "the process ended with code 3"),
+    ],
 )
 def test_a_device_is_blamed_with_the_last_words_of_the_step(monkeypatch, tmp_path, told, fault):
     program = tmp_path / "python"
