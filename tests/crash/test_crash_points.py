@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
-SAMPLE = {"calibration": 40, "outcome": 40, "promotion": 20, "sweep": 25, "night": 15}
+SAMPLE = {"calibration": 40, "outcome": 40, "promotion": 10, "sweep": 12, "night": 8}
 DRAWS = {
     "calibration": 30,
     "outcome": 30,

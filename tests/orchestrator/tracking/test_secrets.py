@@ -53,7 +53,7 @@ tasks:
     model: convnet
     protocol: {{base: digits, epochs: 1}}
     split: {{train_limit: 100, test_limit: 50}}
-recipes: [ce, ce+ts]
+recipes: [ce]
 search: {{trials: 1, accuracy_tolerance: null}}
 tracking: {{uri: "{uri}"}}
 resources: {{concurrent: 1}}
