@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from told_sweep import short_sweep
 
 from orchestrator.nightly import Book, Nightly, load_nightly
 from orchestrator.storage.journal import read_events
-from tests.orchestrator.databases import place_database
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +28,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
     folder = tmp_path_factory.mktemp("real")
     path = folder / "nightly.yaml"
-    sweep = short_sweep("real", place_database(folder / "storage"))
-    path.write_text(yaml.safe_dump({"sweep": sweep}))
+    sweep = short_sweep("real", folder / "storage")
+    tracking = {"uri": f"folder:{folder}/tracked"}
+    path.write_text(yaml.safe_dump({"sweep": sweep | {"tracking": tracking}}))
     return load_nightly(path)
 
 
@@ -62,21 +61,18 @@ def test_a_night_that_is_killed_is_finished_once(benchmark: Nightly) -> None:
     while not events(benchmark, night) and time.monotonic() < deadline:
         time.sleep(0.05)
     # At the end of its first trial, while it is stored, or in the midst of the second.
-    time.sleep(random.Random(time.time_ns()).uniform(0, 4))
+    time.sleep(random.Random(time.time_ns()).uniform(0, 2))
     process.send_signal(signal.SIGKILL)
     process.communicate()
     process = start(benchmark, night)
     output, _ = process.communicate(timeout=1500)
     assert process.returncode == 0, output
     # The night's runs, each once: two studies, two trials, and the night itself.
-    uri = benchmark.sweep.tracking_uri.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(uri)) as database:
-        runs = database.execute(
-            "SELECT runs.status, experiments.name FROM runs JOIN experiments USING (experiment_id) "
-            "WHERE runs.lifecycle_stage = 'active'"
-        ).fetchall()
-    assert [name for _, name in runs].count("real-nights") == 1
-    assert "RUNNING" not in {status for status, _ in runs}
+    tracked = Path(benchmark.sweep.tracking_uri.removeprefix("folder:"))
+    runs = [json.loads(path.read_text()) for path in tracked.rglob("runs/*.json")]
+    kinds = Counter(run["tags"]["calsweep.kind"] for run in runs)
+    assert kinds == {"study": 2, "trial": 2, "nights": 1}
+    assert "RUNNING" not in {run["status"] for run in runs}
     assert set(events(benchmark, night).values()) == {1}
     ((record, verdict),) = Book(benchmark.folder).judged()
     assert verdict.status == "ok"

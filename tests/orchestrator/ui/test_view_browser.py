@@ -36,15 +36,21 @@ def renewed(page, text):
     page.get_by_text(text).first.wait_for(timeout=10_000)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("path", ["/", "/sweeps/night", "/sweeps/night/studies/3", "trial"])
-def test_a_phone_does_not_scroll_sideways(visit, served, path, scheme) -> None:
-    path = f"/sweeps/night/trials/{served.failed.key}" if path == "trial" else path
-    page = visit(path, 360, color_scheme=scheme)
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
-    assert page.locator("h1").count() == 1
+def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
+    places = (
+        "",
+        "sweeps/night",
+        "sweeps/night/studies/3",
+        f"sweeps/night/trials/{served.failed.key}",
+    )
+    for path in places:
+        page = visit(f"/{path}", 360)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") == 360, (path, scheme)
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+            assert page.locator("h1").count() == 1
 
 
 def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
