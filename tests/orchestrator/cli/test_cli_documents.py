@@ -26,9 +26,8 @@ DOCUMENTS = {
     "list within itself": (GOOD + "seeds: &a [*a]\n", "'a' is within what it stands for"),
     "mapping within itself": (GOOD + "tags: &a {b: *a}\n", "'a' is within what it stands for"),
     "no such alias": (GOOD + "seeds: *a\n", "undefined alias"),
-    "no such date": (GOOD + "seeds: 2024-99-99\n", "'2024-99-99' is no valid timestamp"),
     "date": (GOOD + "seeds: [2024-01-02]\n", "seeds[0]"),
-    "date as a key": (GOOD + "2024-01-02: 1\n", "keys should be strings"),
+    "date as a key": (GOOD + "2024-01-02: 1\n", "2024-01-02: unknown key"),
     "no int": (GOOD + "seeds: [!!int foo]\n", "'foo' is no valid int"),
     "empty int": (GOOD + 'seeds: [!!int ""]\n', "'' is no valid int"),
     "no float": (GOOD + "seeds: [!!float foo]\n", "'foo' is no valid float"),
@@ -52,8 +51,7 @@ DOCUMENTS = {
     "1.0e+400": (GOOD + "search: {accuracy_tolerance: 1.0e+400}\n", "got inf"),
     "5,000 digits": (GOOD + f"search: {{trials: {'7' * 5000}}}\n", "5000 characters"),
     "5,000 hexadecimal digits": (GOOD + f"seeds: [0x{'f' * 5000}]\n", "5002 characters"),
-    "50,000 sixties": (GOOD + f"seeds: [1{':59' * 40_000}]\n", "120001 characters"),
-    "50,000 sixties and a half": (GOOD + f"seeds: [1{':59' * 40_000}.5]\n", "120003 characters"),
+    "50,000 sixties": (GOOD + f"seeds: [1{':59' * 40_000}]\n", "seeds[0]"),
     "many trials": (GOOD + f"search: {{trials: {10**30}}}\n", "search.trials"),
     "huge threads": (GOOD + f"resources: {{train: {{cpu: {10**30}}}}}\n", "resources.train.cpu"),
     "huge split": (
@@ -125,7 +123,7 @@ DOCUMENTS = {
     "large": (GOOD + "#" * 200_000, "is larger than 128 KiB"),
     "list of lists": (GOOD + f"seeds: [{'[a], ' * 20_000}]\n", "seeds"),
     "two documents": (GOOD + "---\n" + GOOD, "another document"),
-    "bytes": (b"name: \xff\xfe", "invalid start byte"),
+    "bytes": (b"name: \xff\xfe", "is not UTF-8 (byte 0xff in line 1); save it"),
 }
 
 
