@@ -1,3 +1,5 @@
+from __future__ import annotations  # scipy.optimize is imported when first used.
+
 import math
 from collections.abc import Sequence
 
