@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 from lab import Lab
 from sweeps import Command, Sweep, alive
@@ -119,11 +120,11 @@ def stopped(sweep: Sweep, command: Command, way: str) -> tuple[str, list[str]]:
         time.sleep(0.2)
     done = command.wait()
     seconds = time.monotonic() - started
-    while left := [p for p in command.family() if alive(p) and not is_shipper(p)]:
+    while left := [p for p in command.family() if is_left(p)]:
         if time.monotonic() - started > seconds + GRACE:
             break
         time.sleep(0.05)
-    names = [" ".join(process.cmdline())[:60] for process in left]
+    names = [str(process) for process in left]
     ended = [event.status for event in sweep.events("sweep_ended")][-1:]
     finished = done.code == 0 and ended == ["finished"]
     faults = {
@@ -135,9 +136,12 @@ def stopped(sweep: Sweep, command: Command, way: str) -> tuple[str, list[str]]:
     return f"{done.code} after {seconds:.1f} s", [fault for fault, wrong in faults.items() if wrong]
 
 
-def is_shipper(process: Any) -> bool:
-    """Return True for what delivers after a sweep, as it should."""
-    return "orchestrator.tracking" in " ".join(process.cmdline())
+def is_left(process: psutil.Process) -> bool:
+    """Return True for what runs, but for what delivers after a sweep, as it should."""
+    try:
+        return alive(process) and "orchestrator.tracking" not in " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # It has ended meanwhile.
+        return False
 
 
 def figures(sweep: Sweep) -> list[Any]:
