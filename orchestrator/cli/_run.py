@@ -32,6 +32,7 @@ def demo(
 ) -> int:
     """Sweep 24 recipes on noisy handwritten digits of scikit-learn, in 40 seconds on two cores."""
     from orchestrator.cli._outcome import run_and_show
+    from orchestrator.sweep.documents import write_mapping
     from orchestrator.sweep.spec import parse_sweep
     from trainables.store.artifacts import stage_key
 
@@ -52,7 +53,7 @@ def demo(
         content = {key: document[key] for key in ("tasks", "recipes", "search", "seeds")}
         document["name"] = f"demo-{stage_key('demo', **content)[:8]}"
         _drop_foreign_parts(document)
-    spec = parse_sweep(yaml.safe_dump(document), "demo")
+    spec = parse_sweep(write_mapping(document), "demo")
     if dry_run:
         show_plan(spec)
         return 0
