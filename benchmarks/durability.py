@@ -31,6 +31,7 @@ tasks: [{{dataset: digits, model: convnet, protocol: {{base: digits, epochs: {ep
 recipes: [ce, ls, ce+ts]
 search: {{trials: 2}}
 executor: local
+resources: {{concurrent: 1}}
 storage: {folder}/storage
 tracking: {{uri: "folder:{folder}/tracked"}}
 """

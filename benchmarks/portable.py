@@ -40,7 +40,7 @@ tasks:
 recipes: [{recipes}]
 search: {{trials: 1, accuracy_tolerance: null, fixed: {{{fixed}}}}}
 executor: local
-resources: {{portable: {portable}, train: {{cpu: {cpu}}}}}
+resources: {{concurrent: 1, portable: {portable}, train: {{cpu: {cpu}}}}}
 """
 
 
