@@ -97,6 +97,21 @@ def test_suggestions_depend_on_seed_and_results_alone(sampler: str) -> None:
     assert drive(open_search(sampler=sampler, seed=1)) != first
 
 
+@pytest.mark.parametrize(
+    "search", [{}, {"parallel_trials": 3}, {"spaces": {"mbls": {"margin": {"choices": [6.0]}}}}]
+)
+def test_tpe_suggests_what_optunas_own_of_each_trials_seed_does(
+    search: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = drive(open_search(**search))
+
+    def new(_: StudySearch, seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=4, multivariate=True)
+
+    monkeypatch.setattr(StudySearch, "_sampler", new)
+    assert drive(open_search(**search)) == expected
+
+
 def test_studies_of_different_tasks_draw_differently() -> None:
     one = drive(open_search(sampler="random"))
     other = drive(open_search(sampler="random", dataset="fashion-mnist"))
