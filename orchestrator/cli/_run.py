@@ -32,8 +32,8 @@ def demo(
 ) -> int:
     """Sweep 24 recipes on noisy handwritten digits of scikit-learn, in 40 seconds on two cores."""
     from orchestrator.cli._outcome import run_and_show
-    from orchestrator.sweep.documents import write_mapping
     from orchestrator.sweep.spec import parse_sweep
+    from trainables.common.yaml_text import write_mapping
     from trainables.store.artifacts import stage_key
 
     text = (files("orchestrator") / "examples" / DEMO).read_text(encoding="utf-8")

@@ -13,12 +13,13 @@ from orchestrator.nightly.book import Book
 from orchestrator.nightly.record import WHOLE_NIGHT, Row, Shape
 from orchestrator.nightly.verdict.limits import Limits, StrictModel, measure_of
 from orchestrator.storage.storage import Storage, SweepFolder
-from orchestrator.sweep.documents import read_document, read_mapping, validate, write_mapping
+from orchestrator.sweep.documents import read_document, validate
 from orchestrator.sweep.spec import SweepSpec, load_sweep, parse_sweep
 from orchestrator.tables.columns import DEFAULT_METRICS
 from trainables.common.addresses import check_server
 from trainables.common.errors import InputError
 from trainables.common.paths import local_path
+from trainables.common.yaml_text import read_mapping, write_mapping
 from trainables.store.artifacts import stage_key
 
 COSTS = ("images_per_second", "wall_seconds", "peak_memory")

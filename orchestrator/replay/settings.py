@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.documents import read_document, validate
 from orchestrator.sweep.spec import Count, SearchModel, SweepSpec
 from trainables.common.errors import InputError
+from trainables.common.yaml_text import read_mapping
 from trainables.metrics import METRICS
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import psutil
 import yaml
 from filelock import FileLock, Timeout
 
-from orchestrator.sweep.documents import write_mapping
 from orchestrator.sweep.names import is_sweep_name
 from trainables.common.errors import AwayError, InputError
 from trainables.common.files import make_folders, write_whole
@@ -28,6 +27,7 @@ from trainables.common.paths import (
     storage_folder,
 )
 from trainables.common.sharing import LOCK_MODE, follow_folder, user_of, why, writing
+from trainables.common.yaml_text import write_mapping
 
 if TYPE_CHECKING:
     from orchestrator.storage.bucket_sweep import BucketSweep

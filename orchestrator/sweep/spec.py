@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.documents import read_document, validate
 from orchestrator.sweep.names import LONGEST_NAME, NAME, is_sweep_name
 from orchestrator.sweep.plugins import FOLDER, PluginModel, read_plugins
 from orchestrator.sweep.recipes import (
@@ -43,6 +43,7 @@ from trainables.common.paths import (
     storage_folder,
 )
 from trainables.common.stages import GIVEN
+from trainables.common.yaml_text import read_mapping
 from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS, REPORTED

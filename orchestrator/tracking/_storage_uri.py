@@ -5,11 +5,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.storage.storage import Storage
-from orchestrator.sweep.documents import read_document, read_mapping
+from orchestrator.sweep.documents import read_document
 from orchestrator.sweep.names import is_sweep_name
 from orchestrator.sweep.tracking_uri import database_uri, default_tracking_uri
 from orchestrator.tracking._process import delivered
 from orchestrator.tracking._shipper import BusyError, sync
+from trainables.common.yaml_text import read_mapping
 
 
 def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 from orchestrator.search.choice import SEARCH, Rank
 from orchestrator.storage.ledger import Study, Trial
-from orchestrator.sweep.documents import write_mapping
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._comparable import (
@@ -24,6 +23,7 @@ from orchestrator.tracking._tags import trial_of
 from orchestrator.tracking.tracker import PAGE, RefusedError, Run, RunQuery, Tracker
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.yaml_text import write_mapping
 
 _ORDER = (names.OBJECTIVE, names.TRIAL_NUMBER)
 SPARE = 50  # Runs asked for beyond those wanted, so that one page is likely to be enough.

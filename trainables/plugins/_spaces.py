@@ -7,12 +7,11 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-import yaml
-
 from search_spaces import Parameter, SearchSpace, SpaceError, parse_space
 from trainables.common.checks import check_count, check_flag, check_number
 from trainables.common.errors import InputError
 from trainables.common.registry import Addition
+from trainables.common.yaml_text import decoded, read_mapping
 from trainables.plugins._find import SPACE, Source
 
 INSIDE = 1e-3  # Share of a range that a search keeps from an end which is not allowed itself.
@@ -34,12 +33,10 @@ def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> Sear
     found = _yaml_of(addition.name, source, alone)
     if found is None:
         return _from_fields(addition, kind, f"plugin {source.name}", where)
+    text = decoded(source.files[found], f"{where}: {found}")
+    document = read_mapping(text, f"{where}: {found}", "a search space", "title and source")
     try:
-        document = yaml.safe_load(source.files[found])
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{where}: {found}: {error}") from error
-    try:
-        space = parse_space(kind, addition.name, document or {}, found)
+        space = parse_space(kind, addition.name, document, found)
     except SpaceError as error:
         raise InputError(f"{where}: {error}") from error
     known = [*inspect.signature(addition.entry).parameters]

@@ -18,10 +18,10 @@ from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.record import ALARM, FINE, NightRecord
 from orchestrator.running.progress import say
 from orchestrator.storage.storage import Storage
-from orchestrator.sweep.documents import write_mapping
 from orchestrator.sweep.plugins import PluginModel
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders
+from trainables.common.yaml_text import write_mapping
 
 NIGHT = "2000-01-01"  # Each has a storage of its own, and nights are named by a date.
 GRACE_SECONDS = 10.0  # In which a night ends that is told to.

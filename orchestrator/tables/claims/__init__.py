@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.documents import read_document, validate
 from trainables.common.stages import GIVEN
+from trainables.common.yaml_text import read_mapping
 
 FOLDER = files("orchestrator.tables.claims")
 

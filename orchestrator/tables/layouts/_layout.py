@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from orchestrator.sweep.documents import read_document, read_mapping, validate
+from orchestrator.sweep.documents import read_document, validate
 from orchestrator.tables.columns import column
 from orchestrator.tables.published import load_published
 from trainables.common.errors import InputError, known_names
 from trainables.common.paths import local_path
+from trainables.common.yaml_text import read_mapping
 
 FOLDER = files("orchestrator.tables.layouts")
 ENDING = ".yaml"

@@ -11,9 +11,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.sweep.documents import read_document, read_mapping, write_mapping
+from orchestrator.sweep.documents import read_document
 from orchestrator.sweep.spec import parse_sweep
 from trainables.common.errors import InputError
+from trainables.common.yaml_text import read_mapping, write_mapping
 
 SWEEP: dict[str, Any] = {
     "name": "small",

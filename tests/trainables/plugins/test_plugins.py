@@ -38,7 +38,7 @@ YAML = """
 title: Mine
 source: a paper
 parameters:
-  {parameter}: {{symbol: g, type: float, low: 1, high: 4, default: 2.0, source: a paper}}
+  {parameter}: {{symbol: g, type: float, low: 1e0, high: 4, default: 2.0, source: a paper}}
 """
 READER = """
 import numpy as np
@@ -118,7 +118,7 @@ def test_a_yaml_beside_the_code_is_the_search_space(tmp_path: Path) -> None:
     write(tmp_path / "my_loss.py")
     write(tmp_path / "my_loss.yaml", YAML, parameter="gamma")
     load_plugins(["./my_loss.py"], tmp_path)
-    assert [*load_space("methods", "mine").parameters] == ["gamma"]
+    assert load_space("methods", "mine").parameters["gamma"].low == 1.0
     load_plugins([str(package(tmp_path, "yaml_within"))])
     assert load_space("methods", "mine").source == "a paper"
 
@@ -250,9 +250,15 @@ def test_a_yaml_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "my_loss.yaml", YAML, parameter="gama")
     with pytest.raises(InputError, match=r"yaml: it has no parameter 'gama'; it has: power"):
         load_plugins([str(path)])
-    (tmp_path / "my_loss.yaml").write_text("[1")
-    with pytest.raises(InputError, match=r"loss 'mine': my_loss\.yaml: "):
-        load_plugins([str(path)])
+    for content, message in (
+        (b"[1", r"line 1: "),
+        (b"title: \xff", r"is not UTF-8 .*; save it as UTF-8"),
+        (b"title: A\ntitle: B", r"line 2: key 'title' stands twice"),
+        (b"", r"the document is empty; a search space needs title and source"),
+    ):
+        (tmp_path / "my_loss.yaml").write_bytes(content)
+        with pytest.raises(InputError, match=rf"loss 'mine': my_loss\.yaml: {message}"):
+            load_plugins([str(path)])
 
 
 def test_no_byte_code_is_left_beside_it(tmp_path: Path) -> None:
