@@ -1,5 +1,6 @@
 """``calsweep demo``, ``run`` and ``submit``: what computes sweeps."""
 
+import os
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -10,8 +11,11 @@ import yaml
 
 from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, SweepFile, Take, split_names
 from orchestrator.cli._plan import show_plan
+from orchestrator.sweep.documents import SWEEP, read_document
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.yaml_text import read_mapping
+from trainables.fork_server import start_fork_server
 
 DEMO = "demo.yaml"
 
@@ -112,6 +116,8 @@ def run(
     take: Take = False,
 ) -> int:
     """Run a sweep file, or resume a sweep that was interrupted."""
+    if sweep is not None and resume is None and not dry_run:
+        _start_early(sweep)
     from orchestrator.cli._outcome import run_and_show
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.spec import load_sweep
@@ -125,6 +131,15 @@ def run(
         show_plan(spec)
         return 0
     return run_and_show(spec, resume is not None, fresh, address, quiet, take)
+
+
+def _start_early(sweep: str) -> None:
+    """Start what computes without Ray as PyTorch is imported here: it imports it as well."""
+    document = read_mapping(read_document(Path(sweep), sweep), sweep, *SWEEP)
+    resources = document.get("resources")
+    most = resources.get("concurrent") if isinstance(resources, dict) else None
+    if document.get("executor") == "local" and most != 1 and len(os.sched_getaffinity(0)) > 1:
+        start_fork_server()
 
 
 def _run_on_head(

@@ -1,25 +1,22 @@
 """An executor that computes in processes of this machine, without Ray."""
 
 import os
-import signal
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import Pipe, forkserver, get_context
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from orchestrator.executors._base import Executor
 from orchestrator.loop import Loop, Pause
 from trainables.common.code import code_files
 from trainables.common.devices import VISIBLE, visible_gpus
+from trainables.fork_server import CONTEXT, start_fork_server, unseen
 from trainables.jobs import Job, Report, Status, lost
 from trainables.plugins import Pinned
 from trainables.process_edge import serve
 
-CONTEXT = get_context("forkserver")
 WAIT_SECONDS = 0.5  # Between two questions for a job while some process has none.
 
 
@@ -50,9 +47,7 @@ class Processes(Executor):
             "logs": logs,
             "plugins": tuple(plugins),
         }
-        CONTEXT.set_forkserver_preload(["trainables.process_edge"])
-        with _unseen():
-            forkserver.ensure_running()
+        start_fork_server()
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         bench = {**self._bench, "sealed": sealed, "code": code_files()}
@@ -100,7 +95,7 @@ class _Process:
         self.connection, there = Pipe()
         arguments = there, {**os.environ, **environment}, bench  # The server's may be older.
         self._process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
-        with _unseen():
+        with unseen():
             self._process.start()
         there.close()
 
@@ -123,20 +118,3 @@ class _Process:
         self.connection.close()
         self._process.kill()
         self._process.join()
-
-
-@contextmanager
-def _unseen() -> Iterator[None]:
-    """Start processes within the block that a terminal and the program's own file do not reach.
-
-    Ctrl-C is for this process, which ends them. They would run the program's file once more, for
-    what it defines: nothing of it is theirs.
-    """
-    main = sys.modules["__main__"]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

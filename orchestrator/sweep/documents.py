@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from trainables.common.errors import InputError
 from trainables.common.yaml_text import decoded, short
 
+SWEEP = "a sweep", "name, tasks and recipes"  # Of ``read_mapping``: what it is, what it needs.
 LARGEST_FILE = 128 * 2**10  # Bytes: read in two seconds, a hundred times a usual file.
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.sweep.documents import read_document, validate
+from orchestrator.sweep.documents import SWEEP, read_document, validate
 from orchestrator.sweep.names import LONGEST_NAME, NAME, is_sweep_name
 from orchestrator.sweep.plugins import FOLDER, PluginModel, read_plugins
 from orchestrator.sweep.recipes import (
@@ -773,5 +773,5 @@ def parse_sweep(text: str, where: str, folder: Path | str = ".") -> SweepSpec:
     Raises:
         InputError: See ``load_sweep``.
     """
-    document = read_mapping(text, where, "a sweep", "name, tasks and recipes")
+    document = read_mapping(text, where, *SWEEP)
     return validate(SweepSpec, document, where, {FOLDER: Path(folder).absolute()})

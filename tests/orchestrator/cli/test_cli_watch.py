@@ -40,6 +40,19 @@ for command in sys.argv[1].split(", "):
 print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
 """
 
+# Of each sweep file, whether its processes are on their way, and PyTorch is imported here.
+EARLY = """
+import os, signal, sys
+from multiprocessing import forkserver
+from orchestrator.cli._run import _start_early
+server = forkserver._forkserver
+os.sched_getaffinity = lambda _: {0, 1}
+for sweep in sys.argv[1:]:
+    _start_early(sweep)
+    print(server._forkserver_pid is not None, "torch" in sys.modules)
+os.kill(server._forkserver_pid, signal.SIGKILL)
+"""
+
 
 def write_sweep(folder: Path, epochs: int, concurrent: int = 1) -> None:
     text = SWEEP.replace("EPOCHS", str(epochs)).replace("CONCURRENT", str(concurrent))
@@ -56,6 +69,19 @@ def started(folder: Path, epochs: int, concurrent: int = 1) -> subprocess.Popen[
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+def test_local_processes_start_before_pytorch_is_imported(tmp_path: Path) -> None:
+    texts = (
+        "executor: ray",
+        "executor: local\nresources: {concurrent: 1}",
+        "executor: local\nresources: {concurrent: 2}",
+    )
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.yaml").write_text(text)
+    command = [sys.executable, "-c", EARLY, "0.yaml", "1.yaml", "2.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\nFalse False\nTrue False\n"
 
 
 def wait_until(there: Callable[[], bool], seconds: float = 90.0) -> None:

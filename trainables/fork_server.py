@@ -1,0 +1,35 @@
+"""The server that worker processes of this machine are forked from, without Ray."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, get_context
+from types import ModuleType
+
+CONTEXT = get_context("forkserver")
+PRELOADED = ["trainables.process_edge", "torch._dynamo"]  # The latter takes optimizers seconds.
+
+
+def start_fork_server() -> None:
+    """Start the server, if it does not run: it imports PyTorch and does nothing else."""
+    CONTEXT.set_forkserver_preload(PRELOADED)
+    with unseen():
+        forkserver.ensure_running()
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Start processes within the block that a terminal and the program's own file do not reach.
+
+    Ctrl-C is for this process, which ends them. They would run the program's file once more, for
+    what it defines: nothing of it is theirs.
+    """
+    main = sys.modules["__main__"]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
