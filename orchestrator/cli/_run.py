@@ -11,11 +11,8 @@ import yaml
 
 from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, SweepFile, Take, split_names
 from orchestrator.cli._plan import show_plan
-from orchestrator.sweep.documents import SWEEP, read_document
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
-from trainables.common.yaml_text import read_mapping
-from trainables.fork_server import start_fork_server
 
 DEMO = "demo.yaml"
 
@@ -135,6 +132,10 @@ def run(
 
 def _start_early(sweep: str) -> None:
     """Start what computes without Ray as PyTorch is imported here: it imports it as well."""
+    from orchestrator.sweep.documents import SWEEP, read_document
+    from trainables.common.yaml_text import read_mapping
+    from trainables.fork_server import start_fork_server
+
     document = read_mapping(read_document(Path(sweep), sweep), sweep, *SWEEP)
     resources = document.get("resources")
     most = resources.get("concurrent") if isinstance(resources, dict) else None
