@@ -24,7 +24,7 @@ Diagram = Annotated[
 Draws = Annotated[int, typer.Option(min=1, help="Resamples of the test data.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
 Fresh = Annotated[
-    bool, typer.Option(help="Start over under the next free name, keeping what is there.")
+    bool, typer.Option(help="Start over under the next free name, keeping the old results.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="As JSON, with everything.")]
 Kind = Annotated[

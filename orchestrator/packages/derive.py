@@ -1,4 +1,4 @@
-"""The files of a package that say the same again, for other programs than this one."""
+"""The files of a package that are derived from others, for programs other than this one."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ A package is a zip archive, and a folder while it is worked on:
     splits/DATA.npz             numbers of the rows that trained, chose and judged
     table.csv, cells.json, calsweep.bib, ro-crate-metadata.json
 
-The files of the last line say the same again for other programs, and are made from the others.
+The files of the last line are derived from the others, for other programs.
 """
 
 import json

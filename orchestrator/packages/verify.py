@@ -147,7 +147,7 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     if not problems:
         _require_fit(package, options)
     problems = tuple(check_derived(package))
-    yield Check("files that say the same again", "equal to what is made anew", problems)
+    yield Check("derived files", "equal to those made again", problems)
     problems = tuple(check_figures(package, options.tolerance))
     yield Check("figures from the predictions", f"{len(package.cells)} cells", problems)
 

@@ -176,7 +176,7 @@ def _check_rows(sweeps: Sequence[RecordedSweep], settings: ReplaySettings) -> No
         if settings.validation is not None and settings.validation >= rows:
             raise InputError(
                 f"validation: {settings.validation} leaves no row to judge by: {study.plan.id} has "
-                f"{rows} of validation and of what is tested; give a smaller number"
+                f"{rows} validation and test rows; give a smaller number"
             )
 
 

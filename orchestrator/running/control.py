@@ -61,7 +61,7 @@ class Control:
         except OSError as error:  # A storage that is away for a moment changes nothing.
             if not self._deaf:
                 reason = error.strerror or error
-                self._say(f"{self._folder.path}: what is wanted cannot be read: {reason}")
+                self._say(f"{self._folder.path}: pause or cancel cannot be read: {reason}")
             self._deaf = True
             return ""
         self._deaf = False

@@ -96,7 +96,7 @@ def reproduce(
     """
     run = tracked_trial(tracking_uri or default_tracking_uri(), run_id)
     if not run.study.origin:
-        raise InputError(f"run {run_id}: it was tracked without what is needed to compute it again")
+        raise InputError(f"run {run_id}: it was tracked without the request that computes it again")
     root = Path(folder).absolute()
     if (root / "artifacts").exists():
         raise InputError(f"{root} holds artifacts already; name a fresh folder")

@@ -29,7 +29,7 @@ PARTS = ("train", "test")
 GREY_MODES = ("1", "L")
 LARGEST_SIDE = 224  # What networks for photographs expect; all images are held in memory.
 LAYOUT = (
-    "lay it out as PATH/<class>/<image>, of which `split.test` is held out, or as "
+    "lay it out as PATH/<class>/<image>, whose share `split.test` is held out, or as "
     "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
 )
 IMAGE_FILES = Kept("image", is_image, f"; allowed are {', '.join(SUFFIXES)}")

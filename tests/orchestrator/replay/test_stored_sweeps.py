@@ -360,8 +360,8 @@ def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
     with pytest.raises(InputError) as caught:
         replay(storage, few.model_copy(update={"validation": 160}), ["one"])
     assert str(caught.value) == (
-        "validation: 160 leaves no row to judge by: rows|spline has 160 of validation and of what "
-        "is tested; give a smaller number"
+        "validation: 160 leaves no row to judge by: rows|spline has 160 validation and test rows; "
+        "give a smaller number"
     )
 
 

@@ -274,7 +274,7 @@ def test_other_data_or_a_used_folder_are_refused(
     for run, address, told in (
         (run_id, uri, f"{used} holds artifacts already; name a fresh folder"),
         (run_id, other, f"run {run_id}: it was computed on data f00, but {now}"),
-        (run_id, early, f"run {run_id}: it was tracked without what is needed to compute it again"),
+        (run_id, early, f"run {run_id}: it was tracked without the request that computes it again"),
         ("nope", uri, "no run 'nope' on"),
     ):
         folder = used if (run, address) == (run_id, uri) else tmp_path / "fresh"

@@ -434,7 +434,7 @@ def test_an_image_of_another_size_is_told_by_width_and_height(folder: Path):
 
 
 LAYOUT = (
-    "lay it out as PATH/<class>/<image>, of which `split.test` is held out, or as "
+    "lay it out as PATH/<class>/<image>, whose share `split.test` is held out, or as "
     "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
 )
 NO_IMAGE = "holds no image; allowed are .bmp, .gif, .jpeg, .jpg, .png, .ppm, .tif, .tiff, .webp"
