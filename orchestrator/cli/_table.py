@@ -65,7 +65,7 @@ def table(
         str | None, typer.Option(help="Show each gain or loss against this row.")
     ] = None,
     floor: Annotated[
-        bool, typer.Option("--floor", help="Show each figure's noise floor, mark figures below it.")
+        bool, typer.Option("--floor", help="Show each figure's noise floor, mark figures inside.")
     ] = False,
     gain: Gains = False,
     ties: Annotated[

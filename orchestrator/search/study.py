@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from typing import Any, Self
+from typing import Any
 
 import optuna
 from optuna.distributions import (
@@ -25,25 +25,6 @@ from trainables.metrics import METRICS
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 WIDE_BLOCK = 64
-
-
-class _Tpe(optuna.samplers.TPESampler):
-    """TPE that is made once for a study, whose space it knows: both are a fifth of its time."""
-
-    def __init__(self, space: Mapping[str, BaseDistribution], startup: int) -> None:
-        super().__init__(n_startup_trials=startup, multivariate=True)
-        self._space = {name: each for name, each in sorted(space.items()) if not each.single()}
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        return self._space
-
-    def seeded(self, seed: int) -> Self:
-        """Return it as if it were made with a seed."""
-        for state in (self._rng, self._random_sampler._rng):
-            state.rng.seed(seed)
-        return self
 
 
 class StudySearch:
@@ -82,8 +63,9 @@ class StudySearch:
         return optuna.create_study(directions=directions)
 
     @cached_property
-    def _tpe(self) -> _Tpe:
-        return _Tpe(self._distributions, _startup(self._rules))
+    def _tpe(self) -> optuna.samplers.TPESampler:
+        startup = _startup(self._rules)
+        return optuna.samplers.TPESampler(n_startup_trials=startup, multivariate=True)
 
     @cached_property
     def _first(self) -> list[dict[str, Any]]:
@@ -132,7 +114,10 @@ class StudySearch:
             return optuna.samplers.RandomSampler(seed=seed)
         if self._rules.sampler == "gp":
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_startup(self._rules))
-        return self._tpe.seeded(seed)
+        # As if it were made with the seed, which takes entropy for two generators first.
+        for state in (self._tpe._rng, self._tpe._random_sampler._rng):
+            state.rng.seed(seed)
+        return self._tpe
 
     def _fits(self, parameters: Mapping[str, Any]) -> bool:
         """Return True unless the space is another one than when a trial was suggested."""
