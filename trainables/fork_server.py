@@ -1,9 +1,11 @@
 """The server that worker processes of this machine are forked from, without Ray."""
 
+import atexit
+import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, get_context
 from types import ModuleType
 
@@ -16,6 +18,14 @@ def start_fork_server() -> None:
     CONTEXT.set_forkserver_preload(PRELOADED)
     with unseen():
         forkserver.ensure_running()
+    atexit.register(_end)
+
+
+def _end() -> None:
+    """Kill the server: what it still imports would hold this program's output open for seconds."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
 
 # Of each sweep file, whether its processes are on their way, and PyTorch is imported here.
 EARLY = """
-import os, signal, sys
+import os, sys
 from multiprocessing import forkserver
 from orchestrator.cli._run import _start_early
 server = forkserver._forkserver
@@ -50,7 +50,7 @@ os.sched_getaffinity = lambda _: {0, 1}
 for sweep in sys.argv[1:]:
     _start_early(sweep)
     print(server._forkserver_pid is not None, "torch" in sys.modules)
-os.kill(server._forkserver_pid, signal.SIGKILL)
+print(server._forkserver_pid)
 """
 
 
@@ -81,7 +81,10 @@ def test_local_processes_start_before_pytorch_is_imported(tmp_path: Path) -> Non
         (tmp_path / f"{number}.yaml").write_text(text)
     command = [sys.executable, "-c", EARLY, "0.yaml", "1.yaml", "2.yaml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\nFalse False\nTrue False\n"
+    *told, pid = done.stdout.split("\n")[:-1]
+    assert told == ["False False", "False False", "True False"]
+    # Nobody waits for what it was importing: the output would be held open.
+    assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == "zombie"
 
 
 def wait_until(there: Callable[[], bool], seconds: float = 90.0) -> None:
