@@ -8,8 +8,7 @@ from enum import Enum
 
 from orchestrator.storage.events import Epoch, Event, TrialPlaced
 from orchestrator.storage.machines import Machines
-from trainables.common.errors import StorageError
-from trainables.jobs import FaultKind, Job, Report, next_attempt
+from trainables.jobs import Job, Report, next_attempt
 
 ANSWER_SECONDS = 0.5  # For so long known outcomes may hold up the reports of what runs.
 Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])  # For jobs to end; for good; by a person.
@@ -61,10 +60,10 @@ class Loop:
 
     def _given_out(self) -> Job | Pause:
         """Return a job: after a failure on a GPU another one first, in case this GPU is bad."""
-        job: Job | Pause = Pause.WAIT
-        if self._failed or not self._again:
-            self._failed, job = False, self.source.next()
-        return job if isinstance(job, Job) or not self._again else self._again.pop()
+        if self._again and not self._failed:
+            return self._again.pop()
+        self._failed, job = False, self.source.next()
+        return self._again.pop() if self._again and isinstance(job, Pause) else job
 
     def take(self, job: Job, report: Report) -> None:
         """Take in a report; one that comes twice, or of an attempt given up, adds nothing."""
@@ -79,8 +78,6 @@ class Loop:
             self.write(Epoch(key=job.key, step=epoch.step, metrics=epoch.metrics))
         if report.ended:
             del self._running[job.key]
-            if report.fault is not None and report.fault.kind == FaultKind.STORAGE:
-                raise StorageError(report.fault.reason)  # No other job could end well.
             again = next_attempt(job, report, self.most_failures)
             self._again.append(again) if again else self.source.ended(job, report)
             self._failed = again is not None and bool(report.gpu)

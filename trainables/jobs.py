@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from trainables.common.errors import StorageError
 from trainables.stages import StageRequest
 
 
@@ -264,8 +265,13 @@ def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     A machine's fault is tried again elsewhere, up to ``most_failures`` times, and what altered code
     refused, always. What ran out of the memory of its share of a GPU is tried once more, on a whole
     one.
+
+    Raises:
+        StorageError: If the storage failed it: no other job could end well.
     """
     kind = report.fault.kind if report.fault else None
+    if report.fault is not None and kind == FaultKind.STORAGE:
+        raise StorageError(report.fault.reason)
     if kind == FaultKind.MEMORY and 0 < job.gpus < 1:
         return replace(job, gpus=1.0, attempt=job.attempt + 1)
     if kind == FaultKind.CODE or (kind == FaultKind.MACHINE and job.failures < most_failures):
