@@ -142,7 +142,7 @@ class Tally:
 
 
 def apart(found: Ties) -> Callable[[str, str], bool]:
-    """Return whether two recipes share no letter."""
+    """Return True if two recipes share no letter."""
     signs = {recipe: set(own) for recipe, own in found.letters.items()}
     return lambda one, other: not signs[one] & signs[other]
 

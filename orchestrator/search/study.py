@@ -32,8 +32,8 @@ class StudySearch:
 
     Trial n is suggested once trials up to n - ``parallel_trials`` are done, and Optuna hears of
     those and no others before it answers, by random numbers of trial n alone. So the suggestions
-    are a function of the results alone, not of which trial happened to end first, and a resumed
-    sweep goes on without asking for those it had. A ``block`` of trials, by default as many as
+    are a function of the results alone, whichever trial happened to end first, and a resumed
+    sweep does not ask again for those it had. A ``block`` of trials, by default as many as
     suits the plan, is suggested at once and heard of together.
     """
 

@@ -188,7 +188,7 @@ def _alone(study: StudyResult) -> str:
 
 
 def _lost(study: StudyResult, accuracy: dict[str, float], classes: int) -> bool:
-    """Return whether a network has collapsed, or lost more than the tolerance to its method."""
+    """Return True if a network has collapsed, or lost more than the tolerance to its method."""
     chance = 1 / classes
     least = min(2 * chance, (1 + chance) / 2)  # Of two classes, twice chance is all.
     alone, own = accuracy.get(_alone(study), 0.0), accuracy[study.recipe]

@@ -188,7 +188,7 @@ class TaskComparison:
     absent: dict[str, str]
 
     def inside_floor(self, recipe: str) -> bool:
-        """Return whether the difference is not above the larger of both noise floors."""
+        """Return True if the difference is not above the larger of both noise floors."""
         if not self.floors or recipe == self.bootstrap.baseline:
             return False
         floor = max(self.floors[recipe], self.floors[self.bootstrap.baseline])
@@ -277,7 +277,7 @@ class Board:
     classes: int
 
     def inside_floor(self, first: str, second: str) -> bool:
-        """Return whether a difference is not above the larger of both noise floors."""
+        """Return True if a difference is not above the larger of both noise floors."""
         gap = abs(float(self.figures[first].values.mean() - self.figures[second].values.mean()))
         return gap <= self.floor(first, second)
 

@@ -89,7 +89,7 @@ class Journal(AbstractContextManager["Journal"]):
             self._end += len(line)
 
     def delivered(self) -> bool:
-        """Return whether all events have arrived wherever they are to be."""
+        """Return True if all events have arrived wherever they are to be."""
         return True
 
     def close(self) -> None:

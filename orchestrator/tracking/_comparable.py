@@ -38,7 +38,7 @@ class StudyFilter:
     code: str | None = None
 
     def holds(self, study: Study, tags: Mapping[str, str]) -> bool:
-        """Return whether a study counts."""
+        """Return True if a study counts."""
         opened = study.time / 1000
         return (
             (self.since is None or opened >= self.since)

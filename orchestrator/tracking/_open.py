@@ -48,7 +48,7 @@ def preload(uri: str) -> None:
 
 
 def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
-    """Return whether the tracker behind an address answers within ``timeout`` seconds.
+    """Return True if the tracker behind an address answers within ``timeout`` seconds.
 
     One line of detail comes with it, with the remedy if it does not. A file or folder that does not
     exist yet is fine when it could be created; it is not created.
@@ -80,7 +80,7 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 
 
 def listens(uri: str, timeout: float = 2.0) -> bool:
-    """Return whether anything takes connections at an address; a file or a plugin always does.
+    """Return True if anything takes connections at an address; a file or a plugin always does.
 
     This costs no import of MLflow and says nothing of what answers there; ``ping`` does.
     """

@@ -157,7 +157,7 @@ class _Parent:
             self._process = psutil.Process(pid)
 
     def dead(self) -> bool:
-        """Return whether it has ended, be it unreaped."""
+        """Return True if it has ended, reaped or not."""
         try:
             return (
                 self._process is None
@@ -216,7 +216,7 @@ class _Shipper:
         return self._reached - before >= CHUNK
 
     def over(self, since: int) -> bool:
-        """Return whether the sweep has ended, at or after ``since``."""
+        """Return True if the sweep has ended, at or after ``since``."""
         return self._ledger.ended is not None and self._ledger.ended >= since
 
     def close_open(self) -> bool:

@@ -118,7 +118,7 @@ def opened(path: Path) -> Iterator[Image.Image]:
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a file has the ending of an image and is not hidden."""
+    """Return True if a file has the ending of an image and is not hidden."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 

@@ -92,7 +92,7 @@ class TorchvisionReader(PublishedReader):
         return [path for path in named if self.holds_test(path)]
 
     def holds_test(self, path: Path) -> bool:
-        """Return whether a file holds test images."""
+        """Return True if a file holds test images."""
         return "train" not in path.name
 
     def check(self) -> SourceStatus:

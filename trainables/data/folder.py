@@ -78,7 +78,7 @@ class FolderReader(PathReader, ListedReader):
 
 
 def is_parted(folder: Path) -> bool:
-    """Return whether a folder holds a training and a test set."""
+    """Return True if a folder holds a training and a test set."""
     return all((folder / part).is_dir() for part in PARTS)
 
 

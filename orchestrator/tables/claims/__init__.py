@@ -44,7 +44,7 @@ class Claim(BaseModel):
     datasets: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("*",)
 
     def speaks_of(self, dataset: str) -> bool:
-        """Return whether a data set is one of those that the claim is made for."""
+        """Return True if a data set is one of those that the claim is made for."""
         return any(fnmatchcase(dataset, pattern) for pattern in self.datasets)
 
     def accuracy(self, dataset: str) -> float | None:

@@ -266,7 +266,7 @@ class Figures:
         return None
 
     def states_bins(self) -> bool:
-        """Return whether the table says how many bins its calibration errors have."""
+        """Return True if the table says how many bins its calibration errors have."""
         return any(figure.bins for found in self._found.values() for figure in found)
 
 

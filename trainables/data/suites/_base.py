@@ -58,7 +58,7 @@ class Suite(ABC):
 
     @classmethod
     def accepts(cls, argument: str) -> bool:
-        """Return whether ``argument`` may follow the entry's name and a hyphen."""
+        """Return True if ``argument`` may follow the entry's name and a hyphen."""
         return not argument
 
     @property
