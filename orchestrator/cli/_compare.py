@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from orchestrator.storage.results import StudyResult
     from orchestrator.tables.columns import Column
 
-HEADINGS = ("noise floor", "difference", "95% interval", "verdict")
+HEADINGS = ("noise floor", "difference", "95% interval", "flipped %", "verdict")
 FIELDS = (
     *("task", "metric", "recipe", "value", "floor", "difference", "low", "high", "verdict"),
-    *("inside_floor", "rows", "draws", "seeds"),
+    *("inside_floor", "rows", "draws", "seeds", "flipped"),
 )
 
 
@@ -107,13 +107,14 @@ def _rows(comparison: TaskComparison, shown: Column) -> Iterator[tuple[str, ...]
     for recipe, value in bootstrap.values.items():
         floor = comparison.floors.get(recipe)
         start = (recipe, shown.show(value), "–" if floor is None else shown.show(floor))
-        change, ends = "", ""
+        change, ends, flipped = "", "", comparison.flipped.get(recipe)
         if found := bootstrap.differences.get(recipe):
             change = shown.show_change(found.value)
             ends = f"[{shown.show_change(found.low)}, {shown.show_change(found.high)}]"
-        yield (*start, change, ends, _verdict(comparison, recipe))
+        share = "" if flipped is None else f"{100 * flipped:.2f}"
+        yield (*start, change, ends, share, _verdict(comparison, recipe))
     for recipe, reason in comparison.absent.items():
-        yield (recipe, "", "", "", "", reason)
+        yield (recipe, *[""] * 5, reason)
 
 
 def _verdict(comparison: TaskComparison, recipe: str) -> str:
@@ -133,6 +134,8 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
         f"{bootstrap.drawn}, {bootstrap.draws} paired resamples, seeds a recipe: {seeds}; "
         "* the interval excludes 0"
     )
+    if comparison.flipped:
+        yield "flipped: test rows whose predicted class is not the baseline's"
     if comparison.floors:
         yield (
             "noise floor: what a perfectly calibrated network with the same probabilities shows; "
@@ -149,9 +152,10 @@ def _csv_row(comparison: TaskComparison, recipe: str) -> list[object]:
     bootstrap = comparison.bootstrap
     start = [comparison.task, bootstrap.metric, recipe]
     if recipe in comparison.absent:
-        return [*start, *[None] * 5, comparison.absent[recipe], None, None, None, None]
+        return [*start, *[None] * 5, comparison.absent[recipe], *[None] * 5]
     found = bootstrap.differences.get(recipe)
     gap = [None] * 3 if found is None else [found.value, found.low, found.high]
     figures = [bootstrap.values[recipe], comparison.floors.get(recipe), *gap]
     verdict = [_verdict(comparison, recipe), int(comparison.inside_floor(recipe))]
-    return [*start, *figures, *verdict, bootstrap.rows, bootstrap.draws, bootstrap.seeds[recipe]]
+    counts = [bootstrap.rows, bootstrap.draws, bootstrap.seeds[recipe]]
+    return [*start, *figures, *verdict, *counts, comparison.flipped.get(recipe)]

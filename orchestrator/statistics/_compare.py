@@ -1,7 +1,7 @@
 """The recipes of one task beside a baseline, from their stored predictions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from statistics import fmean
 
@@ -180,12 +180,15 @@ class TaskComparison:
         bootstrap: Values and differences with their intervals.
         floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
         absent: Recipe to the reason why it is not compared.
+        flipped: Recipe to the share of test rows for which it predicts another class than the
+            baseline, in [0, 1], the mean over seeds.
     """
 
     task: str
     bootstrap: PairedBootstrap
     floors: dict[str, float]
     absent: dict[str, str]
+    flipped: dict[str, float] = field(default_factory=dict)
 
     def inside_floor(self, recipe: str) -> bool:
         """Return True if the difference is not above the larger of both noise floors."""
@@ -248,8 +251,20 @@ def compare(
         numbers=predictions.numbers,
         interval=_over_seeds if over_seeds else None,
     )
-    floors = predictions.floors(metric)
-    return TaskComparison(results[0].task, bootstrap, floors, predictions.absent)
+    floors, flipped = predictions.floors(metric), _flipped(predictions, baseline)
+    return TaskComparison(results[0].task, bootstrap, floors, predictions.absent, flipped)
+
+
+def _flipped(predictions: StoredPredictions, baseline: str) -> dict[str, float]:
+    own = [table.argmax(1) for table in predictions[baseline]]
+    return {
+        recipe: fmean(
+            (table.argmax(1) != classes).double().mean().item()
+            for table, classes in zip(tables, own, strict=False)  # Some have more seeds.
+        )
+        for recipe, tables in predictions.items()
+        if recipe != baseline
+    }
 
 
 def _over_seeds(own: Measured, reference: Measured, level: float) -> Difference:

@@ -119,6 +119,21 @@ def test_seeds_of_other_labels_have_other_rows(artifacts, evaluated, made_up):
         StoredPredictions([seeds], artifacts)
 
 
+def test_rows_are_flipped_where_another_class_is_predicted(artifacts, evaluated, made_up):
+    own, other = made_up(LABELS, 0), made_up(LABELS, 1)
+    moved = own.clone()
+    moved[:30] = own[:30].roll(1, 1)
+    results = [
+        evaluated("ce", [own, other], LABELS),
+        evaluated("ce+ts", [2 * own, 0.5 * other], LABELS),
+        evaluated("ls", [moved, other], LABELS),
+        evaluated("fl", [moved], LABELS),
+    ]
+    share = 30 / len(LABELS)
+    found = compare(results, artifacts, draws=2).flipped
+    assert found == pytest.approx({"ce+ts": 0.0, "ls": share / 2, "fl": share})
+
+
 @pytest.mark.parametrize(
     ("metric", "ends", "side"),
     [
