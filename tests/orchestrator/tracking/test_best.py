@@ -78,6 +78,7 @@ def ask(store, writer):
     return best
 
 
+@pytest.mark.parametrize("either_store", ["database", "folder"], indirect=True)
 def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
     sweeps([0.5, 0.2, 0.4])
     sweeps([0.3, 0.3, 0.1], day=1)
@@ -212,10 +213,6 @@ def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, 
     assert [run.trial.objective for run in ask(top=3, code="any")] == [0.1, 0.2, 0.3]
 
 
-in_a_folder = pytest.mark.parametrize("either_store", ["folder"], indirect=True)
-
-
-@in_a_folder
 def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
     old = [sweeps([0.1], code="a" * 40).sweep for _ in range(3)]
     dirty = [sweeps([0.1], code="b" * 40 + "-dirty", day=3).sweep for _ in range(5)]
@@ -234,7 +231,6 @@ def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
     )
 
 
-@in_a_folder
 def test_of_sweeps_of_one_name_those_of_the_latest_code_count(sweeps, ask):
     sweeps([0.1], code="a1", name="same")
     sweeps([0.4, 0.3], code="b2", day=1, name="same")
@@ -242,7 +238,6 @@ def test_of_sweeps_of_one_name_those_of_the_latest_code_count(sweeps, ask):
     assert [run.trial.objective for run in ask(top=5)] == [0.3, 0.4]
 
 
-@in_a_folder
 def test_a_prefix_that_fits_several_does_not_mix_them(sweeps, ask):
     sweeps([0.1], code="a1", day=0)
     sweeps([0.3], code="a2", day=1)
@@ -254,7 +249,6 @@ def test_a_prefix_that_fits_several_does_not_mix_them(sweeps, ask):
         ask(fingerprint="f")
 
 
-@in_a_folder
 def test_a_trial_of_a_study_that_was_broken_off_counts(sweeps, ask, store):
     sweep = sweeps([0.5, 0.2], closed=False)
     sweep.end("interrupted")
@@ -262,7 +256,6 @@ def test_a_trial_of_a_study_that_was_broken_off_counts(sweeps, ask, store):
     assert [run.trial.objective for run in ask()] == [0.2]
 
 
-@in_a_folder
 def test_where_it_is_not_told_what_a_study_chose_its_trials_are_looked_at(sweeps, ask, tmp_path):
     """As by shippers of before there was a tag for it."""
     sweeps([0.5])
@@ -275,7 +268,6 @@ def test_where_it_is_not_told_what_a_study_chose_its_trials_are_looked_at(sweeps
     assert [run.trial.objective for run in ask()] == [0.1]
 
 
-@in_a_folder
 def test_a_default_that_was_kept_comes_before_lower_objectives(sweeps, ask):
     rule = {**RULE, "keep_default": True}
     sweeps([0.5, 0.2], rule=rule, chosen=0)
@@ -286,7 +278,6 @@ def test_a_default_that_was_kept_comes_before_lower_objectives(sweeps, ask):
     assert [run.trial.objective for run in ask(top=9)] == [0.4, 0.5, 0.2, 0.6]
 
 
-@in_a_folder
 @pytest.mark.usefixtures("far_east")
 def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store, monkeypatch):
     other = sweeps([0.1], tags={"team": "blue"})
@@ -334,7 +325,6 @@ def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store, monk
     assert best_config(writer.sweep, "ce", sweep=other.sweep) == [earlier]
 
 
-@in_a_folder
 def test_the_code_of_a_configuration_is_that_which_computed_it(writer, store):
     writer.start("old")
     study = writer.open("ce", task=writer.sweep, **FACTS)
@@ -348,7 +338,6 @@ def test_the_code_of_a_configuration_is_that_which_computed_it(writer, store):
     assert [(one.objective, one.code) for one in found] == [(0.2, "new"), (0.3, "old")]
 
 
-@in_a_folder
 def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
     writer.start()
     study = writer.open("ce")

@@ -33,15 +33,15 @@ def named(tables):
 def test_both_ways_fill_the_same_rows(bulk, tmp_path, store, snapshot, request):
     shipped, filled = f"{request.node.name}-shipped", f"{request.node.name}-filled"
     with Journal(tmp_path / "journal.jsonl") as journal:
-        for event in bulk.sweep_events(shipped, 80, seed=7, code="c0de"):
+        for event in bulk.sweep_events(shipped, 60, seed=7, code="c0de"):
             journal.append(event, durable=False)
     sync(journal.path, store)
-    assert bulk.fill(store, filled, bulk.sweep_events(shipped, 80, seed=7, code="c0de")) == 80
+    assert bulk.fill(store, filled, bulk.sweep_events(shipped, 60, seed=7, code="c0de")) == 60
     ours, theirs = named(snapshot(store, filled)), named(snapshot(store, shipped))
     assert {table: len(rows) for table, rows in ours.items()} == {
-        "runs": 80,
+        "runs": 60,
         "metrics": len(theirs["metrics"]),
-        "params": 80 * 20,  # A study has those of its choice.
+        "params": 60 * 20,  # A study has those of its choice.
         "tags": len(theirs["tags"]),
     }
     ended = [row[:3] for row in ours.pop("runs")]

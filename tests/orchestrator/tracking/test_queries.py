@@ -27,6 +27,9 @@ CONFIGURATION = {
 }
 
 
+in_both = pytest.mark.parametrize("either_store", ["database", "folder"], indirect=True)
+
+
 @pytest.fixture
 def store(either_store):
     return either_store
@@ -102,6 +105,7 @@ def test_the_configuration_comes_back_with_its_types_and_the_test_metrics(writer
     assert (first.trial.test, second.trial.test) == ({"ece": 0.02, "acc": 0.95}, {})
 
 
+@in_both
 def test_a_configuration_longer_than_a_tag_comes_back_whole(writer, study, store):
     long = {"mbls": {f"p{i}": "ä'\"`" + str(i) * 40 for i in range(400)}}
     writer.trial(study, 0, 0.1, configuration=long)
@@ -120,6 +124,7 @@ def test_without_a_sweep_all_sweeps_are_searched(writer, store):
     assert found.sweep == writer.sweep
 
 
+@in_both
 def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_path):
     writer.open("ce")
     for task in ("other/task/x", "another/task/x"):
@@ -156,11 +161,11 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
 
 
 @pytest.mark.parametrize("task", ["it's", 'a "b"', "100% _x"])
-def test_names_with_marks_of_the_filter_language_are_looked_up(writer, store, task):
+def test_names_with_marks_of_the_filter_language_are_looked_up(writer, database, task):
     writer.start()
     writer.trial(writer.open("ce", task=task), 0, 0.1)
-    sync(writer.path, store)
-    assert len(best_trials(store, task, "ce", sweep=writer.sweep)) == 1
+    sync(writer.path, database)
+    assert len(best_trials(database, task, "ce", sweep=writer.sweep)) == 1
 
 
 def test_a_name_that_cannot_be_quoted_is_refused(writer, study, database):
@@ -239,6 +244,7 @@ def test_rows_stand_in_the_order_of_opening_though_all_were_opened_at_once(write
         assert [result.recipe for result in results] == recipes
 
 
+@in_both
 def test_results_agree_at_every_moment_of_a_sweep_and_after_its_resumption(writer, store):
     whole_sweep(writer)
     writer.end("interrupted")
