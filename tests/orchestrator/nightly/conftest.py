@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,12 @@ import yaml
 from told_sweep import ToldSweep, document
 
 from orchestrator.nightly import Nightly, load_nightly
+
+
+@pytest.fixture(autouse=True)
+def _no_power_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare waiting for the disk; what must be on it when is tested where files are written."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture

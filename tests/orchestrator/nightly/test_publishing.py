@@ -225,8 +225,13 @@ def test_a_strange_answer_of_a_webhook_is_one_line(
 
 
 def test_a_night_writes_and_says_no_password(
-    make_benchmark: Make, told_sweep: ToldSweep, tmp_path: Path, posts: tuple[str, list[Any]]
+    make_benchmark: Make,
+    told_sweep: ToldSweep,
+    tmp_path: Path,
+    posts: tuple[str, list[Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
     uri = "http://ada:planted-secret@127.0.0.1:9/?token=planted-secret"
     sweep = {"name": "secretive", "tracking": {"uri": uri}}
     report = {"webhook": posts[0], "mail": mail_to(tmp_path / "letters"), "when": "always"}

@@ -136,25 +136,20 @@ def test_every_resample_has_as_many_rows_and_depends_on_the_seed():
     assert not torch.equal(counts, _resample_counts(30, 200, 1))
 
 
-def world(rng, gap, rows=500):
+def world(rng, gap):
     """Two classes whose first is right less often than its confidence says, by ``gap``."""
-    confidence = rng.beta(8, 1.5, rows).clip(0.5, 0.9999)
-    wrong = rng.random(rows) > confidence - gap
+    confidence = rng.beta(8, 1.5, 500).clip(0.5, 0.9999)
+    wrong = rng.random(500) > confidence - gap
     logits = np.log(np.stack([confidence, 1 - confidence], axis=1))
     return torch.from_numpy(logits), wrong
 
 
-@pytest.mark.parametrize("metric", ["ece", "nll", "acc"])
+@pytest.mark.parametrize("metric", ["ece", "acc"])
 def test_it_covers_a_known_difference_at_its_nominal_rate(metric):
     """Labels are all 0 in both, so that one recipe's errors are rows where the classes swap."""
     covered, repeats = 0, 150
     known = {"ece": 0.15 - 0.05, "acc": -0.1}
     rng = np.random.default_rng(0)
-    if metric == "nll":
-        big, wrong = world(rng, 0.15, 10**6)
-        one = nll(big, wrong)
-        big, wrong = world(rng, 0.05, 10**6)
-        known["nll"] = one - nll(big, wrong)
     labels = torch.zeros(500, dtype=torch.int64)
     for repeat in range(repeats):
         tables = {}
@@ -171,16 +166,11 @@ def test_it_covers_a_known_difference_at_its_nominal_rate(metric):
     assert found.high - found.low < 4.5 * spread(metric)
 
 
-def nll(logits, wrong):
-    chosen = logits[np.arange(len(wrong)), wrong.astype(int)]
-    return float(-chosen.mean())
-
-
 def spread(metric):
     """Standard deviation of a difference over fresh test sets of 500 rows, from formulas."""
     rng = np.random.default_rng(7)
     values = []
-    for _ in range(200):
+    for _ in range(100):
         pair = []
         for gap in (0.15, 0.05):
             logits, wrong = world(rng, gap)

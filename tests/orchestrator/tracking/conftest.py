@@ -12,6 +12,12 @@ from pathlib import Path
 import pytest
 
 
+@pytest.fixture(autouse=True)
+def _no_power_is_cut(monkeypatch):
+    """Spare waiting for the disk; what must be on it when is tested where files are written."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 @pytest.fixture
 def either_store(request, tmp_path):
     """Return the address of a folder, or of the kind of tracker that a parameter names.

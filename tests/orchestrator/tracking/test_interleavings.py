@@ -170,7 +170,7 @@ def after_a_cut(before: Record, run: Record) -> Record:
     return {**run, **merged, "started": before["started"]}
 
 
-@settings(max_examples=15, derandomize=True, database=None)
+@settings(max_examples=10, derandomize=True, database=None)
 @given(
     steps=st.lists(STEPS, min_size=30, max_size=60),
     faults=FAULTS,

@@ -74,6 +74,7 @@ def test_the_doctor_names_the_remedy(closed):
 
 def test_what_a_user_may_not_do_is_named(closed, writer, monkeypatch):
     monkeypatch.setattr(Refusal, "status", 403)
+    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
     writer.start()
     with pytest.raises(InputError, match="does not let user 'ada' do this"):
         sync(writer.path, closed)

@@ -77,6 +77,7 @@ def server(tmp_path_factory, database):
 def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
     writer, server, snapshot, tmp_path, monkeypatch
 ):
+    """Nor does the death of who delivers, in their midst."""
     monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
     picture = tmp_path / "picture.png"
     picture.write_bytes(b"png")
@@ -91,6 +92,7 @@ def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
         assert time.monotonic() < end, shipper.log.read_text()
         time.sleep(0.02)
     server.kill()
+    os.kill(shipper.process.pid, signal.SIGKILL)
     before = len(snapshot(server.database, writer.sweep)["runs"])
     assert before < 25
     keys += [writer.trial(study, number, 1 / (number + 1)) for number in range(12, 24)]
@@ -99,6 +101,8 @@ def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
     writer.clock = iter([time.time_ns() // 1_000_000 + 60_000])
     writer.end()
     assert not ping(server.uri, timeout=1.0)[0]
+    shipper.process.wait()
+    assert shipper.revive()
     server.start()
     assert shipper.wait_drained(600), shipper.log.read_text()
     tables = snapshot(server.database, writer.sweep)

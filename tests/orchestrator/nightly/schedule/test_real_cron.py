@@ -18,7 +18,8 @@ from told_sweep import short_sweep
 from orchestrator.cli import main
 from orchestrator.nightly import Book, Nightly, load_nightly
 
-pytestmark = pytest.mark.slow
+# Minutes of the real clock: cron looks at its tables once a minute.
+pytestmark = pytest.mark.long
 
 PATIENCE = 500.0
 
