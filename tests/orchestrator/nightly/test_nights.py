@@ -27,7 +27,6 @@ from orchestrator.storage.events import from_fields
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec
-from orchestrator.tracking import open_tracker
 from trainables.common.errors import InputError, StorageError
 from trainables.common.stages import EVERY_STAGE
 
@@ -430,33 +429,3 @@ def test_a_tracking_server_that_is_away_gets_the_verdict_from_the_next_start(
     assert run_night(benchmark, SECOND).messages == ()
     assert early == [[]], "it was delivered before the night computed"
     assert sorted(tags["calsweep.night"] for tags in nightlies(benchmark)) == [FIRST, SECOND]
-
-
-def test_a_run_that_a_server_made_twice_is_there_once(
-    make_benchmark: Make, told_sweep: ToldSweep
-) -> None:
-    benchmark = make_benchmark(sweep={"name": "double"})
-    outcome = run_night(benchmark, FIRST)
-    tracker = open_tracker(benchmark.sweep.tracking_uri)
-    tracker.create_run("double-nights", "again", {"calsweep.key": f"double {FIRST}"}, 0)
-    (outcome.night.folder / "delivered.json").unlink()
-    run_night(benchmark, FIRST)
-    assert len(nightlies(benchmark)) == 1
-
-
-def test_a_disk_that_fills_up_on_the_way_leaves_the_night_to_the_next_start(
-    make_benchmark: Make, told_sweep: ToldSweep, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def full(spec: SweepSpec) -> None:
-        raise StorageError("cannot write artifact: No space left on device")
-
-    benchmark = make_benchmark(sweep={"name": "filling"})
-    run = ["nightly", "run", str(benchmark.path), "--night", FIRST, "--quiet"]
-    told_sweep.before_end = full
-    assert main(run) == 4
-    errors = capsys.readouterr().err
-    assert "could not run: cannot write artifact: No space left on device" in errors
-    assert Book(benchmark.folder).night(FIRST).unfinished
-    told_sweep.before_end = lambda spec: None
-    assert main(run) == 0
-    assert [record.night for record, _ in Book(benchmark.folder).judged()] == [FIRST]

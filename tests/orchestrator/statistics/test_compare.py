@@ -154,6 +154,7 @@ def test_which_side_is_better(metric, ends, side):
     assert (compared.side("ls"), compared.side("ce")) == (side, "")
     assert (compared.inside_floor("ls"), compared.inside_floor("ce")) == (True, False)
     assert not replace(compared, floors={"ce": 0.009, "ls": 0.005}).inside_floor("ls")
+    assert replace(compared, floors={"ce": 0.005, "ls": 0.02}).inside_floor("ls")
 
 
 def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, evaluated, made_up):
@@ -162,16 +163,6 @@ def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, eval
     assert compare(results, artifacts, draws=10).inside_floor("ce+ts")
     accuracy = compare(results, artifacts, "acc", draws=10)
     assert (accuracy.floors, accuracy.inside_floor("ce+ts")) == ({}, False)
-
-
-@pytest.mark.parametrize("wider", ["ce", "ls"])
-def test_a_difference_is_held_against_the_larger_floor(artifacts, evaluated, made_up, wider):
-    results = [evaluated("ce", [made_up(LABELS, 0)], LABELS)]
-    results.append(evaluated("ls", [made_up(LABELS, 0, 0.3)], LABELS))
-    found = compare(results, artifacts, draws=10)
-    difference = abs(found.bootstrap.differences["ls"].value)
-    floors = {"ce": difference / 2, "ls": difference / 2, wider: difference * 2}
-    assert replace(found, floors=floors).inside_floor("ls")
 
 
 def test_logits_are_compared_with_those_that_were_given(artifacts, evaluated, made_up):
@@ -234,26 +225,3 @@ def test_a_recipe_twice_is_refused(artifacts, evaluated, made_up):
         StoredPredictions([result, replace(result, task="other")], artifacts)
     with pytest.raises(ValueError, match=r"expected one task$"):
         compare([result, replace(failed, task="other")], artifacts)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"metric": "mce"}, "metric 'mce' cannot be resampled; allowed are: acc"),
-        ({"baseline": "ls"}, "baseline 'ls' on digits/.*: not in this sweep.*predictions: ce"),
-    ],
-)
-def test_what_a_user_gets_wrong_is_one_line(artifacts, evaluated, made_up, wrong, message):
-    results = [evaluated("ce", [made_up(LABELS, 0)], LABELS)]
-    with pytest.raises(InputError, match=message):
-        compare(results, artifacts, **wrong)
-
-
-def test_predictions_are_read_as_they_were_stored(artifacts, evaluated, made_up):
-    tables = [made_up(LABELS, 0), made_up(LABELS, 1)]
-    found = StoredPredictions([evaluated("ce", tables, LABELS)], artifacts)
-    assert torch.equal(found.labels, LABELS)
-    assert found.numbers is None
-    for read, table in zip(found["ce"], tables, strict=True):
-        report = calibration_report(logits=read, labels=found.labels)
-        assert report == calibration_report(logits=table.float(), labels=LABELS)

@@ -259,25 +259,6 @@ def test_figures_equal_as_printed_share_a_mark():
     assert marks == ["**5.00**", "**5.00**", "<ins>5.01</ins>", "<ins>5.01</ins>", "6.00"]
 
 
-def test_marks_are_compared_as_numbers_not_as_text():
-    found = table_of(study("ce", figures(ece=0.095)), study("ls", figures(ece=0.105)))
-    cells = rows_of(render(found, "markdown"))
-    assert cells["ce"][1] == "**9.50**"
-    assert cells["ls"][1] == "<ins>10.50</ins>"
-
-
-def test_each_task_has_its_own_best():
-    found = table_of(
-        study("ce", figures(ece=0.01), task="a"),
-        study("ls", figures(ece=0.02), task="a"),
-        study("ce", figures(ece=0.04), task="b"),
-        study("ls", figures(ece=0.03), task="b"),
-    )
-    cells = rows_of(render(found, "markdown"))
-    assert cells["ce"][1] == "**1.00**"
-    assert cells["ls"][4] == "**3.00**"
-
-
 # Order
 
 
@@ -343,12 +324,6 @@ def test_failed_and_running_studies_are_shown(troubled, name):
     assert "finished, without test figures" in text
     assert f"ce on {TASK}: 2 of 10 trials failed" in text
     assert "less validation accuracy than the guard allows on 1 of 3 seeds" in text
-
-
-def test_a_pair_that_was_not_run_is_named():
-    found = table_of(study("ce", figures(), task="a"), study("ls", figures(), task="b"))
-    for name in ("terminal", "markdown", "latex", "html"):
-        assert render(found, name).count("not run") == 2
 
 
 def test_a_reason_stands_below_with_its_place():
@@ -911,32 +886,12 @@ PLACES = [("a", "x"), ("b", "x"), ("a", "y")]
 def test_several_tasks_stand_below_data_set_and_model():
     found = table_of(*(placed("ce", *place) for place in PLACES), metrics=("acc", "ece"))
     assert [entry.groups for entry in found.columns[::2]] == [("a", "x"), ("a", "y"), ("b", "x")]
-    cells = _Cells(render(found, "html"))
-    heads = [[text.strip() for text in row] for row in cells.rows[:2]]
-    assert heads == [["recipe", "a", "b"], ["x", "y", "x"]]
-    lines = render(found, "latex").splitlines()
-    assert lines[2:6] == [
-        r" & \multicolumn{4}{c}{a} & \multicolumn{2}{c}{b} \\",
-        r"\cmidrule(lr){2-5} \cmidrule(lr){6-7}",
-        r" & \multicolumn{2}{c}{x} & \multicolumn{2}{c}{y} & \multicolumn{2}{c}{x} \\",
-        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5} \cmidrule(lr){6-7}",
-    ]
-    assert "| recipe | a: x: Acc % ↑ | a: x: ECE % ↓ | a: y: " in render(found, "markdown")
 
 
 def test_a_protocol_is_named_where_one_pair_of_several_has_two():
     places = [("a", "x", "p"), ("a", "x", "q"), ("b", "x", "p")]
     found = table_of(*(placed("ce", *place) for place in places), metrics=("ece",))
     assert [entry.groups for entry in found.columns] == places
-
-
-def test_equal_headings_below_different_ones_are_two():
-    places = [("a", "y"), ("a", "x"), ("b", "x")]
-    found = table_of(*(placed("ce", *place) for place in places), metrics=("ece",))
-    lines = render(found, "latex").splitlines()
-    assert lines[4].count(r"\multicolumn{1}{c}{x}") == 2
-    heads = _Cells(render(found, "html")).rows[1]
-    assert [text.strip() for text in heads] == ["y", "x", "x"]
 
 
 def test_more_tasks_than_fit_are_shown_as_their_mean():

@@ -116,11 +116,16 @@ def command_lines(process: psutil.Process) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_sweep_leaves_and_shows_no_secret(gossip: ThreadingHTTPServer, tmp_path: Path) -> None:
+# Ray is told neither a sweep nor its address: starting it for its logs alone takes a minute.
+@pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.long)])
+def test_a_sweep_leaves_and_shows_no_secret(
+    gossip: ThreadingHTTPServer, tmp_path: Path, executor: str
+) -> None:
     place = f"127.0.0.1:{gossip.server_port}"
     uri = f"http://ada:{quote(PASSWORD, safe='')}@{place}/?token={TOKEN}"
     file = tmp_path / "sweep.yaml"
-    file.write_text(SWEEP.format(uri=uri, storage=tmp_path / "storage"))
+    text = SWEEP.format(uri=uri, storage=tmp_path / "storage")
+    file.write_text(f"{text}executor: {executor}\n")
     journal = tmp_path / "storage/sweeps/secretive/journal.jsonl"
     ray_folder = Path(tempfile.mkdtemp(prefix="ray"))  # Short: it is part of a socket's name.
     run = subprocess.Popen(

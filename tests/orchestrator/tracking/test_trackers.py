@@ -213,26 +213,6 @@ def test_a_model_that_cannot_be_looked_up_is_not_made_anew(code, kind, tmp_path)
     assert made == []
 
 
-def test_a_status_is_set_and_taken_back(tracker, make, folder):
-    run_id = make(status="RUNNING")
-
-    def ended() -> int | None:  # Not asked by anyone, but shown to people.
-        if isinstance(tracker, MlflowTracker):
-            return tracker.client.get_run(run_id).info.end_time
-        (file,) = folder.rglob(f"runs/{run_id}.json")
-        return json.loads(file.read_text())["ended"]
-
-    assert ended() is None
-    for status, time, end in (
-        ("KILLED", 7_000, 7_000),
-        ("RUNNING", 8_000, 7_000),
-        ("FAILED", 9_000, 9_000),
-        ("FINISHED", 9_500, 9_500),
-    ):
-        tracker.set_status(run_id, status, time)
-        assert (tracker.run(run_id).status, ended()) == (status, end)
-
-
 def test_files_are_stored_under_their_name(tracker, make, folder, tmp_path):
     run_id = make()
     picture = tmp_path / "some picture.png"

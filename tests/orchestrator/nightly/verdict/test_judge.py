@@ -527,8 +527,8 @@ def test_only_common_seeds_are_compared() -> None:
 
 def test_a_drift_too_slow_for_two_nights_is_found_with_its_beginning() -> None:
     nights = [record(night, factors={ECE: 1.01 ** max(0, night - 20)}) for night in range(60)]
-    verdicts = [judge(nights[:night], nights[night]) for night in range(15, 60)]
-    assert {verdict.status for verdict in verdicts[:10]} == {"ok"}
+    verdicts = [judge(nights[:night], nights[night]) for night in range(15, 60, 2)]
+    assert {verdict.status for verdict in verdicts[:5]} == {"ok"}
     raised = next(verdict for verdict in verdicts if verdict.raised)
     assert told(raised) == [(ECE, "soft", "step")]
     assert raised.alarms[0].text.startswith(f"{ECE} has become worse in its series: 0.0")
@@ -587,7 +587,7 @@ CELLS = st.sampled_from(sorted(record(0).cells))
 FACTORS = st.dictionaries(CELLS, st.floats(0.3, 3.0), max_size=6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(FACTORS, st.randoms(use_true_random=False))
 def test_the_order_of_cells_does_not_matter(factors: dict[CellKey, float], random: object) -> None:
     def shuffled(night: NightRecord) -> NightRecord:
@@ -603,7 +603,7 @@ def test_the_order_of_cells_does_not_matter(factors: dict[CellKey, float], rando
         assert {a.cell for a in getattr(other, kind)} == {a.cell for a in getattr(verdict, kind)}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.dictionaries(CELLS, st.floats(1.0, 5.0), max_size=15))
 def test_improvements_never_alarm(gains: dict[CellKey, float]) -> None:
     better = {
@@ -616,7 +616,7 @@ def test_improvements_never_alarm(gains: dict[CellKey, float]) -> None:
         assert (verdict.status, verdict.suspicions) == ("ok", ())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(CELLS, st.floats(0.2, 5.0))
 def test_an_accepted_cell_is_silent(cell: CellKey, factor: float) -> None:
     nights = [*history(range(6)), *(record(night, 0.0, {cell: factor}) for night in range(6, 10))]
