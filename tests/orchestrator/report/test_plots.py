@@ -212,13 +212,6 @@ def test_a_slice_shows_every_metric_that_was_searched_for(events: list[Event]) -
     assert [text.rpartition(", ")[2] for text in texts] == ["objective 11", "Acc 90", "NLL 0.2"]
 
 
-def test_a_slice_has_about_four_ticks_up_and_three_across() -> None:
-    told = [*opened(STUDY)]
-    for number, gamma in enumerate((0.1, 0.9)):
-        told += [started(STUDY, number, gamma=gamma), scored(STUDY, number, 0.01 + gamma / 10)]
-    assert words(drawn(told)["slice"], 0) == ["2", "4", "6", "8", "10", "0.5"]
-
-
 def test_a_parameter_that_only_later_trials_have_is_shown_of_those() -> None:
     told = [*opened(STUDY)]
     tried = [{"gamma": 0.9}, {"gamma": 0.8, "hidden": 64}, {"gamma": 0.7, "hidden": 32}]

@@ -78,33 +78,6 @@ def test_seeds_unscored_pruned_and_other_studies_do_not_count(writer, study, sto
     assert [run.trial.number for run in best(store, writer, top=5)] == [0]
 
 
-def test_the_configuration_comes_back_with_its_types_and_the_test_metrics(writer, study, store):
-    key = writer.trial(study, 0, 0.25, configuration=CONFIGURATION)
-    other = writer.trial(study, 1, 0.5)
-    writer.close(study, key)
-    writer.evaluate(key, study, test_ece=0.02, test_acc=0.95)
-    sync(writer.path, store)
-    first, second = best(store, writer, top=2)
-    assert (first.sweep, first.study.task, first.study.recipe) == (writer.sweep, TASK, "mbls+ts")
-    assert (first.trial.key, second.trial.key) == (key, other)
-    assert first.trial.configuration == CONFIGURATION
-    assert [type(value) for value in first.trial.configuration["mbls"].values()] == [
-        float,
-        int,
-        bool,
-        str,
-        float,
-        type(None),
-    ]
-    assert first.trial.metrics == {
-        "val_ece": 0.125,
-        "val_acc": 0.91,
-        "train_loss": 0.5,
-        "seconds": 1.5,
-    }
-    assert (first.trial.test, second.trial.test) == ({"ece": 0.02, "acc": 0.95}, {})
-
-
 @in_both
 def test_a_configuration_longer_than_a_tag_comes_back_whole(writer, study, store):
     long = {"mbls": {f"p{i}": "ä'\"`" + str(i) * 40 for i in range(400)}}
@@ -372,6 +345,8 @@ def test_a_study_and_its_trial_come_back_as_the_journal_tells_them(writer, store
     elsewhere = {"seconds": None, "reused": False, "last_step": -1, "epochs": 0}
     assert found.trial == replace(ours, **elsewhere, metrics=metrics, run_id=found.trial.run_id)
     assert (found.study.time, found.trial.time) == (opened.time, ours.time)
+    types = [type(value) for value in found.trial.configuration["mbls"].values()]
+    assert types == [float, int, bool, str, float, type(None)]
 
 
 def test_what_older_runs_do_not_tell_is_left_open(writer, tmp_path):

@@ -16,7 +16,7 @@ import mlflow
 import pytest
 from mlflow import MlflowClient
 
-from orchestrator.storage.events import StudyClosed, StudyOpened, to_line
+from orchestrator.storage.events import to_line
 from orchestrator.storage.journal import read_events
 from orchestrator.tracking import (
     RefusedError,
@@ -68,42 +68,24 @@ def small_sweep(writer, tmp_path):
     return study, good, bad, cut, again
 
 
-def test_a_sweep_becomes_an_experiment_with_a_run_a_study_and_a_run_a_trial(
-    writer, store, tmp_path
-):
+def test_a_sweep_becomes_a_run_a_study_and_a_run_a_trial(writer, tmp_path):
     study, good, bad, cut, again = small_sweep(writer, tmp_path)
-    shipment = sync(writer.path, store)
+    shipment = sync(writer.path, f"folder:{tmp_path}/tracked")
     assert (shipment.events, shipment.runs, shipment.refused) == (21, 5, [])
-    runs = runs_of(store, writer.sweep)
-    assert {key: run.info.status for key, run in runs.items()} == {
-        study: "FINISHED",
-        good: "FINISHED",
-        bad: "FAILED",
-        cut: "KILLED",
-        again: "FINISHED",
+    runs = by_key(runs_in(tmp_path))
+    assert {key: run["status"] for key, run in runs.items()} == {
+        **{study: "FINISHED", good: "FINISHED", bad: "FAILED", cut: "KILLED", again: "FINISHED"}
     }
-    times = {type(event): event.time for event in read_events(writer.path)[0]}
-    info = runs[study].info
-    assert (info.start_time, info.end_time) == (times[StudyOpened], times[StudyClosed])
-    parent = runs.pop(study)
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
-    assert "mlflow.parentRunId" not in parent.data.tags
-    assert parent.data.tags["calsweep.kind"] == "study"
-    assert parent.data.tags["calsweep.chosen"] == good
-    assert parent.data.tags["calsweep.version.torch"] == "2.11.0"
-    assert parent.data.metrics == pytest.approx(
+    parent = runs[study]
+    assert {name: points[-1][-1] for name, points in parent["metrics"].items()} == pytest.approx(
         {
-            "trials_finished": 1.0,
-            "trials_failed": 1.0,
-            "chosen_objective": 0.25,
-            "test_seeds": 2.0,
-            "test_ece": 0.025,
-            "test_ece_std": 0.01 / 2**0.5,
+            **{"trials_finished": 1.0, "trials_failed": 1.0, "chosen_objective": 0.25},
+            **{"test_seeds": 2.0, "test_ece": 0.025, "test_ece_std": 0.01 / 2**0.5},
         }
     )
-    assert runs[again].info.run_name == "mbls ~1"
-    assert parent.data.params == runs[good].data.params
-    assert runs[bad].data.tags["calsweep.reason"] == "ValueError: loss is NaN\nin epoch 2"
+    assert parent["params"] == runs[good]["params"]
+    assert runs[again]["name"] == "mbls ~1"
+    assert runs[bad]["tags"]["calsweep.reason"] == "ValueError: loss is NaN\nin epoch 2"
 
 
 def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_path):
@@ -523,9 +505,9 @@ def test_a_run_that_is_remembered_goes_on_though_another_one_bears_its_key(write
     assert tracker.run(late).metrics == {}
 
 
-def test_a_creation_that_takes_effect_late_leaves_one_run(writer, store, monkeypatch, tmp_path):
+def test_a_creation_that_takes_effect_late_leaves_one_run(writer, monkeypatch, tmp_path):
     small_sweep(writer, tmp_path)
-    real, late = MlflowTracker.create_run, []
+    real, late = FolderTracker.create_run, []
 
     def delayed(self, *args):
         if not late:
@@ -536,12 +518,10 @@ def test_a_creation_that_takes_effect_late_leaves_one_run(writer, store, monkeyp
             late.append(real(*late[0]))
         return run
 
-    monkeypatch.setattr(MlflowTracker, "create_run", delayed)
-    sync(writer.path, store)
-    experiment = MlflowClient(store).get_experiment_by_name(writer.sweep)
-    runs = MlflowClient(store).search_runs([experiment.experiment_id])
-    assert len(runs) == 5
-    assert late[1] not in {run.info.run_id for run in runs}
+    monkeypatch.setattr(FolderTracker, "create_run", delayed)
+    sync(writer.path, f"folder:{tmp_path}/tracked")
+    assert len(runs_in(tmp_path)) == 5
+    assert late[1] not in runs_in(tmp_path)
 
 
 def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, store, monkeypatch):
