@@ -505,6 +505,24 @@ def test_a_run_that_is_remembered_goes_on_though_another_one_bears_its_key(write
     assert tracker.run(late).metrics == {}
 
 
+def test_a_run_whose_creation_was_never_confirmed_is_not_created_twice(
+    writer, monkeypatch, tmp_path
+):
+    small_sweep(writer, tmp_path)
+    real, calls = FolderTracker.create_run, []
+
+    def answer_lost(self, *args):
+        calls.append(real(self, *args))
+        if len(calls) in (2, 3):
+            raise UnreachableError("connection reset")
+        return calls[-1]
+
+    monkeypatch.setattr(FolderTracker, "create_run", answer_lost)
+    sync(writer.path, f"folder:{tmp_path}/tracked")
+    assert len(calls) == 5
+    assert runs_in(tmp_path).keys() == set(calls)
+
+
 def test_a_creation_that_takes_effect_late_leaves_one_run(writer, monkeypatch, tmp_path):
     small_sweep(writer, tmp_path)
     real, late = FolderTracker.create_run, []
