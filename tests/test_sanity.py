@@ -14,14 +14,15 @@ from trainables.refinements import REFINEMENTS
 
 pytestmark = pytest.mark.slow
 
-TRAINING = {"epochs": 6, "batch_size": 32, "lr": 0.1, "schedule": "cosine"}
+TOO_LONG = {**OVERCONFIDENT, "batch_size": 32}
+TRAINING = {"epochs": 6, "batch_size": 16, "lr": 0.1, "schedule": "cosine"}
 
 
 @pytest.fixture(scope="module")
 def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Laboratory]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    split = SplitSpec(validation=0.5, train_limit=448)
+    split = SplitSpec(validation=0.25, train_limit=224)
     yield Laboratory(tmp_path_factory.mktemp("sanity"), split)
     torch.set_num_threads(threads)
 
@@ -35,7 +36,8 @@ def plain(laboratory: Laboratory) -> Outcome:
 def test_a_method_learns_and_differs_from_cross_entropy(
     name: str, laboratory: Laboratory, plain: Outcome
 ) -> None:
-    outcome = laboratory.compute("train", {name: {}}, TRAINING)
+    own = {"every": 3} if name == "cape" else {}  # Else it acts in the last epoch only.
+    outcome = laboratory.compute("train", {name: own}, TRAINING)
     assert outcome.accuracy > 0.8
     if name != "ce":
         assert not torch.allclose(outcome.logits, plain.logits, rtol=1e-2, atol=1e-2)
@@ -53,22 +55,22 @@ def test_a_refinement_learns_and_differs_from_what_it_refines(
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
     """Return where cross-entropy fits a few images too long."""
-    split = SplitSpec(validation=0.5, train_limit=300)
+    split = SplitSpec(validation=0.25, train_limit=150)
     return Laboratory(tmp_path_factory.mktemp("few"), split)
 
 
 @pytest.fixture(scope="module")
 def overconfident(few: Laboratory) -> Outcome:
-    return few.compute("train", {"ce": {}}, OVERCONFIDENT)
+    return few.compute("train", {"ce": {}}, TOO_LONG)
 
 
 def test_cross_entropy_is_overconfident(overconfident: Outcome) -> None:
     assert overconfident.confidence > overconfident.accuracy + 0.02
 
 
-@pytest.mark.parametrize("name", ["ls", "mbls", "acls", "ecp", "fl"])
+@pytest.mark.parametrize("name", ["ls", "mbls", "acls", "fl"])
 def test_confidence_falls(name: str, few: Laboratory, overconfident: Outcome) -> None:
-    outcome = few.compute("train", {name: {}}, OVERCONFIDENT)
+    outcome = few.compute("train", {name: {}}, TOO_LONG)
     assert outcome.confidence < overconfident.confidence
     assert outcome.accuracy > 0.8
 
@@ -76,7 +78,7 @@ def test_confidence_falls(name: str, few: Laboratory, overconfident: Outcome) ->
 def test_the_entropy_penalty_lowers_confidence_as_far_as_its_weight(
     few: Laboratory, overconfident: Outcome
 ) -> None:
-    outcome = few.compute("train", {"ecp": {"weight": 5.0}}, OVERCONFIDENT)
+    outcome = few.compute("train", {"ecp": {"weight": 5.0}}, TOO_LONG)
     assert outcome.confidence < overconfident.confidence - 0.05
 
 
