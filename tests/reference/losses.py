@@ -145,12 +145,12 @@ def acls(
             surer = b.fixed_p[i].max() - b.fixed_p[j].max()
             if behind <= 0 or behind + surer <= 0:
                 return 0.0
-        rest = [k for k in range(b.k) if k != top]
+        rest = [k for k in range(b.k) if b.fixed[i][k] < b.fixed[i][top]]
         if variant == "paper":
             others = sum(amount(z[top] - z[k]) for k in rest)
             return weight_pos * amount(z[top] - z.min()) + weight_neg * others
-        others = sum(amount(b.fixed[i][top] - z[k]) for k in rest) / len(rest)
-        return weight_pos * amount(z[top]) + weight_neg * others
+        others = sum(amount(b.fixed[i][top] - z[k]) for k in rest) / (b.k - 1)
+        return (b.k - len(rest)) * weight_pos * amount(z[top]) + weight_neg * others
 
     return ce(b) + b.mean([row(i) for i in range(b.n)])
 

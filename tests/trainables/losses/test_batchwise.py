@@ -52,11 +52,6 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("kde-xe", {"bandwidth": 0.1, "form": "top_label"}),
     ("kde-xe", {"variant": "released"}),
 ]
-WITH_GRADIENT = [
-    (name, options)
-    for name, options in VARIANTS
-    if name != "kde-xe" or options.get("bandwidth")  # the search is piecewise constant
-]
 
 
 def everything(targets: Tensor) -> Tensor:
@@ -343,24 +338,14 @@ def test_three_rows_are_enough_for_the_squared_difference() -> None:
 # What every batch must allow
 
 
-@pytest.mark.parametrize(("name", "options"), WITH_GRADIENT)
-def test_gradient_is_the_derivative(name: str, options: dict[str, Any]) -> None:
-    logits, targets = batch(7, 4, scale=1.0)
-    loss = build_loss(name, **options)
-    assert torch.autograd.gradcheck(lambda x: loss(x, targets), (logits.requires_grad_(),))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_extreme_logits_and_tiny_batches_stay_finite(
-    name: str, options: dict[str, Any], dtype: torch.dtype
-) -> None:
+def test_extreme_logits_and_tiny_batches_stay_finite(name: str, options: dict[str, Any]) -> None:
     loss = build_loss(name, **options)
     for rows, classes in ((1, 3), (2, 3), (3, 2), (16, 10), (7, 70)):
         logits, targets = batch(rows, classes)
         for case in (0 * logits, 1e4 * logits.sign(), logits):
-            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-                value, gradient = value_and_gradient(loss, case.to(dtype), targets)
+            with torch.autocast("cpu", torch.bfloat16):
+                value, gradient = value_and_gradient(loss, case.bfloat16(), targets)
             assert value.isfinite()
             assert gradient.isfinite().all()
 
