@@ -1,4 +1,4 @@
-"""Mixup, CutMix and MIT against the released code's values, and their geometry."""
+"""Mixup, CutMix and MIT against their papers, MIT against the released code's values."""
 
 from __future__ import annotations
 
@@ -63,28 +63,6 @@ class Goldens:
 
 
 @pytest.mark.shared
-def test_mixup_equals_the_released_code(shared: Path) -> None:
-    goldens = Goldens(shared, "mixup")
-    for case in goldens.cases:
-        pairs = goldens.pairs(case)
-        # Whichever side of 0.5 is drawn, the larger share is the image's own.
-        for ratio in (case["lambda"], 1 - case["lambda"]):
-            source = type("Source", (), {"beta": staticmethod(lambda a, b, ratio=ratio: ratio)})
-            network, method = goldens.network(case), AUGMENTATIONS.build("mixup")
-            loss, logits = method.training_loss(
-                network,
-                build_loss("ce"),
-                pairs.inputs,
-                pairs.targets,
-                pairs.indices,
-                goldens.array(case, "perm"),
-                *method.draw_mixture(network, pairs.inputs.shape, source),
-            )
-            assert loss.item() == pytest.approx(case["loss"], rel=RTOL)
-            torch.testing.assert_close(logits, goldens.array(case, "output"), rtol=RTOL, atol=1e-9)
-
-
-@pytest.mark.shared
 @pytest.mark.parametrize(("kind", "variant"), [("MIT-L", "l"), ("MIT-A", "a")])
 def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> None:
     goldens = Goldens(shared, kind)
@@ -101,16 +79,6 @@ def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> 
         assert loss(a, pairs.targets).item() == pytest.approx(case["loss_a"], rel=RTOL)
         assert loss(b, pairs.other_targets).item() == pytest.approx(case["loss_b"], rel=RTOL)
         assert pairs.loss(loss, a, b, (0.5, 0.5)).item() == pytest.approx(case["loss"], rel=RTOL)
-
-
-@pytest.mark.shared
-def test_decoupling_equals_the_released_code(shared: Path) -> None:
-    goldens = Goldens(shared, "decouple")
-    for case in goldens.cases:
-        outputs = goldens.array(case, "out1"), goldens.array(case, "out2")
-        a, b = decouple(*outputs, (case["l1"], case["l2"]))
-        torch.testing.assert_close(a, goldens.array(case, "a"), rtol=RTOL, atol=1e-9)
-        torch.testing.assert_close(b, goldens.array(case, "b"), rtol=RTOL, atol=1e-9)
 
 
 def test_decoupling_undoes_mixing() -> None:
@@ -145,17 +113,6 @@ def test_ratios_that_are_equal_are_drawn_again() -> None:
     method = AUGMENTATIONS.build("mit", margin=0.0)
     assert isinstance(method, MixupInferenceInTraining)
     assert method.draw_ratios(source) == (0.7, 0.5)
-
-
-@pytest.mark.parametrize("name", ["mixup", "cutmix", "mit"])
-def test_parameters_are_above_zero(name: str) -> None:
-    with pytest.raises(ValueError, match=r"alpha=0\.0 is outside \(0, inf\)"):
-        AUGMENTATIONS.build(name, alpha=0.0)
-
-
-def test_the_largest_margin_is_below_one() -> None:
-    with pytest.raises(ValueError, match=r"margin=1\.0 is outside \[0, 1\)"):
-        AUGMENTATIONS.build("mit", margin=1.0)
 
 
 def test_boxes_are_pasted_into_images_only() -> None:
@@ -342,7 +299,7 @@ def loss_of(name: str, seed: int, network: Network, **parameters: Any) -> tuple[
     return method.training_loss(network, build_loss("ce"), IMAGES, TARGETS, rows, *drawn)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_mixup_and_cutmix_are_what_their_papers_say(seed: int) -> None:
     network, cross_entropy = linear_network(), nn.functional.cross_entropy
     order, source = drawn_by_hand(seed)

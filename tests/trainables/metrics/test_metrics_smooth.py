@@ -57,7 +57,7 @@ def test_smooth_agrees_with_the_authors_library(kind):
 
 @pytest.mark.parametrize("bandwidth", [0.01, 0.05, 0.4])
 def test_smooth_is_the_integral_of_reflected_gaussians(bandwidth):
-    confidence, right = case(0)
+    confidence, right = (part[:100] for part in case(0))
     places = (np.arange(4000) + 0.5) / 4000
     density = np.zeros_like(places)
     for score, hit in zip(confidence, right, strict=True):
@@ -90,7 +90,7 @@ def test_no_gap_is_none():
 
 def test_debiasing_takes_four_tenths_off_a_calibrated_model_and_little_off_another():
     plain, less = [], []
-    for seed in range(30):
+    for seed in range(10):
         rng = np.random.default_rng(seed)
         confidence = rng.beta(8, 2, 4000).clip(0.51, 0.9999)
         rows = given(confidence, rng.random(4000) < confidence)

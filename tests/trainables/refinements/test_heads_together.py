@@ -16,7 +16,7 @@ from trainables.refinements import (
     build_refinement,
 )
 
-ROWS, FEATURES, CLASSES, EPOCHS = 130, 12, 5, 4
+ROWS, FEATURES, CLASSES, EPOCHS = 130, 12, 5, 3
 GENERATOR = torch.Generator().manual_seed(0)
 VIEWS = [torch.randn(ROWS, FEATURES, generator=GENERATOR) for _ in range(2)]
 LABELS = torch.randint(0, CLASSES, (ROWS,), generator=GENERATOR)

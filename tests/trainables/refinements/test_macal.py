@@ -1,4 +1,4 @@
-"""MaC-Cal against the stored sequences, and what each of its switches does."""
+"""MaC-Cal against the stored sequences, and at its edges."""
 
 from __future__ import annotations
 
@@ -17,17 +17,6 @@ from trainables.refinements import HeadTrainer, build_refinement
 from trainables.refinements.macal import MaskedHead, clip_bound, sparsity_step
 
 MakeTrainer = Callable[..., HeadTrainer]
-ABLATION: dict[str, dict[str, Any]] = {
-    "masked retraining": {
-        "restrict_gradient": False,
-        "restructure": False,
-        "sparsity": "fixed",
-    },
-    "gradient restriction": {"restructure": False, "sparsity": "fixed"},
-    "classifier restructure": {"sparsity": "fixed"},
-    "static adaptive": {"sparsity": "adaptive"},
-    "decaying adaptive": {},
-}
 
 
 def masked_head(trainer: HeadTrainer) -> MaskedHead:
@@ -90,50 +79,6 @@ def test_bound_runs_from_initial_to_final() -> None:
     assert clip_bound(0.1, 0.001, 40, 40) == pytest.approx(0.001, rel=1e-12)
 
 
-@pytest.mark.parametrize("resample", ["epoch", "batch"])
-def test_masked_weights_stand_still_against_momentum_and_decay(
-    resample: str, make_trainer: MakeTrainer
-) -> None:
-    trainer = make_trainer("macal", resample=resample, optimizer="masked")
-    for _ in range(2):
-        trainer.train_epoch()
-    head = masked_head(trainer)
-    before: dict[str, torch.Tensor] = {}
-    moved = {name: torch.zeros_like(mask) for name, mask in head.masks().items()}
-    kept = {name: torch.zeros_like(mask) for name, mask in head.masks().items()}
-    movable = trainer.refinement.movable
-
-    def observe(current: torch.nn.Module) -> dict[str, torch.Tensor]:
-        for name, mask in movable(current).items():
-            weight = current.get_parameter(name).detach()
-            if name in before:
-                moved[name] |= weight != before[name]
-            before[name] = weight.clone()
-            kept[name] |= mask
-        return movable(current)
-
-    trainer.refinement.movable = observe  # type: ignore[method-assign]
-    trainer.train_epoch()
-    for name in moved:
-        last = head.get_parameter(name).detach() != before[name]
-        assert not ((moved[name] | last) & ~kept[name]).any()
-        assert (moved[name] | last)[kept[name]].any()
-    if resample == "epoch":
-        shares = [float(mask.float().mean()) for mask in kept.values()]
-        assert all(share < 0.95 for share in shares)
-
-
-def test_without_restriction_masked_weights_move(make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer("macal", restrict_gradient=False)
-    head = masked_head(trainer)
-    name = "layers.1.weight"
-    before = head.get_parameter(name).detach().clone()
-    trainer.train_epoch()
-    masked = ~head.masks()[name]
-    assert masked.any()
-    assert (head.get_parameter(name).detach() != before)[masked].float().mean() > 0.9
-
-
 def test_mask_takes_weights_out_of_the_output() -> None:
     head = MaskedHead((3, 2), 0.5).train()
     head.masks()["layers.0.weight"].copy_(torch.tensor([[1, 0, 1], [0, 0, 1]]).bool())
@@ -141,79 +86,6 @@ def test_mask_takes_weights_out_of_the_output() -> None:
     weight = head.get_parameter("layers.0.weight").detach() * head.masks()["layers.0.weight"]
     expected = features @ weight.T + head.get_parameter("layers.0.bias")
     torch.testing.assert_close(head(features), expected)
-
-
-def test_inference_scales_with_the_probability_of_training_or_not_at_all() -> None:
-    features = torch.randn(5, 3)
-    for inference, factor in (("scaled", 0.25), ("dense", 1.0)):
-        head = MaskedHead((3, 2), 0.25, inference=inference).eval()
-        weight, bias = head.get_parameter("layers.0.weight"), head.get_parameter("layers.0.bias")
-        torch.testing.assert_close(head(features), features @ (factor * weight).T + bias)
-        torch.testing.assert_close(head.dense(features), features @ weight.T + bias)
-
-
-def test_share_of_kept_weights_is_q() -> None:
-    head = MaskedHead((200, 100, 50), 0.3)
-    head.resample(torch.Generator().manual_seed(0))
-    for mask in head.masks().values():
-        assert float(mask.float().mean()) == pytest.approx(0.3, abs=0.02)
-    first = {name: mask.clone() for name, mask in head.masks().items()}
-    head.resample(torch.Generator().manual_seed(1))
-    assert all((first[name] != mask).any() for name, mask in head.masks().items())
-
-
-@pytest.mark.parametrize(("resample", "expected"), [("epoch", 1), ("batch", 16)])
-def test_mask_changes_as_often_as_told(
-    resample: str, expected: int, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = []
-    draw = MaskedHead.resample
-
-    def count(head: MaskedHead, generator: torch.Generator) -> None:
-        drawn.append(head)
-        draw(head, generator)
-
-    monkeypatch.setattr(MaskedHead, "resample", count)
-    make_trainer("macal", resample=resample).train_epoch()
-    assert len(drawn) == expected
-
-
-def test_every_row_of_the_ablation_differs(make_trainer: MakeTrainer) -> None:
-    tracked = {row: make_trainer("macal", **switches) for row, switches in ABLATION.items()}
-    heads, paths = {}, {}
-    for row, trainer in tracked.items():
-        paths[row] = [trainer.train_epoch()["q"] for _ in range(4)]
-        heads[row] = masked_head(trainer)
-    assert [len(head.layers) for head in heads.values()] == [1, 1, 2, 2, 2]
-    for row in ("masked retraining", "gradient restriction", "classifier restructure"):
-        assert paths[row] == [0.5] * 4
-    steps = {row: np.abs(np.diff(path)) for row, path in paths.items()}
-    assert steps["static adaptive"].max() > 0
-    assert not np.allclose(paths["static adaptive"], paths["decaying adaptive"])
-    bounds = [clip_bound(0.1, 0.001, t, 4) for t in (1, 2, 3)]
-    assert (steps["decaying adaptive"] <= np.array(bounds) + 1e-12).all()
-
-
-def test_feedback_is_measured_where_told(make_trainer: MakeTrainer) -> None:
-    for feedback in ("dense", "training", "deployed"):
-        trainer = make_trainer("macal", feedback=feedback)
-        told: list[tuple[float, float]] = []
-        end = trainer.refinement.end_epoch
-
-        def spy(
-            head: torch.nn.Module,
-            accuracy: float,
-            confidence: float,
-            told: list[tuple[float, float]] = told,
-            end: Callable[..., dict[str, float]] = end,
-        ) -> dict[str, float]:
-            told.append((accuracy, confidence))
-            return end(head, accuracy, confidence)
-
-        trainer.refinement.end_epoch = spy  # type: ignore[method-assign]
-        figures = trainer.train_epoch()
-        masked = (figures["train_accuracy"], figures["train_confidence"])
-        assert (told == [masked]) == (feedback == "training")
 
 
 def test_nothing_dropped_is_a_plain_two_layer_classifier(make_trainer: MakeTrainer) -> None:

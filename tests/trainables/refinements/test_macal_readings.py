@@ -14,7 +14,7 @@ from trainables.refinements import HeadTrainer, build_refinement
 from trainables.refinements.macal import MaskedHead
 
 MakeTrainer = Callable[..., HeadTrainer]
-EPOCHS = 4
+EPOCHS = 3
 # How what a reading leaves out is read here, whatever the defaults.
 COMMON: dict[str, Any] = {
     "feedback": "dense",

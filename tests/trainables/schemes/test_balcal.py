@@ -249,12 +249,6 @@ def test_epoch_sets_the_weight_that_inference_uses() -> None:
     assert network.weight.item() == pytest.approx(figures["balcal_weight"])
 
 
-def test_delta_is_at_most_two() -> None:
-    assert getattr(SCHEMES.build("balcal", delta=2.0), "delta", None) == 2.0
-    with pytest.raises(ValueError, match=r"delta=2.1 is outside \(0, 2\]"):
-        SCHEMES.build("balcal", delta=2.1)
-
-
 def test_foreign_networks_are_refused() -> None:
     with pytest.raises(TypeError, match="balcal needs its own network, not Network"):
         SCHEMES.build("balcal").training_loss(

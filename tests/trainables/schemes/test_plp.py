@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -125,12 +123,3 @@ def test_what_another_scheme_adds_belongs_to_the_classifier(
     last = {id(parameter) for parameter in parameter_groups(network, "block")[-1]}
     adaptor = network.get_submodule("adaptor").parameters()
     assert {id(parameter) for parameter in adaptor} <= last
-
-
-@pytest.mark.parametrize(
-    ("argument", "text"),
-    [({"gamma": 0.0}, "gamma=0.0 is outside (0, inf)"), ({"groups": "x"}, "groups='x' is not one")],
-)
-def test_a_wrong_argument_is_named(argument: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
-        ProgressivelyLayerPeeled(**argument)

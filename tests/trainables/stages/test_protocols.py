@@ -111,34 +111,6 @@ def test_xia_multiplies_by_a_fifth() -> None:
     assert rates == pytest.approx([0.1, 0.02, 0.02, 0.004, 0.0008, 0.0008])
 
 
-def test_constant_schedule_stays() -> None:
-    protocol = Protocol(**PLAIN)
-    assert {learning_rate(protocol, epoch) for epoch in range(10)} == {0.1}
-
-
-def test_cosine_schedule_falls_from_the_rate_towards_zero() -> None:
-    protocol = Protocol(**PLAIN, schedule="cosine")
-    rates = [learning_rate(protocol, epoch) for epoch in range(10)]
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[5] == pytest.approx(0.05)
-    assert rates == sorted(rates, reverse=True)
-    assert 0 < rates[-1] < 0.003
-
-
-def test_poly_schedule_falls_as_a_power_of_what_is_left() -> None:
-    protocol = Protocol(**PLAIN, schedule="poly")
-    rates = [learning_rate(protocol, epoch) for epoch in (0, 5, 9)]
-    assert rates == pytest.approx([0.1, 0.1 * 0.5**0.9, 0.1 * 0.1**0.9])
-
-
-def test_warmup_rises_linearly_to_the_rate_and_shortens_the_rest() -> None:
-    protocol = Protocol(**PLAIN, schedule="cosine", warmup=3)
-    rates = [learning_rate(protocol, epoch) for epoch in range(10)]
-    assert rates[:4] == pytest.approx([0.025, 0.05, 0.075, 0.1])
-    alone = Protocol(**{**PLAIN, "epochs": 7}, schedule="cosine")
-    assert rates[3:] == pytest.approx([learning_rate(alone, epoch) for epoch in range(7)])
-
-
 @pytest.mark.parametrize("epoch", [-1, 10])
 def test_epochs_outside_the_protocol_are_refused(epoch: int) -> None:
     with pytest.raises(ValueError, match=rf"epoch={epoch} is outside \[0, 10\)"):

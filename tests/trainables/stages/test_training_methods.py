@@ -33,16 +33,6 @@ def outputs(network: Network, problem: Problem) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_learns_and_differs_from_plain_training(
-    name: str, train_shortly: TrainShortly, image_problem: Problem
-) -> None:
-    logits = outputs(train_shortly({name: {}}, epochs=12), image_problem)
-    plain = outputs(train_shortly({"ce": {}}, epochs=12), image_problem)
-    assert not torch.allclose(logits, plain, rtol=1e-3, atol=1e-3)
-    assert (logits.argmax(dim=1) == image_problem[1]).float().mean() > 0.7
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_same_seed_gives_the_same_network(
     name: str, train_shortly: TrainShortly, image_problem: Problem
 ) -> None:
@@ -76,9 +66,14 @@ def test_network_is_restored_by_its_state_alone(
         torch.testing.assert_close(trained.classify(features), outputs(trained, image_problem))
 
 
-# Of those that mix rows, one; the other schemes leave the loss alone.
-@pytest.mark.parametrize("name", ["mixup", "mit", "balcal"])
-@pytest.mark.parametrize("loss", LOSSES.names())
+# Of those that mix rows, one with every loss; the other schemes leave the loss alone.
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        *(("mixup", loss) for loss in LOSSES.names()),
+        *((name, loss) for name in ("mit", "balcal") for loss in ("acls", "au", "crl", "kde-xe")),
+    ],
+)
 def test_every_loss_can_be_used(
     name: str, loss: str, train_shortly: TrainShortly, image_problem: Problem
 ) -> None:
@@ -160,7 +155,7 @@ def test_augmentation_draws_from_the_given_generator_alone(
     ("name", "key", "value"),
     [
         ("mixup", "alpha", 0.0),
-        ("cutmix", "alpha", -1.0),
+        ("cutmix", "alpha", 0.0),
         ("mit", "alpha", 0.0),
         ("mit", "margin", 1.0),
         ("mit", "margin", -0.1),
@@ -175,7 +170,7 @@ def test_augmentation_draws_from_the_given_generator_alone(
     ],
 )
 def test_bad_arguments_name_argument_and_value(name: str, key: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{key}={value!r}"):
+    with pytest.raises(ValueError, match=f"^{key}={value!r} is "):
         REGISTRIES[name].build(name, **{key: value})
 
 
