@@ -23,7 +23,7 @@ MIXED = ("cir", "histogram-binning", "isotonic", "kernel", "spline")
 DEFAULTS = [name for name in CALIBRATORS.names() if not name.startswith("meta-")]
 EQUAL_NOTE = "temperature scaling: on held-out rows a richer map gains nothing"
 NOISE, HARM, HARMED = 0.01, 0.001, 0.2
-OUTPUTS = ("lenet-5-cifar-100", "wideresnet-16-4-cifar-10", "wideresnet-16-4-cifar-100")
+OUTPUTS = {"lenet-5-cifar-100": 300, "wideresnet-16-4-cifar-10": 1000}
 
 
 def losses(names: tuple[str, ...], rows: tuple[Tensor, Tensor], fitted: int, **more: str):
@@ -72,14 +72,14 @@ def test_no_default_is_worse_than_no_calibration(hundred_classes) -> None:
 
 @pytest.mark.shared
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "count"), list(zip(OUTPUTS, (300, 1000, 300), strict=True)))
+@pytest.mark.parametrize(("file", "count"), OUTPUTS.items())
 def test_no_default_is_worse_than_no_calibration_on_real_outputs(
     file: str, count: int, shared: Path
 ) -> None:
     with np.load(shared / "data" / "logits" / f"{file}.npz") as arrays:
         logits = torch.from_numpy(arrays["predictions"]).double().clamp(min=1e-30).log()
         labels = torch.from_numpy(arrays["ground_truth"]).reshape(-1).long()
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:4000]
     plain = float(F.cross_entropy(logits[order[count:]], labels[order[count:]]))
     found = losses(tuple(DEFAULTS), (logits[order], labels[order]), count)
     assert max(found[name] for name in RICH) < found["ts"] + NOISE
