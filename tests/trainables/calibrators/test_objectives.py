@@ -33,20 +33,6 @@ def test_slopes_of_a_pass_are_those_of_autograd(rows, name, parameters):
     torch.testing.assert_close(found.slope, slope)
 
 
-def test_label_smoothing_and_focal_values(rows):
-    logits, labels = rows
-    smoothed, focused = (
-        TemperaturePasses(logits, labels, build_objective(name, **parameters))
-        for name, parameters in (("ls", {"smoothing": 0.1}), ("fl", {"gamma": 3.0}))
-    )
-    terms = smoothed(torch.zeros(1).double())
-    expected = F.cross_entropy(logits, labels, label_smoothing=0.1, reduction="none")
-    torch.testing.assert_close(terms.loss, expected)
-    focal = focused(torch.zeros(1).double())
-    log_p = -F.cross_entropy(logits, labels, reduction="none")
-    torch.testing.assert_close(focal.loss, -((1 - log_p.exp()) ** 3) * log_p)
-
-
 @pytest.mark.parametrize("objective", ["ls", "fl"])
 def test_the_neutral_hyper_parameter_is_cross_entropy(rows, objective):
     neutral = {"ls": {"smoothing": 0.0}, "fl": {"gamma": 0.0}}[objective]

@@ -168,21 +168,6 @@ def test_rows_of_one_kind_are_added_to(hits: list[bool]) -> None:
         assert as_miss.tolist() == [0.0] * (count + 1)
 
 
-def test_kernel_calibration_is_the_ratio_of_dirichlet_densities(rows: Rows) -> None:
-    logits, labels = rows[0][:80], rows[1][:80]
-    fitted = build_calibrator("kernel", variant="paper").fit(logits, labels)
-    probs, bandwidth = logits.softmax(1).numpy(), float(fitted.bandwidth)
-    others = rows[0][80:100]
-    densities = np.array(
-        [
-            [stats.dirichlet.pdf(point / point.sum(), centre / bandwidth + 1) for centre in probs]
-            for point in others.softmax(1).numpy()
-        ]
-    )
-    shares = densities @ np.eye(5)[labels.numpy()] / densities.sum(1, keepdims=True)
-    np.testing.assert_allclose(fitted(others).exp().numpy(), shares, atol=1e-6)
-
-
 def test_kernels_have_a_value_where_a_probability_is_almost_0() -> None:
     """It is the one at a billionth."""
     fitted = build_calibrator("kernel")
@@ -238,20 +223,3 @@ def test_what_is_noted_of_the_own_map_stays_beside_what_is_of_the_mixture(rows: 
     richer, empty = report.note.split("; ")
     assert richer == "temperature scaling: on held-out rows a richer map gains nothing"
     assert empty == f"{rows[0].shape[1] - 1} classes have no fitting row"
-
-
-def test_kernel_calibration_finds_what_no_temperature_can(synthetic) -> None:
-    logits, _ = synthetic(rows=3000, classes=3)
-    draw = torch.Generator().manual_seed(1)
-    labels = torch.multinomial(logits.roll(1, 1).softmax(1), 1, generator=draw).squeeze(1)
-    found = {
-        name: float(
-            -build_calibrator(name)
-            .fit(logits[:2000], labels[:2000])(logits[2000:])
-            .gather(1, labels[2000:, None])
-            .mean()
-        )
-        for name in ("ts", "kernel")
-    }
-    best = float(-logits.roll(1, 1).log_softmax(1)[2000:].gather(1, labels[2000:, None]).mean())
-    assert found["kernel"] < best + 0.05 < found["ts"]

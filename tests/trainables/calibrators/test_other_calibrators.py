@@ -1,4 +1,4 @@
-"""What the calibrators beside temperature scaling do on rows whose answer is known."""
+"""Edges of calibrators; what they make of usual rows, tests/reference holds."""
 
 from __future__ import annotations
 
@@ -10,36 +10,6 @@ from torch.nn import functional as F
 
 from trainables.calibrators import FitWarning, build_calibrator
 from trainables.common.errors import InputError
-from trainables.metrics import calibration_report
-
-
-def nll(log_probs: torch.Tensor, labels: torch.Tensor) -> float:
-    return float(F.nll_loss(log_probs, labels))
-
-
-@pytest.mark.parametrize("name", ["ets", "pts", "cts", "vs", "ms", "dirichlet"])
-def test_richer_families_fit_no_worse_than_one_temperature(rows, name):
-    logits, labels = rows
-    free = {
-        "cts": {"shrinkage": 0.0},
-        "vs": {"weight_decay": 0.0, "variant": "paper"},
-        "pts": {"weight_decay": 0.0},
-        "ms": {"weight_offdiag": 0.0, "weight_bias": 0.0},
-        "dirichlet": {"weight_offdiag": 0.0, "weight_bias": 0.0},
-    }.get(name, {})
-    plain = build_calibrator("ts").fit(logits, labels)(logits)
-    richer = build_calibrator(name, **free).fit(logits, labels)(logits)
-    assert nll(richer, labels) <= nll(plain, labels) + 1e-9
-
-
-def test_cts_finds_the_temperature_of_each_predicted_class(synthetic):
-    logits, _ = synthetic(rows=60_000, classes=3)
-    wanted = torch.tensor([1.0, 2.0, 4.0]).double()
-    scaled = logits / wanted[logits.argmax(1)].unsqueeze(1)
-    draw = torch.Generator().manual_seed(1)
-    labels = torch.multinomial(scaled.softmax(1), 1, generator=draw).squeeze(1)
-    fitted = build_calibrator("cts").fit(logits, labels)
-    assert fitted.temperatures.tolist() == pytest.approx(wanted.tolist(), rel=0.05)
 
 
 def test_cts_with_cls_settles_where_classes_push_each_other_back_and_forth():
@@ -59,34 +29,6 @@ def test_cts_leaves_a_class_that_is_never_predicted_at_the_common_temperature(ro
     fitted = build_calibrator("cts", shrinkage=shrinkage).fit(logits, labels)
     common = build_calibrator("ts").fit(logits, labels).summary()["temperature"]
     assert float(fitted.temperatures[2]) == pytest.approx(common)
-
-
-def test_pts_beats_one_temperature_where_it_depends_on_the_margin(synthetic):
-    logits, _ = synthetic(rows=8000, classes=4)
-    margin = logits.topk(2).values.diff().abs()
-    scaled = logits / torch.where(margin > 2, 3.0, 0.8)
-    draw = torch.Generator().manual_seed(1)
-    labels = torch.multinomial(scaled.softmax(1), 1, generator=draw).squeeze(1)
-    half = slice(0, 4000), slice(4000, 8000)
-    scores = [
-        nll(
-            build_calibrator(name).fit(logits[half[0]], labels[half[0]])(logits[half[1]]),
-            labels[half[1]],
-        )
-        for name in ("ts", "pts")
-    ]
-    assert scores[1] < scores[0] - 0.01
-
-
-def test_vector_scaling_undoes_a_known_map(synthetic):
-    logits, _ = synthetic(rows=60_000, classes=3)
-    slope, bias = torch.tensor([1.0, 0.5, 2.0]).double(), torch.tensor([0.0, 1.0, -1.0]).double()
-    draw = torch.Generator().manual_seed(1)
-    labels = torch.multinomial((logits * slope + bias).softmax(1), 1, generator=draw).squeeze(1)
-    fitted = build_calibrator("vs", weight_decay=0.0).fit(logits, labels)
-    assert fitted.slope.tolist() == pytest.approx(slope.tolist(), rel=0.05)
-    gaps = fitted.bias - fitted.bias[0]
-    assert gaps.tolist() == pytest.approx([0.0, 1.0, -1.0], abs=0.1)
 
 
 def test_vector_scaling_goes_on_where_a_class_has_no_say(synthetic):
@@ -116,9 +58,8 @@ def test_dirichlet_is_blind_to_a_constant_a_row(rows):
 
 
 @pytest.mark.parametrize("name", ["ms", "dirichlet"])
-@pytest.mark.parametrize("classes", [4, 60])
-def test_affine_fits_end_where_the_gradient_vanishes(synthetic, name, classes):
-    logits, labels = synthetic(rows=300, classes=classes)
+def test_affine_fits_of_many_classes_end_where_the_gradient_vanishes(synthetic, name):
+    logits, labels = synthetic(rows=300, classes=60)
     logits = logits - 8.0
     fitted = build_calibrator(name, variant="paper").fit(logits, labels)
     features = F.log_softmax(logits, dim=1) if name == "dirichlet" else logits
@@ -150,10 +91,8 @@ def test_strong_odir_leaves_a_diagonal(rows):
     assert fitted.summary()["bias_max"] < 1e-4
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_isotonic_is_scikit_learns_curve_a_class_normalised(rows, tied):
-    logits, labels = rows
-    logits = logits[:40].repeat(15, 1) if tied else logits
+def test_isotonic_of_ties_is_scikit_learns_curve_a_class_normalised(rows):
+    logits, labels = rows[0][:40].repeat(15, 1), rows[1]
     probs = logits.softmax(1).numpy()
     curves = [
         IsotonicRegression(out_of_bounds="clip").fit(probs[:, k], labels.numpy() == k)
@@ -181,15 +120,6 @@ def test_a_probability_at_an_edge_belongs_to_the_bin_below():
     assert fitted.shares.tolist() == [[1.0, 0.0], [0.5, 0.75]]  # The last is empty: its middle.
 
 
-def test_spline_brings_the_confidence_to_the_accuracy(synthetic):
-    logits, labels = synthetic(rows=20_000, classes=4, temperature=3.0)
-    fitted = build_calibrator("spline").fit(logits[:10_000], labels[:10_000])
-    before = calibration_report(logits=logits[10_000:], labels=labels[10_000:])["ece"]
-    after = calibration_report(logits=fitted(logits[10_000:]), labels=labels[10_000:])["ece"]
-    assert before > 0.15
-    assert after < 0.02
-
-
 def test_spline_of_rows_that_are_all_wrong_leaves_nothing_to_tell_classes_by(rows):
     logits = rows[0]
     wrong = (logits.argmax(1) + 1) % 5
@@ -202,21 +132,6 @@ def test_spline_of_rows_that_are_all_right_or_wrong_leaves_a_millionth_of_doubt(
     labels = (rows[0].argmax(1) + shift) % 5
     ends = build_calibrator("spline", variant="paper").fit(rows[0], labels).summary()
     assert ends == pytest.approx({"lowest": value, "highest": value}, rel=1e-9)
-
-
-def test_meta_calibrators_make_uncertain_rows_uniform_and_keep_their_promise(synthetic):
-    logits, labels = synthetic(rows=20_000, classes=4, temperature=1.2)
-    fit, test = slice(0, 10_000), slice(10_000, 20_000)
-    mis = build_calibrator("meta-mis", alpha=0.1).fit(logits[fit], labels[fit])
-    out = mis(logits[test])
-    set_apart = (out == out[:, :1]).all(1)
-    right = logits[test].argmax(1) == labels[test]
-    assert float(set_apart[right].double().mean()) == pytest.approx(0.1, abs=0.03)
-    acc = build_calibrator("meta-acc", accuracy=0.9).fit(logits[fit], labels[fit])
-    out = acc(logits[test])
-    kept = ~(out == out[:, :1]).all(1)
-    assert float(right[kept].double().mean()) > max(0.88, float(right.double().mean()))
-    assert 0.1 < float(kept.double().mean()) < 0.99
 
 
 def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart(synthetic):

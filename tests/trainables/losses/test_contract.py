@@ -12,7 +12,7 @@ from torch import Tensor
 
 from search_spaces import load_space
 from trainables.common.errors import InputError
-from trainables.contracts import LOSS_CHECKS, NoWaiting, batch, settings
+from trainables.contracts import LOSS_CHECKS, NoWaiting, batch, seasoned, settings
 from trainables.contracts.losses import (
     CLASSES,
     ROWS,
@@ -21,7 +21,7 @@ from trainables.contracts.losses import (
     minds_no_order,
     stays_finite,
 )
-from trainables.losses import LOSSES, Loss, build_loss, loss_aside
+from trainables.losses import LOSSES, build_loss, loss_aside
 
 NAMES = LOSSES.names()
 # Their value depends on which row follows which.
@@ -35,8 +35,6 @@ GRADCHECK = {
 # They ask what became of a sample before.
 WITH_HISTORY = {"cape", "crl", "patra"}
 
-Make = Callable[..., Loss]
-
 
 def checks() -> Iterator[Any]:
     for name in NAMES:
@@ -45,7 +43,7 @@ def checks() -> Iterator[Any]:
                 yield pytest.param(name, check, id=f"{name}-{check.__name__}")
 
 
-@pytest.mark.parametrize(("name", "check"), checks())
+@pytest.mark.parametrize(("name", "check"), list(checks()))
 def test_every_loss_passes_what_plugins_are_checked_for(
     name: str, check: Callable[..., None]
 ) -> None:
@@ -92,11 +90,11 @@ def test_the_guard_against_waiting_notices(wait: Callable[[Tensor], Any]) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_and_pixels_give_a_scalar(name: str, make_seasoned: Make) -> None:
+def test_rows_and_pixels_give_a_scalar(name: str) -> None:
     logits, targets, indices = batch(rows=24)
-    flat = make_seasoned(name)(logits, targets, indices)
+    flat = seasoned(name)(logits, targets, indices)
     image_logits = logits.view(2, 3, 4, CLASSES).movedim(-1, 1)
-    image = make_seasoned(name)(image_logits, targets.view(2, 3, 4), torch.arange(2))
+    image = seasoned(name)(image_logits, targets.view(2, 3, 4), torch.arange(2))
     assert flat.shape == image.shape == ()
     assert torch.isfinite(image)
     if name not in ORDERED:
@@ -149,12 +147,10 @@ def test_a_history_is_of_each_images_pixels_that_count(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_loss_and_what_it_keeps_follow_the_batch_to_its_device(
-    name: str, make_seasoned: Make
-) -> None:
+def test_a_loss_and_what_it_keeps_follow_the_batch_to_its_device(name: str) -> None:
     for setting in settings(name):
-        expected = make_seasoned(name, **setting).train()(*batch())
-        loss = make_seasoned(name, **setting).train()
+        expected = seasoned(name, **setting).train()(*batch())
+        loss = seasoned(name, **setting).train()
         with standin_card():
             logits, targets, indices = (part.to(CARD) for part in batch())
             found = loss(logits, targets, indices)
@@ -180,10 +176,8 @@ def test_a_loss_that_is_prepared_again_knows_nothing_of_before(name: str, rows: 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["au", "cape", "crl", "patra"])
-def test_a_loss_taken_aside_counts_no_sample(
-    name: str, training: bool, make_seasoned: Make
-) -> None:
-    loss = make_seasoned(name).train(training)
+def test_a_loss_taken_aside_counts_no_sample(name: str, training: bool) -> None:
+    loss = seasoned(name).train(training)
     before = {key: kept.clone() for key, kept in loss.state_dict().items()}
     value = loss_aside(loss, *batch())
     assert loss.training is training
