@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +15,6 @@ import torch
 from small_stages import MACAL, Workshop, request
 from torch import Tensor
 
-from trainables import stages
 from trainables.common.errors import StorageError
 from trainables.stages import RefineStage, networks, refine
 from trainables.stages.networks import restore_network
@@ -26,21 +23,6 @@ from trainables.stages.refine import FEATURE_VIEWS, load_features
 from trainables.store.artifacts import Artifact
 
 EPOCHS = 10  # More than there are views, so that one comes again.
-ELSEWHERE = """
-import sys
-from pathlib import Path
-import torch
-from trainables.store.artifacts import ArtifactStore
-from trainables.data import PreparedData
-from trainables.stages import TaskData
-from trainables.stages.refine import load_features
-
-data, store, key, threads = sys.argv[1:]
-torch.set_num_threads(int(threads))
-store = ArtifactStore(Path(store))
-task = TaskData(PreparedData.open(data), torch.device("cpu"))
-load_features(store.find("train", key), store, task)
-"""
 
 
 class LiveViews(Sequence[Tensor]):
@@ -97,10 +79,6 @@ def assert_equal(one: RefineStage, other: RefineStage) -> None:
 def test_a_refinement_is_the_same_from_stored_and_from_live_features(
     workshop: Workshop, trained: Artifact
 ) -> None:
-    in_another_process = [workshop.prepared.directory, workshop.store.root, trained.key]
-    threads = torch.get_num_threads()
-    command = [sys.executable, "-c", ELSEWHERE, *map(str, in_another_process), str(threads)]
-    subprocess.run(command, check=True, cwd=Path(stages.__file__).parents[2])
     stored, _ = load_features(trained, workshop.store, workshop.data)
     assert len({float(view.double().sum()) for view in stored["views"]}) == FEATURE_VIEWS
     live = LiveViews(workshop, trained)
