@@ -110,10 +110,10 @@ def test_any_value_in_any_place(way: tuple[Any, ...], value: Any) -> None:
     assert_told(yaml.dump(replaced(SWEEP, way, value), Dumper=yaml.SafeDumper))
 
 
-@pytest.mark.parametrize("way", places(SWEEP))
 @pytest.mark.parametrize("value", [10**99, -(10**99), math.inf, math.nan, "", "x" * 9999, {}, []])
-def test_the_most_extreme_values_in_every_place(way: tuple[Any, ...], value: Any) -> None:
-    assert_told(yaml.safe_dump(replaced(SWEEP, way, value)))
+def test_the_most_extreme_values_in_every_place(value: Any) -> None:
+    for way in places(SWEEP):
+        assert_told(yaml.safe_dump(replaced(SWEEP, way, value)))
 
 
 def shared(length: int, aliases: int = 9) -> str:
