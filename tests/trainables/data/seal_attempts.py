@@ -113,6 +113,8 @@ def forked_child() -> object:
 
 
 def new_child_that_imports_the_package() -> np.ndarray | None:
+    if MODE == "open":  # Where nothing is sealed it has no error to end with.
+        return np.load(LABELS)
     script = (
         "import sys, trainables.data as data\n"
         "import numpy as np\n"

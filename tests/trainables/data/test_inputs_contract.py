@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from own_process import open_sealed
 from small_stages import MACAL, PROTOCOL, write_masks
 from torch import Generator, Tensor, nn
 
+from tests.own_process import open_sealed
 import trainables.data
 from trainables.augmentations import AUGMENTATIONS
 from trainables.augmentations._mixing import Pairs

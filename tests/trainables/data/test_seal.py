@@ -14,20 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from own_process import open_sealed, run_script
 
+from tests.own_process import open_sealed, run_script
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.data._guard import INHERITED
 
-SCRIPT = Path(__file__).with_name("seal_attempts.py")
-
-
-def run_python(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+SCRIPT = Path(__file__).with_name("seal_attempts.py").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,7 @@ def outcomes(
     (aliases / "folder").symlink_to(prepared / "test")
     os.link(prepared / "test" / "labels.npy", aliases / "hard.npy")
     return {
-        mode: json.loads(run_python(str(SCRIPT), mode, str(prepared), str(aliases)))
+        mode: json.loads(run_script(SCRIPT, mode, str(prepared), str(aliases)))
         for mode in ("sealed", "open")
     }
 
@@ -134,7 +126,8 @@ try:
 except TestDataSealedError:
     print("sealed")
 """
-    assert run_python("-c", script) == "sealed\n"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    assert told == b"sealed\n"
 
 
 def test_raw_files_and_missing_paths(tmp_path: Path):

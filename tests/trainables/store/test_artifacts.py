@@ -6,8 +6,6 @@ import errno
 import json
 import logging
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from tests.buckets import disturbed_buckets, log_in, make_bucket
+from tests.own_process import OwnProcess, run_script
 from trainables.common.errors import StorageError
 from trainables.common.files import damage
 from trainables.common.paths import storage_folder
@@ -337,10 +336,7 @@ print(len(list(store.root.rglob("*.tmp"))), store.find("train", "ab" * 32))
 store.write("train", "cd" * 32, {{"weights": {{"w": torch.zeros(100)}}}}, {{}})
 print(store.find("train", "cd" * 32) is not None)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=900
-    )
-    message, left, fits = done.stdout.splitlines()
+    message, left, fits = run_script(script).splitlines()
     assert message.startswith(f"cannot write artifact {tmp_path}/train/ab/abab")
     assert left == "0 None"
     assert fits == "True"
@@ -368,8 +364,9 @@ import sys, time, torch
 from pathlib import Path
 from trainables.store.artifacts import ArtifactStore
 store = ArtifactStore(Path(sys.argv[1]))
-print("ready", flush=True)
-sys.stdin.readline()
+Path(sys.argv[1], sys.argv[2]).touch()
+while not Path(sys.argv[1], sys.argv[3]).exists():
+    time.sleep(0.01)
 with store.lock("train", "ab" * 32):
     found = store.find("train", "ab" * 32)
     computed = found is None
@@ -382,25 +379,12 @@ print(computed, found.record["by"], float(found.tensors("weights")["w"].sum()))
 
 
 def test_of_two_processes_one_computes_and_both_see_it(tmp_path: Path) -> None:
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", COMPUTE, str(tmp_path), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "two")
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    outputs = [process.communicate("go\n", timeout=600)[0].split() for process in processes]
-    assert sorted(computed for computed, _, _ in outputs) == ["False", "True"]
+    pairs = (("one", "two"), ("two", "one"))
+    processes = [OwnProcess(COMPUTE, str(tmp_path), *names) for names in pairs]
+    outputs = [process.output().split() for process in processes]
     (winner,) = {by for _, by, _ in outputs}
-    assert {
-        name for name, out in zip(("one", "two"), outputs, strict=True) if out[0] == "True"
-    } == {winner}
-    assert {total for _, _, total in outputs} == {"3.0"}
+    computed = ["True", "False"] if winner == "one" else ["False", "True"]
+    assert outputs == [[each, winner, "3.0"] for each in computed]
 
 
 def test_writers_without_a_lock_never_show_half_an_artifact(store: ArtifactStore) -> None:
@@ -427,8 +411,7 @@ def test_a_lock_is_free_again_when_its_process_dies(store: ArtifactStore) -> Non
         "from trainables.store.artifacts import ArtifactStore\n"
         f"ArtifactStore(Path(sys.argv[1])).lock('train', {KEY!r}).take(); os._exit(9)"
     )
-    done = subprocess.run([sys.executable, "-c", script, str(store.root)], check=False)
-    assert done.returncode == 9
+    assert OwnProcess(script, str(store.root), environment=os.environ).code() == 9
     lock = store.lock("train", KEY)
     assert lock.take()
     with lock:

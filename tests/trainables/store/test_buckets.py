@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from tests.buckets import KINDS, Weather, log_in, make_bucket, wait_until
+from tests.own_process import OwnProcess
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.paths import bucket_address, on_this_machine, storage_folder
 from trainables.store import cache, leases
@@ -261,8 +262,7 @@ def test_lease_of_a_dead_process_here_passes_on_at_once(address: str) -> None:
         "from trainables.store.leases import Lease\n"
         "assert Lease(Bucket(sys.argv[1]), 'leases/x').take(); os._exit(9)"
     )
-    done = subprocess.run([sys.executable, "-c", script, address], check=False)
-    assert done.returncode == 9
+    assert OwnProcess(script, address, environment=os.environ).code() == 9
     assert Lease(Bucket(address), "leases/x").take()
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from small_stages import Workshop, request
 
+from tests.own_process import run_script
 from tests.trainables.worker.attempts import ATTEMPTS, Prize, outcomes
 from tests.trainables.worker.bench_here import Place, finish
 from trainables.data import TestDataSealedError, require_unsealed, sealed_within
@@ -19,7 +18,7 @@ from trainables.jobs import Status
 from trainables.stages import evaluate_on_test
 from trainables.worker import Worker
 
-SCRIPT = Path(__file__).with_name("attempts.py")
+SCRIPT = Path(__file__).with_name("attempts.py").read_text()
 SEALED, REACHED = dict.fromkeys(ATTEMPTS, "sealed"), dict.fromkeys(ATTEMPTS, "reached")
 
 
@@ -34,17 +33,7 @@ def prize(tmp_path_factory: pytest.TempPathFactory) -> Prize:
 
 
 def in_a_process(mode: str, folder: Path) -> dict[str, str]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), mode, str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f".:{SCRIPT.parents[1]}"},
-        cwd=SCRIPT.parents[3],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(json.loads(done.stdout))
+    return dict(json.loads(run_script(SCRIPT, mode, str(folder))))
 
 
 def test_sealed_process_reaches_no_test_data(prize: Prize) -> None:

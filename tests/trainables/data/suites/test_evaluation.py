@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from own_process import run_script
 from small_stages import Workshop
 from small_suites import write_npz
 
+from tests.own_process import run_script
 from trainables.common.devices import default_device
 from trainables.common.errors import InputError
 from trainables.data.suites import SuiteData, auroc, find_suite, fpr_at_tpr, prepare_suite

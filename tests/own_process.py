@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -12,27 +14,53 @@ from pathlib import Path
 from trainables.data import PreparedData
 
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["trainables.data"])
+CONTEXT.set_forkserver_preload(["trainables.worker"])
 
 
-def _run(script: str, arguments: tuple[str, ...], told: Connection) -> None:
+def _run(
+    script: str, arguments: tuple[str, ...], environment: Mapping[str, str], told: Connection
+) -> None:
     sys.argv = ["-c", *arguments]
+    os.environ.update(environment)
     with redirect_stdout(io.StringIO()) as out:
         exec(script, {"__name__": "__main__"})
     told.send(out.getvalue())
 
 
+class OwnProcess:
+    """A script in a process that is forked off one which has sealed nothing.
+
+    Args:
+        script: The script's text.
+        arguments: Of the script.
+        environment: What is added to the variables that it inherits.
+    """
+
+    def __init__(
+        self, script: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._receiver, sender = CONTEXT.Pipe(duplex=False)
+        given = (script, arguments, dict(environment or {}), sender)
+        self._process = CONTEXT.Process(target=_run, args=given)
+        self._process.start()
+        sender.close()
+
+    def code(self) -> int | None:
+        """Wait for its end; return its exit code."""
+        self._process.join()
+        return self._process.exitcode
+
+    def output(self) -> str:
+        """Wait for its end; return what it printed."""
+        try:
+            return str(self._receiver.recv())
+        finally:
+            assert self.code() == 0
+
+
 def run_script(script: str, *arguments: str) -> str:
-    """Return what a script prints; the process is forked off one that has sealed nothing."""
-    receiver, sender = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_run, args=(script, arguments, sender))
-    process.start()
-    sender.close()
-    try:
-        return receiver.recv()
-    finally:
-        process.join()
-        assert process.exitcode == 0
+    """Return what a script prints."""
+    return OwnProcess(script, *arguments).output()
 
 
 SEALED = """
