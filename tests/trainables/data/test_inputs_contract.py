@@ -19,8 +19,8 @@ import torch
 from small_stages import MACAL, PROTOCOL, write_masks
 from torch import Generator, Tensor, nn
 
-from tests.own_process import open_sealed
 import trainables.data
+from tests.own_process import open_sealed
 from trainables.augmentations import AUGMENTATIONS
 from trainables.augmentations._mixing import Pairs
 from trainables.calibrators import cross_fit
