@@ -43,6 +43,8 @@ class OwnProcess:
         given = (script, arguments, dict(environment or {}), sender)
         self._process = CONTEXT.Process(target=_run, args=given)
         self._process.start()
+        assert self._process.pid
+        self.pid = self._process.pid
         sender.close()
 
     def code(self) -> int | None:

@@ -23,8 +23,9 @@ from torch import nn, rand
 
 from calsweep import (
     AUGMENTATIONS, OBJECTIVES, REFINEMENTS, SCHEMES, SOURCES, SUITES, Augmentation, DatasetInfo,
-    ImageShape, Images, Network, Objective, Part, PreparedData, Reader, Refinement, RowArrays,
-    RowTerms, Scheme, SourceStatus, Suite, SuiteData, calibration_report, number, register_model,
+    ImageShape, Images, InputError, Network, Objective, Part, PreparedData, Reader, Refinement,
+    RowArrays, RowTerms, Scheme, SourceStatus, Suite, SuiteData, calibration_report, number,
+    register_model,
 )
 
 @AUGMENTATIONS.register("my-noise")
@@ -96,6 +97,7 @@ class Dark(Suite):
         report = calibration_report(outputs(data.values("dark")), labels=data.labels())
         return {"ece": report["ece"]SPOILT}, {}
 """
+SUITE = EVERY_KIND.partition("@")[0] + EVERY_KIND[EVERY_KIND.index("@SUITES") :]
 
 
 def test_the_plugin_of_an_example_passes_every_check(calsweep):
@@ -137,18 +139,15 @@ def test_every_kind_of_part_is_trained_with(calsweep, empty_folder):
 
 
 def test_a_suite_that_measures_otherwise_each_time_is_told(calsweep, empty_folder):
-    (empty_folder / "mine.py").write_text(EVERY_KIND.replace("SPOILT", ", 'x': np.random.rand()"))
+    (empty_folder / "mine.py").write_text(SUITE.replace("SPOILT", ", 'x': np.random.rand()"))
     code, out, _ = calsweep("check-plugin", "./mine.py")
     (told,) = re.findall(r"^failed +suite my-dark: .*\n +(.*)", out, re.M)
     assert (code, told) == (1, "they differ")
 
 
 def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_folder):
-    refusing = EVERY_KIND.replace("self.form(info)", "raise InputError('they are too small')")
-    text = refusing.replace("SPOILT", "").replace(
-        "from calsweep import (", "from calsweep import (InputError, "
-    )
-    (empty_folder / "mine.py").write_text(text)
+    refusing = SUITE.replace("self.form(info)", "raise InputError('they are too small')")
+    (empty_folder / "mine.py").write_text(refusing.replace("SPOILT", ""))
     code, out, _ = calsweep("check-plugin", "./mine.py")
     assert code == 0
     assert "info    suite my-dark: there is no check of it\n" in out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from fnmatch import fnmatchcase
+from itertools import chain
 
 import pytest
 import yaml
@@ -24,6 +24,12 @@ name: {name}
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
 recipes: [ce, mbls]
 """
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Track in a folder: a database takes seconds, and answers alike."""
+    return f"folder:{tmp_path}/tracked"
 
 
 @pytest.fixture
@@ -140,16 +146,21 @@ def test_a_place_that_cannot_be_written_is_named(best, empty_folder, out, why):
     [
         ("--task", "mnist/x/y", "task 'mnist/x/y'", TASK),
         ("--recipe", "fl", f"recipe 'fl' for '{TASK}'", "ce, mbls"),
-        ("", "nope", "sweep 'nope'", "*"),
     ],
 )
-def test_best_lists_what_there_is(calsweep, ask, store, writer, option, value, what, listing):
-    options = {"--task": TASK, "--recipe": "mbls", "": writer.sweep, option: value}
-    words = [word for pair in options.items() for word in pair if word]
-    code, out, err = calsweep("best", "--tracking-uri", store, *words)
+def test_best_lists_what_there_is(ask, store, option, value, what, listing):
+    options = {"--task": TASK, "--recipe": "mbls", option: value}
+    told = f"calsweep: no {what} on {store}; there are: {listing}\n"
+    assert ask("best", *chain(*options.items())) == (2, "", told)
+
+
+def test_best_of_no_sweep_lists_those_there_are(calsweep, journal, database, writer):
+    deliver(journal, database)
+    code, out, err = calsweep("best", "nope", "--tracking-uri", database)
     assert (code, out) == (2, "")
-    where = " (another storage: --storage DIR)" * (not option)
-    assert fnmatchcase(err, f"calsweep: no {what} on {store}{where}; there are: {listing}\n"), err
+    told = f"calsweep: no sweep 'nope' on {database} (another storage: --storage DIR); there are: "
+    assert err.startswith(told)
+    assert writer.sweep in err
 
 
 def test_the_table_has_every_recipe(ask):
@@ -183,7 +194,8 @@ def stored(journal, writer, empty_folder):
     return folder
 
 
-def test_sync_delivers_once(calsweep, stored, writer, store, snapshot):
+def test_sync_delivers_once(calsweep, stored, writer, database, snapshot):
+    store = database
     first = calsweep("sync", stored, "--tracking-uri", store)
     delivered = snapshot(store, writer.sweep)
     again = calsweep("sync", stored / "journal.jsonl", "--tracking-uri", store)

@@ -15,6 +15,12 @@ TEST = {"test_acc": 0.98, "test_ece": 0.02, "test_ece_floor": 0.003}
 
 
 @pytest.fixture
+def store(tmp_path):
+    """Track in a folder: a database takes seconds, and answers alike."""
+    return f"folder:{tmp_path}/tracked"
+
+
+@pytest.fixture
 def ask(calsweep, writer, store):
     """Return a function that asks for a table of a finished sweep of ``ce`` and ``mbls``."""
     writer.start()

@@ -27,7 +27,7 @@ tasks:
 recipes: [ls]
 search: {trials: 2}
 executor: local
-resources: {concurrent: CONCURRENT}
+resources: {concurrent: 2}
 storage: store
 tracking: {uri: "folder:tracked"}
 """
@@ -54,13 +54,13 @@ print(server._forkserver_pid)
 """
 
 
-def write_sweep(folder: Path, epochs: int, concurrent: int = 1) -> None:
-    text = SWEEP.replace("EPOCHS", str(epochs)).replace("CONCURRENT", str(concurrent))
+def write_sweep(folder: Path, epochs: int) -> None:
+    text = SWEEP.replace("EPOCHS", str(epochs))
     (folder / "far.yaml").write_text(text.replace("folder:tracked", f"folder:{folder}/tracked"))
 
 
-def started(folder: Path, epochs: int, concurrent: int = 1) -> subprocess.Popen[str]:
-    write_sweep(folder, epochs, concurrent)
+def started(folder: Path) -> subprocess.Popen[str]:
+    write_sweep(folder, epochs=3000)
     return subprocess.Popen(
         [sys.executable, "-m", "orchestrator", "run", "far.yaml"],
         cwd=folder,
@@ -112,11 +112,13 @@ def running(far: SweepFolder) -> SweepStatus:
 
 
 @pytest.mark.slow
-def test_sweep_is_held_and_stopped_from_another_process(calsweep, empty_folder) -> None:
+def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
+    calsweep, empty_folder
+) -> None:
     far = Storage("store").sweep("far")
     far.path.mkdir(parents=True)
     far.set_control("pause")
-    process = started(empty_folder, 3000)
+    process = started(empty_folder)
     try:
         wait_until(lambda: (now := looked_at(far)) is not None and now.state == "paused")
         wait_until(lambda: far.journal.exists() and b"study_opened" in far.journal.read_bytes())
@@ -131,8 +133,12 @@ def test_sweep_is_held_and_stopped_from_another_process(calsweep, empty_folder) 
         assert re.search(rf"t\|ce\|0 +{os.uname().nodename} ", told)
         assert calsweep("pause", "far", "--storage", "store").code == 0
         assert sweep_status(far).state == "paused"
+        everybody = psutil.Process(process.pid).children(recursive=True)
+        workers = [each for each in everybody if each.ppid() != process.pid]
+        assert len(workers) == 2
         assert calsweep("cancel", "far", "--storage", "store").code == 0
         assert process.wait(60) == 130
+        assert psutil.wait_procs(workers, timeout=5)[1] == []
     finally:
         process.kill()
         out = process.communicate()[0]
@@ -148,22 +154,6 @@ def test_sweep_is_held_and_stopped_from_another_process(calsweep, empty_folder) 
     now = sweep_status(far)
     assert (now.state, now.running, now.seconds_left) == ("died", (), None)
     assert f"process {process.pid}, since" in now.owner
-
-
-@pytest.mark.slow
-def test_processes_of_a_sweep_end_with_it(calsweep, empty_folder) -> None:
-    process = started(empty_folder, 3000, concurrent=2)
-    try:
-        running(Storage("store").sweep("far"))
-        everybody = psutil.Process(process.pid).children(recursive=True)
-        workers = [each for each in everybody if each.ppid() != process.pid]
-        assert len(workers) == 2
-        assert calsweep("cancel", "far", "--storage", "store").code == 0
-        assert process.wait(60) == 130
-        assert psutil.wait_procs(workers, timeout=5)[1] == []
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @one_process()

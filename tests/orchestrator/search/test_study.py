@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import optuna
@@ -19,6 +20,7 @@ from search_spaces import Parameter
 
 FINISHED = "finished"
 Objective = Callable[[dict[str, Any]], float]
+SAMPLERS = ("tpe", "random", "gp")
 
 
 def study(recipe: str = "mbls", dataset: str = "digits", **search: Any) -> tuple[StudyPlan, Any]:
@@ -56,9 +58,14 @@ def drive(search: StudySearch, objective: Objective = bowl) -> list[dict[str, An
     return asked
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+@cache
+def usual(sampler: str, lag: int = 1) -> list[dict[str, Any]]:
+    return drive(open_search(sampler=sampler, parallel_trials=lag))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_published_default_comes_first(sampler: str) -> None:
-    asked = drive(open_search(sampler=sampler))
+    asked = usual(sampler)
     assert asked[0] == {"mbls.margin": 6.0, "mbls.weight": 0.1}
     assert len(asked) == 12
     assert len({tuple(point.values()) for point in asked}) == 12
@@ -89,12 +96,12 @@ def test_a_default_outside_the_range_moves_to_its_end(
     assert first["mbls.margin"] == margin
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_suggestions_depend_on_seed_and_results_alone(sampler: str) -> None:
-    first = drive(open_search(sampler=sampler))
+    first = usual(sampler)
     optuna.create_study(sampler=optuna.samplers.RandomSampler()).ask()
     assert drive(open_search(sampler=sampler)) == first
-    assert drive(open_search(sampler=sampler, seed=1)) != first
+    assert drive(open_search(sampler=sampler, seed=1, trials=6)) != first[:6]
 
 
 @pytest.mark.parametrize(
@@ -197,10 +204,10 @@ def test_seeds_are_as_they_have_always_been() -> None:
     assert (_seed("digits|ce", 0, 0), _seed("digits|ce", 1, 7)) == (835328300, 2166027968)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
-@pytest.mark.parametrize("known", [1, 5, 11])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("known", [1, 11])
 def test_what_an_earlier_run_suggested_is_not_suggested_again(sampler: str, known: int) -> None:
-    expected = drive(open_search(sampler=sampler, parallel_trials=3))
+    expected = usual(sampler, lag=3)
     search = open_search(sampler=sampler, parallel_trials=3)
     asked: list[dict[str, Any]] = []
     for scored in range(12):
@@ -235,7 +242,7 @@ def test_how_many_refinements_are_suggested_at_once(search: dict[str, Any], bloc
     assert open_search("ce+macal", **{"spaces": spaces, **search}).block == block
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_suggestions_lie_in_the_space(sampler: str) -> None:
     planned, rules = study("ce+macal", sampler=sampler)
     for point in drive(StudySearch(planned, rules, 0), lambda p: p["macal.q0"]):
@@ -253,7 +260,7 @@ def test_suggestions_lie_in_the_space(sampler: str) -> None:
         ("ce+spline", [6, *(knots for knots in range(3, 21) if knots != 6)]),
     ],
 )
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_small_space_is_tried_in_full(recipe: str, values: list[Any], sampler: str) -> None:
     asked = drive(open_search(recipe, trials=50, sampler=sampler), lambda _: 0.5)
     assert [value for point in asked for value in point.values()] == values

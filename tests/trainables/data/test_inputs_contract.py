@@ -254,8 +254,11 @@ def test_a_sealed_process_reaches_no_test_row(prepared: PreparedData, name: str)
     assert len(paths) == (27 if "masks" in prepared.info.inputs.kind else 4)
 
 
-def wanted(prepared: PreparedData, kind: str, **changes: Any) -> StageRequest:
-    protocol = protocol_from({**PROTOCOL, **CASES[kind].protocol}).to_dict()
+def wanted(
+    prepared: PreparedData, kind: str, epochs: int = PROTOCOL["epochs"], **changes: Any
+) -> StageRequest:
+    given = {**PROTOCOL, **CASES[kind].protocol, "epochs": epochs}
+    protocol = protocol_from(given).to_dict()
     fields = {"stage": "train", "parts": {"ce": {}}, "seed": 0, **changes}
     return StageRequest(
         data=str(prepared.directory), model=CASES[kind].model, protocol=protocol, **fields
@@ -266,12 +269,12 @@ def test_an_interrupted_training_ends_as_it_would_have(
     prepared: PreparedData, kind: str, tmp_path: Path
 ) -> None:
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
-    request = wanted(prepared, kind, parts={"mixup": {}})
+    request = wanted(prepared, kind, epochs=3, parts={"mixup": {}})
     whole, resumed = (open_stage(request, store, data) for _ in range(2))
     figures: dict[str, float] = {}
     while whole.epoch < whole.epochs:
         figures = whole.run_epoch()
-        if whole.epoch == 2:
+        if whole.epoch == 1:
             checkpoint = io.BytesIO()
             torch.save(whole.state_dict(), checkpoint)
     resumed.load_state_dict(torch.load(io.BytesIO(checkpoint.getvalue()), weights_only=True))
@@ -343,7 +346,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
 @pytest.fixture(scope="module")
 def masks(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     folder = tmp_path_factory.mktemp("masks")
-    split = SplitSpec(validation=5, train_limit=16)
+    split = SplitSpec(validation=5, train_limit=8)
     return prepare(write_masks(folder), folder, split, folder / "data")
 
 

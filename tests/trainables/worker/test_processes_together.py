@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.own_process import OwnProcess
 from tests.trainables.worker.bench_here import Place, fault_of, finish, notices
 from trainables.common.code import code_files
 from trainables.jobs import FaultKind, Report, Status
 from trainables.stages import data_parallel
 
 FREE_WITHIN = 30.0  # Seconds on a busy machine; alone it takes one.
+BEGUN_WITHIN = 300.0  # Alone it takes five.
 SLOW = {"lr": 0.02}  # At higher rates rounding grows to what depends on the processor.
 
 
@@ -72,9 +73,9 @@ def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(
 
 
 def test_stopped_worker_frees_its_processes(tmp_path: Path) -> None:
-    worker = Place(tmp_path).worker(processes=3)
+    worker = Place(tmp_path).worker(processes=2)
     worker.step()
-    assert len(followers(os.getpid())) == 2
+    assert len(followers(os.getpid())) == 1
     worker.close()
     assert followers(os.getpid()) == []
 
@@ -85,19 +86,17 @@ def test_processes_of_a_killed_worker_end(tmp_path: Path) -> None:
         "from tests.trainables.worker.bench_here import Place\n"
         "place = Place(pathlib.Path(sys.argv[1]))\n"
         "worker = place.worker(processes=2, protocol={'epochs': 10**6})\n"
-        "worker.step(); print('begun', flush=True)\n"
+        "worker.step(); pathlib.Path(sys.argv[2]).touch()\n"
         "while True: worker.step()\n"
     )
-    path = os.pathsep.join(sys.path)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-    ) as leader:
-        assert leader.stdout is not None
-        assert leader.stdout.readline() == b"begun\n"
+    begun = tmp_path / "begun"
+    leader = OwnProcess(code, str(tmp_path), str(begun))
+    try:
+        assert within(BEGUN_WITHIN, begun.exists)
         (follower,) = followers(leader.pid)
-        leader.kill()
+    finally:
+        os.kill(leader.pid, signal.SIGKILL)
+        leader.code()
     assert within(FREE_WITHIN, lambda: not Path(f"/proc/{follower}").exists())
 
 
