@@ -57,7 +57,7 @@ def test_help_names_every_command(calsweep):
     code, out, _ = calsweep("--help")
     assert code == 0
     assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == [
-        *("--version", "--install-completion", "--show-completion"),
+        *("--version", "--install-completion", "--show-completion")
     ]
     assert re.findall(r"^  ([a-z-]+) ", out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
 

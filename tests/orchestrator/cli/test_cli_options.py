@@ -177,7 +177,7 @@ def test_table(
     assert sweeps == [(URI, "a"), (URI, "b")]
     told = [(result.sweep, result.task, result.recipe) for result in found["results"]]
     assert told == [
-        *(("a", "one", "ls-a"), ("b", "one", "ce"), ("b", "one", "ls-b"), ("b", "two", "ce")),
+        *(("a", "one", "ls-a"), ("b", "one", "ce"), ("b", "one", "ls-b"), ("b", "two", "ce"))
     ]
     sweeps.clear()
     plain = asked(place, "table", "--storage", "kept")
@@ -270,10 +270,7 @@ def test_what_takes_long_shows_its_progress(
 
 @pytest.mark.parametrize("journal", [False, True])
 def test_report(
-    asked: Callable[..., Asked],
-    sweeps: list[tuple[str, str]],
-    empty_folder: Path,
-    journal: bool,
+    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path, journal: bool
 ) -> None:
     folder = Storage("kept").sweep("night")
     if journal:
@@ -546,9 +543,7 @@ def test_calibrate(asked: Callable[..., Asked]) -> None:
 
 
 def test_apply(
-    asked: Callable[..., Asked],
-    calsweep: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+    asked: Callable[..., Asked], calsweep: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = SimpleNamespace(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.arange(2))
     kinds, saved = [], []

@@ -111,11 +111,7 @@ def test_every_method_gets_the_same_budget_and_nothing_to_search_one_trial() -> 
         ("ce+ts-cls", {}, 3),
         ("ce+spline", {"trials": 100}, 18),
         ("ce+spline", {"trials": 100, "spaces": {"spline": {"knots": {"low": 5, "high": 6}}}}, 2),
-        (
-            "fl",
-            {"spaces": {"fl": {"gamma": {"low": 2.0, "high": 2.0}}}},
-            1,
-        ),
+        ("fl", {"spaces": {"fl": {"gamma": {"low": 2.0, "high": 2.0}}}}, 1),
     ],
 )
 def test_no_study_has_more_trials_than_configurations(

@@ -12,13 +12,7 @@ from pytest_regressions.file_regression import FileRegressionFixture
 
 from orchestrator.sweep.names import is_sweep_name
 from orchestrator.sweep.plan import searched_parameters, starting_values
-from orchestrator.sweep.spec import (
-    SplitModel,
-    StageResources,
-    TaskSpec,
-    load_sweep,
-    parse_sweep,
-)
+from orchestrator.sweep.spec import SplitModel, StageResources, TaskSpec, load_sweep, parse_sweep
 from trainables.common.errors import InputError
 from trainables.data import SplitSpec
 from trainables.data._images import Images
@@ -184,8 +178,7 @@ BAD = {
         "protocol: digits", "protocol: digits, inputs: {length: 4}"
     ),
     "a network of texts on images in a second task": GOOD.replace(
-        "recipes:",
-        "  - {name: b, dataset: digits, model: gpool-cnn, protocol: digits}\nrecipes:",
+        "recipes:", "  - {name: b, dataset: digits, model: gpool-cnn, protocol: digits}\nrecipes:"
     ),
     "a part that a second task has no use for": GOOD.replace(
         "recipes:", f"  - {{name: b, dataset: {TEXTS}}}\nrecipes:"
@@ -386,12 +379,7 @@ def test_seeds_choose_rows_where_they_are_to_and_no_two_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("seeds", "search", "expected"),
-    [
-        ([3, 1], "null", (3, 1)),
-        ([3, 1], "1", (1, 3)),
-        ([3, 1], "0", (0, 3, 1)),
-        ([0], "0", (0,)),
-    ],
+    [([3, 1], "null", (3, 1)), ([3, 1], "1", (1, 3)), ([3, 1], "0", (0, 3, 1)), ([0], "0", (0,))],
 )
 def test_the_searchs_own_seed_comes_first(
     seeds: list[int], search: str, expected: tuple[int, ...]

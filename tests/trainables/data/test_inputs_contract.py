@@ -47,13 +47,7 @@ from trainables.data.suites import find_suite
 from trainables.losses import build_loss
 from trainables.methods import method_names
 from trainables.models import Network, build_model, register_model
-from trainables.stages import (
-    StageRequest,
-    TaskData,
-    calibrate,
-    evaluate_on_test,
-    open_stage,
-)
+from trainables.stages import StageRequest, TaskData, calibrate, evaluate_on_test, open_stage
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.protocols import protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore

@@ -358,10 +358,7 @@ LAYOUT_FAULTS = {
         _remove(f"{TINY}/train/n01443537/images"),
         f"{TINY}/train/n01443537/images holds no image",
     ),
-    "tiny, no annotations": (
-        lambda root: (root / ANNOTATIONS).unlink(),
-        f"{ANNOTATIONS} {ABSENT}",
-    ),
+    "tiny, no annotations": (lambda root: (root / ANNOTATIONS).unlink(), f"{ANNOTATIONS} {ABSENT}"),
     "tiny, annotations that are no UTF-8": (
         lambda root: (root / ANNOTATIONS).write_bytes(b"val_0.JPEG \xff\n"),
         f"{ANNOTATIONS} cannot be read: 'utf-8' codec can't decode byte 0xff in position 11",

@@ -301,10 +301,7 @@ def no_space_in_safetensors(*_: object, **__: object) -> None:
     ],
 )
 def test_a_full_disk_is_named_and_leaves_nothing_behind(
-    store: ArtifactStore,
-    monkeypatch: pytest.MonkeyPatch,
-    target: str,
-    raising: Callable[..., None],
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, target: str, raising: Callable[..., None]
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(f"trainables.store.artifacts.{target}", raising)

@@ -53,11 +53,7 @@ def test_measurement_reports_metrics_and_predictions(workshop: Workshop, chain: 
     metrics, found = evaluate_on_test(
         workshop.store, "calibrate", calibrated.key, workshop.prepared
     )
-    assert (report.status, report.metrics, report.artifact) == (
-        Status.FINISHED,
-        metrics,
-        found.key,
-    )
+    assert (report.status, report.metrics, report.artifact) == (Status.FINISHED, metrics, found.key)
     assert report.measured is not None
     _, default = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
     assert default is not None
