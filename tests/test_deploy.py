@@ -41,13 +41,11 @@ def cloud() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8")))
 
 
-def test_ray_accepts_the_cluster_of_own_machines(on_premise: dict[str, Any]) -> None:
+def test_ray_accepts_the_cluster_of_own_machines(on_premise):
     validate_config(prepare_config(copy.deepcopy(on_premise)))
 
 
-def test_own_machines_get_what_cloud_machines_get(
-    on_premise: dict[str, Any], cloud: dict[str, Any]
-) -> None:
+def test_own_machines_get_what_cloud_machines_get(on_premise, cloud):
     assert on_premise["file_mounts"] == cloud["file_mounts"]
     assert "chmod 600 ~/.ray/auth_token" in on_premise["initialization_commands"]
     starts = [
@@ -67,14 +65,12 @@ def services() -> dict[str, Any]:
     return dict(document["services"])
 
 
-def test_only_the_tracking_server_is_reached_and_from_this_machine_only(
-    services: dict[str, Any],
-) -> None:
+def test_only_the_tracking_server_is_reached_and_from_this_machine_only(services):
     assert "ports" not in services["database"]
     assert services["tracking"]["ports"] == ["127.0.0.1:5000:5000"]
 
 
-def test_no_password_is_written_down(services: dict[str, Any]) -> None:
+def test_no_password_is_written_down(services):
     for service in services.values():
         for name, value in service["environment"].items():
             if re.search("PASSWORD|SECRET", name):
@@ -87,14 +83,14 @@ def test_no_password_is_written_down(services: dict[str, Any]) -> None:
     assert asked == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
 
 
-def test_the_tracking_server_asks_who_is_there(services: dict[str, Any]) -> None:
+def test_the_tracking_server_asks_who_is_there(services):
     command = services["tracking"]["command"]
     assert "--app-name=basic-auth" in command
     assert any(word.startswith("--allowed-hosts=127.0.0.1") for word in command)
 
 
 @pytest.mark.parametrize("name", ["cluster.Dockerfile", "tracking.Dockerfile"])
-def test_images_are_pinned_and_not_root(name: str) -> None:
+def test_images_are_pinned_and_not_root(name):
     text = (DEPLOY / name).read_text(encoding="utf-8")
     assert re.search(r"pip install --no-cache-dir --constraint \S*constraints.txt", text)
     assert re.search(r"^USER (?!root)\w+$", text, re.MULTILINE)
@@ -102,7 +98,7 @@ def test_images_are_pinned_and_not_root(name: str) -> None:
         assert all((ROOT / source).exists() for source in line.split())
 
 
-def test_the_clusters_image_can_compile_and_be_probed() -> None:
+def test_the_clusters_image_can_compile_and_be_probed():
     text = (DEPLOY / "cluster.Dockerfile").read_text(encoding="utf-8")
     assert re.search(r"apt-get install --yes --no-install-recommends g\+\+ wget ", text)
     assert text.index("apt-get install") < text.index("USER ray")
@@ -194,7 +190,7 @@ kill %1; wait %1 || true
 
 @pytest.mark.long  # Quarter of an hour, most of it pip; 16 GB of disk.
 @pytest.mark.timeout(3600)
-def test_a_sweep_runs_in_the_clusters_image(images: Images) -> None:
+def test_a_sweep_runs_in_the_clusters_image(images):
     container = built(images, "cluster.Dockerfile")
     assert images.run(container, "id -un; pwd; test ! -w /opt/calsweep") == "ray\n/home/ray"
     assert images.run(container, "calsweep --version").startswith("calsweep ")
@@ -213,7 +209,7 @@ def test_a_sweep_runs_in_the_clusters_image(images: Images) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_the_trackings_image_has_logins_and_the_database(images: Images) -> None:
+def test_the_trackings_image_has_logins_and_the_database(images):
     container = built(images, "tracking.Dockerfile")
     script = "id -un; pwd; touch users.db /artifacts/one; python -c 'import mlflow.server.auth'"
     assert (
@@ -236,7 +232,7 @@ def fits(manifest: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator({**schemas, "$ref": "#/$defs/RayJob"}).validate(manifest)
 
 
-def test_kuberay_takes_every_job() -> None:
+def test_kuberay_takes_every_job():
     jobs = [manifest for manifest in ray_manifests() if manifest["kind"] == "RayJob"]
     assert jobs
     for job in jobs:
@@ -246,16 +242,14 @@ def test_kuberay_takes_every_job() -> None:
 @pytest.mark.parametrize(
     "change", [{"backoffLimit": 2}, {"suspend": True}, {"submissionMode": "SidecarMode"}]
 )
-def test_a_job_on_a_cluster_that_is_there_is_neither_repeated_nor_suspended(
-    change: dict[str, Any],
-) -> None:
+def test_a_job_on_a_cluster_that_is_there_is_neither_repeated_nor_suspended(change):
     (job,) = documents("kuberay-job.yaml")
     job["spec"] |= change
     with pytest.raises(jsonschema.ValidationError):
         fits(job)
 
 
-def test_kuberay_hands_the_token_to_all_that_need_it() -> None:
+def test_kuberay_hands_the_token_to_all_that_need_it():
     clusters = [manifest for manifest in ray_manifests() if manifest["kind"] == "RayCluster"]
     assert clusters
     for cluster in clusters:
@@ -264,7 +258,7 @@ def test_kuberay_hands_the_token_to_all_that_need_it() -> None:
     assert not any("RAY_AUTH" in json.dumps(manifest) for manifest in ray_manifests())
 
 
-def test_every_pod_has_the_storage() -> None:
+def test_every_pod_has_the_storage():
     _, cluster = documents("kuberay-cluster.yaml")
     groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
     for group in groups:
@@ -277,14 +271,14 @@ def test_every_pod_has_the_storage() -> None:
     assert groups[1]["minReplicas"] == 0
 
 
-def test_a_pod_asks_for_what_it_may_use() -> None:
+def test_a_pod_asks_for_what_it_may_use():
     _, cluster = documents("kuberay-cluster.yaml")
     for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
         for container in containers(group["template"]):
             assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
-def test_a_job_runs_on_that_cluster() -> None:
+def test_a_job_runs_on_that_cluster():
     claim, cluster = documents("kuberay-cluster.yaml")
     (job,) = documents("kuberay-job.yaml")
     assert job["spec"]["clusterSelector"] == {"ray.io/cluster": cluster["metadata"]["name"]}
@@ -292,7 +286,7 @@ def test_a_job_runs_on_that_cluster() -> None:
     assert job["spec"]["entrypoint"].split()[:2] == ["calsweep", "run"]
 
 
-def test_the_versions_agree_with_the_pins() -> None:
+def test_the_versions_agree_with_the_pins():
     _, cluster = documents("kuberay-cluster.yaml")
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert f"ray=={cluster['spec']['rayVersion']}\n" in pins

@@ -43,9 +43,7 @@ FLAGS = {"type": "categorical", "default": 1, "choices": (1, 0, "a")}
         ({**FLAGS, "default": True, "choices": (1, True)}, True, True),
     ],
 )
-def test_a_value_comes_back_as_the_parameters_own(
-    fields: dict[str, Any], value: Any, expected: Any
-) -> None:
+def test_a_value_comes_back_as_the_parameters_own(fields, value, expected):
     found = parameter(**fields).check(value)
     assert (found, type(found)) == (expected, type(expected))
 
@@ -66,7 +64,7 @@ def test_a_value_comes_back_as_the_parameters_own(
         (FLAGS, "b", "x='b' is not one of 1, 0, a"),
     ],
 )
-def test_another_value_is_refused(fields: dict[str, Any], value: Any, complaint: str) -> None:
+def test_another_value_is_refused(fields, value, complaint):
     with pytest.raises(SpaceError) as caught:
         parameter(**fields).check(value)
     assert str(caught.value) == complaint
@@ -91,16 +89,14 @@ def test_another_value_is_refused(fields: dict[str, Any], value: Any, complaint:
         ({**FLOAT, "tuned": ("digits",)}, "x: tuned needs the grid that the paper chose from"),
     ],
 )
-def test_a_parameter_that_contradicts_itself_is_refused(
-    fields: dict[str, Any], complaint: str
-) -> None:
+def test_a_parameter_that_contradicts_itself_is_refused(fields, complaint):
     with pytest.raises(SpaceError) as caught:
         parameter(**fields)
     assert str(caught.value) == complaint
     parameter(**{**FLOAT, "low": 2.0, "high": 2.0, "scale": "log"})
 
 
-def test_the_default_of_a_network_goes_before_that_of_its_data_set() -> None:
+def test_the_default_of_a_network_goes_before_that_of_its_data_set():
     found = parameter(**FLOAT, defaults={"birds": 3.0, "birds/small": 4.0, "small": 1.0})
     space = SearchSpace("m", "methods", "M", "a paper", {"x": found, "y": parameter(**INT)})
     asked = [("birds", "small"), ("birds", "large"), ("cats", "small"), (None, None)]
@@ -111,7 +107,7 @@ def test_the_default_of_a_network_goes_before_that_of_its_data_set() -> None:
     assert (list(space.searched()), list(fixed.searched())) == (["x", "y"], [])
 
 
-def test_what_is_not_there_is_named_with_what_is() -> None:
+def test_what_is_not_there_is_named_with_what_is():
     assert space_names("objectives") == ["ce", "cls", "fl", "ls", "mse"]
     kinds = r"kind 'losses' is not one of methods, refinements, calibrators, objectives$"
     with pytest.raises(SpaceError, match=kinds):
@@ -132,7 +128,7 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
         ({"title": "t", "source": "s", "on_training": {"y": 1}}, "'y'"),
     ],
 )
-def test_a_malformed_file_is_named(document: dict[str, Any], complaint: str) -> None:
+def test_a_malformed_file_is_named(document, complaint):
     for fields in document.get("parameters", {}).values():
         fields.update(symbol="x", source="s")
     with pytest.raises(SpaceError, match=rf"^search_spaces/methods/m\.yaml: .*{complaint}"):
@@ -173,12 +169,12 @@ KNOWN = known()
 
 
 @pytest.mark.parametrize("place", KNOWN)
-def test_no_default_range_text_or_protocol_has_changed(place: str) -> None:
+def test_no_default_range_text_or_protocol_has_changed(place):
     """A change that is meant is written into the file as well; what is new need not be there."""
     assert lines_of(place) == KNOWN[place]
 
 
-def test_published_values_hold_for_pretrained_networks_too() -> None:
+def test_published_values_hold_for_pretrained_networks_too():
     vit = "timm:vit_small_patch16_224"
     for kind, name, parameter, value in (
         ("methods", "au", "coverage", 0.2),

@@ -31,7 +31,7 @@ def edge(place: Place, **changes: Any) -> Edge:
     return Edge({"job": place.job(**changes), "storage": str(place.root)})
 
 
-def test_results_hold_report_and_what_tune_looks_at(place: Place) -> None:
+def test_results_hold_report_and_what_tune_looks_at(place):
     trial = edge(place)
     found = [trial.train() for _ in EPOCHS]
     assert [result["epoch"] for result in found] == EPOCHS
@@ -45,15 +45,13 @@ def test_results_hold_report_and_what_tune_looks_at(place: Place) -> None:
     assert again["report"].cost.reused
 
 
-def test_score_is_infinite_before_there_is_one(place: Place) -> None:
+def test_score_is_infinite_before_there_is_one(place):
     trial = edge(place)
     with place.lock():
         assert trial.train()["score"] == float("inf")
 
 
-def test_broken_trial_is_not_done_and_raises_at_its_next_step(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_broken_trial_is_not_done_and_raises_at_its_next_step(place, monkeypatch):
     """So Tune ends its process."""
 
     def broken(*_: Any) -> Any:
@@ -70,7 +68,7 @@ def test_broken_trial_is_not_done_and_raises_at_its_next_step(
     trial.stop()
 
 
-def test_stopped_trial_passes_its_lock_on(place: Place) -> None:
+def test_stopped_trial_passes_its_lock_on(place):
     trial = edge(place)
     trial.train()
     assert not place.lock().take()
@@ -79,9 +77,7 @@ def test_stopped_trial_passes_its_lock_on(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("within", "name"), [(True, "n7"), (False, "")])
-def test_process_within_ray_knows_its_node(
-    monkeypatch: pytest.MonkeyPatch, within: bool, name: str
-) -> None:
+def test_process_within_ray_knows_its_node(monkeypatch, within, name):
     monkeypatch.setattr("ray.is_initialized", lambda: within)
     context = SimpleNamespace(get_node_id=lambda: "n7", node_id="n7")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)

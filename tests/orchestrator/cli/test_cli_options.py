@@ -95,7 +95,7 @@ def moment(*parts: int) -> datetime:
 
 
 @pytest.mark.usefixtures("far_east")
-def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
+def test_best(asked, empty_folder):
     place = "orchestrator.tracking.best_config"
     found = asked(
         *(place, *ASK, "s", "--top", 3, "--fingerprint", "f1", "--code", "c1"),
@@ -125,9 +125,7 @@ def test_best(asked: Callable[..., Asked], empty_folder: Path) -> None:
     }
 
 
-def test_the_last_of_all_days_has_no_day_after_it(
-    asked: Callable[..., Asked], calsweep: Callable[..., Any]
-) -> None:
+def test_the_last_of_all_days_has_no_day_after_it(asked, calsweep):
     found = asked("orchestrator.tracking.best_config", *ASK, "--until", "9999-12-31")
     assert found["until"] == moment(9999, 12, 31)
     for day in ("0001-01-01", "2026-02-30"):
@@ -136,9 +134,7 @@ def test_the_last_of_all_days_has_no_day_after_it(
         assert f"--since '{day}' is no date; allowed: 2026-05-01" in err
 
 
-def test_a_moment_is_taken_as_it_is(
-    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moment_is_taken_as_it_is(asked, monkeypatch):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
@@ -151,9 +147,7 @@ def test_a_moment_is_taken_as_it_is(
     assert ends == ["2026-05-01T13:30:00+09:00", "2026-05-01T22:30:00+09:00"]
 
 
-def test_table(
-    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
-) -> None:
+def test_table(asked, sweeps, empty_folder):
     place = "orchestrator.tables.make.make_table"
     words = (
         *("--metrics", "ece, acc", "--recipes", "c*,ls", "--tasks", "one", "--sort", "nll"),
@@ -187,9 +181,7 @@ def test_table(
     assert (combined["prefer"], combined["mixed"]) == (None, True)
 
 
-def test_compare(
-    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
-) -> None:
+def test_compare(asked, sweeps, empty_folder):
     place = "orchestrator.statistics.compare"
     words = ("--metric", "nll", "--draws", 7, "--seed", 5, "--baseline", "ls", "--task", "two")
     found = asked(place, "compare", "s", *words, "--storage", "kept")
@@ -205,9 +197,7 @@ def test_compare(
     assert sweeps[-1] == (URI, "demo")
 
 
-def test_claims(
-    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
-) -> None:
+def test_claims(asked, sweeps, empty_folder):
     place = "orchestrator.statistics.judge_claim"
     words = ("--draws", 7, "--seed", 5, "--claim", "mbls-beats-ls", "--tracking-uri", URI)
     found = asked(place, "claims", "a", "b", *words, "--storage", "kept")
@@ -221,14 +211,12 @@ def test_claims(
     assert [uri for uri, _ in sweeps] == [URI, URI, *uris]
 
 
-def test_a_claim_that_is_asked_for_twice_is_judged_once() -> None:
+def test_a_claim_that_is_asked_for_twice_is_judged_once():
     names = ["mbls-beats-ls", "mbls-beats-ce", "mbls-beats-ls"]
     assert [claim.name for claim in _chosen(names)] == names[:2]
 
 
-def test_ranks(
-    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path
-) -> None:
+def test_ranks(asked, sweeps, empty_folder):
     place = "orchestrator.statistics.block_scores"
     found = asked(place, "ranks", "a", "b", "--metric", "nll", "--tracking-uri", URI)
     assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
@@ -252,14 +240,8 @@ def test_ranks(
     ],
 )
 def test_what_takes_long_shows_its_progress(
-    asked: Callable[..., Asked],
-    monkeypatch: pytest.MonkeyPatch,
-    empty_folder: Path,
-    work: str,
-    words: tuple[str, ...],
-    module: str,
-    progress: dict[str, str],
-) -> None:
+    asked, monkeypatch, empty_folder, work, words, module, progress
+):
     (empty_folder / "night.yaml").write_text(SWEEP)
     bar = f"orchestrator.cli.{module}.progress_bar"
     monkeypatch.setattr(bar, lambda text: nullcontext(f"a bar beside {text!r}"))
@@ -269,9 +251,7 @@ def test_what_takes_long_shows_its_progress(
 
 
 @pytest.mark.parametrize("journal", [False, True])
-def test_report(
-    asked: Callable[..., Asked], sweeps: list[tuple[str, str]], empty_folder: Path, journal: bool
-) -> None:
+def test_report(asked, sweeps, empty_folder, journal):
     folder = Storage("kept").sweep("night")
     if journal:
         folder.path.mkdir(parents=True)
@@ -313,7 +293,7 @@ def choices(found: Asked) -> tuple[bool, bool, str | None, bool]:
     return found["resume"], found["fresh"], found["address"], console is None
 
 
-def test_run(asked: Callable[..., Asked], night: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run(asked, night, monkeypatch):
     found = asked(RUN, "run", night)
     assert (found["spec"].name, choices(found)) == ("night", (False, False, None, False))
     assert choices(asked(RUN, "run", night, "--fresh")) == (False, True, None, False)
@@ -328,12 +308,7 @@ def test_run(asked: Callable[..., Asked], night: Path, monkeypatch: pytest.Monke
         assert asked(show, "run", night, *words) == {"outcome": "an outcome", "address": address}
 
 
-def test_run_on_a_head(
-    asked: Callable[..., Asked],
-    calsweep: Callable[..., Any],
-    night: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_run_on_a_head(asked, calsweep, night, monkeypatch):
     night.write_text(SWEEP.replace("kept", f"{night.parent}\ntracking: {{uri: 'http://a:1'}}"))
     place, away = "orchestrator.cluster.remote.run_on_head", "ray://head:1"
     found = asked(place, "run", night, "--address", away, "--quiet")
@@ -354,11 +329,11 @@ def test_run_on_a_head(
     assert answer == (130, "half a line", "calsweep: interrupted\n")
 
 
-def test_a_plan_asks_no_head(calsweep: Callable[..., Any], night: Path) -> None:
+def test_a_plan_asks_no_head(calsweep, night):
     assert calsweep("run", night, "--dry-run", "--address", "ray://head:1").code == 0
 
 
-def test_demo(asked: Callable[..., Asked]) -> None:
+def test_demo(asked):
     found = asked(RUN, "demo", "--storage", "kept", "--fresh", "--quiet")
     assert choices(found) == (False, True, None, True)
     spec = found["spec"]
@@ -382,12 +357,7 @@ def test_demo(asked: Callable[..., Asked]) -> None:
     assert (list(kept.fixed), list(kept.spaces)) == (["macal"], ["macal"])
 
 
-def test_submit(
-    asked: Callable[..., Asked],
-    calsweep: Callable[..., Any],
-    night: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_submit(asked, calsweep, night, monkeypatch):
     place = "orchestrator.cluster.jobs.submit"
     found = asked(place, "submit", night)
     assert (found["sweep"], found["address"]) == (night, "http://127.0.0.1:8265")
@@ -411,7 +381,7 @@ def test_submit(
 # What is stored
 
 
-def test_gc(asked: Callable[..., Asked], empty_folder: Path) -> None:
+def test_gc(asked, empty_folder):
     place = "orchestrator.storage.garbage.collect_garbage"
     found = asked(place, "gc", "--storage", "kept", "--drop", "a", "--drop", "b", "--dry-run")
     assert found["storage"].folder == empty_folder / "kept"
@@ -421,12 +391,7 @@ def test_gc(asked: Callable[..., Asked], empty_folder: Path) -> None:
     assert (list(found["drop"]), found["dry_run"]) == ([], False)
 
 
-def test_sync(
-    asked: Callable[..., Asked],
-    calsweep: Callable[..., Any],
-    empty_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sync(asked, calsweep, empty_folder, monkeypatch):
     folder = Storage("kept").sweep("night")
     folder.path.mkdir(parents=True)
     folder.journal.write_text("")
@@ -444,9 +409,7 @@ def test_sync(
 
 
 @pytest.mark.parametrize("place", ["/journal.jsonl", "/NAME/journal.jsonl"])
-def test_a_journal_with_too_few_folders_above_it_is_no_sweeps(
-    calsweep: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_journal_with_too_few_folders_above_it_is_no_sweeps(calsweep, monkeypatch, place):
     monkeypatch.setattr(Path, "is_dir", lambda path: False)
     monkeypatch.setattr(Path, "is_file", lambda path: True)  # Nobody may write there.
     code, out, err = calsweep("sync", place, "--tracking-uri", URI)
@@ -456,9 +419,7 @@ def test_a_journal_with_too_few_folders_above_it_is_no_sweeps(
     )
 
 
-def test_the_root_may_be_a_storage(
-    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_root_may_be_a_storage(asked, monkeypatch):
     monkeypatch.setattr(Path, "is_dir", lambda path: False)
     monkeypatch.setattr(Path, "is_file", lambda path: True)  # Nobody may write there.
     place = "/sweeps/NAME/journal.jsonl"
@@ -467,12 +428,7 @@ def test_the_root_may_be_a_storage(
     assert found["artifact_root"] == Path("/mlflow-artifacts")
 
 
-def test_reproduce(
-    asked: Callable[..., Asked],
-    empty_folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reproduce(asked, empty_folder, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
     place = "orchestrator.running.reproduce.reproduce"
     words = ("--tolerance", 0.5, "--folder", "again", "--data-root", "d", "--tracking-uri", URI)
@@ -487,9 +443,7 @@ def test_reproduce(
     assert not Path(found["folder"]).exists()
 
 
-def test_replay(
-    asked: Callable[..., Asked], empty_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replay(asked, empty_folder, monkeypatch):
     place = "orchestrator.replay.replay"
     found = asked(place, "replay", "kept")
     assert found["storage"].folder == empty_folder / "kept"
@@ -525,7 +479,7 @@ def _logits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_logits")
-def test_calibrate(asked: Callable[..., Asked]) -> None:
+def test_calibrate(asked):
     place = "orchestrator.logits.calibrate.calibrate_table"
     chosen = ("--with", "ts, ets", "--objectives", "ls", "--bins", 20, "--out", "o")
     words = ("--fit-rows", "0:5", "--fit", "c.npz", "--kind", "probs")
@@ -542,9 +496,7 @@ def test_calibrate(asked: Callable[..., Asked]) -> None:
     assert (plain["bins"], plain["out"]) == (15, None)
 
 
-def test_apply(
-    asked: Callable[..., Asked], calsweep: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apply(asked, calsweep, monkeypatch):
     rows = SimpleNamespace(logits=torch.tensor([[2.0, 0.0], [0.0, 1.0]]), labels=torch.arange(2))
     kinds, saved = [], []
 
@@ -573,16 +525,14 @@ def test_apply(
     assert torch.equal(log_probs, -rows.logits)
 
 
-def test_arena(asked: Callable[..., Asked], night: Path) -> None:
+def test_arena(asked, night):
     place = "orchestrator.running.arena.run_arena"
     found = asked(place, "arena", night, "--processes", 3)
     assert (found["spec"].name, found["workers"]) == ("night", 3)
     assert asked(place, "arena", night)["workers"] is None
 
 
-def test_doctor(
-    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch, empty_folder: Path
-) -> None:
+def test_doctor(asked, monkeypatch, empty_folder):
     monkeypatch.setattr(_doctor, "_ray", lambda: _doctor.Finding("Ray", "not asked"))
     monkeypatch.setattr("orchestrator.tracking.check_login", lambda uri, seconds: None)
     ping, reader = "orchestrator.tracking.ping", "trainables.data.find_reader"
@@ -602,7 +552,7 @@ def test_doctor(
         ("calsweep run --qui", 2, "--quiet"),
     ],
 )
-def test_a_shell_completes_commands_and_sweeps(empty_folder, words, place, found) -> None:
+def test_a_shell_completes_commands_and_sweeps(empty_folder, words, place, found):
     (empty_folder / "calsweep-storage/sweeps/one").mkdir(parents=True)
     (empty_folder / "calsweep-storage/sweeps/one/sweep.yaml").write_text("")
     asked = {"_CALSWEEP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
@@ -613,7 +563,7 @@ def test_a_shell_completes_commands_and_sweeps(empty_folder, words, place, found
 
 
 @pytest.mark.parametrize("command", ["", "run", "nightly", "nightly status"])
-def test_help_has_a_short_form(calsweep, command: str) -> None:
+def test_help_has_a_short_form(calsweep, command):
     short, long = (calsweep(*command.split(), option) for option in ("-h", "--help"))
     assert (short.code, short.out) == (0, long.out)
     assert short.out.startswith("Usage: calsweep")

@@ -71,7 +71,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def test_local_processes_start_before_pytorch_is_imported(tmp_path: Path) -> None:
+def test_local_processes_start_before_pytorch_is_imported(tmp_path):
     texts = (
         "executor: ray",
         "executor: local\nresources: {concurrent: 1}",
@@ -114,7 +114,7 @@ def running(far: SweepFolder) -> SweepStatus:
 @pytest.mark.slow
 def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
     calsweep, empty_folder
-) -> None:
+):
     far = Storage("store").sweep("far")
     far.path.mkdir(parents=True)
     far.set_control("pause")
@@ -157,7 +157,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
 
 
 @one_process()
-def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder) -> None:
+def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder):
     write_sweep(empty_folder, epochs=2)
     assert calsweep("run", "far.yaml").code == 0
     found = json.loads(calsweep("status", "far", "--storage", "store", "--json").out)
@@ -179,7 +179,7 @@ def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder) -> None:
     assert "ECE" in told
 
 
-def test_status_of_a_calibration_that_has_not_begun_is_light(empty_folder, journal_writer) -> None:
+def test_status_of_a_calibration_that_has_not_begun_is_light(empty_folder, journal_writer):
     far = Storage("store").sweep("far")
     writer = journal_writer(far.path, "far")
     writer.start()
@@ -189,7 +189,7 @@ def test_status_of_a_calibration_that_has_not_begun_is_light(empty_folder, journ
         assert ", trials 0/2" in assert_light("status far")
 
 
-def test_owner_of_a_lock_is_seen_by_who_may_only_read(tmp_path: Path) -> None:
+def test_owner_of_a_lock_is_seen_by_who_may_only_read(tmp_path):
     folder = Storage(tmp_path).sweep("one")
     assert not folder.is_owned()
     with folder.owned():

@@ -25,26 +25,24 @@ def rule(tolerance: float | None = 0.01) -> ChoiceRule:
 @pytest.mark.parametrize(
     ("accuracy", "expected"), [(0.95, 0.4), (0.89, 0.4), (0.88, 0.41), (0.50, 0.79)]
 )
-def test_accuracy_that_is_lost_beyond_the_tolerance_is_charged(
-    accuracy: float, expected: float
-) -> None:
+def test_accuracy_that_is_lost_beyond_the_tolerance_is_charged(accuracy, expected):
     metrics = {"val_nll": 0.4, "val_acc": accuracy}
     assert rule().score(metrics, REFERENCE) == pytest.approx(expected)
 
 
-def test_nothing_is_charged_without_a_reference_or_a_guard() -> None:
+def test_nothing_is_charged_without_a_reference_or_a_guard():
     metrics = {"val_nll": 0.4, "val_acc": 0.1}
     assert rule().score(metrics) == 0.4
     assert rule(None).score(metrics, REFERENCE) == 0.4
 
 
-def test_the_objective_decides_then_the_earlier_trial_then_the_earlier_study() -> None:
+def test_the_objective_decides_then_the_earlier_trial_then_the_earlier_study():
     later, earlier = Rank(0.2, 3, 2.0), Rank(0.2, 3, 1.0)
     best, second = Rank(0.1, 7, 9.0), Rank(0.2, 1, 9.0)
     assert sorted([later, earlier, second, best]) == [best, second, earlier, later]
 
 
-def test_only_finished_search_trials_stand_for_choice() -> None:
+def test_only_finished_search_trials_stand_for_choice():
     allowed = [
         (role, status)
         for role in ("search", "seed")
@@ -54,7 +52,7 @@ def test_only_finished_search_trials_stand_for_choice() -> None:
     assert allowed == [("search", "finished")]
 
 
-def test_the_rule_is_written_down_in_plain_values() -> None:
+def test_the_rule_is_written_down_in_plain_values():
     assert list(rule().plain().items()) == [
         ("objective", "val_nll"),
         ("accuracy_tolerance", 0.01),
@@ -67,7 +65,7 @@ def test_the_rule_is_written_down_in_plain_values() -> None:
     assert list(asked.items())[4:] == [("accuracy_errors", 1.0), ("keep_default", True)]
 
 
-def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference() -> None:
+def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference():
     paired = replace(rule(), accuracy_errors=2.0)
     metrics = {"val_nll": 0.4, "val_acc": 0.86}
     assert paired.score(metrics, REFERENCE, 0.005) == pytest.approx(0.42)
@@ -84,9 +82,7 @@ def test_accuracy_may_also_fall_by_standard_errors_of_the_paired_difference() ->
     ("difference", "error", "errors", "chosen"),
     [(0.1, 0.09, True, 3), (0.1, 0.1, True, 0), (0.1, 0.05, 2, 0), (0.1, 0.049, 2, 3)],
 )
-def test_the_published_default_stays_unless_it_is_clearly_beaten(
-    difference: float, error: float, errors: float, chosen: int
-) -> None:
+def test_the_published_default_stays_unless_it_is_clearly_beaten(difference, error, errors, chosen):
     default, best = Rank(0.5, 0), Rank(0.4, 3)
     found = Margin(difference, error)
     keeping = replace(rule(), keep_default=errors)
@@ -106,7 +102,7 @@ def test_the_published_default_stays_unless_it_is_clearly_beaten(
 
 
 @pytest.mark.parametrize("images", [range(6), [0, 0, 0, 1, 2, 2], [7, 5, 7, 5, 5, 5], [1] * 6])
-def test_errors_are_those_of_rows_or_of_images_of_any_size(images: list[int]) -> None:
+def test_errors_are_those_of_rows_or_of_images_of_any_size(images):
     change = [0.5, -1.0, 2.0, 0.25, 4.0, -3.0]
     mean = sum(change) / 6
     sums = [

@@ -50,7 +50,7 @@ def finished(work: StageWork) -> Report:
 
 
 @pytest.mark.parametrize("graph", [True, False])
-def test_job_holds_all_that_a_trial_needs(data: dict[str, PreparedData], graph: bool) -> None:
+def test_job_holds_all_that_a_trial_needs(data, graph):
     flags = f"deterministic: {not graph}, graph: {graph}".lower()
     resources = f"{{{flags}, train: {{cpu: 3}}, refine: {{cpu: 2, gpu: 0.5}}}}"
     source, _ = source_of(data, "mbls+macal", resources)
@@ -67,7 +67,7 @@ def test_job_holds_all_that_a_trial_needs(data: dict[str, PreparedData], graph: 
     assert (job.cpus, job.gpus, len(work.together)) == (2, 0.5, 3)
 
 
-def test_search_waits_and_ends(data: dict[str, PreparedData]) -> None:
+def test_search_waits_and_ends(data):
     source, events = source_of(data, "mbls")
     given = [next_of(source) for _ in range(4)]
     assert source.next() is Pause.WAIT
@@ -78,7 +78,7 @@ def test_search_waits_and_ends(data: dict[str, PreparedData]) -> None:
     assert [(end.key, end.status) for end in ends] == [(job.key, "finished") for job, _ in given]
 
 
-def test_schedulers_may_cut_search_trials_short_only(data: dict[str, PreparedData]) -> None:
+def test_schedulers_may_cut_search_trials_short_only(data):
     source, _ = source_of(data, "mbls, mbls+macal, mbls+ts", search=", scheduler: asha")
     epochs: dict[str, set[int]] = {}
     while isinstance(job := source.next(), Job):
@@ -118,9 +118,7 @@ def failing(kind: FaultKind, reason: str = "x") -> dict[str, Any]:
         ),
     ],
 )
-def test_report_becomes_the_end_of_a_trial(
-    data: dict[str, PreparedData], report: dict[str, Any], expected: dict[str, Any]
-) -> None:
+def test_report_becomes_the_end_of_a_trial(data, report, expected):
     source, events = source_of(data, "mbls")
     job, work = next_of(source)
     told = {"status": Status.FINISHED, "artifact": work.request.key(), **report}

@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -116,7 +115,7 @@ def choices(state: SweepState) -> dict[str, Any]:
     }
 
 
-def test_every_study_runs_its_budget_and_the_default_first() -> None:
+def test_every_study_runs_its_budget_and_the_default_first():
     state, events = make_state(make_spec())
     ended = drive(state, 3, random.Random(0))
     assert state.finished
@@ -134,7 +133,7 @@ def test_every_study_runs_its_budget_and_the_default_first() -> None:
 
 
 @pytest.mark.parametrize(("workers", "pareto"), [(1, []), (2, []), (7, []), (7, ["acc"])])
-def test_suggestions_do_not_depend_on_who_ends_first(workers: int, pareto: list[str]) -> None:
+def test_suggestions_do_not_depend_on_who_ends_first(workers, pareto):
     reference, _ = make_state(make_spec(pareto=pareto))
     drive(reference, 1, random.Random(0))
     state, _ = make_state(make_spec(pareto=pareto))
@@ -147,7 +146,7 @@ def test_suggestions_do_not_depend_on_who_ends_first(workers: int, pareto: list[
         }
 
 
-def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it() -> None:
+def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it():
     tried = []
     for pareto in ([], ["acc"]):
         state, _ = make_state(make_spec("ce, mbls", trials=24, pareto=pareto))
@@ -169,9 +168,7 @@ def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it() -> 
         ("gpu: 0.5, precision: float32", "float32"),
     ],
 )
-def test_trainings_on_a_gpu_are_asked_for_in_bfloat16_unless_told_otherwise(
-    train: str, precision: str
-) -> None:
+def test_trainings_on_a_gpu_are_asked_for_in_bfloat16_unless_told_otherwise(train, precision):
     text = f"""
 name: state
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
@@ -187,7 +184,7 @@ resources: {{train: {{{train}}}, refine: {{gpu: 1}}}}
     assert asked[1].upstream_request["precision"] == precision
 
 
-def test_a_study_builds_on_the_chosen_configuration() -> None:
+def test_a_study_builds_on_the_chosen_configuration():
     state, _ = make_state(make_spec())
     drive(state, 4, random.Random(1))
     chosen = chosen_of(state)
@@ -197,7 +194,7 @@ def test_a_study_builds_on_the_chosen_configuration() -> None:
             assert trial.request.upstream == chosen.outcome.artifact
 
 
-def test_short_stages_come_first_and_studies_of_one_stage_take_turns() -> None:
+def test_short_stages_come_first_and_studies_of_one_stage_take_turns():
     spec = make_spec("mbls, fl, mbls+ts", trials=3, sampler="random")
     state, _ = make_state(spec)
     running: dict[str, TrialSpec] = {}
@@ -220,7 +217,7 @@ def test_short_stages_come_first_and_studies_of_one_stage_take_turns() -> None:
     assert given("fl 1", "fl 2") == ["fl 3"]
 
 
-def test_further_seeds_end_in_any_order_and_fail_alone() -> None:
+def test_further_seeds_end_in_any_order_and_fail_alone():
     spec = make_spec("ce+ts", accuracy_tolerance=None).model_copy(update={"seeds": (0, 1, 2)})
     state, _ = make_state(spec)
     trained = taken(state)
@@ -247,7 +244,7 @@ def test_further_seeds_end_in_any_order_and_fail_alone() -> None:
         }
 
 
-def test_without_a_finished_baseline_nothing_guards() -> None:
+def test_without_a_finished_baseline_nothing_guards():
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|ce"):
             return trial.ending("failed", {}, reason="nan")
@@ -262,7 +259,7 @@ def test_without_a_finished_baseline_nothing_guards() -> None:
         assert (state.finished, state.succeeded) == (True, succeeded)
 
 
-def test_a_key_names_a_trial_of_one_sweep_for_ever() -> None:
+def test_a_key_names_a_trial_of_one_sweep_for_ever():
     spec = make_spec("ce, mbls")
     calls = list(product(make_plan(spec), (0, 1), (0, 1)))
     keys = [
@@ -274,7 +271,7 @@ def test_a_key_names_a_trial_of_one_sweep_for_ever() -> None:
     assert len(set(keys)) == 16
 
 
-def test_a_study_is_opened_with_what_it_takes_to_compute_its_trials_again() -> None:
+def test_a_study_is_opened_with_what_it_takes_to_compute_its_trials_again():
     spec = parse_sweep(
         """
 name: state
@@ -338,7 +335,7 @@ resources: {deterministic: true, refine: {cpu: 2}}
         }
 
 
-def test_a_variant_is_computed_as_the_part_that_it_is() -> None:
+def test_a_variant_is_computed_as_the_part_that_it_is():
     spec = parse_sweep(
         """
 name: state
@@ -356,7 +353,7 @@ search: {trials: 1, accuracy_tolerance: null, objective: ece}
     assert trial.configuration["wide"]["margin"] == 9.0
 
 
-def test_a_score_is_told_again_if_its_error_is_another() -> None:
+def test_a_score_is_told_again_if_its_error_is_another():
     state, events = make_state(make_spec("ce"))
     drive(state, 1, random.Random(0))
     scored = next(event for event in events if event.event == "trial_scored")
@@ -366,7 +363,7 @@ def test_a_score_is_told_again_if_its_error_is_another() -> None:
         assert not past.holds(other)
 
 
-def test_every_task_has_data_of_its_own(tmp_path: Path) -> None:
+def test_every_task_has_data_of_its_own(tmp_path):
     (task,) = make_spec().tasks
     names = {"a": "digits", "b": "npz:/data/mine.npz"}
     tasks = tuple(
@@ -390,9 +387,7 @@ def test_every_task_has_data_of_its_own(tmp_path: Path) -> None:
         assert trial.request.data == str(own[trial.study[0]].directory)
 
 
-def test_results_on_other_data_with_another_network_or_protocol_are_not_compared(
-    tmp_path: Path,
-) -> None:
+def test_results_on_other_data_with_another_network_or_protocol_are_not_compared(tmp_path):
     (task,) = make_spec().tasks
     other = prepare("digits", tmp_path, SplitSpec(seed=1), tmp_path)
     changes: list[dict[str, Any]] = [
@@ -408,7 +403,7 @@ def test_results_on_other_data_with_another_network_or_protocol_are_not_compared
     assert setting_of(named, DATA[TASK]) == settings[0]
 
 
-def test_further_seeds_build_on_the_same_seed() -> None:
+def test_further_seeds_build_on_the_same_seed():
     state, _ = make_state(make_spec())
     drive(state, 4, random.Random(1))
     upstream, refined = (chosen_of(state, name, 1) for name in ("mbls", "mbls+macal"))
@@ -416,7 +411,7 @@ def test_further_seeds_build_on_the_same_seed() -> None:
     assert refined.trial.request.upstream == upstream.outcome.artifact
 
 
-def test_the_search_may_have_a_seed_and_a_split_of_its_own(tmp_path: Path) -> None:
+def test_the_search_may_have_a_seed_and_a_split_of_its_own(tmp_path):
     spec = make_spec("mbls, mbls+ts", trials=2, seed=7, accuracy_tolerance=None)
     task = spec.tasks[0].model_copy(update={"split": SplitModel(vary=True)})
     spec = spec.model_copy(update={"tasks": (task,)})
@@ -443,7 +438,7 @@ def test_the_search_may_have_a_seed_and_a_split_of_its_own(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("own", [None, 0])
-def test_a_study_of_given_logits_is_opened_with_the_rows_of_every_seed(own: int | None) -> None:
+def test_a_study_of_given_logits_is_opened_with_the_rows_of_every_seed(own):
     text = "name: state\ntasks: [{logits: rows.npz}]\nrecipes: [spline]\nseeds: [3, 4]\n"
     spec = parse_sweep(text, "state")
     (task,) = spec.tasks
@@ -453,7 +448,7 @@ def test_a_study_of_given_logits_is_opened_with_the_rows_of_every_seed(own: int 
     assert [event.origin["splits"] for event in events] == [splits] * 2
 
 
-def test_the_lowest_guarded_objective_wins() -> None:
+def test_the_lowest_guarded_objective_wins():
     def measured(trial: TrialSpec) -> TrialFinished:
         sharp = trial.number == 3
         accuracy = 0.90 if sharp else 0.97
@@ -474,7 +469,7 @@ def test_the_lowest_guarded_objective_wins() -> None:
 
 
 @pytest.mark.parametrize("order", range(4))
-def test_every_seed_is_guarded_by_its_own_baseline(order: int) -> None:
+def test_every_seed_is_guarded_by_its_own_baseline(order):
     accuracy = {"ce": (0.97, 0.80, 0.90), "mbls": (0.965, 0.70, 0.95)}
 
     def measured(trial: TrialSpec) -> TrialFinished:
@@ -498,7 +493,7 @@ def test_every_seed_is_guarded_by_its_own_baseline(order: int) -> None:
     assert [scores[one.trial.key] for one in found if one] == pytest.approx(expected)
 
 
-def test_an_objective_of_zero_is_the_lowest() -> None:
+def test_an_objective_of_zero_is_the_lowest():
     def measured(trial: TrialSpec) -> TrialFinished:
         metrics = {"val_ece": 0.0 if trial.number == 2 else 0.02, "val_acc": 0.97}
         return trial.ending("finished", metrics, artifact=trial.request.key())
@@ -509,7 +504,7 @@ def test_an_objective_of_zero_is_the_lowest() -> None:
     assert (chosen.trial.number, chosen.objective) == (2, 0.0)
 
 
-def test_failed_trials_count_and_the_study_goes_on() -> None:
+def test_failed_trials_count_and_the_study_goes_on():
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|mbls") and trial.number in (0, 2):
             return trial.ending("failed", {}, reason=f"loss of {trial.number} became nan")
@@ -527,7 +522,7 @@ def test_failed_trials_count_and_the_study_goes_on() -> None:
     assert [number for number, found in objectives.items() if math.isinf(found)] == [0, 2]
 
 
-def test_the_first_of_several_failures_is_told_whichever_ended_first() -> None:
+def test_the_first_of_several_failures_is_told_whichever_ended_first():
     spec = make_spec("mbls", trials=3, parallel_trials=3, accuracy_tolerance=None)
     state, events = make_state(spec)
     for trial in reversed([taken(state) for _ in range(3)]):
@@ -540,7 +535,7 @@ def test_the_first_of_several_failures_is_told_whichever_ended_first() -> None:
     assert (again.finished, later) == (True, [])
 
 
-def test_nothing_is_built_on_a_study_without_a_finished_trial() -> None:
+def test_nothing_is_built_on_a_study_without_a_finished_trial():
     def measured(trial: TrialSpec) -> TrialFinished:
         failed = trial.ending("failed", {}, reason="out of memory")
         return failed if trial.study.endswith("|mbls") else measure(trial)
@@ -556,7 +551,7 @@ def test_nothing_is_built_on_a_study_without_a_finished_trial() -> None:
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 4, 11, 17])
-def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(stop_after: int) -> None:
+def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(stop_after):
     whole, _ = make_state(make_spec())
     drive(whole, 2, random.Random(0))
     first, events = make_state(make_spec())
@@ -571,7 +566,7 @@ def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(stop_after: int) -
     assert len(keys) == len(set(keys))
 
 
-def test_a_finished_trial_without_its_artifact_runs_again() -> None:
+def test_a_finished_trial_without_its_artifact_runs_again():
     first, events = make_state(make_spec("ce"))
     drive(first, 1, random.Random(0))
     again, later = make_state(
@@ -597,7 +592,7 @@ def nan(trial: TrialSpec) -> TrialFinished:
     return measure(trial) if outcome.fault else outcome
 
 
-def test_a_trial_that_the_machine_failed_runs_again() -> None:
+def test_a_trial_that_the_machine_failed_runs_again():
     spec = make_spec("ce, mbls", sampler="random", spaces=WIDE, seed=4)
     whole, _ = make_state(spec)
     drive(whole, 2, random.Random(0), nan)
@@ -621,7 +616,7 @@ def test_a_trial_that_the_machine_failed_runs_again() -> None:
     assert choices(settled) == choices(whole)
 
 
-def test_a_trial_that_the_machine_fails_again_says_nothing_new() -> None:
+def test_a_trial_that_the_machine_fails_again_says_nothing_new():
     spec = make_spec("ce, mbls", sampler="random")
     first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
@@ -633,7 +628,7 @@ def test_a_trial_that_the_machine_fails_again_says_nothing_new() -> None:
     assert choices(again) == choices(first)
 
 
-def test_what_was_suggested_without_a_trial_that_runs_again_stays() -> None:
+def test_what_was_suggested_without_a_trial_that_runs_again_stays():
     """Only what the machine has failed is computed again; the best of all trials is chosen."""
     spec = make_spec("ce, mbls", trials=8)
     first, events = make_state(spec)
@@ -649,7 +644,7 @@ def test_what_was_suggested_without_a_trial_that_runs_again_stays() -> None:
     assert chosen_of(again).trial.number == min(finished, key=finished.__getitem__)
 
 
-def test_while_a_trial_has_to_run_again_nothing_is_dispensable() -> None:
+def test_while_a_trial_has_to_run_again_nothing_is_dispensable():
     """With its outcome another one may be chosen, or be worth more."""
     spec = make_spec("ce, mbls", sampler="random")
     first, events = make_state(spec)
@@ -658,7 +653,7 @@ def test_while_a_trial_has_to_run_again_nothing_is_dispensable() -> None:
     assert len(drive(again, 2, random.Random(0))) == len(study_of(first).trials) + 1
 
 
-def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again() -> None:
+def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again():
     def measured(trial: TrialSpec) -> TrialFinished:
         fault = "machine" if trial.number == 0 else ""
         return trial.ending("failed", {}, reason=f"{trial.number} failed", fault=fault)
@@ -668,7 +663,7 @@ def test_what_the_machine_failed_beside_what_failed_by_itself_is_not_tried_again
     assert [e.reason for e in events if e.event == "study_closed"] == ["0 failed"]
 
 
-def test_a_study_that_the_machine_failed_says_so() -> None:
+def test_a_study_that_the_machine_failed_says_so():
     def broken(trial: TrialSpec) -> TrialFinished:
         reason = f"OSError: {'xyz'[trial.number]}"
         return trial.ending("failed", {}, reason=reason, fault="machine")
@@ -687,7 +682,7 @@ def test_a_study_that_the_machine_failed_says_so() -> None:
     assert all(study.chosen is not None for study in again.studies.values())
 
 
-def test_a_closed_study_needs_only_what_it_chose() -> None:
+def test_a_closed_study_needs_only_what_it_chose():
     spec = make_spec("ce, mbls")
     whole, events = make_state(spec)
     drive(whole, 2, random.Random(0))
@@ -711,7 +706,7 @@ def test_a_closed_study_needs_only_what_it_chose() -> None:
     assert [trial.key for trial in drive(again, 1, random.Random(0))] == [seed.trial.key]
 
 
-def test_a_choice_that_is_given_up_is_chosen_again_when_resumed() -> None:
+def test_a_choice_that_is_given_up_is_chosen_again_when_resumed():
     state, events = make_state(make_spec("ce, mbls"))
     drive(state, 2, random.Random(0))
     before, journal = choices(state), []
@@ -728,7 +723,7 @@ def test_a_choice_that_is_given_up_is_chosen_again_when_resumed() -> None:
     assert Ledger([*journal, *events]).studies[f"{TASK}|mbls"].status == "finished"
 
 
-def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_gone() -> None:
+def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_gone():
     state, events = make_state(make_spec("ce, mbls"))
     drive(state, 2, random.Random(0))
     before = choices(state)
@@ -742,7 +737,7 @@ def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_go
     assert choices(again) == before
 
 
-def test_refinements_come_in_blocks_that_the_first_one_computes() -> None:
+def test_refinements_come_in_blocks_that_the_first_one_computes():
     spec = make_spec('"ce+macal"', trials=5, parallel_trials=3)
     state, _ = make_state(spec)
     trained = taken(state)
@@ -771,7 +766,7 @@ def test_refinements_come_in_blocks_that_the_first_one_computes() -> None:
 
 
 @pytest.mark.parametrize(("sampler", "block"), [("tpe", 3), ("random", 5)])
-def test_a_sampler_that_does_not_learn_has_wide_blocks(sampler: str, block: int) -> None:
+def test_a_sampler_that_does_not_learn_has_wide_blocks(sampler, block):
     spec = make_spec('"ce+macal"', trials=5, parallel_trials=3, sampler=sampler)
     state, _ = make_state(spec)
     ended = drive(state, 4, random.Random(0))
@@ -779,7 +774,7 @@ def test_a_sampler_that_does_not_learn_has_wide_blocks(sampler: str, block: int)
     assert len(first.together) == block - 1
 
 
-def test_a_wide_block_is_several_passes_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_block_is_several_passes_side_by_side(monkeypatch):
     monkeypatch.setattr("orchestrator.search.state.PASS", 2)
     state, _ = make_state(make_spec('"ce+macal"', trials=5, sampler="random"))
     while not (trial := state.next_trial()) or trial.request.stage != "refine":
@@ -793,15 +788,13 @@ def test_a_wide_block_is_several_passes_side_by_side(monkeypatch: pytest.MonkeyP
     assert carried.number == 3
 
 
-def test_under_a_scheduler_every_refinement_runs_on_its_own() -> None:
+def test_under_a_scheduler_every_refinement_runs_on_its_own():
     state, _ = make_state(make_spec('"ce+macal"', scheduler="asha"))
     assert all(trial.together == () for trial in drive(state, 2, random.Random(0)))
 
 
 @pytest.mark.parametrize(("recipe", "block"), [("ce+vs", 3), ("ce+spline", 1)])
-def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(
-    recipe: str, block: int
-) -> None:
+def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(recipe, block):
     state, _ = make_state(make_spec(f'"{recipe}"', parallel_trials=3))
     assert state.studies[f"{TASK}|{recipe}"].search.block == block
     ended = [t for t in drive(state, 4, random.Random(0)) if t.study.endswith(recipe)]
@@ -809,9 +802,7 @@ def test_calibrations_are_computed_one_by_one_and_some_suggested_in_blocks(
     assert all(trial.together == () for trial in ended)
 
 
-def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(monkeypatch):
     """Else its sampler, which hears of results a block at a time, would suggest other points."""
     spec = make_spec('"ce+vs"', trials=8, parallel_trials=4)
     whole, _ = make_state(spec)
@@ -826,14 +817,14 @@ def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(
     assert choices(again) == choices(whole)
 
 
-def test_past_tells_the_block_of_a_study() -> None:
+def test_past_tells_the_block_of_a_study():
     state, events = make_state(make_spec('"ce+macal+ts-ls"'))
     for study in state.studies.values():
         assert Past(Ledger(events)).block(study.plan) == study.search.block
         assert Past(Ledger()).block(study.plan) is None
 
 
-def test_a_study_closes_again_if_other_trials_were_counted_since() -> None:
+def test_a_study_closes_again_if_other_trials_were_counted_since():
     begun = StudyOpened(study="t|ce", task="t", recipe="ce", trials=1, row=True)
     trials = [
         TrialStarted(
@@ -867,7 +858,7 @@ def told(trial: TrialSpec) -> TrialFinished:
 RULES = {"objective": "nll", "accuracy_errors": 1.0, "keep_default": True}
 
 
-def test_configurations_are_compared_row_by_row() -> None:
+def test_configurations_are_compared_row_by_row():
     known: dict[str, torch.Tensor] = {}
 
     def predictions(_: str, key: str) -> ValidationRows:
@@ -914,7 +905,7 @@ def test_configurations_are_compared_row_by_row() -> None:
     assert choices(again) == choices(state)
 
 
-def test_accuracy_that_nobody_charges_adds_no_error() -> None:
+def test_accuracy_that_nobody_charges_adds_no_error():
     known: dict[str, torch.Tensor] = {}
 
     def predictions(_: str, key: str) -> ValidationRows:
@@ -935,7 +926,7 @@ def test_accuracy_that_nobody_charges_adds_no_error() -> None:
     assert study.margin == pytest.approx((float(change.mean()), float(change.std()) / 10))
 
 
-def test_a_trial_that_was_stopped_is_guarded_without_its_rows() -> None:
+def test_a_trial_that_was_stopped_is_guarded_without_its_rows():
     def predictions(_: str, key: str) -> ValidationRows:
         assert key, "a stopped trial has none"
         return ValidationRows(torch.zeros(100, 2), torch.zeros(100, dtype=torch.long))
@@ -957,7 +948,7 @@ def test_a_trial_that_was_stopped_is_guarded_without_its_rows() -> None:
     assert [(e.finished, e.failed) for e in closed] == [(4, 0)]
 
 
-def test_pixels_are_compared_image_by_image() -> None:
+def test_pixels_are_compared_image_by_image():
     """Where an image is one row three times over, the errors are those of the rows."""
     margins, objectives = [], []
     for copies in (1, 3):

@@ -64,14 +64,14 @@ def usual(sampler: str, lag: int = 1) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_published_default_comes_first(sampler: str) -> None:
+def test_the_published_default_comes_first(sampler):
     asked = usual(sampler)
     assert asked[0] == {"mbls.margin": 6.0, "mbls.weight": 0.1}
     assert len(asked) == 12
     assert len({tuple(point.values()) for point in asked}) == 12
 
 
-def test_the_default_is_that_of_the_data_set() -> None:
+def test_the_default_is_that_of_the_data_set():
     planned, rules = study(dataset="cifar100")
     _, first = StudySearch(planned, rules, 0).ask()
     assert first["mbls.margin"] == 10.0
@@ -89,15 +89,13 @@ def test_the_default_is_that_of_the_data_set() -> None:
         ({"choices": [2.0, 4.0]}, 2.0),
     ],
 )
-def test_a_default_outside_the_range_moves_to_its_end(
-    change: dict[str, Any], margin: float
-) -> None:
+def test_a_default_outside_the_range_moves_to_its_end(change, margin):
     _, first = open_search(spaces={"mbls": {"margin": change}}).ask()
     assert first["mbls.margin"] == margin
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_suggestions_depend_on_seed_and_results_alone(sampler: str) -> None:
+def test_suggestions_depend_on_seed_and_results_alone(sampler):
     first = usual(sampler)
     optuna.create_study(sampler=optuna.samplers.RandomSampler()).ask()
     assert drive(open_search(sampler=sampler)) == first
@@ -107,9 +105,7 @@ def test_suggestions_depend_on_seed_and_results_alone(sampler: str) -> None:
 @pytest.mark.parametrize(
     "search", [{}, {"parallel_trials": 3}, {"spaces": {"mbls": {"margin": {"choices": [6.0]}}}}]
 )
-def test_tpe_suggests_what_optunas_own_of_each_trials_seed_does(
-    search: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tpe_suggests_what_optunas_own_of_each_trials_seed_does(search, monkeypatch):
     expected = drive(open_search(**search))
 
     def new(_: StudySearch, seed: int) -> optuna.samplers.BaseSampler:
@@ -119,14 +115,14 @@ def test_tpe_suggests_what_optunas_own_of_each_trials_seed_does(
     assert drive(open_search(**search)) == expected
 
 
-def test_studies_of_different_tasks_draw_differently() -> None:
+def test_studies_of_different_tasks_draw_differently():
     one = drive(open_search(sampler="random"))
     other = drive(open_search(sampler="random", dataset="fashion-mnist"))
     assert one[1:] != other[1:]
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_later_suggestions_use_what_was_found(sampler: str) -> None:
+def test_later_suggestions_use_what_was_found(sampler):
     near = drive(open_search(sampler=sampler, trials=18))
     far = drive(open_search(sampler=sampler, trials=18), lambda p: -bowl(p))
     distance = [sum(bowl(point) for point in asked[9:]) / 9 for asked in (near, far)]
@@ -142,7 +138,7 @@ def drive_pareto(sampler: str, sign: float = 1.0, **search: Any) -> StudySearch:
     return found
 
 
-def test_suggestions_use_every_metric_that_is_searched_for() -> None:
+def test_suggestions_use_every_metric_that_is_searched_for():
     near, far = (drive_pareto("tpe", sign, trials=18)._study.trials for sign in (1, -1))
     distance = [sum(bowl(trial.params) for trial in asked[9:]) / 9 for asked in (near, far)]
     assert distance[0] < distance[1] / 2
@@ -150,7 +146,7 @@ def test_suggestions_use_every_metric_that_is_searched_for() -> None:
     assert [trial.params for trial in again] == [trial.params for trial in near]
 
 
-def test_a_trial_that_failed_has_no_other_metric_to_tell_of() -> None:
+def test_a_trial_that_failed_has_no_other_metric_to_tell_of():
     search = open_search(pareto=["acc"])
     for _ in range(2):
         number, _ = search.ask()
@@ -158,7 +154,7 @@ def test_a_trial_that_failed_has_no_other_metric_to_tell_of() -> None:
     assert [trial.state.name for trial in search._study.trials] == ["FAIL", "RUNNING"]
 
 
-def test_the_sampler_hears_which_way_each_metric_is_better() -> None:
+def test_the_sampler_hears_which_way_each_metric_is_better():
     directions = open_search(pareto=["acc", "ece"])._study.directions
     down, up = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
     assert directions == [down, up, down]
@@ -183,15 +179,13 @@ def test_the_sampler_hears_which_way_each_metric_is_better() -> None:
         ),
     ],
 )
-def test_a_parameter_is_sampled_on_its_scale(parameter: dict[str, Any], expected: Any) -> None:
+def test_a_parameter_is_sampled_on_its_scale(parameter, expected):
     assert distribution_of(Parameter("x", "x", source="here", **parameter)) == expected
 
 
 @pytest.mark.parametrize(("trials", "startup"), [(1, 1), (5, 1), (6, 2), (29, 9), (90, 10)])
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_a_third_of_the_trials_is_drawn_at_random_first_ten_at_most(
-    trials: int, startup: int, sampler: str
-) -> None:
+def test_a_third_of_the_trials_is_drawn_at_random_first_ten_at_most(trials, startup, sampler):
     search = open_search(trials=trials, sampler=sampler)
     search.ask()
     made: Any = search._study.sampler
@@ -199,14 +193,14 @@ def test_a_third_of_the_trials_is_drawn_at_random_first_ten_at_most(
     assert sampler == "gp" or made._multivariate
 
 
-def test_seeds_are_as_they_have_always_been() -> None:
+def test_seeds_are_as_they_have_always_been():
     """A sweep that an earlier version began goes on as that version would have."""
     assert (_seed("digits|ce", 0, 0), _seed("digits|ce", 1, 7)) == (835328300, 2166027968)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("known", [1, 11])
-def test_what_an_earlier_run_suggested_is_not_suggested_again(sampler: str, known: int) -> None:
+def test_what_an_earlier_run_suggested_is_not_suggested_again(sampler, known):
     expected = usual(sampler, lag=3)
     search = open_search(sampler=sampler, parallel_trials=3)
     asked: list[dict[str, Any]] = []
@@ -221,7 +215,7 @@ def test_what_an_earlier_run_suggested_is_not_suggested_again(sampler: str, know
 
 
 @pytest.mark.parametrize("given", [{"mbls.margin": -1.0, "mbls.weight": 0.1}, {}, {"x": 1}])
-def test_what_no_longer_lies_in_the_space_is_suggested_anew(given: dict[str, Any]) -> None:
+def test_what_no_longer_lies_in_the_space_is_suggested_anew(given):
     search, expected = open_search(parallel_trials=2), open_search(parallel_trials=2)
     assert search.ask(given) == expected.ask()
     assert search.ask(given) == expected.ask()
@@ -237,13 +231,13 @@ def test_what_no_longer_lies_in_the_space_is_suggested_anew(given: dict[str, Any
         ({"sampler": "random", "scheduler": "asha"}, 1),
     ],
 )
-def test_how_many_refinements_are_suggested_at_once(search: dict[str, Any], block: int) -> None:
+def test_how_many_refinements_are_suggested_at_once(search, block):
     spaces = {"macal": {"gamma": {"choices": [0.5, 0.8]}}}
     assert open_search("ce+macal", **{"spaces": spaces, **search}).block == block
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_suggestions_lie_in_the_space(sampler: str) -> None:
+def test_suggestions_lie_in_the_space(sampler):
     planned, rules = study("ce+macal", sampler=sampler)
     for point in drive(StudySearch(planned, rules, 0), lambda p: p["macal.q0"]):
         for name, value in point.items():
@@ -261,19 +255,19 @@ def test_suggestions_lie_in_the_space(sampler: str) -> None:
     ],
 )
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_small_space_is_tried_in_full(recipe: str, values: list[Any], sampler: str) -> None:
+def test_a_small_space_is_tried_in_full(recipe, values, sampler):
     asked = drive(open_search(recipe, trials=50, sampler=sampler), lambda _: 0.5)
     assert [value for point in asked for value in point.values()] == values
 
 
-def test_a_space_larger_than_the_budget_is_sampled() -> None:
+def test_a_space_larger_than_the_budget_is_sampled():
     asked = drive(open_search("ce+spline", trials=9, sampler="random"), lambda _: 0.5)
     knots = [point["spline.knots"] for point in asked]
     assert knots[0] == 6
     assert knots[1:] != sorted(knots[1:])
 
 
-def test_nothing_to_search_is_one_trial() -> None:
+def test_nothing_to_search_is_one_trial():
     search = open_search("ce")
     assert search.may_ask()
     assert search.ask() == (0, {})
@@ -285,7 +279,7 @@ def test_nothing_to_search_is_one_trial() -> None:
 GRID = {"margin": {"choices": [0.0, 6.0, 10.0]}, "weight": {"choices": [0.1, 1.0]}}
 
 
-def test_a_grid_is_whole_and_in_order_with_the_default_first() -> None:
+def test_a_grid_is_whole_and_in_order_with_the_default_first():
     asked = drive(open_search(sampler="grid", spaces={"mbls": GRID}))
     assert [(p["mbls.margin"], p["mbls.weight"]) for p in asked] == [
         (6.0, 0.1),
@@ -297,7 +291,7 @@ def test_a_grid_is_whole_and_in_order_with_the_default_first() -> None:
     ]
 
 
-def test_a_grid_without_the_default_begins_at_its_first_point() -> None:
+def test_a_grid_without_the_default_begins_at_its_first_point():
     spaces = {"mbls": {"margin": {"choices": [0.0, 10.0]}, "weight": {"choices": [1.0, 0.5]}}}
     asked = drive(open_search(sampler="grid", spaces=spaces))
     assert [(p["mbls.margin"], p["mbls.weight"]) for p in asked] == [
@@ -309,7 +303,7 @@ def test_a_grid_without_the_default_begins_at_its_first_point() -> None:
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 20])
-def test_a_trial_waits_for_those_before_it_but_for_a_few(lag: int) -> None:
+def test_a_trial_waits_for_those_before_it_but_for_a_few(lag):
     search = open_search(parallel_trials=lag)
     given = 0
     while search.may_ask():
@@ -328,7 +322,7 @@ def test_a_trial_waits_for_those_before_it_but_for_a_few(lag: int) -> None:
 
 
 @pytest.mark.parametrize("lag", [2, 4])
-def test_the_order_in_which_trials_end_changes_nothing(lag: int) -> None:
+def test_the_order_in_which_trials_end_changes_nothing(lag):
     expected = drive(open_search(parallel_trials=lag))
     search = open_search(parallel_trials=lag)
     asked: list[dict[str, Any]] = []
@@ -343,7 +337,7 @@ def test_the_order_in_which_trials_end_changes_nothing(lag: int) -> None:
     assert asked == expected
 
 
-def test_trials_of_an_earlier_run_end_as_others_do() -> None:
+def test_trials_of_an_earlier_run_end_as_others_do():
     def told(given: bool) -> list[tuple[str, Any]]:
         search = open_search(trials=6)
         asked = [drive(open_search(trials=6))[number] if given else None for number in range(4)]
@@ -359,7 +353,7 @@ def test_trials_of_an_earlier_run_end_as_others_do() -> None:
     assert [state for state, _ in told(given=True)] == states
 
 
-def test_what_is_not_known_yet_is_not_used() -> None:
+def test_what_is_not_known_yet_is_not_used():
     """Trial n hears of trials up to n - lag and no others, even if they have ended."""
     search = open_search(parallel_trials=3, trials=6)
     search.ask()
@@ -372,7 +366,7 @@ def test_what_is_not_known_yet_is_not_used() -> None:
     assert states == ["COMPLETE", "RUNNING", "RUNNING", "RUNNING"]
 
 
-def test_failed_and_pruned_trials_are_told_as_such() -> None:
+def test_failed_and_pruned_trials_are_told_as_such():
     search = open_search(trials=5)
     for value, outcome, state in (
         (0.3, FINISHED, "COMPLETE"),
@@ -399,7 +393,7 @@ def test_failed_and_pruned_trials_are_told_as_such() -> None:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
-def test_a_search_survives_nothing_but_failures(sampler: str) -> None:
+def test_a_search_survives_nothing_but_failures(sampler):
     search = open_search(sampler=sampler)
     for _ in range(12):
         number, _ = search.ask()
@@ -408,7 +402,7 @@ def test_a_search_survives_nothing_but_failures(sampler: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "grid"])
-def test_optuna_has_nothing_to_warn_of(sampler: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_optuna_has_nothing_to_warn_of(sampler, capfd):
     spaces = {"mbls": GRID} if sampler == "grid" else {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -418,6 +412,6 @@ def test_optuna_has_nothing_to_warn_of(sampler: str, capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == ""
 
 
-def test_the_rules_have_no_sampler_that_is_not_tried_here() -> None:
+def test_the_rules_have_no_sampler_that_is_not_tried_here():
     allowed = SearchModel.model_fields["sampler"].annotation
     assert set(getattr(allowed, "__args__", ())) == {"tpe", "random", "gp", "grid"}

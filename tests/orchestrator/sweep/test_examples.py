@@ -31,13 +31,13 @@ def load(name: str) -> SweepSpec:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_is_a_valid_sweep_of_its_own_name(name: str) -> None:
+def test_an_example_is_a_valid_sweep_of_its_own_name(name):
     spec = load(name)
     assert spec.name == name.removesuffix(".yaml")
     assert make_plan(spec).trials > 0
 
 
-def test_the_replay_file_compares_strategies_with_the_sweep_as_it_ran() -> None:
+def test_the_replay_file_compares_strategies_with_the_sweep_as_it_ran():
     settings = load_replay(Path(str(FOLDER / REPLAY)))
     assert settings.strategies["as run"] == {}
     assert len(settings.strategies) > 5
@@ -46,7 +46,7 @@ def test_the_replay_file_compares_strategies_with_the_sweep_as_it_ran() -> None:
 @pytest.mark.parametrize(
     "name", ["macal-ablation", "papers/macal-table5", "papers/macal-table5-cpu"]
 )
-def test_the_ablation_has_the_published_rows_each_adding_one_component(name: str) -> None:
+def test_the_ablation_has_the_published_rows_each_adding_one_component(name):
     spec = load(f"{name}.yaml")
     published = load_published("results").query("paper == 'macal' and table == 'Table 5'")
     notes = list(dict.fromkeys(note.split(";")[0].lstrip("+") for note in published["note"]))
@@ -74,9 +74,7 @@ def test_the_ablation_has_the_published_rows_each_adding_one_component(name: str
         ("macal-masks", "masked-inference", "dropped"),
     ],
 )
-def test_a_curve_of_macal_is_a_grid_with_the_default_first(
-    name: str, part: str, varied: str
-) -> None:
+def test_a_curve_of_macal_is_a_grid_with_the_default_first(name, part, varied):
     studies = [s for s in make_plan(load(f"{name}.yaml")) if s.recipe.name == f"ce+{part}"]
     assert studies
     for study in studies:

@@ -111,13 +111,13 @@ def _suite_metrics(suites: tuple[str, ...]) -> list[str]:
     return [f"{suite}/{metric}" for suite in suites for metric in metrics]
 
 
-def test_every_layout_has_a_sweep_of_either_size_and_there_are_no_others() -> None:
+def test_every_layout_has_a_sweep_of_either_size_and_there_are_no_others():
     found = sorted(entry.name.removesuffix(".yaml") for entry in FOLDER.iterdir())
     assert found == sorted([*LAYOUTS, *(f"{name}-cpu" for name in LAYOUTS)])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_full_sweep_fills_every_cell_of_the_published_table(name: str) -> None:
+def test_the_full_sweep_fills_every_cell_of_the_published_table(name):
     table = make_table(
         outcomes(plan(name)), TableOptions(layout=LAYOUTS[name], columns="paper", published=True)
     )
@@ -131,7 +131,7 @@ def test_the_full_sweep_fills_every_cell_of_the_published_table(name: str) -> No
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_the_cpu_sweep_fills_every_row_and_is_small(name: str) -> None:
+def test_the_cpu_sweep_fills_every_row_and_is_small(name):
     planned = plan(f"{name}-cpu")
     table = make_table(outcomes(planned), TableOptions(layout=LAYOUTS[name]))
     for row in table.rows:
@@ -146,7 +146,7 @@ def test_the_cpu_sweep_fills_every_row_and_is_small(name: str) -> None:
 @pytest.mark.parametrize(
     "name", [n for n in LAYOUTS if n.startswith(("acls", "aurc", "cls", "mbls-table7"))]
 )
-def test_rows_are_computed_as_the_figures_beside_them_were(name: str, size: str) -> None:
+def test_rows_are_computed_as_the_figures_beside_them_were(name, size):
     studies = {study.recipe.name: study for study in plan(name + size)}
     layout = load_layout(LAYOUTS[name])
     met, stated = set(), set()
@@ -183,7 +183,7 @@ def published_rows(paper: str, method: str, dataset: str, model: str) -> Iterato
 
 @pytest.mark.parametrize("size", ["", "-cpu"])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name: str, size: str) -> None:
+def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
     planned, layout = plan(name + size), load_layout(LAYOUTS[name])
     assert planned.spec.search.budget == "paper"
     models = {
@@ -219,7 +219,7 @@ def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name: str, size: str) ->
 
 
 @pytest.mark.parametrize("name", [n for n in LAYOUTS if n.startswith("cls")])
-def test_the_losses_of_cls_fit_at_their_published_values(name: str) -> None:
+def test_the_losses_of_cls_fit_at_their_published_values(name):
     """Searched, smoothing and gamma end near 0, where the loss is cross-entropy."""
     published = {"ls": ("smoothing", 0.05), "fl": ("gamma", 3.0)}
     for study in plan(name):
@@ -234,7 +234,7 @@ def test_the_losses_of_cls_fit_at_their_published_values(name: str) -> None:
             assert parameter not in searched
 
 
-def test_networks_that_were_pretrained_in_a_paper_are_here() -> None:
+def test_networks_that_were_pretrained_in_a_paper_are_here():
     protocols = load_published("protocols")
     pretrained = {
         (row.paper, row.dataset, model)
@@ -263,9 +263,7 @@ def tasks() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_default_of_a_task_is_that_of_a_task_there_is(
-    kind: str, tasks: set[tuple[str, str]]
-) -> None:
+def test_every_default_of_a_task_is_that_of_a_task_there_is(kind, tasks):
     for name in space_names(kind):
         space = load_space(kind, name)
         for parameter, entry in space.parameters.items():
@@ -278,7 +276,7 @@ def test_every_default_of_a_task_is_that_of_a_task_there_is(
                 assert point[parameter] == default, (name, key)
 
 
-def test_the_defaults_of_the_transformers_reach_their_studies() -> None:
+def test_the_defaults_of_the_transformers_reach_their_studies():
     found = {
         (study.task.model.removeprefix("timm:").split("_")[0], part): values
         for study in plan("aurc-table1")

@@ -33,7 +33,7 @@ def trials(made: Plan) -> dict[str, int]:
     return {study.recipe.name: study.trials for study in made}
 
 
-def test_studies_come_after_those_they_build_on() -> None:
+def test_studies_come_after_those_they_build_on():
     made = plan('"ce+macal+ts", mbls, ce, "*+macal"')
     seen: set[str] = set()
     for study in made:
@@ -54,18 +54,18 @@ def test_studies_come_after_those_they_build_on() -> None:
     assert list(rows(plan("mbls, fl, ce", accuracy_tolerance=None))) == ["mbls", "fl", "ce"]
 
 
-def test_what_is_only_built_on_is_no_row() -> None:
+def test_what_is_only_built_on_is_no_row():
     made = plan("mbls+macal+ts", accuracy_tolerance=None)
     assert rows(made) == {"mbls": False, "mbls+macal": False, "mbls+macal+ts": True}
 
 
-def test_the_guard_brings_plain_cross_entropy_along() -> None:
+def test_the_guard_brings_plain_cross_entropy_along():
     assert rows(plan("mbls")) == {"ce": False, "mbls": True}
     assert rows(plan("mbls, ce")) == {"ce": True, "mbls": True}
     assert rows(plan("mbls", accuracy_tolerance=None)) == {"mbls": True}
 
 
-def test_every_study_but_the_baseline_is_compared_with_it() -> None:
+def test_every_study_but_the_baseline_is_compared_with_it():
     made = plan('mbls, "*+ts"')
     references = {study.recipe.name: study.reference for study in made}
     ce = study_id(DIGITS, "ce")
@@ -76,7 +76,7 @@ def test_every_study_but_the_baseline_is_compared_with_it() -> None:
     assert {study.reference for study in free} == {None}
 
 
-def test_tasks_are_apart() -> None:
+def test_tasks_are_apart():
     tasks = (
         "{name: a, dataset: digits, model: convnet, protocol: digits}, "
         "{name: b, dataset: digits, model: resnet8, protocol: digits}"
@@ -88,7 +88,7 @@ def test_tasks_are_apart() -> None:
             assert other is None or other.startswith(f"{study.task.id}|")
 
 
-def test_every_method_gets_the_same_budget_and_nothing_to_search_one_trial() -> None:
+def test_every_method_gets_the_same_budget_and_nothing_to_search_one_trial():
     made = plan("ce, brier, mbls, fl, acls, ce+ts, ce+isotonic, ce+macal")
     assert trials(made) == {
         "ce": 1,
@@ -114,20 +114,18 @@ def test_every_method_gets_the_same_budget_and_nothing_to_search_one_trial() -> 
         ("fl", {"spaces": {"fl": {"gamma": {"low": 2.0, "high": 2.0}}}}, 1),
     ],
 )
-def test_no_study_has_more_trials_than_configurations(
-    recipe: str, search: dict[str, Any], points: int
-) -> None:
+def test_no_study_has_more_trials_than_configurations(recipe, search, points):
     (study,) = (s for s in plan(recipe, **search) if s.recipe.name == recipe)
     assert (study.trials, study.points) == (points, points)
 
 
-def test_a_continuous_parameter_has_configurations_without_end() -> None:
+def test_a_continuous_parameter_has_configurations_without_end():
     studies = {study.recipe.name: study for study in plan("fl, mbls, kde-xe")}
     assert {studies[name].points for name in ("fl", "mbls", "kde-xe")} == {MANY}
     assert studies["mbls"].trials == 5
 
 
-def test_a_grid_has_as_many_trials_as_points() -> None:
+def test_a_grid_has_as_many_trials_as_points():
     made = plan(
         "ce, mbls, ce+macal",
         sampler="grid",
@@ -142,7 +140,7 @@ def test_a_grid_has_as_many_trials_as_points() -> None:
     assert set(mbls.searched["mbls"]) == {"margin", "weight"}
 
 
-def test_what_a_paper_tuned_is_all_that_is_searched() -> None:
+def test_what_a_paper_tuned_is_all_that_is_searched():
     spaces = {"macal": {"q0": {"choices": [0.3, 0.5]}}}
     tune = {"macal": ["gamma"], "mbls": []}
     made = plan("fl, mbls, ce, ce+macal", tune=tune, spaces=spaces)
@@ -151,7 +149,7 @@ def test_what_a_paper_tuned_is_all_that_is_searched() -> None:
     assert set(macal.searched["macal"]) == {"gamma", "q0"}
 
 
-def test_trials_are_counted_by_stage_and_with_further_seeds() -> None:
+def test_trials_are_counted_by_stage_and_with_further_seeds():
     made = plan("mbls, ce, ce+macal, ce+macal+ts", seeds="[0, 1, 2]")
     assert made.stage_trials() == {"train": (5 + 2) + (1 + 2), "refine": 5 + 2, "calibrate": 1 + 2}
     assert made.trials == sum(made.stage_trials().values())
@@ -170,9 +168,7 @@ def test_trials_are_counted_by_stage_and_with_further_seeds() -> None:
         ("mbls", {"tune": {}}, False),
     ],
 )
-def test_a_sweep_searches_where_a_study_has_two_trials(
-    recipes: str, rules: dict[str, Any], searched: bool
-) -> None:
+def test_a_sweep_searches_where_a_study_has_two_trials(recipes, rules, searched):
     assert searches(plan(recipes, **rules).spec) == searched
 
 
@@ -186,9 +182,7 @@ def test_a_sweep_searches_where_a_study_has_two_trials(
         ("'npz:/data/cifar100.npz'", "resnet50", 6.0, None),
     ],
 )
-def test_defaults_are_those_published_for_the_data_set(
-    dataset: str, model: str, margin: float, gamma: float | None
-) -> None:
+def test_defaults_are_those_published_for_the_data_set(dataset, model, margin, gamma):
     made = plan("mbls, dfl", tasks=f"{{dataset: {dataset}, model: {model}, protocol: digits}}")
     defaults = {study.recipe.name: study.defaults for study in made}
     assert defaults["mbls"]["mbls"]["margin"] == margin
@@ -196,7 +190,7 @@ def test_defaults_are_those_published_for_the_data_set(
         assert defaults["dfl"]["dfl"]["gamma"] == gamma
 
 
-def test_each_task_has_the_defaults_of_its_own_data_set() -> None:
+def test_each_task_has_the_defaults_of_its_own_data_set():
     tasks = ", ".join(
         f"{{dataset: {dataset}, model: resnet50, protocol: digits}}"
         for dataset in ("cifar10", "cifar100")
@@ -205,7 +199,7 @@ def test_each_task_has_the_defaults_of_its_own_data_set() -> None:
     assert margins == [6.0, 10.0]
 
 
-def test_a_combined_method_searches_all_its_parts() -> None:
+def test_a_combined_method_searches_all_its_parts():
     (study,) = (s for s in plan("mbls+mixup") if s.row)
     assert set(study.searched) == {"mbls", "mixup"}
     assert set(study.searched["mixup"]) == {"alpha"}
@@ -213,7 +207,7 @@ def test_a_combined_method_searches_all_its_parts() -> None:
     assert "variant" not in study.searched["mbls"]
 
 
-def test_a_variant_is_a_study_of_its_own_with_its_settings() -> None:
+def test_a_variant_is_a_study_of_its_own_with_its_settings():
     extra = "variants: {macal-static: {of: macal, fixed: {sparsity: adaptive, gamma: 0.8}}}\n"
     made = plan("ce, ce+macal, ce+macal-static", extra=extra)
     studies = {study.recipe.name: study for study in made}
@@ -226,14 +220,14 @@ def test_a_variant_is_a_study_of_its_own_with_its_settings() -> None:
     }
 
 
-def test_which_studies_are_suggested_a_block_at_a_time() -> None:
+def test_which_studies_are_suggested_a_block_at_a_time():
     extra = "variants: {warm: {of: ts-ls}, soft: {of: spline}}\n"
     recipes = "mbls, ce+macal, ce+ts, ce+cts-ls, ce+vs, ce+warm, ce+soft, ce+spline, ce+macal+ets"
     blocks = [study.recipe.name for study in plan(recipes, extra=extra) if study.blockwise]
     assert sorted(blocks) == ["ce+cts-ls", "ce+macal", "ce+ts", "ce+vs", "ce+warm"]
 
 
-def test_fixed_values_are_those_of_the_sweep_then_those_of_the_variant() -> None:
+def test_fixed_values_are_those_of_the_sweep_then_those_of_the_variant():
     extra = "variants: {wide: {of: mbls, fixed: {margin: 9.0, weight: 0.5}}}\n"
     made = plan("wide", extra=extra, fixed={"wide": {"margin": 12.0}})
     (study,) = (study for study in made if study.row)

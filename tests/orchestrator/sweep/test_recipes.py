@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from orchestrator.sweep.recipes import (
@@ -41,16 +39,14 @@ VARIANTS = {"macal-static": "macal", "ts-fit": "ts", "mbls-wide": "mbls"}
         ),
     ],
 )
-def test_a_recipe_is_read_and_written_alike(
-    text: str, recipe: Recipe, stage: str, own: tuple[str, ...]
-) -> None:
+def test_a_recipe_is_read_and_written_alike(text, recipe, stage, own):
     assert parse_recipe(text) == recipe
     assert recipe.name == text
     assert recipe.stage == stage
     assert recipe.own_parts == own
 
 
-def test_a_recipe_builds_on_the_one_without_its_last_stage() -> None:
+def test_a_recipe_builds_on_the_one_without_its_last_stage():
     recipe = parse_recipe("mbls+mixup+macal+ts")
     names = [recipe.name]
     while recipe.upstream is not None:
@@ -69,16 +65,14 @@ def test_a_recipe_builds_on_the_one_without_its_last_stage() -> None:
         ("ts-fit", "ts-fit", "calibrate", ("ts-fit",)),
     ],
 )
-def test_a_recipe_of_given_logits_is_a_calibrator_at_most(
-    text: str, calibrator: str | None, stage: str, own: tuple[str, ...]
-) -> None:
+def test_a_recipe_of_given_logits_is_a_calibrator_at_most(text, calibrator, stage, own):
     recipe = parse_recipe(text, VARIANTS, given=True)
     assert recipe == Recipe(("given",), None, calibrator)
     assert (recipe.name, recipe.stage, recipe.own_parts) == (text, stage, own)
     assert recipe.upstream == (Recipe(("given",)) if calibrator else None)
 
 
-def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is() -> None:
+def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is():
     with pytest.raises(InputError) as caught:
         parse_recipe("mbsl")
     near, listing = caught.value.args[0].split(" (")
@@ -113,7 +107,7 @@ ORDER = "write method[+refinement][+calibrator]"
         ),
     ],
 )
-def test_what_is_wrong_with_a_recipe_is_told_in_full(text: str, given: bool, line: str) -> None:
+def test_what_is_wrong_with_a_recipe_is_told_in_full(text, given, line):
     with pytest.raises(InputError) as caught:
         parse_recipe(text, VARIANTS, given)
     assert caught.value.args[0] == line
@@ -142,7 +136,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mistake", WRONG)
-def test_what_makes_no_recipe_is_refused(mistake: str) -> None:
+def test_what_makes_no_recipe_is_refused(mistake):
     text, pieces = WRONG[mistake]
     with pytest.raises(InputError) as caught:
         parse_recipe(text, VARIANTS)
@@ -152,7 +146,7 @@ def test_what_makes_no_recipe_is_refused(mistake: str) -> None:
         assert piece in message
 
 
-def test_a_refinement_may_exclude_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refinement_may_exclude_a_method(monkeypatch):
     monkeypatch.setattr(REFINEMENTS.get("tst"), "excludes", {"mbls": "a margin needs a head"})
     for text in ("mbls+tst", "mbls-wide+tst+ts", "mbls+mixup+tst"):
         with pytest.raises(InputError) as caught:
@@ -169,14 +163,14 @@ def names(*patterns: str, variants: dict[str, str] | None = None) -> list[str]:
     return [recipe.name for recipe in expand_recipes(patterns, variants or {})]
 
 
-def test_wildcards_stand_for_the_plain_methods_of_the_list() -> None:
+def test_wildcards_stand_for_the_plain_methods_of_the_list():
     assert names("ce", "*+ts") == ["ce", "ce+ts"]
     assert names("*+ts", "ce", "mbls") == ["ce+ts", "mbls+ts", "ce", "mbls"]
     assert names("ce", "fl", "dfl", "f*+macal+ts") == ["ce", "fl", "dfl", "fl+macal+ts"]
     assert names("ce", "mbls+mixup", "*+ts") == ["ce", "mbls+mixup", "ce+ts", "mbls+mixup+ts"]
 
 
-def test_a_wildcard_method_is_no_method_of_the_list() -> None:
+def test_a_wildcard_method_is_no_method_of_the_list():
     assert names("ce", "ls", "*+mixup", "*+ts") == [
         "ce",
         "ls",
@@ -200,13 +194,13 @@ def test_a_wildcard_method_is_no_method_of_the_list() -> None:
         (("ce", "fl", "*+ts+ts"), f"recipe 'ce+ts+ts': 'ts' is misplaced; {ORDER}"),
     ],
 )
-def test_wildcards_that_make_no_sense(patterns: tuple[str, ...], line: str) -> None:
+def test_wildcards_that_make_no_sense(patterns, line):
     with pytest.raises(InputError) as caught:
         expand_recipes(patterns)
     assert str(caught.value) == line
 
 
-def test_variants_take_the_place_of_their_parts() -> None:
+def test_variants_take_the_place_of_their_parts():
     recipe = parse_recipe("mbls-wide+macal-static+ts-fit", VARIANTS)
     assert recipe == Recipe(("mbls-wide",), "macal-static", "ts-fit")
     assert names("ce", "mbls-wide", "*+macal-static", variants=VARIANTS) == [
@@ -232,11 +226,11 @@ def test_variants_take_the_place_of_their_parts() -> None:
         ("cts-fl", [("calibrators", "cts"), ("objectives", "fl")]),
     ],
 )
-def test_every_part_has_its_spaces(part: str, spaces: list[tuple[str, str]]) -> None:
+def test_every_part_has_its_spaces(part, spaces):
     assert [(space.kind, space.name) for space in part_spaces(part)] == spaces
 
 
-def test_an_unknown_part_has_none() -> None:
+def test_an_unknown_part_has_none():
     with pytest.raises(InputError, match="unknown"):
         part_spaces("nothing")
 
@@ -269,9 +263,7 @@ WIDE = Parameter(
         ({"choices": (4.0, 8.0)}, {"choices": (4.0, 8.0), "default": 4.0}),
     ],
 )
-def test_another_range_keeps_what_it_does_not_change(
-    change: dict[str, Any], expected: dict[str, Any]
-) -> None:
+def test_another_range_keeps_what_it_does_not_change(change, expected):
     kind = {"type": "categorical"} if "choices" in change else {}
     rest = {"grid": (), "defaults": {}, "search": True, **kind}
     assert narrow(WIDE, change) == Parameter(**{**vars(WIDE), **change, **rest, **expected})
@@ -297,9 +289,7 @@ SORT = Parameter("x", "x", "categorical", "a", "a paper", choices=("a", "b"))
         (WIDE, {"low": 0.0}, "x: a log scale needs low > 0, got 0.0"),
     ],
 )
-def test_a_range_that_makes_no_sense_is_refused(
-    parameter: Parameter, change: dict[str, Any], complaint: str
-) -> None:
+def test_a_range_that_makes_no_sense_is_refused(parameter, change, complaint):
     with pytest.raises(SpaceError) as caught:
         narrow(parameter, change)
     assert str(caught.value) == complaint
@@ -314,7 +304,7 @@ def test_a_range_that_makes_no_sense_is_refused(
         ("ts-ls", {"smoothing": 0.2}, {"smoothing": 2.0}),
     ],
 )
-def test_a_part_judges_its_own_values(part: str, good: dict[str, Any], bad: dict[str, Any]) -> None:
+def test_a_part_judges_its_own_values(part, good, bad):
     check_values("here", part, good)
     for values in (bad, {"nothing": 1}):
         with pytest.raises(InputError, match="^here: .*" + next(iter(values))):

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pytest_regressions.file_regression import FileRegressionFixture
 
 from orchestrator.sweep.names import is_sweep_name
 from orchestrator.sweep.plan import searched_parameters, starting_values
@@ -27,7 +25,7 @@ search: {trials: 3}
 TEXTS = "'text:articles', model: gpool-cnn, protocol: mbls2022-text"
 
 
-def test_defaults_are_filled_in() -> None:
+def test_defaults_are_filled_in():
     spec = parse_sweep(GOOD, "good.yaml")
     assert spec.search.trials == 3
     assert spec.search.objective == "nll"
@@ -237,7 +235,7 @@ def told_of(text: str) -> str:
     return str(caught.value)
 
 
-def test_every_mistake_is_told_in_the_same_words(file_regression: FileRegressionFixture) -> None:
+def test_every_mistake_is_told_in_the_same_words(file_regression):
     """After a change that is meant, run this file with ``--force-regen`` and read what differs."""
     told = []
     for mistake, text in BAD.items():
@@ -247,19 +245,19 @@ def test_every_mistake_is_told_in_the_same_words(file_regression: FileRegression
     file_regression.check("".join(told), encoding="utf-8")
 
 
-def test_an_unknown_recipe_or_network_is_told_with_all_there_are() -> None:
+def test_an_unknown_recipe_or_network_is_told_with_all_there_are():
     assert "(methods: acls, au, " in told_of(BAD["unknown recipe"])
     assert told_of(BAD["a network of images on texts"]).endswith("for those: gpool-cnn")
 
 
-def test_a_file_that_says_something_wrong_is_named_with_its_folder(tmp_path: Path) -> None:
+def test_a_file_that_says_something_wrong_is_named_with_its_folder(tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text(GOOD + "serch: {}\n")
     with pytest.raises(InputError, match=rf"^{path}: serch: unknown key"):
         load_sweep(path)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     path = tmp_path / "absent.yaml"
     with pytest.raises(InputError, match=f"^{path}: cannot be read"):
         load_sweep(path)
@@ -268,9 +266,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("encoding", "byte"), [("utf-16", "0xff in line 1"), ("latin-1", "0xfc in line 2")]
 )
-def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8(
-    encoding: str, byte: str, tmp_path: Path
-) -> None:
+def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8(encoding, byte, tmp_path):
     path = tmp_path / "windows.yaml"
     path.write_bytes("name: a\n# für alle\n".encode(encoding))
     with pytest.raises(InputError) as caught:
@@ -278,7 +274,7 @@ def test_a_file_in_another_encoding_is_to_be_saved_as_utf_8(
     assert str(caught.value) == f"{path}: is not UTF-8 (byte {byte}); save it as UTF-8"
 
 
-def test_a_file_is_as_large_as_its_bytes(tmp_path: Path) -> None:
+def test_a_file_is_as_large_as_its_bytes(tmp_path):
     path = tmp_path / "large.yaml"
     for sign in "ü€":  # One byte more than 128 KiB, then more, which end within a character.
         path.write_text("#" + sign * 2**16, encoding="utf-8")
@@ -286,7 +282,7 @@ def test_a_file_is_as_large_as_its_bytes(tmp_path: Path) -> None:
             load_sweep(path)
 
 
-def test_a_narrower_range_replaces_the_published_one() -> None:
+def test_a_narrower_range_replaces_the_published_one():
     spec = parse_sweep(
         GOOD.replace("{trials: 3}", "{spaces: {mbls: {margin: {low: 8.0, high: 12.0}}}}"), "good"
     )
@@ -295,7 +291,7 @@ def test_a_narrower_range_replaces_the_published_one() -> None:
     assert margin.default == 8.0
 
 
-def test_a_fixed_parameter_is_not_searched() -> None:
+def test_a_fixed_parameter_is_not_searched():
     spec = parse_sweep(GOOD.replace("{trials: 3}", "{fixed: {mbls: {margin: 25.0}}}"), "good")
     assert "margin" not in searched_parameters(spec, "mbls", spec.tasks[0])
     assert starting_values(spec, "mbls", spec.tasks[0])["margin"] == 25.0
@@ -314,7 +310,7 @@ def test_a_fixed_parameter_is_not_searched() -> None:
         ("logits:/data/arena.h5:svhn/vit", "svhn/vit"),
     ],
 )
-def test_a_task_is_called_by_its_data_network_and_protocol(dataset: str, name: str) -> None:
+def test_a_task_is_called_by_its_data_network_and_protocol(dataset, name):
     given = dataset.startswith("logits:")
     model, protocol = ("given", "given") if given else ("m", "p")
     task = TaskSpec(dataset=dataset, model=model, protocol=protocol)
@@ -323,7 +319,7 @@ def test_a_task_is_called_by_its_data_network_and_protocol(dataset: str, name: s
     assert task.model_copy(update={"name": "own"}).id == "own"
 
 
-def test_a_protocol_with_other_fields_keeps_a_name_of_its_own() -> None:
+def test_a_protocol_with_other_fields_keeps_a_name_of_its_own():
     changed = {"base": "digits", "epochs": 2}
     task = TaskSpec(dataset="digits", model="convnet", protocol=changed)
     assert (task.protocol_name, task.resolved_protocol.epochs) == ("digits-custom", 2)
@@ -341,8 +337,8 @@ def test_a_protocol_with_other_fields_keeps_a_name_of_its_own() -> None:
     ],
 )
 def test_rows_to_choose_by_are_those_of_split_protocol_or_data(
-    dataset: str, protocol: Any, split: dict[str, Any], validation: Any
-) -> None:
+    dataset, protocol, split, validation
+):
     rest: dict[str, Any] = {"test": 0.5, "train_limit": 9, "test_limit": 8, "seed": 4}
     task = TaskSpec(
         dataset=dataset, model="given", protocol=protocol, split=SplitModel(**split, **rest)
@@ -350,7 +346,7 @@ def test_rows_to_choose_by_are_those_of_split_protocol_or_data(
     assert task.split_spec.to_dict() == {"validation": validation, **rest}
 
 
-def test_seeds_choose_rows_where_they_are_to_and_no_two_the_same() -> None:
+def test_seeds_choose_rows_where_they_are_to_and_no_two_the_same():
     plain = TaskSpec(dataset="digits", model="convnet", protocol="digits")
     vary = plain.model_copy(update={"split": SplitModel(vary=True, seed=4)})
     given = TaskSpec(dataset="logits:a.npz", model="given", protocol="given")
@@ -381,9 +377,7 @@ def test_seeds_choose_rows_where_they_are_to_and_no_two_the_same() -> None:
     ("seeds", "search", "expected"),
     [([3, 1], "null", (3, 1)), ([3, 1], "1", (1, 3)), ([3, 1], "0", (0, 3, 1)), ([0], "0", (0,))],
 )
-def test_the_searchs_own_seed_comes_first(
-    seeds: list[int], search: str, expected: tuple[int, ...]
-) -> None:
+def test_the_searchs_own_seed_comes_first(seeds, search, expected):
     text = GOOD.replace("{trials: 3}", f"{{seed: {search}}}")
     assert parse_sweep(f"{text}seeds: {seeds}\n", "good").all_seeds == expected
 
@@ -401,28 +395,28 @@ def test_the_searchs_own_seed_comes_first(
         ("a ", False),
     ],
 )
-def test_a_sweeps_name_names_a_folder(name: str, allowed: bool) -> None:
+def test_a_sweeps_name_names_a_folder(name, allowed):
     assert is_sweep_name(name) == allowed
 
 
-def test_a_tasks_name_may_hold_signs_in_parts_between_slashes() -> None:
+def test_a_tasks_name_may_hold_signs_in_parts_between_slashes():
     name = "vit_b.16:swa/lr@0.1+aug/x-1/größer"
     (task,) = parse_sweep(GOOD.replace("{dataset", f"{{name: '{name}', dataset"), "good").tasks
     assert task.id == name
 
 
-def test_own_tags_may_hold_our_words_but_not_begin_with_them() -> None:
+def test_own_tags_may_hold_our_words_but_not_begin_with_them():
     tags = {"team.calsweep": "red", "calsweeps": "1", "mlflow_run": "x"}
     assert parse_sweep(f"{GOOD}tags: {tags}\n", "good").tags == tags
 
 
-def test_true_stands_for_one_standard_error_and_false_for_none() -> None:
+def test_true_stands_for_one_standard_error_and_false_for_none():
     text = GOOD.replace("{trials: 3}", "{keep_default: true, accuracy_errors: false}")
     found = parse_sweep(text, "good").search
     assert (found.keep_default, found.accuracy_errors) == (1.0, 0.0)
 
 
-def test_the_ends_of_what_is_allowed_are_allowed() -> None:
+def test_the_ends_of_what_is_allowed_are_allowed():
     text = GOOD.replace("trials: 3", "accuracy_tolerance: 1, keep_default: 0, trials: 1")
     spec = parse_sweep(
         f"{text}seeds: [0, {2**31 - 1}]\n"
@@ -434,7 +428,7 @@ def test_the_ends_of_what_is_allowed_are_allowed() -> None:
     assert (own.train.gpu, own.checkpoint_seconds, own.max_failures) == (1.0, 0, 0)
 
 
-def test_a_search_that_nobody_rules() -> None:
+def test_a_search_that_nobody_rules():
     text = GOOD.replace("search: {trials: 3}\n", "")
     assert parse_sweep(text, "good").search.model_dump() == {
         "trials": 20,
@@ -454,7 +448,7 @@ def test_a_search_that_nobody_rules() -> None:
     }
 
 
-def test_resources_that_nobody_names() -> None:
+def test_resources_that_nobody_names():
     usual = {"cpu": 1, "gpu": 0.0}
     assert parse_sweep(GOOD, "good").resources.model_dump() == {
         "train": {**usual, "processes": 1, "precision": None},
@@ -468,23 +462,23 @@ def test_resources_that_nobody_names() -> None:
     }
 
 
-def test_given_logits_are_read_with_what_a_calibration_takes() -> None:
+def test_given_logits_are_read_with_what_a_calibration_takes():
     spec = parse_sweep(f"{GOOD}resources: {{calibrate: {{cpu: 2}}}}\n", "good")
     assert spec.resources.given == spec.resources.calibrate == StageResources(cpu=2)
 
 
-def test_a_split_that_nobody_names_is_that_of_protocol_and_data() -> None:
+def test_a_split_that_nobody_names_is_that_of_protocol_and_data():
     assert parse_sweep(GOOD, "good").tasks[0].split_spec == SplitSpec(validation=0.5, test=0.25)
 
 
-def test_runs_are_tracked_in_the_storage_unless_an_address_is_given(tmp_path: Path) -> None:
+def test_runs_are_tracked_in_the_storage_unless_an_address_is_given(tmp_path):
     spec = parse_sweep(f"{GOOD}storage: {tmp_path}\n", "good")
     assert spec.tracking_uri == f"sqlite:///{tmp_path}/mlflow.db"
     other = parse_sweep(f"{GOOD}tracking: {{uri: 'http://there:5000'}}\n", "good")
     assert other.tracking_uri == "http://there:5000"
 
 
-def test_what_nobody_names_beside_tasks_and_recipes() -> None:
+def test_what_nobody_names_beside_tasks_and_recipes():
     spec = parse_sweep(GOOD, "good")
     rest = spec.model_dump(exclude={"name", "tasks", "recipes", "search", "resources"})
     assert rest == {
@@ -516,9 +510,7 @@ def test_what_nobody_names_beside_tasks_and_recipes() -> None:
     }
 
 
-def test_views_are_not_judged_where_the_kind_of_data_names_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_views_are_not_judged_where_the_kind_of_data_names_none(monkeypatch):
     monkeypatch.setattr(Images, "views", ())
     changed = {"base": "digits", "augmentation": "scale-crop-flip"}
     text = GOOD.replace("protocol: digits", f"protocol: {changed}")

@@ -44,7 +44,7 @@ SECRETS = st.text(min_size=3, max_size=30).filter(lambda secret: secret not in S
 @example(FORMS[0], "://me@")
 @example(FORMS[1], "a@b@c")
 @example(FORMS[7], "12/34@56")
-def test_a_secret_is_never_shown(form: str, secret: str) -> None:
+def test_a_secret_is_never_shown(form, secret):
     assume(form != "http://me:{}" or not secret.isdecimal())  # That would be a port.
     for spelled in (secret, quote(secret, safe="", errors="replace")):
         address = form.replace("{}", spelled)
@@ -54,7 +54,7 @@ def test_a_secret_is_never_shown(form: str, secret: str) -> None:
 
 @given(st.sampled_from(FORMS), SECRETS)
 @example(FORMS[0], "a b+c%25d")
-def test_a_secret_is_found_in_any_spelling(form: str, secret: str) -> None:
+def test_a_secret_is_found_in_any_spelling(form, secret):
     address = form.replace("{}", quote(secret, safe="", errors="replace"))
     try:
         check_server("it", address, "others")
@@ -72,7 +72,7 @@ def test_a_secret_is_found_in_any_spelling(form: str, secret: str) -> None:
 )
 @example("http", "me:secret", "[fe80::1%25eth0]:80")
 @example("postgresql+psycopg2", "me", "one,two")
-def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) -> None:
+def test_an_accepted_address_keeps_its_host(kind, login, host):
     try:
         check_server("it", f"{kind}://{login}@{host}/path", "others")
     except InputError:
@@ -117,7 +117,7 @@ def test_an_accepted_address_keeps_its_host(kind: str, login: str, host: str) ->
         ("me:secret@http://host", "***"),
     ],
 )
-def test_what_is_left_can_be_used_again(address: str, left: str) -> None:
+def test_what_is_left_can_be_used_again(address, left):
     assert redacted(address) == left
     assert redacted(left) == left
 
@@ -131,13 +131,13 @@ def test_what_is_left_can_be_used_again(address: str, left: str) -> None:
         ("required", None),
     ],
 )
-def test_a_wish_for_encryption_is_kept_and_nothing_else_is(given: str, kept: str | None) -> None:
+def test_a_wish_for_encryption_is_kept_and_nothing_else_is(given, kept):
     for before in ("?", "?a=b&"):
         left = redacted(f"postgresql://me:secret@db/x{before}sslmode={given}")
         assert left == "postgresql://me@db/x" + (f"?sslmode={kept}" if kept else "")
 
 
-def test_a_long_address_is_cut_for_a_message() -> None:
+def test_a_long_address_is_cut_for_a_message():
     address = f"http://{'a' * 113}"
     assert shown(address) == repr(address)
     assert shown(f"{address}b") == repr(f"{address}...")
@@ -153,9 +153,7 @@ def test_a_long_address_is_cut_for_a_message() -> None:
         ("no answer, host", "http://host/host", ", host"),
     ],
 )
-def test_secrets_go_from_a_text_as_a_whole_and_nothing_else_does(
-    text: str, address: str, left: str
-) -> None:
+def test_secrets_go_from_a_text_as_a_whole_and_nothing_else_does(text, address, left):
     assert scrubbed(text, address).endswith(left)
     assert scrubbed(text, address).startswith("no answer")
 
@@ -176,7 +174,7 @@ def test_secrets_go_from_a_text_as_a_whole_and_nothing_else_does(
         ("http://me:p@ss@host", "write %40 %2F %3F %23"),
     ],
 )
-def test_an_address_that_is_none_is_refused_in_one_short_line(address: str, fault: str) -> None:
+def test_an_address_that_is_none_is_refused_in_one_short_line(address, fault):
     with pytest.raises(InputError) as caught:
         check_server("webhook", address, "http://HOST")
     text = str(caught.value)
@@ -194,5 +192,5 @@ def test_an_address_that_is_none_is_refused_in_one_short_line(address: str, faul
         *("http://[fe80::1%25eth0]:80", "postgresql://me@one,two/x", "http://host:/x"),
     ],
 )
-def test_an_address_is_accepted(address: str) -> None:
+def test_an_address_is_accepted(address):
     check_server("webhook", address, "http://HOST")

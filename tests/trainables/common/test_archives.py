@@ -103,7 +103,7 @@ def assert_refused(read: Callable[[], Any], expected: str) -> None:
 
 @pytest.mark.parametrize("fault", MEMBERS)
 @pytest.mark.parametrize("key", [*DATA, *LOGITS])
-def test_a_member_that_is_no_array(tmp_path: Path, fault: str, key: str) -> None:
+def test_a_member_that_is_no_array(tmp_path, fault, key):
     content, expected = MEMBERS[fault]
     arrays = DATA if key in DATA else LOGITS
     members = {f"{name}.npy": npy(array) for name, array in arrays.items()}
@@ -120,9 +120,7 @@ def test_a_member_that_is_no_array(tmp_path: Path, fault: str, key: str) -> None
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_directory_that_claims_what_the_header_claims(
-    tmp_path: Path, packing: int, packed: bool
-) -> None:
+def test_a_directory_that_claims_what_the_header_claims(tmp_path, packing, packed):
     shape = (4 * 10**9 // 16, 4, 4, 1)
     content = headed("u1", shape)
     members = {f"{key}.npy": npy(array) for key, array in DATA.items() if key != "x_train"}
@@ -136,7 +134,7 @@ def test_a_directory_that_claims_what_the_header_claims(
     tracemalloc.stop()
 
 
-def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path: Path, monkeypatch) -> None:
+def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "own.npz", zeros=np.zeros(10**7, np.uint8))
     free = SimpleNamespace(available=10**7)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
@@ -151,7 +149,7 @@ def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_what_numpy_never_writes(tmp_path: Path, packing: int) -> None:
+def test_what_numpy_never_writes(tmp_path, packing):
     write(tmp_path / "own.npz", {f"{key}.npy": npy(a) for key, a in DATA.items()}, packing)
     assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "packed by")
 
@@ -163,9 +161,7 @@ def test_what_numpy_never_writes(tmp_path: Path, packing: int) -> None:
         *(OverflowError, IndexError, SyntaxError, TypeError, tokenize.TokenError),
     ],
 )
-def test_whatever_numpy_raises_of_a_member_becomes_a_line(
-    tmp_path: Path, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_numpy_raises_of_a_member_becomes_a_line(tmp_path, kind, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise kind("no\nway")
 
@@ -177,7 +173,7 @@ def test_whatever_numpy_raises_of_a_member_becomes_a_line(
     assert str(caught.value) == f"{path}: key 'y_test' cannot be read: no way"
 
 
-def test_a_member_that_needs_a_password(tmp_path: Path) -> None:
+def test_a_member_that_needs_a_password(tmp_path):
     np.savez(tmp_path / "own.npz", **DATA)
     content = bytearray((tmp_path / "own.npz").read_bytes())
     content[content.rindex(b"PK\x01\x02") + 8] |= 1
@@ -187,7 +183,7 @@ def test_a_member_that_needs_a_password(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", range(0, 1200, 61))
-def test_a_cut_archive(tmp_path: Path, length: int) -> None:
+def test_a_cut_archive(tmp_path, length):
     np.savez(tmp_path / "whole.npz", **DATA)
     content = (tmp_path / "whole.npz").read_bytes()
     assert len(content) > 1200
@@ -198,7 +194,7 @@ def test_a_cut_archive(tmp_path: Path, length: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_flipped_byte_is_told_or_means_nothing(tmp_path: Path, seed: int) -> None:
+def test_a_flipped_byte_is_told_or_means_nothing(tmp_path, seed):
     np.savez_compressed(tmp_path / "own.npz", **DATA)
     content = bytearray((tmp_path / "own.npz").read_bytes())
     rng = np.random.default_rng(seed)
@@ -213,7 +209,7 @@ def test_a_flipped_byte_is_told_or_means_nothing(tmp_path: Path, seed: int) -> N
     np.testing.assert_array_equal(source.train.values, DATA["x_train"])
 
 
-def test_an_archive_is_read_as_numpy_reads_it(tmp_path: Path) -> None:
+def test_an_archive_is_read_as_numpy_reads_it(tmp_path):
     arrays = {
         "plain": np.arange(6),
         "turned": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
@@ -232,14 +228,14 @@ def test_an_archive_is_read_as_numpy_reads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
-def test_both_formats_of_plain_arrays_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+def test_both_formats_of_plain_arrays_are_read(tmp_path, version):
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.arange(6), version)
     write(tmp_path / "own.npz", {"x.npy": buffer.getvalue()})
     np.testing.assert_array_equal(ArrayArchive(tmp_path / "own.npz").read("x"), np.arange(6))
 
 
-def test_what_an_archive_lacks_is_told_with_what_it_holds(tmp_path: Path) -> None:
+def test_what_an_archive_lacks_is_told_with_what_it_holds(tmp_path):
     path = tmp_path / "own.npz"
     for arrays, there in ((LOGITS, "logits, labels"), ({}, "none")):
         np.savez(path, **arrays)

@@ -22,9 +22,7 @@ from trainables.common.fields import CheckedFields, choice, count, fitted, flag,
     open_low=st.booleans(),
     open_high=st.booleans(),
 )
-def test_a_number_lies_between_its_limits(
-    value: float, low: float, high: float, open_low: bool, open_high: bool
-) -> None:
+def test_a_number_lies_between_its_limits(value, low, high, open_low, open_high):
     above = low < value or (low == value and not open_low)
     below = value < high or (value == high and not open_high)
     limits: dict[str, Any] = {"open_low": open_low, "open_high": open_high}
@@ -39,12 +37,12 @@ def test_a_number_lies_between_its_limits(
 
 
 @pytest.mark.parametrize("value", ["1", True, None, 1j])
-def test_what_is_no_number_is_refused(value: Any) -> None:
+def test_what_is_no_number_is_refused(value):
     with pytest.raises(ValueError, match=r"is not a number in \[0, inf\)"):
         check_number("x", value, 0)
 
 
-def test_a_number_that_no_float_can_hold_is_refused() -> None:
+def test_a_number_that_no_float_can_hold_is_refused():
     assert check_number("x", sys.float_info.max, 0) == sys.float_info.max
     for value in (10**309, -(10**309)):
         with pytest.raises(ValueError, match=r"^x=-?10+ is outside \(-inf, inf\)$"):
@@ -53,7 +51,7 @@ def test_a_number_that_no_float_can_hold_is_refused() -> None:
             check_count("x", value)
 
 
-def test_numbers_become_floats_and_counts_whole_numbers() -> None:
+def test_numbers_become_floats_and_counts_whole_numbers():
     assert type(check_number("x", 3, 0)) is float
     assert type(check_count("x", 3.0)) is int
     assert (check_count("x", 1), check_count("x", 0, 0), check_count("x", -2, -2)) == (1, 0, -2)
@@ -64,7 +62,7 @@ def test_numbers_become_floats_and_counts_whole_numbers() -> None:
         check_count("x", 1.5, 0)
 
 
-def test_a_choice_and_a_flag_are_one_of_few() -> None:
+def test_a_choice_and_a_flag_are_one_of_few():
     assert check_choice("x", "b", ("a", "b")) == "b"
     assert [check_flag("x", value) for value in (True, False)] == [True, False]
     refused: list[tuple[Callable[[], Any], str]] = [
@@ -101,7 +99,7 @@ class WithoutFields(OwnConstructor):
     pass
 
 
-def test_fields_are_arguments_with_defaults_and_are_kept_as_checked() -> None:
+def test_fields_are_arguments_with_defaults_and_are_kept_as_checked():
     found = Declared(0, 3.0, "b", True, rows=4)
     assert vars(found) == {
         **{"share": 0.0, "size": 3, "mode": "b", "on": True},
@@ -132,7 +130,7 @@ def test_fields_are_arguments_with_defaults_and_are_kept_as_checked() -> None:
         ({"share": 0.5, "rows": 0}, r"rows=0 is outside \[1, inf\)"),
     ],
 )
-def test_each_field_is_checked(arguments: dict[str, Any], text: str) -> None:
+def test_each_field_is_checked(arguments, text):
     for kind in (Declared, Further):
         with pytest.raises(ValueError, match=text):
             kind(**arguments)

@@ -13,7 +13,7 @@ from trainables.common.files import MANIFEST, damage, drafted, scratch_folder, s
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_what_was_written_takes_the_place_of_what_was_there(tmp_path: Path, durable: bool) -> None:
+def test_what_was_written_takes_the_place_of_what_was_there(tmp_path, durable):
     path = tmp_path / "a.json"
     path.write_text("before")
     with drafted(path, durable) as draft:
@@ -25,7 +25,7 @@ def test_what_was_written_takes_the_place_of_what_was_there(tmp_path: Path, dura
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_two_writers_at_once_do_not_mix(tmp_path: Path) -> None:
+def test_two_writers_at_once_do_not_mix(tmp_path):
     path = tmp_path / "a.json"
     with drafted(path) as one, drafted(path) as other:
         one.write_text("one")
@@ -34,7 +34,7 @@ def test_two_writers_at_once_do_not_mix(tmp_path: Path) -> None:
     assert path.read_text() == "one"  # It was done last.
 
 
-def test_a_writer_that_raises_changes_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_writer_that_raises_changes_and_leaves_nothing(tmp_path):
     path = tmp_path / "a.json"
     path.write_text("before")
 
@@ -49,16 +49,14 @@ def test_a_writer_that_raises_changes_and_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_whole(tmp_path / "none" / "a.json", "text")
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_the_disk_has_what_is_durable_before_it_takes_its_place(
-    tmp_path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_disk_has_what_is_durable_before_it_takes_its_place(tmp_path, durable, monkeypatch):
     asked: list[tuple[bool, bool]] = []
 
     def synced(number: int) -> None:
@@ -70,7 +68,7 @@ def test_the_disk_has_what_is_durable_before_it_takes_its_place(
     assert asked == ([(False, False), (True, True)] if durable else [])
 
 
-def test_a_scratch_folder_is_renamed_or_removed(tmp_path: Path) -> None:
+def test_a_scratch_folder_is_renamed_or_removed(tmp_path):
     for name in ("kept", None):
         with scratch_folder(".making-", tmp_path) as scratch:
             assert (scratch.parent, scratch.name[:8]) == (tmp_path, ".making-")
@@ -113,7 +111,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_told(tmp_path: Path, what: str, alone: bool) -> None:
+def test_damage_is_told(tmp_path, what, alone):
     for name in "ab":
         (tmp_path / name).write_text("123")
     seal(tmp_path)
@@ -126,7 +124,7 @@ def test_damage_is_told(tmp_path: Path, what: str, alone: bool) -> None:
     assert expected in damage(tmp_path, ("a",), alone)
 
 
-def test_a_file_beside_the_manifests_own_is_damage_where_they_lie_alone(tmp_path: Path) -> None:
+def test_a_file_beside_the_manifests_own_is_damage_where_they_lie_alone(tmp_path):
     (tmp_path / "a").write_text("123")
     seal(tmp_path)
     (tmp_path / "b").write_text("123")

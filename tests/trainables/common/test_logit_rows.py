@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -25,7 +23,7 @@ EYE = np.eye(2, 3)
         (torch.bfloat16, torch.float32),
     ],
 )
-def test_logits_keep_their_values_in_a_precision_to_compute_in(given: Any, kept: Any) -> None:
+def test_logits_keep_their_values_in_a_precision_to_compute_in(given, kept):
     values = torch.tensor(EYE, dtype=given) if isinstance(given, torch.dtype) else EYE.astype(given)
     found = check_logits(values)
     assert found.dtype == kept
@@ -33,7 +31,7 @@ def test_logits_keep_their_values_in_a_precision_to_compute_in(given: Any, kept:
     assert not check_logits(found.clone().requires_grad_()).requires_grad
 
 
-def test_the_smallest_rows_are_let_in() -> None:
+def test_the_smallest_rows_are_let_in():
     logits, labels = check_rows([[1.0, 2.0]], np.array([1], np.uint8))
     assert (logits.shape, labels.tolist(), labels.dtype) == ((1, 2), [1], torch.int64)
 
@@ -54,15 +52,13 @@ def test_the_smallest_rows_are_let_in() -> None:
         (EYE, [-1, 2], "labels: -1 in row 0"),
     ],
 )
-def test_other_rows_are_refused(logits: Any, labels: Any, text: str) -> None:
+def test_other_rows_are_refused(logits, labels, text):
     with pytest.raises(InputError, match=text):
         check_rows(logits, labels)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_the_first_value_that_is_not_finite_is_named(
-    value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_value_that_is_not_finite_is_named(value, monkeypatch):
     monkeypatch.setattr(logit_rows, "ROWS_AT_ONCE", 2)
     logits = torch.zeros(5, 3)
     logits[3, 1] = logits[4, 0] = value
@@ -74,9 +70,7 @@ def test_the_first_value_that_is_not_finite_is_named(
     ("rows", "classes", "least", "step"),
     [(10, 3, 1, 4), (8, 12, 1, 1), (7, 40, 3, 3), (2, 3, 1, 4)],
 )
-def test_blocks_cover_all_rows_once_in_order(
-    rows: int, classes: int, least: int, step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_cover_all_rows_once_in_order(rows, classes, least, step, monkeypatch):
     monkeypatch.setitem(logit_rows.BLOCK_VALUES, "cpu", 12)
     values = torch.arange(rows * classes).view(rows, classes)
     parts = [values[block] for block in row_blocks(values, least)]

@@ -16,9 +16,7 @@ CPU = torch.device("cpu")
 MEBIBYTE = 2**20
 
 
-def test_seconds_are_the_processors_and_the_mean_of_the_epochs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_seconds_are_the_processors_and_the_mean_of_the_epochs(monkeypatch):
     ticks = iter([1.0, 1.5, 7.0, 8.5])
     # The clock on the wall, which goes on while the processor does something else, is not asked.
     monkeypatch.setattr(
@@ -32,7 +30,7 @@ def test_seconds_are_the_processors_and_the_mean_of_the_epochs(
     assert own.report()["epoch_seconds"] == 1.0
 
 
-def test_a_trials_peak_is_its_own_and_not_that_of_the_one_before() -> None:
+def test_a_trials_peak_is_its_own_and_not_that_of_the_one_before():
     # Asked of the system and not of the meter, whose own mistake would be no excuse.
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -49,9 +47,7 @@ def test_a_trials_peak_is_its_own_and_not_that_of_the_one_before() -> None:
     assert peak - Meter(CPU).report()["peak_memory"] > 200 * MEBIBYTE
 
 
-def test_without_the_systems_help_memory_is_read_after_each_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_systems_help_memory_is_read_after_each_epoch(monkeypatch):
     monkeypatch.setattr(meter, "_forget_peak", lambda: False)
     resident = iter([30, 20, 50, 40])
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(resident)))
@@ -67,9 +63,7 @@ def test_without_the_systems_help_memory_is_read_after_each_epoch(
     ("status", "peak"),
     [("VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\n", 2 * MEBIBYTE), ("VmRSS: 9 kB\n", 7)],
 )
-def test_the_peak_is_what_the_system_tells_or_what_is_resident(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, peak: int
-) -> None:
+def test_the_peak_is_what_the_system_tells_or_what_is_resident(tmp_path, monkeypatch, status, peak):
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=7))
     monkeypatch.setattr(meter, "psutil", SimpleNamespace(Process=lambda: process))
     for name in ("RESET", "STATUS"):
@@ -79,9 +73,7 @@ def test_the_peak_is_what_the_system_tells_or_what_is_resident(
     assert (tmp_path / "RESET").read_text() == "5"
 
 
-def test_on_a_gpu_the_wall_clock_and_the_devices_memory_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_on_a_gpu_the_wall_clock_and_the_devices_memory_count(monkeypatch):
     ticks = iter([1.0, 4.0])
     monkeypatch.setattr(
         meter, "time", SimpleNamespace(process_time=pytest.fail, monotonic=ticks.__next__)

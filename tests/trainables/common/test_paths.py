@@ -10,7 +10,7 @@ from trainables.common.errors import InputError
 from trainables.common.paths import local_path, storage_folder
 
 
-def test_paths_are_absolute_and_know_the_home_folder(tmp_path: Path, monkeypatch) -> None:
+def test_paths_are_absolute_and_know_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
     assert local_path("a/b", "x") == tmp_path / "a" / "b"
@@ -19,7 +19,7 @@ def test_paths_are_absolute_and_know_the_home_folder(tmp_path: Path, monkeypatch
         assert local_path(text, "x") == (tmp_path / text)
 
 
-def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer() -> None:
+def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer():
     longest = "/" + "/".join(["x" * 255] * 15 + ["x" * 254])
     assert len(longest) == 4095
     assert str(local_path(longest, "x")) == longest
@@ -43,16 +43,14 @@ def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer() -> None:
         ("a/" * 2100, "it is too long"),
     ],
 )
-def test_what_cannot_be_a_path(text: str, reason: str) -> None:
+def test_what_cannot_be_a_path(text, reason):
     with pytest.raises(InputError) as caught:
         local_path(text, "storage")
     assert str(caught.value).startswith("storage: ")
     assert reason in str(caught.value)
 
 
-def test_a_working_folder_that_is_gone_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -60,11 +58,11 @@ def test_a_working_folder_that_is_gone_is_told(
         local_path("a", "storage")
 
 
-def test_url_that_became_a_path_is_told_as_a_url() -> None:
+def test_url_that_became_a_path_is_told_as_a_url():
     with pytest.raises(InputError, match=r"^--out: 's3://b/x' is a URL"):
         local_path(Path("s3://b/x"), "--out")
 
 
-def test_storage_of_another_kind_is_told_what_is_allowed() -> None:
+def test_storage_of_another_kind_is_told_what_is_allowed():
     with pytest.raises(InputError, match=r"is a URL; .*; or s3://BUCKET/PATH or gs://"):
         storage_folder("hdfs://host/x")

@@ -40,7 +40,7 @@ def kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[Any]:
     return made_up.KINDS
 
 
-def test_every_module_is_an_entry(kinds: Registry[Any]) -> None:
+def test_every_module_is_an_entry(kinds):
     assert "zeta" in kinds
     assert "beta" not in kinds
     assert kinds.names() == ["alpha", "zeta"]
@@ -52,7 +52,7 @@ def test_every_module_is_an_entry(kinds: Registry[Any]) -> None:
         kinds.register("alpha")(object)
 
 
-def test_three_near_names_are_told_at_most(kinds: Registry[Any]) -> None:
+def test_three_near_names_are_told_at_most(kinds):
     for letter in "bcde":
         kinds.register(f"beta_{letter}")(type("Beta", (), {}))
     with pytest.raises(InputError) as caught:
@@ -63,7 +63,7 @@ def test_three_near_names_are_told_at_most(kinds: Registry[Any]) -> None:
 
 
 @pytest.mark.parametrize("first", ["names", "get", "build", "parameter_names"])
-def test_entries_are_found_whatever_is_asked_first(kinds: Registry[Any], first: str) -> None:
+def test_entries_are_found_whatever_is_asked_first(kinds, first):
     assert getattr(kinds, first)(*([] if first == "names" else ["alpha"])) is not None
 
 
@@ -76,8 +76,6 @@ def test_entries_are_found_whatever_is_asked_first(kinds: Registry[Any], first: 
         ("alpha", {"size": 1}, "alpha has no parameter 'size'; it has: none$"),
     ],
 )
-def test_what_there_is_not_is_told(
-    kinds: Registry[Any], name: str, parameters: dict[str, int], text: str
-) -> None:
+def test_what_there_is_not_is_told(kinds, name, parameters, text):
     with pytest.raises(InputError, match=text):
         kinds.build(name, **parameters)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
@@ -25,7 +24,6 @@ from trainables.data import (
     ImageShape,
     MaskedImages,
     MaskedShape,
-    PreparedData,
     Texts,
     TextShape,
 )
@@ -76,7 +74,7 @@ def images() -> np.ndarray:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_plain_is_torchvisions_normalisation(images: np.ndarray, device: str):
+def test_plain_is_torchvisions_normalisation(images, device):
     rows = torch.tensor([4, 0, 49, 4])
     batcher = form().batcher(images, device)
     found = batcher.plain(batch_of(batcher, rows)).cpu()
@@ -89,7 +87,7 @@ def test_plain_is_torchvisions_normalisation(images: np.ndarray, device: str):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_every_view_is_torchvisions(images: np.ndarray):
+def test_every_view_is_torchvisions(images):
     views = torch.tensor(VIEWS).T
     image = torch.from_numpy(images[0]).permute(2, 0, 1)
     found = crop_flip(image.expand(len(VIEWS), -1, -1, -1), views)
@@ -175,7 +173,7 @@ def test_drawn_crops_are_distributed_as_torchvisions():
     assert drawn[4].mean() == pytest.approx(0.5, abs=0.03)
 
 
-def test_a_view_is_its_draws_applied_and_normalised(images: np.ndarray):
+def test_a_view_is_its_draws_applied_and_normalised(images):
     low = images[:, :20]
     batcher = form().batcher(low)
     batch = batch_of(batcher, torch.arange(50))
@@ -191,7 +189,7 @@ def test_a_view_is_its_draws_applied_and_normalised(images: np.ndarray):
         torch.testing.assert_close(found, scaled, rtol=1e-5, atol=1e-5)
 
 
-def test_views_go_on_with_their_generator(images: np.ndarray):
+def test_views_go_on_with_their_generator(images):
     batcher = form().batcher(images)
     batch = batch_of(batcher, torch.arange(50))
     generator = seeded(3)
@@ -200,7 +198,7 @@ def test_views_go_on_with_their_generator(images: np.ndarray):
     assert not torch.equal(first, second)
 
 
-def test_no_augmentation_draws_nothing(images: np.ndarray):
+def test_no_augmentation_draws_nothing(images):
     batcher = form().batcher(images)
     generator = seeded(3)
     state = generator.get_state()
@@ -209,7 +207,7 @@ def test_no_augmentation_draws_nothing(images: np.ndarray):
     assert torch.equal(generator.get_state(), state)
 
 
-def test_nothing_is_copied_on_the_cpu(digits: PreparedData):
+def test_nothing_is_copied_on_the_cpu(digits):
     images = digits.search().train.values
     batcher = digits.info.inputs.batcher(images)
     assert batcher._rows.data_ptr() == images.ctypes.data
@@ -219,9 +217,7 @@ def test_nothing_is_copied_on_the_cpu(digits: PreparedData):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("resident", [True, False])
-def test_batches_come_in_order_wherever_the_images_lie(
-    images: np.ndarray, device: str, resident: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_come_in_order_wherever_the_images_lie(images, device, resident, monkeypatch):
     monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
     batcher = form().batcher(images, device)
     assert batcher.resident is resident
@@ -234,9 +230,7 @@ def test_batches_come_in_order_wherever_the_images_lie(
     assert len(batcher) == 50
 
 
-def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(
-    images: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images, monkeypatch):
     monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
     batcher = form().batcher(images)
     before = threading.active_count()
@@ -248,9 +242,7 @@ def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(
     assert threading.active_count() == before
 
 
-def test_few_batches_are_read_before_they_are_wanted(
-    images: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_batches_are_read_before_they_are_wanted(images, monkeypatch):
     monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
     batcher = form().batcher(images)
     read: list[Tensor] = []
@@ -276,9 +268,7 @@ def test_few_batches_are_read_before_they_are_wanted(
         (400_000, 0.5, 300_000, False),
     ],
 )
-def test_images_stay_on_the_host_where_they_would_fill_the_device(
-    free: int, limit: float, reserved: int, resident: bool
-) -> None:
+def test_images_stay_on_the_host_where_they_would_fill_the_device(free, limit, reserved, resident):
     with pretended_card(free=free, reserved=reserved):
         torch.cuda.set_per_process_memory_fraction(limit, 0)
         for device in ("cuda", "cuda:0"):
@@ -286,13 +276,13 @@ def test_images_stay_on_the_host_where_they_would_fill_the_device(
     assert fits(50 * 32 * 32 * 3, torch.device("cpu"))
 
 
-def test_rows_of_wide_numbers_are_measured_in_bytes() -> None:
+def test_rows_of_wide_numbers_are_measured_in_bytes():
     rows = np.zeros((100, 500), np.int32)
     with pretended_card(free=2 * rows.nbytes - 1):
         assert not Texts().batcher(rows, torch.device("cuda")).resident
 
 
-def test_batches_do_not_touch_the_images(images: np.ndarray):
+def test_batches_do_not_touch_the_images(images):
     before = images.copy()
     batcher = form().batcher(images)
     batch_of(batcher, torch.arange(50)).zero_()
@@ -307,7 +297,7 @@ def test_grey_images_share_no_memory_with_batches():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_views_are_the_same_on_every_device(images: np.ndarray, device: str):
+def test_views_are_the_same_on_every_device(images, device):
     rows = torch.arange(50)
     batchers = (form().batcher(images, place) for place in ("cpu", device))
     expected, found = (b.view(batch_of(b, rows), "crop-flip", seeded(1)) for b in batchers)
@@ -315,7 +305,7 @@ def test_views_are_the_same_on_every_device(images: np.ndarray, device: str):
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_wrong_arguments(images: np.ndarray):
+def test_wrong_arguments(images):
     for kind in (np.float64, np.int8, np.uint16, np.bool_):
         told = f"images is {np.dtype(kind)} {images.shape}, allowed is uint8 (0..255)"
         with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
@@ -354,7 +344,7 @@ def test_wrong_arguments(images: np.ndarray):
         ),
     ],
 )
-def test_info_is_checked(field: str, value, text: str):
+def test_info_is_checked(field, value, text):
     info = DatasetInfo("made", ("a", "b"), form(), "", "")
     assert DatasetInfo.from_dict(json.loads(json.dumps(info.to_dict()))) == info
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
@@ -379,6 +369,6 @@ def test_info_is_checked(field: str, value, text: str):
         (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5, 0.5, 0.0)), "std above 0"),
     ],
 )
-def test_shapes_are_checked(make: Callable[[], object], text: str):
+def test_shapes_are_checked(make, text):
     with pytest.raises(ValueError, match=text):
         make()

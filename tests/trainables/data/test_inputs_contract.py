@@ -115,7 +115,7 @@ class VectorReader(Reader):
     def files(self) -> list[Path]:
         return []
 
-    def test_paths(self) -> list[Path]:
+    def test_paths(self):
         return []
 
     def check(self) -> SourceStatus:
@@ -197,9 +197,7 @@ def prepared(name: str, tmp_path_factory: pytest.TempPathFactory) -> PreparedDat
     return prepare(name, folder, SplitSpec(), folder / "data")
 
 
-def test_rows_are_stored_as_their_kind_encodes_them(
-    prepared: PreparedData, kind: str, name: str
-) -> None:
+def test_rows_are_stored_as_their_kind_encodes_them(prepared, kind, name):
     rows = read_source(name, "unused").train
     train = prepared.search().train
     numbers = np.load(prepared.directory / "search" / "train_indices.npy")
@@ -218,9 +216,7 @@ def test_rows_are_stored_as_their_kind_encodes_them(
 
 
 @pytest.mark.parametrize("resident", [True, False])
-def test_batches_come_in_order(
-    prepared: PreparedData, resident: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_come_in_order(prepared, resident, monkeypatch):
     values = prepared.search().train.values
     inputs = prepared.info.inputs
     (whole,) = inputs.batcher(values).batches(torch.arange(len(values)), len(values))
@@ -232,7 +228,7 @@ def test_batches_come_in_order(
     assert torch.equal(found, expected[order])
 
 
-def test_the_key_is_of_rows_and_split(prepared: PreparedData, name: str, tmp_path: Path) -> None:
+def test_the_key_is_of_rows_and_split(prepared, name, tmp_path):
     again = prepare(name, tmp_path, SplitSpec(), tmp_path / "data")
     assert again.key == prepared.key
     assert again.files == prepared.files
@@ -241,7 +237,7 @@ def test_the_key_is_of_rows_and_split(prepared: PreparedData, name: str, tmp_pat
 
 
 @pytest.mark.parametrize("kind", sorted({*CASES} - {"vectors"}), scope="module", indirect=True)
-def test_a_sealed_process_reaches_no_test_row(prepared: PreparedData, name: str) -> None:
+def test_a_sealed_process_reaches_no_test_row(prepared, name):
     stored = (prepared.directory / "test").glob("*.npy")
     paths = [*stored, *find_reader(name, "unused").test_paths()]
     assert open_sealed(prepared, *paths) == ["sealed"] * len(paths)
@@ -259,9 +255,7 @@ def wanted(
     )
 
 
-def test_an_interrupted_training_ends_as_it_would_have(
-    prepared: PreparedData, kind: str, tmp_path: Path
-) -> None:
+def test_an_interrupted_training_ends_as_it_would_have(prepared, kind, tmp_path):
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     request = wanted(prepared, kind, epochs=3, parts={"mixup": {}})
     whole, resumed = (open_stage(request, store, data) for _ in range(2))
@@ -281,9 +275,7 @@ def test_an_interrupted_training_ends_as_it_would_have(
             assert torch.equal(values, resumed.outcome()[0][file][key])
 
 
-def test_the_whole_chain_is_computed_evaluated_and_exported(
-    prepared: PreparedData, kind: str, tmp_path: Path
-) -> None:
+def test_the_whole_chain_is_computed_evaluated_and_exported(prepared, kind, tmp_path):
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     found: Artifact | None = None
     parts: dict[str, dict[str, Any]] = {
@@ -320,7 +312,7 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(
         torch.testing.assert_close(outputs, evaluated.tensors("test")["log_probs"])
 
 
-def test_an_exported_chain_takes_texts(tmp_path: Path) -> None:
+def test_an_exported_chain_takes_texts(tmp_path):
     prepared = prepare(write_texts(tmp_path), tmp_path, SplitSpec(), tmp_path / "data")
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     run = open_stage(wanted(prepared, "texts"), store, data)
@@ -353,9 +345,7 @@ SMALL = {
 
 @pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize("kind", SMALL)
-def test_every_method_trains_on_every_kind_or_is_refused(
-    method: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_every_method_trains_on_every_kind_or_is_refused(method, kind, tmp_path, request):
     small, weight, refused = SMALL[kind]
     rows = request.getfixturevalue(small)
     store, data = ArtifactStore(tmp_path / "store"), TaskData(rows, torch.device("cpu"))
@@ -371,9 +361,7 @@ def test_every_method_trains_on_every_kind_or_is_refused(
     assert not torch.equal(run.outcome()[0]["weights"][weight], before)
 
 
-def test_two_processes_train_on_mixed_texts_as_one_does(
-    texts: PreparedData, tmp_path: Path
-) -> None:
+def test_two_processes_train_on_mixed_texts_as_one_does(texts, tmp_path):
     request, found = wanted(texts, "texts", parts={"mixup": {}}), []
     for processes in (1, 2):
         task = TaskData(texts, torch.device("cpu"), processes=processes)
@@ -385,7 +373,7 @@ def test_two_processes_train_on_mixed_texts_as_one_does(
         torch.testing.assert_close(found[1][name], weight, rtol=0, atol=1e-5)
 
 
-def test_a_refinement_of_masks_is_refused(masks: PreparedData, tmp_path: Path) -> None:
+def test_a_refinement_of_masks_is_refused(masks, tmp_path):
     request = wanted(masks, "images-with-masks", stage="refine", parts=MACAL)
     with pytest.raises(InputError, match="'macal' is not for images-with-masks: its classifier"):
         open_stage(request, ArtifactStore(tmp_path), TaskData(masks, torch.device("cpu")))
@@ -393,8 +381,8 @@ def test_a_refinement_of_masks_is_refused(masks: PreparedData, tmp_path: Path) -
 
 @pytest.mark.parametrize("most", [2, 9])
 def test_masks_are_cross_fitted_by_whole_images_in_as_many_folds_as_there_may_be(
-    most: int, masks: PreparedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    most, masks, tmp_path, monkeypatch
+):
     store, data = ArtifactStore(tmp_path), TaskData(masks, torch.device("cpu"))
     run = open_stage(wanted(masks, "images-with-masks"), store, data)
     trained = run.finish(run.run_epoch())
@@ -416,7 +404,7 @@ def test_masks_are_cross_fitted_by_whole_images_in_as_many_folds_as_there_may_be
 
 @torch.no_grad()
 @pytest.mark.parametrize("variant", ["l", "a"])
-def test_mixtures_of_embeddings_are_decoupled_at_the_end(variant: str) -> None:
+def test_mixtures_of_embeddings_are_decoupled_at_the_end(variant):
     """Where pairs are of a text with itself, both sides have the outputs of that text."""
     torch.manual_seed(0)
     network = build_model("gpool-cnn", 3, TextShape(9, 30)).eval()
@@ -443,9 +431,7 @@ class Sounds(Inputs, kind="sounds"):
 """
 
 
-def test_one_file_makes_a_kind_known_also_to_who_only_opens_stored_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_file_makes_a_kind_known_also_to_who_only_opens_stored_data(tmp_path, monkeypatch):
     (tmp_path / "sounds.py").write_text(SOUNDS)
     monkeypatch.setattr("trainables.data.__path__", [*trainables.data.__path__, str(tmp_path)])
     monkeypatch.setattr(SOURCES, "_loaded", False)
@@ -461,7 +447,7 @@ def test_one_file_makes_a_kind_known_also_to_who_only_opens_stored_data(
     del Inputs.kinds["sounds"], sys.modules["trainables.data.sounds"], trainables.data.sounds
 
 
-def test_a_network_of_another_kind_is_refused() -> None:
+def test_a_network_of_another_kind_is_refused():
     with pytest.raises(InputError, match="'convnet' takes images, the data are vectors"):
         build_model("convnet", 3, VectorShape(WIDTH))
     with pytest.raises(InputError, match="'test-perceptron' takes vectors, the data are images"):
@@ -469,7 +455,7 @@ def test_a_network_of_another_kind_is_refused() -> None:
 
 
 @pytest.mark.parametrize("suite", ["cifar10-c", "ood-digits", "generated-c"])
-def test_a_suite_of_images_is_refused(suite: str) -> None:
+def test_a_suite_of_images_is_refused(suite):
     info, _, _ = VectorReader("test-vectors", "", Path("nowhere")).read(False)
     with pytest.raises(InputError, match="is of images, 'test-vectors' holds vectors"):
         find_suite(suite, Path("nowhere")).check(info)

@@ -59,9 +59,7 @@ def values_of(file: LogitFile) -> list[list[float]]:
     ],
 )
 @pytest.mark.parametrize("labels", ["u1", ">i4", "i8"])
-def test_logits_of_any_type_keep_their_values(
-    tmp_path: Path, given: str, kept: torch.dtype, labels: str
-) -> None:
+def test_logits_of_any_type_keep_their_values(tmp_path, given, kept, labels):
     logits = LOGITS.astype(given)
     file = read_logits(write(tmp_path / "a.npz", logits=logits, labels=np.array([2, 1], labels)))
     assert file.rows.logits.dtype == kept
@@ -71,9 +69,7 @@ def test_logits_of_any_type_keep_their_values(
 
 @pytest.mark.parametrize("labels", [[2, 1], [[2], [1]]])
 @pytest.mark.parametrize(("given", "kept"), [("f2", "f4"), ("f4", "f4"), ("f8", "f8")])
-def test_probabilities_become_logarithms_of_their_precision(
-    tmp_path: Path, given: str, kept: str, labels: Any
-) -> None:
+def test_probabilities_become_logarithms_of_their_precision(tmp_path, given, kept, labels):
     file = read_logits(write(tmp_path / "a.npz", probs=SCORES.astype(given), labels=labels))
     found, least = file.rows.logits.numpy(), np.log(np.finfo(kept).tiny)
     assert found.dtype == kept
@@ -93,8 +89,8 @@ def test_probabilities_become_logarithms_of_their_precision(
     ],
 )
 def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(
-    tmp_path: Path, row: list[float], text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, row, text, monkeypatch
+):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 3)
     probs = np.array([[0.5, 0.5]] * 4 + [row] * 2 + [[0.25, 0.75]])
     path = write(tmp_path / "a.npz", probs=probs, labels=np.zeros(7, int))
@@ -107,7 +103,7 @@ def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(
 
 @pytest.mark.parametrize("name", ["{0}_{1}", "{1}_{0}"])
 @pytest.mark.parametrize("pair", [("logits", "labels"), ("predictions", "ground_truth")])
-def test_an_archive_of_two_parts(tmp_path: Path, name: str, pair: tuple[str, str]) -> None:
+def test_an_archive_of_two_parts(tmp_path, name, pair):
     parts = {"fit": (LOGITS, [2, 1]), "test": (SCORES[:1] + 1, [0])}
     arrays = {
         name.format(array, part): values
@@ -124,7 +120,7 @@ def test_an_archive_of_two_parts(tmp_path: Path, name: str, pair: tuple[str, str
         read_logits(write(tmp_path / "b.npz", **wider), "logits")
 
 
-def test_a_part_named_twice_or_not_at_all_is_refused(tmp_path: Path) -> None:
+def test_a_part_named_twice_or_not_at_all_is_refused(tmp_path):
     arrays = {"logits_fit": SCORES, "labels_fit": [2, 1]}
     path = tmp_path / "a.npz"
     for part, more in (("fit", {"fit_logits": SCORES}), ("test", {})):
@@ -135,7 +131,7 @@ def test_a_part_named_twice_or_not_at_all_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
+def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path):
     write(tmp_path / "b.npz", logits=LOGITS, labels=[2, 1])
     for name in ("c.p", "a.pkl", "d.pickle"):
         (tmp_path / name).write_bytes(pickle.dumps(((LOGITS, np.array([2, 1])),) * 2))
@@ -168,7 +164,7 @@ def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path: Path) -> None:
         ("x.h5:y/z.h5:cifar/resnet", "x.h5:y/z.h5", "cifar/resnet"),
     ],
 )
-def test_an_address_is_a_path_and_perhaps_a_set(address: str, path: str, name: str) -> None:
+def test_an_address_is_a_path_and_perhaps_a_set(address, path, name):
     assert split_address(address) == (Path(path), name)
 
 
@@ -182,7 +178,7 @@ class Encoded:
         return codecs.encode, ("text", "rot13")
 
 
-def test_a_pickle_that_refers_elsewhere_or_to_another_codec_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_that_refers_elsewhere_or_to_another_codec_is_refused(tmp_path):
     with (tmp_path / "a.p").open("wb") as stream:
         Elsewhere(stream).dump(((SCORES, SCORES),) * 2)
     (tmp_path / "b.p").write_bytes(pickle.dumps(Encoded()))
@@ -194,9 +190,7 @@ def test_a_pickle_that_refers_elsewhere_or_to_another_codec_is_refused(tmp_path:
         assert told == f"{tmp_path / name}.p: {text}"
 
 
-def test_without_the_library_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     (tmp_path / "a.h5").touch()
     told = f"{tmp_path}/a.h5: needs h5py: pip install 'calsweep[hdf5]'"
@@ -204,12 +198,12 @@ def test_without_the_library_it_says_what_to_install(
 
 
 @pytest.mark.parametrize("read", [read_logits, logit_sets])
-def test_an_address_of_another_machine_is_told(read: Callable[[str], object]) -> None:
+def test_an_address_of_another_machine_is_told(read):
     with pytest.raises(InputError, match=r"logits: 's3:/+bucket/a\.npz' is a URL; it is a path on"):
         read("s3://bucket/a.npz")
 
 
-def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
+def test_a_set_of_an_hdf5_file(tmp_path):
     path = tmp_path / "arena.h5"
     with h5py.File(path, "w") as file:
         for number, name in enumerate(("svhn/vit", "cifar/vit")):
@@ -260,9 +254,7 @@ def test_a_set_of_an_hdf5_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [OSError, KeyError, RuntimeError, ValueError])
-def test_whatever_is_raised_of_a_damaged_hdf5_file_becomes_a_line(
-    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_is_raised_of_a_damaged_hdf5_file_becomes_a_line(kind, tmp_path, monkeypatch):
     def refuse(*_: Any) -> None:
         raise kind("bad heap")
 
@@ -273,7 +265,7 @@ def test_whatever_is_raised_of_a_damaged_hdf5_file_becomes_a_line(
         read_logits(path)
 
 
-def test_a_pickled_pair_may_be_of_lists_and_of_older_arrays(tmp_path: Path) -> None:
+def test_a_pickled_pair_may_be_of_lists_and_of_older_arrays(tmp_path):
     content = pickle.dumps([[LOGITS, np.array([2, 1])]] * 2, protocol=2)
     homes = b"numpy.core", b"numpy._core"
     for number in (0, 1):
@@ -347,9 +339,7 @@ FAULTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], str
 
 
 @pytest.mark.parametrize("ending", [".npz", ".p", ".h5"])
-def test_what_is_wrong_in_either_part_is_told_of_every_format(
-    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_in_either_part_is_told_of_every_format(ending, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
     scores = np.random.default_rng(0).dirichlet([1, 1, 1], 10)
     good: Parts = {
@@ -372,9 +362,7 @@ def test_what_is_wrong_in_either_part_is_told_of_every_format(
 
 
 @pytest.mark.parametrize("ending", [".npz", ".p", ".h5", ".hdf5"])
-def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(
-    ending: str, tmp_path: Path
-) -> None:
+def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(ending, tmp_path):
     scores = np.random.default_rng(0).dirichlet([1, 1, 1], 16)
     labels = np.arange(16) % 3
     parts = {"fit": (scores[:11], labels[:11]), "test": (scores[11:], labels[11:])}
@@ -396,7 +384,7 @@ def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(
     assert reader.signature() != before
 
 
-def test_a_logit_that_single_precision_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_a_logit_that_single_precision_cannot_hold_is_refused(tmp_path):
     path = write(tmp_path / "a.npz", logits=[[0.0, 1e39], [3e38, 0.0]], labels=[0, 1])
     assert len(read_logits(path).rows) == 2
     with pytest.raises(InputError, match=rf"^{path}: a logit does not fit into float32$"):
@@ -404,7 +392,7 @@ def test_a_logit_that_single_precision_cannot_hold_is_refused(tmp_path: Path) ->
     assert not find_reader(f"logits:{path}", "unused").check().present
 
 
-def test_logits_are_rows_of_a_data_set(tmp_path: Path) -> None:
+def test_logits_are_rows_of_a_data_set(tmp_path):
     rows = np.random.default_rng(0).normal(size=(12, 3))
     path = write(tmp_path / "a.npz", predictions=rows, ground_truth=np.arange(12) % 3)
     name, settings = f"logits:{path}", {"kind": "logits"}
@@ -456,7 +444,7 @@ def _as_table(path: Path, frame: pd.DataFrame) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
-def test_tables_give_what_an_archive_gives(ending: str, tmp_path: Path) -> None:
+def test_tables_give_what_an_archive_gives(ending, tmp_path):
     logits = np.random.default_rng(0).normal(size=(20, 12))
     labels = np.arange(20) % 12
     columns = {f"logit_{k}": logits[:, k] for k in sorted(range(12), key=str)}
@@ -474,13 +462,13 @@ def test_tables_give_what_an_archive_gives(ending: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(rows.logits[0].exp(), SCORES[0])
 
 
-def test_a_column_of_lists_is_a_row_each(tmp_path: Path) -> None:
+def test_a_column_of_lists_is_a_row_each(tmp_path):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"logits": LOGITS.tolist(), "label": [2, 1]}).to_parquet(path)
     assert values_of(read_logits(path)) == LOGITS.tolist()
 
 
-def test_npy_files_whose_names_pair_are_one_set(tmp_path: Path) -> None:
+def test_npy_files_whose_names_pair_are_one_set(tmp_path):
     arrays = {"a_logits": LOGITS, "a_labels": [2, 1], "val_logits": LOGITS, "val_labels": [2, 1]}
     for name, values in {**arrays, "test_logits": LOGITS[:1], "test_y": [0]}.items():
         np.save(tmp_path / f"{name}.npy", values)
@@ -507,26 +495,24 @@ def test_npy_files_whose_names_pair_are_one_set(tmp_path: Path) -> None:
         (np.array([True, False]), "holds true and false: taken as 1 and 0"),
     ],
 )
-def test_labels_in_other_forms_are_taken_with_a_note(
-    labels: np.ndarray, told: str, tmp_path: Path
-) -> None:
+def test_labels_in_other_forms_are_taken_with_a_note(labels, told, tmp_path):
     path = write(tmp_path / "a.npz", logits=LOGITS, labels=labels)
     with pytest.warns(DataNote, match=told):
         assert read_logits(path).rows.labels.tolist() == [1, 0]
 
 
-def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
+def test_a_row_without_a_label_is_named(tmp_path):
     path = write(tmp_path / "a.npz", logits=LOGITS, labels=np.array(["cat", ""]))
     with pytest.raises(InputError, match=r"a\.npz: labels has no label in row 1$"):
         read_logits(path)
 
 
-def test_a_folder_is_not_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_folder_is_not_said_to_be_missing(tmp_path):
     with pytest.raises(InputError, match=f"^{tmp_path}: a folder; name a file$"):
         read_logits(tmp_path)
 
 
-def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path: Path) -> None:
+def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path):
     logits = np.concatenate((LOGITS, LOGITS))
     labels = np.array(["dog", "cat", "ant", "dog"])
     path = write(tmp_path / "a.npz", logits=logits, labels=labels)
@@ -539,7 +525,7 @@ def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path: Path) ->
         read_logits(path)
 
 
-def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path):
     path = write(tmp_path / "a.npz", logits=SCORES, labels=[2, 1])
     told = r"its logits are probabilities .*give --kind probs, in a task inputs: \{kind: probs\}"
     with pytest.raises(InputError, match=told):
@@ -562,7 +548,7 @@ def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path: Path)
         ("label,logit_0,logit_1\n", "logits: shape (0, 2)"),
     ],
 )
-def test_a_table_that_does_not_say_enough_is_refused(text: str, told: str, tmp_path: Path) -> None:
+def test_a_table_that_does_not_say_enough_is_refused(text, told, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(text)
     assert refusal(read_logits, path).startswith(f"{path}: {told}")

@@ -47,7 +47,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_parts_are_those_of_the_source(digits: PreparedData, tmp_path: Path):
+def test_parts_are_those_of_the_source(digits, tmp_path):
     source = read_source("digits", tmp_path)
     data, test = digits.search(), digits.test()
     for part, arrays in (("train", data.train), ("validation", data.validation), ("test", test)):
@@ -58,7 +58,7 @@ def test_parts_are_those_of_the_source(digits: PreparedData, tmp_path: Path):
         np.testing.assert_array_equal(arrays.labels, source.train.labels[rows])
 
 
-def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits: PreparedData):
+def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits):
     assert digits.directory.stat().st_mode & 0o777 == 0o755
     # Made once; a change here prepares everybody's data anew.
     assert digits.key == "1875ae12eb60f27b0deab19f74170e74"
@@ -68,7 +68,7 @@ def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits: Prepar
         assert manifest["class_counts"][part] == np.bincount(labels).tolist()
 
 
-def test_counts_are_told_of_classes_without_a_row_too(archive, write_npz, tmp_path: Path):
+def test_counts_are_told_of_classes_without_a_row_too(archive, write_npz, tmp_path):
     found = prepare(write_npz(archive), tmp_path, SplitSpec(validation=1), tmp_path / "p")
     counts = json.loads((found.directory / "split.json").read_text())["class_counts"]
     held = int(found.search().validation.labels[0])
@@ -78,14 +78,14 @@ def test_counts_are_told_of_classes_without_a_row_too(archive, write_npz, tmp_pa
     }
 
 
-def test_arrays_are_mapped_and_cannot_be_written(digits: PreparedData):
+def test_arrays_are_mapped_and_cannot_be_written(digits):
     images = digits.search().train.values
     assert isinstance(images, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         images[0] = 0
 
 
-def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path: Path):
+def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path):
     plain, noisy = (read_source(name, tmp_path) for name in ("digits", "digits-noisy"))
     np.testing.assert_array_equal(noisy.train.labels, plain.train.labels)
     middle = (plain.train.values > 110) & (plain.train.values < 145)
@@ -97,20 +97,20 @@ def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path: Path)
     assert (noisy.info.name, noisy.info.inputs) == ("digits-noisy", plain.info.inputs)
 
 
-def test_open_gives_what_prepare_gave(digits: PreparedData, monkeypatch: pytest.MonkeyPatch):
+def test_open_gives_what_prepare_gave(digits, monkeypatch):
     assert PreparedData.open(digits.directory) == digits
     monkeypatch.chdir(digits.directory.parent)
     assert PreparedData.open(digits.key) == digits  # Other processes may have another folder.
     assert digits.directory.name == digits.key
 
 
-def test_second_time_reads_nothing(tmp_path: Path, reads: list[str]):
+def test_second_time_reads_nothing(tmp_path, reads):
     first, second = (prepare("digits", tmp_path, SplitSpec(), tmp_path / "p") for _ in range(2))
     assert first == second
     assert reads == ["digits"]
 
 
-def test_key_follows_content_and_split(archive, write_npz, tmp_path: Path):
+def test_key_follows_content_and_split(archive, write_npz, tmp_path):
     name = write_npz(archive)
     first = prepare(name, tmp_path, SplitSpec(), tmp_path / "p")
     other_seed = prepare(name, tmp_path, SplitSpec(seed=1), tmp_path / "p")
@@ -121,9 +121,7 @@ def test_key_follows_content_and_split(archive, write_npz, tmp_path: Path):
 
 
 @pytest.mark.parametrize("kind", ["npz", "folder", "text", "logits", "voc"])
-def test_a_relative_name_means_another_file_elsewhere(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_relative_name_means_another_file_elsewhere(kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reader = find_reader(f"{kind}:own/a:b", "raw")
     assert reader.full_name() == f"{kind}:{tmp_path / 'own' / 'a:b'}"
@@ -145,7 +143,7 @@ def test_fingerprint_follows_form_labels_and_parts():
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 100])
-def test_blocks_are_all_rows_in_order(step: int, monkeypatch: pytest.MonkeyPatch):
+def test_blocks_are_all_rows_in_order(step, monkeypatch):
     monkeypatch.setattr("trainables.data._rows.BLOCK_BYTES", 6 * step)
     rows = RowArrays(np.arange(24, dtype=np.int16).reshape(8, 3), np.arange(8))
     blocks = list(rows.blocks())
@@ -153,9 +151,7 @@ def test_blocks_are_all_rows_in_order(step: int, monkeypatch: pytest.MonkeyPatch
     assert [len(block) for block in blocks[:-1]] == [step] * ((8 - 1) // step)
 
 
-def test_rows_are_written_block_by_block_and_told_every_few_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_rows_are_written_block_by_block_and_told_every_few_seconds(tmp_path, monkeypatch):
     told: list[str] = []
     seconds = [0.0]
     monkeypatch.setattr(_stored, "time", SimpleNamespace(monotonic=lambda: seconds[-1]))
@@ -172,7 +168,7 @@ def test_rows_are_written_block_by_block_and_told_every_few_seconds(
     )
 
 
-def test_key_is_free_of_the_path(archive, write_npz, tmp_path: Path):
+def test_key_is_free_of_the_path(archive, write_npz, tmp_path):
     name = write_npz(archive)
     first = prepare(name, tmp_path, SplitSpec(), tmp_path / "p")
     copy = tmp_path / "copy.npz"
@@ -181,9 +177,7 @@ def test_key_is_free_of_the_path(archive, write_npz, tmp_path: Path):
     assert first.key == second.key
 
 
-def test_the_sources_of_all_that_is_prepared_hold_test_images(
-    archive, write_npz, folder: Path, tmp_path: Path
-):
+def test_the_sources_of_all_that_is_prepared_hold_test_images(archive, write_npz, folder, tmp_path):
     split = SplitSpec(validation=4)
     for name in (write_npz(archive), f"folder:{folder}", "digits"):
         prepare(name, tmp_path, split, tmp_path / "p")
@@ -193,7 +187,7 @@ def test_the_sources_of_all_that_is_prepared_hold_test_images(
 
 
 def test_sources_of_one_name_in_two_places_are_all_remembered(
-    svhn, archive, write_npz, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    svhn, archive, write_npz, tmp_path, monkeypatch
 ):
     made = Path(write_npz(archive).removeprefix("npz:"))
     split, places = SplitSpec(validation=10), [tmp_path / "one", tmp_path / "other"]
@@ -208,7 +202,7 @@ def test_sources_of_one_name_in_two_places_are_all_remembered(
     assert set(raw_test_paths(tmp_path / "p")) == expected
 
 
-def test_what_no_root_holds_is_found_from_any(archive, write_npz, tmp_path: Path):
+def test_what_no_root_holds_is_found_from_any(archive, write_npz, tmp_path):
     split = SplitSpec(validation=4)
     for name in (write_npz(archive), "digits"):
         made = prepare(name, tmp_path / "data", split, tmp_path / "p")
@@ -217,7 +211,7 @@ def test_what_no_root_holds_is_found_from_any(archive, write_npz, tmp_path: Path
 
 @pytest.mark.parametrize("victim", ["search/train_images.npy", "test/labels.npy", "split.json"])
 @pytest.mark.parametrize("how", ["shorter", "flipped", "absent"])
-def test_damaged_data_is_made_again(tmp_path: Path, reads: list[str], victim: str, how: str):
+def test_damaged_data_is_made_again(tmp_path, reads, victim, how):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     before = {name: (found.directory / name).read_bytes() for name in found.files}
     path = found.directory / victim
@@ -234,7 +228,7 @@ def test_damaged_data_is_made_again(tmp_path: Path, reads: list[str], victim: st
     )
 
 
-def test_a_damaged_record_of_a_source_is_passed_over(tmp_path: Path):
+def test_a_damaged_record_of_a_source_is_passed_over(tmp_path):
     where = ("digits", tmp_path, SplitSpec(), tmp_path / "p")
     made = prepare(*where)
     (path,) = (tmp_path / "p" / "sources").iterdir()
@@ -257,7 +251,7 @@ def test_a_damaged_record_of_a_source_is_passed_over(tmp_path: Path):
     assert json.loads(before.read_text()) == strange[-1]
 
 
-def test_open_names_what_is_wrong(tmp_path: Path):
+def test_open_names_what_is_wrong(tmp_path):
     with pytest.raises(InputError, match=rf"^{tmp_path}/split\.json cannot be read: "):
         PreparedData.open(tmp_path)
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
@@ -291,7 +285,7 @@ def test_open_names_what_is_wrong(tmp_path: Path):
         "",
     ],
 )
-def test_an_array_whose_head_is_damaged_is_named(header: str, tmp_path: Path):
+def test_an_array_whose_head_is_damaged_is_named(header, tmp_path):
     path = tmp_path / "a.npy"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
     for content in (path.read_bytes(), b"PK\x03\x04", b"\x80"):
@@ -300,7 +294,7 @@ def test_an_array_whose_head_is_damaged_is_named(header: str, tmp_path: Path):
             _stored.read_array(path)
 
 
-def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path: Path):
+def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     images = found.directory / "search" / "train_images.npy"
     labels = found.directory / "search" / "train_labels.npy"
@@ -315,7 +309,7 @@ def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_
         PreparedData.open(found.directory).search()
 
 
-def test_a_manifest_of_impossible_values_is_refused_by_its_name(tmp_path: Path):
+def test_a_manifest_of_impossible_values_is_refused_by_its_name(tmp_path):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     path = found.directory / "split.json"
     whole = json.loads(path.read_text())
@@ -340,7 +334,7 @@ def test_a_manifest_of_impossible_values_is_refused_by_its_name(tmp_path: Path):
         assert prepare("digits", tmp_path, SplitSpec(), tmp_path / "p") == found
 
 
-def test_threads_at_once_read_once(tmp_path: Path, reads: list[str]):
+def test_threads_at_once_read_once(tmp_path, reads):
     with ThreadPoolExecutor(4) as pool:
         found = list(
             pool.map(lambda _: prepare("digits", tmp_path, SplitSpec(), tmp_path / "p"), range(4))
@@ -353,7 +347,7 @@ def _prepare_into(queue, folder: Path) -> None:
     queue.put(prepare("digits", folder, SplitSpec(), folder / "p").key)
 
 
-def test_processes_at_once(tmp_path: Path):
+def test_processes_at_once(tmp_path):
     context = get_context("fork")
     queue = context.SimpleQueue()
     running = [context.Process(target=_prepare_into, args=(queue, tmp_path)) for _ in range(3)]
@@ -367,7 +361,7 @@ def test_processes_at_once(tmp_path: Path):
     PreparedData.open(tmp_path / "p" / key).verify()
 
 
-def test_too_small_for_the_split(tmp_path: Path):
+def test_too_small_for_the_split(tmp_path):
     told = r"^dataset 'digits': split train_limit=5: 5 is outside \[10, 1213\]$"
     with pytest.raises(InputError, match=told):
         prepare("digits", tmp_path, SplitSpec(train_limit=5), tmp_path / "p")
@@ -384,7 +378,7 @@ def test_too_small_for_the_split(tmp_path: Path):
         (np.zeros((2, 1), np.int64), r"labels has shape \(2, 1\)"),
     ],
 )
-def test_labels_are_checked(labels: np.ndarray, text: str):
+def test_labels_are_checked(labels, text):
     RowArrays(np.zeros((2, 3, 3, 1), np.uint8), np.array([0, 2**31 - 1]))
     RowArrays(np.zeros((0, 3, 3, 1), np.uint8), np.zeros(0, np.int64))
     with pytest.raises(ValueError, match=text):
@@ -392,7 +386,7 @@ def test_labels_are_checked(labels: np.ndarray, text: str):
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_labels_are_those_of_classes(part: str, tmp_path: Path):
+def test_labels_are_those_of_classes(part, tmp_path):
     source = read_source("digits", tmp_path)
     parts = {"train": source.train, "test": source.train}
     Source(source.info, **parts, fingerprint="")
@@ -409,13 +403,13 @@ def test_labels_are_those_of_classes(part: str, tmp_path: Path):
         (np.zeros((2, 8, 9, 1), np.uint8), r"images are uint8 \(8, 9, 1\), expected"),
     ],
 )
-def test_rows_are_checked(values: np.ndarray, text: str, tmp_path: Path):
+def test_rows_are_checked(values, text, tmp_path):
     info = read_source("digits", tmp_path).info
     with pytest.raises(ValueError, match=text):
         Source(info, RowArrays(values, np.zeros(2, np.int64)), None, "")
 
 
-def test_another_copy_of_the_source_leaves_what_is_prepared_in_its_place(tmp_path: Path):
+def test_another_copy_of_the_source_leaves_what_is_prepared_in_its_place(tmp_path):
     first = prepare("digits", tmp_path / "one", SplitSpec(), tmp_path / "p")
     made = first.directory.stat().st_ino
     again = prepare("digits", tmp_path / "two", SplitSpec(), tmp_path / "p")

@@ -102,7 +102,7 @@ def prepared_from(name: str, root: Path, split: SplitSpec | None = None) -> Prep
     return prepare(name, root, split, root / "prepared", download=False)
 
 
-def test_tiny_imagenet(tiny: Path) -> None:
+def test_tiny_imagenet(tiny):
     found = prepared_from("tiny-imagenet", tiny, SplitSpec())
     assert found.info.classes == WNIDS
     assert found.counts == {"train": 27, "validation": 3, "test": 6}
@@ -113,13 +113,13 @@ def test_tiny_imagenet(tiny: Path) -> None:
     np.testing.assert_array_equal(test.values[1], np.asarray(Image.open(path)))
 
 
-def test_a_tenth_of_tiny_imagenet_is_50_a_class() -> None:
+def test_a_tenth_of_tiny_imagenet_is_50_a_class():
     labels, test = np.repeat(np.arange(200), 500), np.repeat(np.arange(200), 50)
     rows = make_split(labels, test, SplitSpec())
     assert np.bincount(labels[rows.validation]).tolist() == [50] * 200
 
 
-def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet: Path) -> None:
+def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet):
     found = prepared_from("imagenet", imagenet)
     assert found.info.inputs.size == (224, 224)
     assert found.counts == {"train": 9, "validation": 3, "test": 6}
@@ -133,7 +133,7 @@ def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet: Path) -> N
     assert np.abs(test.values[3] - cut).mean() < 12
 
 
-def test_cub(cub200: Path) -> None:
+def test_cub(cub200):
     found = prepared_from("cub200", cub200)
     assert found.info.classes == BIRDS
     assert found.counts == {"train": 6, "validation": 3, "test": 6}
@@ -147,9 +147,7 @@ def test_cub(cub200: Path) -> None:
     assert DatasetInfo.from_dict(found.info.to_dict()) == found.info
 
 
-def test_prepared_images_come_in_blocks_and_are_told(
-    imagenet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepared_images_come_in_blocks_and_are_told(imagenet, monkeypatch):
     sizes: list[int] = []
     whole = np.stack
 
@@ -170,7 +168,7 @@ def test_prepared_images_come_in_blocks_and_are_told(
     assert isinstance(found.search().train.values, np.memmap)
 
 
-def test_fingerprint_and_key_follow_every_file(cub200: Path) -> None:
+def test_fingerprint_and_key_follow_every_file(cub200):
     first = prepared_from("cub200", cub200)
     assert prepared_from("cub200", cub200).key == first.key
     draw_image(cub200 / "CUB_200_2011" / "images" / BIRDS[0] / "0.jpg", 300, 200, 999)
@@ -182,7 +180,7 @@ def test_fingerprint_and_key_follow_every_file(cub200: Path) -> None:
     assert len({first.key, second.key, third.key}) == 3
 
 
-def test_the_fingerprint_of_files_follows_all_that_is_read_of_them(tmp_path: Path) -> None:
+def test_the_fingerprint_of_files_follows_all_that_is_read_of_them(tmp_path):
     names = ("a", "b", "c")
     for name, content in zip(names, (b"12", b"3", b"12"), strict=True):
         (tmp_path / name).write_bytes(content)
@@ -227,7 +225,7 @@ def miniature(request: pytest.FixtureRequest) -> tuple[str, Path, Path]:
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK", "RGBA", "P"])
-def test_other_modes_become_rgb(miniature: tuple[str, Path, Path], mode: str) -> None:
+def test_other_modes_become_rgb(miniature, mode):
     name, root, path = miniature
     with Image.open(path) as image:
         other = image.convert(mode)
@@ -241,7 +239,7 @@ def test_other_modes_become_rgb(miniature: tuple[str, Path, Path], mode: str) ->
     np.testing.assert_allclose(pixels[0].mean((0, 1)), expected, atol=30)
 
 
-def test_every_list_and_image_is_in_the_signature(miniature: tuple[str, Path, Path]) -> None:
+def test_every_list_and_image_is_in_the_signature(miniature):
     name, root, _ = miniature
     reader = find_reader(name, root)
     source = read_source(name, root, download=False)
@@ -271,16 +269,14 @@ def _write_deep(path: Path) -> None:
         (_write_deep, "has image mode I;16, allowed is 8 bits"),
     ],
 )
-def test_an_image_that_cannot_be_read_is_named(
-    miniature: tuple[str, Path, Path], spoil: Callable[[Path], None], text: str
-) -> None:
+def test_an_image_that_cannot_be_read_is_named(miniature, spoil, text):
     name, root, path = miniature
     spoil(path)
     assert refusal(prepared_from, name, root).startswith(f"{path} {text}")
     assert not [entry for entry in (root / "prepared").iterdir() if entry.is_dir()]
 
 
-def test_tiny_imagenet_wrong_size(tiny: Path) -> None:
+def test_tiny_imagenet_wrong_size(tiny):
     path = tiny / READERS["tiny-imagenet"]
     draw_image(path, 63, 64, 0)
     with pytest.raises(InputError, match=rf"^{path} is 63 x 64 pixels, expected are 64 x 64$"):
@@ -295,7 +291,7 @@ def test_tiny_imagenet_wrong_size(tiny: Path) -> None:
         ("cub200", ["CUB_200_2011/images", "CUB_200_2011.tgz"]),
     ],
 )
-def test_what_holds_test_images_is_sealed(name: str, sealed: list[str], tmp_path: Path) -> None:
+def test_what_holds_test_images_is_sealed(name, sealed, tmp_path):
     assert find_reader(name, tmp_path).test_paths() == [tmp_path / place for place in sealed]
 
 
@@ -316,7 +312,7 @@ REMEDIES = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_absent_says_what_to_put_where(name: str, tmp_path: Path) -> None:
+def test_absent_says_what_to_put_where(name, tmp_path):
     status = find_reader(name, tmp_path).check()
     assert not status.present
     assert status.remedy == REMEDIES[name].replace("ROOT", str(tmp_path))
@@ -451,7 +447,7 @@ NAMES = {"tiny": "tiny-imagenet", "cub": "cub200", "imagenet": "imagenet"}
 
 
 @pytest.mark.parametrize("fault", LAYOUT_FAULTS)
-def test_layout_fault(fault: str, request: pytest.FixtureRequest) -> None:
+def test_layout_fault(fault, request):
     name = NAMES[fault.partition(",")[0]]
     spoil, text = LAYOUT_FAULTS[fault]
     root = request.getfixturevalue(name.partition("-")[0])
@@ -462,9 +458,7 @@ def test_layout_fault(fault: str, request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-imagenet", "cub200"])
-def test_blank_lines_and_other_line_ends_change_nothing(
-    name: str, request: pytest.FixtureRequest
-) -> None:
+def test_blank_lines_and_other_line_ends_change_nothing(name, request):
     root = request.getfixturevalue(name.partition("-")[0])
     before = read_source(name, root, download=False)
     reader = find_reader(name, root)
@@ -501,7 +495,7 @@ def packed(
     return name, root, target
 
 
-def test_an_intact_archive_is_unpacked(packed: tuple[str, Path, Path]) -> None:
+def test_an_intact_archive_is_unpacked(packed):
     name, root, archive = packed
     status = find_reader(name, root).check()
     assert (status.present, status.detail) == (True, f"{archive} is intact")
@@ -515,7 +509,7 @@ def test_an_intact_archive_is_unpacked(packed: tuple[str, Path, Path]) -> None:
         missing_download(name, root, SplitSpec(validation=3, train_limit=2))
 
 
-def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Path]) -> None:
+def test_an_archive_with_a_wrong_checksum_is_refused(packed):
     name, root, archive = packed
     archive.write_bytes(archive.read_bytes() + b"!")
     status = find_reader(name, root).check()
@@ -528,9 +522,7 @@ def test_an_archive_with_a_wrong_checksum_is_refused(packed: tuple[str, Path, Pa
         assert told == f"dataset {name!r}: {status.detail}; {status.remedy}"
 
 
-def test_an_archive_that_cannot_be_unpacked_is_named(
-    packed: tuple[str, Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_that_cannot_be_unpacked_is_named(packed, monkeypatch):
     name, root, archive = packed
     archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
     digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
@@ -542,7 +534,7 @@ def test_an_archive_that_cannot_be_unpacked_is_named(
     assert list(root.iterdir()) == [archive]
 
 
-def test_an_archive_writes_nothing_elsewhere(cub200: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_writes_nothing_elsewhere(cub200, monkeypatch):
     archive, folder = cub200 / Cub200Reader.archive, Cub200Reader.folder
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(cub200 / folder, arcname=folder)
@@ -555,7 +547,7 @@ def test_an_archive_writes_nothing_elsewhere(cub200: Path, monkeypatch: pytest.M
     assert list(cub200.iterdir()) == [archive]
 
 
-def test_a_folder_that_cannot_be_written_is_named(cub200: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(cub200):
     (cub200 / "file").write_text("")
     told = f"^dataset 'cub200' cannot be stored in {cub200}/file/below: .*Not a directory"
     with pytest.raises(InputError, match=told):

@@ -65,7 +65,7 @@ def prepared(folder: Path, split: SplitSpec = OWN, **inputs: int) -> PreparedDat
     return prepare(f"voc:{folder}", "unused", split, folder / "p", settings=inputs)
 
 
-def test_parts_are_the_lists(tmp_path: Path) -> None:
+def test_parts_are_the_lists(tmp_path):
     data = prepared(write(tmp_path, train=6, val=3, test=2))
     assert data.counts == {"train": 6, "validation": 3, "test": 2}
     assert data.info.classes == ("0", "1", "2")
@@ -86,7 +86,7 @@ def test_parts_are_the_lists(tmp_path: Path) -> None:
     assert data.key != share.key
 
 
-def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path: Path) -> None:
+def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path):
     counts = prepared(write(tmp_path, train=20, val=3)).counts
     assert counts == {"train": 18, "validation": 2, "test": 3}
     reader = find_reader(f"voc:{tmp_path}", "unused")
@@ -107,9 +107,7 @@ def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path
         ({}, [13, 2, 5], "no list of test images: test and validation are draws"),
     ],
 )
-def test_a_rule_says_which_lists_are_what(
-    lists: dict[str, int], counts: list[int], rule: str, tmp_path: Path
-) -> None:
+def test_a_rule_says_which_lists_are_what(lists, counts, rule, tmp_path):
     data = prepared(write(tmp_path, train=20, **lists))
     assert list(data.counts.values()) == counts
     assert data.info.split_rule == (rule if "own" in rule else f"{rule} from train")
@@ -120,8 +118,8 @@ def test_a_rule_says_which_lists_are_what(
 @pytest.mark.parametrize("lists", [{"val": 1, "test": 2}, {"val": 4, "test": 2}, {"val": 2}])
 @pytest.mark.parametrize("validation", ["own", 3])
 def test_a_split_is_refused_beforehand_just_where_it_would_be_in_the_end(
-    lists: dict[str, int], validation: str | int, tmp_path: Path
-) -> None:
+    lists, validation, tmp_path
+):
     name = f"voc:{write(tmp_path, train=20, **lists)}"
     train = prepared(tmp_path, SplitSpec(validation)).counts["train"]
     assert missing_download(name, "unused", SplitSpec(validation, train_limit=train)) == ""
@@ -134,7 +132,7 @@ def test_a_split_is_refused_beforehand_just_where_it_would_be_in_the_end(
             refuse()
 
 
-def test_every_file_is_in_the_signature(tmp_path: Path) -> None:
+def test_every_file_is_in_the_signature(tmp_path):
     write(tmp_path, train=2, val=1, test=1)
     (tmp_path / "classes.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
     reader = find_reader(f"voc:{tmp_path}", "unused")
@@ -145,7 +143,7 @@ def test_every_file_is_in_the_signature(tmp_path: Path) -> None:
     assert len(seen) == 1 + 2 * 4 + 3 + 1
 
 
-def test_small_images_are_seen_at_their_own_size(tmp_path: Path) -> None:
+def test_small_images_are_seen_at_their_own_size(tmp_path):
     data = prepared(write(tmp_path, train=4, val=2, test=2))
     values = data.search().train.values
     assert values.shape == (4, 11, 14, 4)
@@ -165,8 +163,8 @@ def test_small_images_are_seen_at_their_own_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("shown", "classes"), [(0, 2), (1, 2), (2, 3), (7, 8)])
 @pytest.mark.parametrize(("mode", "where"), [("L", "train0"), ("P", "val1")])
 def test_without_names_classes_are_numbers_up_to_the_highest_that_is_shown(
-    shown: int, classes: int, mode: str, where: str, tmp_path: Path
-) -> None:
+    shown, classes, mode, where, tmp_path
+):
     write(tmp_path, train=4, val=2, test=2)
     for path in (tmp_path / "SegmentationClass").iterdir():
         mask = np.array(Image.open(path))
@@ -178,7 +176,7 @@ def test_without_names_classes_are_numbers_up_to_the_highest_that_is_shown(
     assert set(np.unique(rows.values[..., 3])) >= {0, shown, VOID}
 
 
-def test_masks_of_two_classes_may_be_black_and_white(tmp_path: Path) -> None:
+def test_masks_of_two_classes_may_be_black_and_white(tmp_path):
     write(tmp_path, train=4, val=2, test=2)
     for path in (tmp_path / "SegmentationClass").iterdir():
         Image.fromarray(np.asarray(Image.open(path)) == 2).save(path)
@@ -188,7 +186,7 @@ def test_masks_of_two_classes_may_be_black_and_white(tmp_path: Path) -> None:
     np.testing.assert_array_equal(masks[1:], np.repeat([[0] * 7 + [1] * 7], 9, axis=0))
 
 
-def test_a_test_image_may_be_the_largest(tmp_path: Path) -> None:
+def test_a_test_image_may_be_the_largest(tmp_path):
     write(tmp_path, train=3, val=2, test=2)
     for place, ending, mode in (("JPEGImages", "jpg", "RGB"), ("SegmentationClass", "png", "L")):
         Image.new(mode, (20, 12)).save(tmp_path / place / f"test1.{ending}")
@@ -224,7 +222,7 @@ def targets_of(masks: np.ndarray) -> Tensor:
     return torch.from_numpy(np.where(masks < MASK_OUTSIDE, masks.astype(np.int64), IGNORED))
 
 
-def test_neighbours_of_one_size_come_together_and_whole(noise: np.ndarray) -> None:
+def test_neighbours_of_one_size_come_together_and_whole(noise):
     batcher, batch, images = of_noise(noise)
     found = list(batcher.whole(batch))
     assert batcher.at_once == 2**19 // (9 * 12)
@@ -240,7 +238,7 @@ def test_neighbours_of_one_size_come_together_and_whole(noise: np.ndarray) -> No
 
 
 @pytest.mark.parametrize("crop", [0, 6, 15])
-def test_a_crop_is_cut_out_of_image_and_mask_alike(noise: np.ndarray, crop: int) -> None:
+def test_a_crop_is_cut_out_of_image_and_mask_alike(noise, crop):
     """The windows that are drawn, cut out by hand: whole pixels, zeros and ``IGNORED`` beyond."""
     batcher, batch, images = of_noise(noise, crop)
     side = (crop, crop) if crop else (9, 12)
@@ -266,7 +264,7 @@ def test_a_crop_is_cut_out_of_image_and_mask_alike(noise: np.ndarray, crop: int)
             assert torch.equal(masks[row], mask)
 
 
-def test_a_scaled_crop_shows_what_its_window_says() -> None:
+def test_a_scaled_crop_shows_what_its_window_says():
     row, column = np.mgrid[:40, :60]
     values = np.stack((row, column, row, row // 10), axis=2).astype(np.uint8)
     inputs = MaskedImages((40, 60), (0.0,) * 3, (1.0,) * 3, crop=16)
@@ -290,7 +288,7 @@ def test_a_scaled_crop_shows_what_its_window_says() -> None:
     assert torch.equal(masks[sure], rows[sure].round().long() // 10)
 
 
-def test_light_is_changed_of_the_same_crops(noise: np.ndarray) -> None:
+def test_light_is_changed_of_the_same_crops(noise):
     batcher, batch, _ = of_noise(noise, 6)
     one, other = (torch.Generator().manual_seed(1) for _ in range(2))
     before = one.get_state()
@@ -302,9 +300,7 @@ def test_light_is_changed_of_the_same_crops(noise: np.ndarray) -> None:
     assert torch.equal(masks, same)
 
 
-def test_without_augmentation_images_are_seen_as_stored_and_void_counts_nowhere(
-    noise: np.ndarray,
-) -> None:
+def test_without_augmentation_images_are_seen_as_stored_and_void_counts_nowhere(noise):
     batcher, batch, images = of_noise(noise, 6)
     shown, masks = batcher.example(batch, torch.zeros(7), "none", torch.Generator())
     torch.testing.assert_close(shown, images, rtol=0, atol=1e-5)
@@ -321,7 +317,7 @@ def test_without_augmentation_images_are_seen_as_stored_and_void_counts_nowhere(
     "wrong",
     [np.zeros((2, 9, 12, 4)), np.zeros((9, 12, 4), np.uint8), np.zeros((2, 9, 12, 2), np.uint8)],
 )
-def test_rows_of_another_form_are_told(wrong: np.ndarray) -> None:
+def test_rows_of_another_form_are_told(wrong):
     inputs = MaskedImages((9, 12), (0.5,) * 3, (0.5,) * 3)
     with pytest.raises(ValueError, match=r"^images-with-masks are ") as refused:
         inputs.batcher(wrong)
@@ -331,12 +327,12 @@ def test_rows_of_another_form_are_told(wrong: np.ndarray) -> None:
     )
 
 
-def test_an_image_larger_than_a_batch_comes_alone() -> None:
+def test_an_image_larger_than_a_batch_comes_alone():
     large = np.zeros((1, 725, 725, 3), np.uint8)
     assert MaskedImages((725, 725), (0.5,) * 3, (0.5,) * 3).batcher(large).at_once == 1
 
 
-def test_light_changes_contrast_and_brightness_both_ways() -> None:
+def test_light_changes_contrast_and_brightness_both_ways():
     dark, grey = (
         _relit(torch.full((400, 3, 1, 2), value), torch.Generator().manual_seed(0))
         for value in (0.0, 1.0)
@@ -348,7 +344,7 @@ def test_light_changes_contrast_and_brightness_both_ways() -> None:
     assert abs(np.corrcoef(dark[:, 0, 0, 0], grey[:, 0, 0, 0] - dark[:, 0, 0, 0])[0, 1]) < 0.2
 
 
-def test_images_without_masks_are_taken_too(noise: np.ndarray) -> None:
+def test_images_without_masks_are_taken_too(noise):
     batcher, batch, images = of_noise(noise[..., :3])
     torch.testing.assert_close(batcher.plain(batch), images, rtol=0, atol=1e-5)
     ((shown, masks),) = batcher.whole(batch)
@@ -357,7 +353,7 @@ def test_images_without_masks_are_taken_too(noise: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_windows_show_as_much_as_possible(scaled: bool) -> None:
+def test_windows_show_as_much_as_possible(scaled):
     sizes = torch.tensor([[40, 60]] * 500)
     generator = torch.Generator().manual_seed(0)
     top, left, height, width, flip = draw_windows(sizes, (20, 50), scaled, generator)
@@ -379,7 +375,7 @@ def test_windows_show_as_much_as_possible(scaled: bool) -> None:
     assert [set(places.tolist()) for places in small[:2]] == [{-3.0, -2.0, -1.0, 0.0}, {0.0}]
 
 
-def test_the_sample_is_spread_over_images_and_skips_void() -> None:
+def test_the_sample_is_spread_over_images_and_skips_void():
     masks = np.random.default_rng(0).integers(0, 4, (300, 20, 30)).astype(np.uint8)
     masks[masks == 3] = 255
     masks[7] = 255
@@ -406,12 +402,12 @@ def test_the_sample_is_spread_over_images_and_skips_void() -> None:
     assert all(a <= k < b for k, a, b in zip(order, ends[:-1], ends[1:], strict=True))
 
 
-def test_what_nobody_chooses_is_what_it_was_in_every_version() -> None:
+def test_what_nobody_chooses_is_what_it_was_in_every_version():
     inputs = MaskedImages((2, 2), (0.5,) * 3, (0.5,) * 3)
     assert (inputs.augmentation, inputs.crop, SAMPLED) == ("scale-crop-flip", 0, 65536)
 
 
-def test_the_sample_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_is_the_same_everywhere(monkeypatch):
     # Made once; a change here changes what is stored of everybody's predictions.
     monkeypatch.setattr("trainables.data._masked.SAMPLED", 8)
     pixels = sample_pixels(np.zeros((2, 4, 5), np.uint8))
@@ -488,7 +484,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_is_told(tmp_path: Path, fault: str) -> None:
+def test_what_is_wrong_is_told(tmp_path, fault):
     write(tmp_path, train=3, val=2, test=2)
     (tmp_path / "classes.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
     spoil, said = FAULTS[fault]
@@ -504,14 +500,12 @@ def test_what_is_wrong_is_told(tmp_path: Path, fault: str) -> None:
         ({"crop": -1}, "crop=-1 is outside [0, inf)"),
     ],
 )
-def test_a_setting_is_checked(setting: dict[str, int], text: str) -> None:
+def test_a_setting_is_checked(setting, text):
     told = refusal(find_reader, "voc:x", "unused", {"crop": 3, **setting})
     assert told == f"dataset 'voc:x': inputs.{text}"
 
 
-def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
-    tmp_path: Path,
-) -> None:
+def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(tmp_path):
     place = write(tmp_path / "VOCdevkit" / "VOC2012", train=20, val=3)
     (place / LISTS / "test.txt").write_text("without_a_mask")
     data = prepare("voc2012", tmp_path, OWN, tmp_path / "p", download=False)
@@ -540,9 +534,7 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(
     assert place in find_reader("voc2012", tmp_path).test_paths()
 
 
-def test_voc2012_is_downloaded_where_it_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_voc2012_is_downloaded_where_it_is_not_there(tmp_path, monkeypatch):
     asked: list[str] = []
 
     def download(root: str, download: bool) -> None:
@@ -571,12 +563,12 @@ def test_voc2012_is_downloaded_where_it_is_not_there(
     )
 
 
-def test_classes_of_voc2012_have_their_usual_numbers() -> None:
+def test_classes_of_voc2012_have_their_usual_numbers():
     meta = DeepLabV3_ResNet50_Weights.COCO_WITH_VOC_LABELS_V1.meta["categories"]
     assert list(Voc2012Reader.names) == ["background", *meta[1:]]
 
 
-def test_voc2012_says_what_has_to_be_downloaded(tmp_path: Path) -> None:
+def test_voc2012_says_what_has_to_be_downloaded(tmp_path):
     assert "voc2012" in missing_download("voc2012", tmp_path)
     (sealed,) = find_reader("voc2012", tmp_path).test_paths()
     assert sealed == tmp_path / "VOCtrainval_11-May-2012.tar"

@@ -9,7 +9,6 @@ import zipfile
 import zlib
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
-from pathlib import Path
 from pickle import UnpicklingError
 
 import numpy as np
@@ -70,7 +69,7 @@ NORMALISED = {
 
 
 @pytest.mark.parametrize("name", NORMALISED)
-def test_images_are_normalised_and_augmented_as_in_every_version(name: str):
+def test_images_are_normalised_and_augmented_as_in_every_version(name):
     inputs = SOURCES.get(name).inputs
     assert (inputs.mean, inputs.std, inputs.augmentation) == NORMALISED[name]
 
@@ -108,7 +107,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_sets_say_how_they_are_split_and_whose_they_are(name: str, tmp_path: Path):
+def test_published_sets_say_how_they_are_split_and_whose_they_are(name, tmp_path):
     info = find_reader(name, tmp_path).info(("a", "b"))
     assert (info.name, info.split_rule, info.source) == (name, *PUBLISHED[name])
 
@@ -141,7 +140,7 @@ def test_what_is_held_out_for_validation_where_nobody_says():
         ("cifar10-lt:inf", "ratio 'inf' is outside"),
     ],
 )
-def test_wrong_name(name: str, text: str, tmp_path: Path):
+def test_wrong_name(name, text, tmp_path):
     with pytest.raises(InputError, match=text):
         read_source(name, tmp_path, download=False)
 
@@ -170,7 +169,7 @@ def test_cifar_is_unpacked_without_a_download(cifar):
 
 
 @pytest.mark.parametrize("download", [False, True])
-def test_cifar_absent(cifar, tmp_path: Path, download: bool):
+def test_cifar_absent(cifar, tmp_path, download):
     name, _, _, _ = cifar
     status = find_reader(name, tmp_path / "empty").check()
     assert not status.present
@@ -191,7 +190,7 @@ def test_cifar_absent(cifar, tmp_path: Path, download: bool):
 
 
 @pytest.mark.parametrize("download", [False, True])
-def test_cifar_damaged(cifar, download: bool):
+def test_cifar_damaged(cifar, download):
     name, root, _, _ = cifar
     batch = root / KINDS[name].base_folder / KINDS[name].test_list[0][0]
     batch.write_bytes(batch.read_bytes()[:-1])
@@ -209,9 +208,7 @@ def test_cifar_damaged(cifar, download: bool):
         *(TypeError, UnpicklingError, tarfile.TarError, zipfile.BadZipFile, zlib.error),
     ],
 )
-def test_whatever_a_library_raises_of_a_file_becomes_a_line(
-    kind: type[Exception], monkeypatch, tmp_path: Path
-):
+def test_whatever_a_library_raises_of_a_file_becomes_a_line(kind, monkeypatch, tmp_path):
     def refuse(*_: object, **__: object) -> None:
         raise kind("no\n  way")
 
@@ -228,7 +225,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("intact", [True, False])
-def test_cifar_download_is_checked(cifar, monkeypatch, tmp_path: Path, intact: bool):
+def test_cifar_download_is_checked(cifar, monkeypatch, tmp_path, intact):
     name, root, train, _ = cifar
     packed = root / KINDS[name].filename
     if not intact:
@@ -246,7 +243,7 @@ def test_cifar_download_is_checked(cifar, monkeypatch, tmp_path: Path, intact: b
 
 
 @pytest.mark.parametrize("ratio", ["", ":4"])
-def test_cifar_long_tail(cifar, ratio: str):
+def test_cifar_long_tail(cifar, ratio):
     name, root, train, test = cifar
     source = read_source(f"{name}-lt{ratio}", root, download=False)
     counts = np.bincount(source.train.labels)

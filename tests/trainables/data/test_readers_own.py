@@ -35,7 +35,7 @@ from trainables.data._files import ImageFiles, is_image, opened
 from trainables.data._images import image_statistics
 
 
-def test_digits_keep_every_value(tmp_path: Path):
+def test_digits_keep_every_value(tmp_path):
     source = read_source("digits", tmp_path)
     images, labels = load_digits(return_X_y=True)
     np.testing.assert_array_equal(np.rint(source.train.values.reshape(-1, 64) / 255 * 16), images)
@@ -54,7 +54,7 @@ def test_digits_keep_every_value(tmp_path: Path):
     assert find_reader("digits", tmp_path).check() == status
 
 
-def test_digits_come_with_scikit_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_digits_come_with_scikit_learn(tmp_path, monkeypatch):
     monkeypatch.setattr("trainables.data.digits.find_spec", lambda name: None)
     reader = find_reader("digits", tmp_path)
     told = SourceStatus(False, "scikit-learn has no digits", "pip install scikit-learn")
@@ -124,7 +124,7 @@ PEOPLES_ARCHIVES = {
 
 
 @pytest.mark.parametrize("form", PEOPLES_ARCHIVES)
-def test_archives_as_people_keep_them_give_the_same_rows(form: str, archive, write_npz):
+def test_archives_as_people_keep_them_give_the_same_rows(form, archive, write_npz):
     change, told = PEOPLES_ARCHIVES[form]
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -147,7 +147,7 @@ def test_what_is_not_used_of_an_archive_is_told(archive, write_npz):
         read_source(name, "unused")
 
 
-def test_images_without_a_test_part_are_one_set(archive, write_npz, tmp_path: Path):
+def test_images_without_a_test_part_are_one_set(archive, write_npz, tmp_path):
     name = write_npz({"X": archive["x_train"], "y": archive["y_train"]})
     assert read_source(name, "unused").test is None
     data = prepare(name, "unused", SplitSpec(test=0.25), tmp_path / "d")
@@ -258,7 +258,7 @@ NPZ_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", NPZ_FAULTS)
-def test_npz_fault(fault: str, archive, write_npz):
+def test_npz_fault(fault, archive, write_npz):
     spoil, text = NPZ_FAULTS[fault]
     spoil(archive)
     name = write_npz(archive)
@@ -273,7 +273,7 @@ def test_npz_damaged_file(archive, write_npz):
     assert refusal(read_source, name, "unused").startswith(told)
 
 
-def test_npz_absent(tmp_path: Path):
+def test_npz_absent(tmp_path):
     name = f"npz:{tmp_path / 'none.npz'}"
     told = f"{tmp_path}/none.npz does not exist (dataset {name!r})"
     assert refusal(read_source, name, "unused") == told
@@ -286,7 +286,7 @@ def test_npz_relative_path_starts_at_the_working_directory(archive, write_npz, m
     assert len(read_source("npz:own.npz", "unused").train) == 40
 
 
-def test_folder(folder: Path):
+def test_folder(folder):
     source = read_source(f"folder:{folder}", "unused")
     assert source.info.classes == ("cat", "dog")
     assert source.info.inputs.size == (5, 7)
@@ -305,9 +305,7 @@ def _convert(path: Path, mode: str) -> None:
     ("modes", "channels"),
     [("L", 1), ("1", 1), ("L1", 1), ("P", 3), (["LA"], 3), (["L", "LA"], 3), ("LP", 3)],
 )
-def test_only_what_is_grey_and_opaque_all_over_stays_grey(
-    folder: Path, modes: str | list[str], channels: int
-):
+def test_only_what_is_grey_and_opaque_all_over_stays_grey(folder, modes, channels):
     paths = sorted(folder.rglob("*.png"))
     for number, path in enumerate(paths):
         _convert(path, modes[number % len(modes)])
@@ -321,7 +319,7 @@ def test_only_what_is_grey_and_opaque_all_over_stays_grey(
     np.testing.assert_array_equal(source.train.values, stacked[4:])
 
 
-def test_folder_passes_over_what_is_hidden_or_no_image(folder: Path):
+def test_folder_passes_over_what_is_hidden_or_no_image(folder):
     for place in ("train", "test"):
         (folder / place / ".thumbs").mkdir()
         (folder / place / "notes.txt").write_text("?")
@@ -337,7 +335,7 @@ def test_folder_passes_over_what_is_hidden_or_no_image(folder: Path):
     assert status.detail == f"{folder}: 2 classes, 13 training and 4 test images"
 
 
-def test_every_image_is_in_a_folders_signature(folder: Path):
+def test_every_image_is_in_a_folders_signature(folder):
     reader = find_reader(f"folder:{folder}", "unused")
     seen = {reader.signature()}
     for path in sorted(folder.rglob("*.png")):
@@ -355,7 +353,7 @@ def test_every_image_is_in_a_folders_signature(folder: Path):
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
 @pytest.mark.parametrize("name", ["train/cat/0", "train/dog/3"])
-def test_folder_of_mixed_modes_becomes_rgb(folder: Path, mode: str, name: str):
+def test_folder_of_mixed_modes_becomes_rgb(folder, mode, name):
     image = Image.open(folder / f"{name}.png").convert(mode)
     (folder / f"{name}.png").unlink()
     image.save(folder / f"{name}.tif")
@@ -376,7 +374,7 @@ def _write_deep(path: Path) -> None:
 @pytest.mark.parametrize(
     "ending", [".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp", ".JPG"]
 )
-def test_what_counts_as_an_image(tmp_path: Path, ending: str):
+def test_what_counts_as_an_image(tmp_path, ending):
     for name in ("a", ".a"):
         (tmp_path / f"{name}{ending}").write_text("")
     assert is_image(tmp_path / f"a{ending}")
@@ -386,9 +384,7 @@ def test_what_counts_as_an_image(tmp_path: Path, ending: str):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ending", ["png", "gif", "tif"])
-def test_an_image_with_a_damaged_head_is_read_or_named(
-    folder: Path, ending: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_image_with_a_damaged_head_is_read_or_named(folder, ending, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
     path = folder / f"a.{ending}"
     Image.open(folder / "train" / "cat" / "0.png").save(path)
@@ -405,23 +401,21 @@ def test_an_image_with_a_damaged_head_is_read_or_named(
     assert all(text.startswith(f"{path} ") for text in told)
 
 
-def test_an_image_of_more_pixels_than_memory_may_hold_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_image_of_more_pixels_than_memory_may_hold_is_named(folder, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 17)
     with pytest.raises(InputError, match=r"train/cat/0\.png cannot be read as an image"):
         read_source(f"folder:{folder}", "unused")
 
 
 @pytest.mark.parametrize("mode", ["I", "I;16", "I;16B", "I;16L", "F"])
-def test_an_image_of_deeper_channels_is_refused(mode: str, monkeypatch: pytest.MonkeyPatch):
+def test_an_image_of_deeper_channels_is_refused(mode, monkeypatch):
     monkeypatch.setattr(Image, "open", lambda path: Image.new(mode, (7, 5)))
     told = f"^a.png has image mode {mode}, allowed is 8 bits a channel$"
     with pytest.raises(InputError, match=told), opened(Path("a.png")):
         pytest.fail("it was opened")
 
 
-def test_an_image_of_another_size_is_told_by_width_and_height(folder: Path):
+def test_an_image_of_another_size_is_told_by_width_and_height(folder):
     path = folder / "train" / "cat" / "0.png"
     files = ImageFiles([path], np.zeros(1, np.int64), (4, 6))
     with pytest.raises(InputError, match=r"0\.png is 7 x 5 pixels, expected are 6 x 4"):
@@ -481,7 +475,7 @@ NO_LAYOUT = {
 
 
 @pytest.mark.parametrize("fault", NO_LAYOUT)
-def test_a_folder_of_no_layout_is_told_both_at_once(fault: str, folder: Path):
+def test_a_folder_of_no_layout_is_told_both_at_once(fault, folder):
     NO_LAYOUT[fault](folder)
     for read in (lambda: read_source(f"folder:{folder}", "unused"), lambda: labels_of(folder)):
         assert refusal(read).endswith(LAYOUT)
@@ -500,7 +494,7 @@ def labels_of(folder: Path) -> tuple[list[int], list[int] | None]:
     return train.tolist(), None if test is None else test.tolist()
 
 
-def test_classes_directly_below_are_one_part(folder: Path):
+def test_classes_directly_below_are_one_part(folder):
     parted = read_source(f"folder:{folder}", "unused")
     assert labels_of(folder) == (parted.train.labels.tolist(), parted.test.labels.tolist())
     reader = find_reader(f"folder:{folder}", "unused")
@@ -519,13 +513,13 @@ def test_classes_directly_below_are_one_part(folder: Path):
     assert find_reader(f"folder:{folder}", "unused").check() == SourceStatus(True, told)
 
 
-def test_a_folder_that_is_gone_holds_no_test_image(folder: Path):
+def test_a_folder_that_is_gone_holds_no_test_image(folder):
     reader = find_reader(f"folder:{folder}", "unused")
     shutil.rmtree(folder)
     assert reader.test_paths() == []
 
 
-def test_the_split_holds_out_a_test_set(folder: Path, tmp_path: Path):
+def test_the_split_holds_out_a_test_set(folder, tmp_path):
     lay_flat(folder)
     split = SplitSpec(validation=2, test=4)
     found = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
@@ -533,7 +527,7 @@ def test_the_split_holds_out_a_test_set(folder: Path, tmp_path: Path):
     assert np.bincount(found.test().labels).tolist() == [2, 2]
 
 
-def test_a_class_may_be_called_train(folder: Path):
+def test_a_class_may_be_called_train(folder):
     lay_flat(folder)
     (folder / "cat").rename(folder / "train")
     assert read_source(f"folder:{folder}", "unused").info.classes == ("dog", "train")
@@ -546,7 +540,7 @@ def _draw(path: Path, width: int, height: int, mode: str = "L") -> None:
     image.save(path)
 
 
-def test_unequal_images_show_their_centre_square(folder: Path):
+def test_unequal_images_show_their_centre_square(folder):
     for path in folder.rglob("*.png"):
         _draw(path, 30, 10)
     _draw(folder / "train/cat/0.png", 90, 30)
@@ -558,7 +552,7 @@ def test_unequal_images_show_their_centre_square(folder: Path):
     assert np.abs(source.train.values[0].astype(int) - 128).max() < 20
 
 
-def test_the_side_is_the_median_of_the_training_images(folder: Path):
+def test_the_side_is_the_median_of_the_training_images(folder):
     for number, path in enumerate(sorted(folder.glob("train/*/*.png"))):
         _draw(path, 12 + number, 40, "RGB")
     _draw(folder / "test/cat/0.png", 900, 900, "RGB")
@@ -570,7 +564,7 @@ def test_the_side_is_the_median_of_the_training_images(folder: Path):
     assert read_source(f"folder:{folder}", "unused").info.inputs.size == (18, 18)
 
 
-def test_large_images_of_unequal_size_become_224(folder: Path):
+def test_large_images_of_unequal_size_become_224(folder):
     for path in folder.rglob("*.png"):
         _draw(path, 300, 300)
     assert read_source(f"folder:{folder}", "unused").info.inputs.size == (300, 300)
@@ -578,7 +572,7 @@ def test_large_images_of_unequal_size_become_224(folder: Path):
     assert read_source(f"folder:{folder}", "unused").info.inputs.size == (224, 224)
 
 
-def test_large_images_are_smoothed_when_they_shrink(folder: Path):
+def test_large_images_are_smoothed_when_they_shrink(folder):
     for path in folder.rglob("*.png"):
         _draw(path, 8, 8)
     stripes = np.tile(np.array([[0, 255]], np.uint8), (80, 40))
@@ -588,13 +582,13 @@ def test_large_images_are_smoothed_when_they_shrink(folder: Path):
 
 
 @pytest.mark.parametrize("fault", FOLDER_FAULTS)
-def test_folder_fault(fault: str, folder: Path):
+def test_folder_fault(fault, folder):
     spoil, text = FOLDER_FAULTS[fault]
     spoil(folder)
     assert refusal(read_source, f"folder:{folder}", "unused").startswith(f"{folder}/{text}")
 
 
-def test_folder_check_names_what_is_missing(folder: Path):
+def test_folder_check_names_what_is_missing(folder):
     shutil.rmtree(folder / "test" / "dog")
     told = f"{folder}/test has no class folder 'dog', train has one"
     status = find_reader(f"folder:{folder}", "unused").check()
@@ -621,7 +615,7 @@ def test_folder_check_names_what_is_missing(folder: Path):
         ("logits", "give the path of a file of logits"),
     ],
 )
-def test_a_path_with_nothing_says_what_belongs_there(kind: str, remedy: str):
+def test_a_path_with_nothing_says_what_belongs_there(kind, remedy):
     with TemporaryDirectory() as short:  # A long path would be cut.
         place = f"{short}/none"
         status = find_reader(f"{kind}:{place}", "unused").check()
@@ -637,7 +631,7 @@ def test_a_place_on_another_machine_is_refused_by_what_it_is_for():
         find_reader("digits", "s3://b")
 
 
-def test_images_of_ones_own_say_how_they_are_split_and_normalised(folder: Path, archive, write_npz):
+def test_images_of_ones_own_say_how_they_are_split_and_normalised(folder, archive, write_npz):
     name = write_npz(archive)
     parted = read_source(f"folder:{folder}", "unused").info
     lay_flat(folder)
@@ -661,7 +655,7 @@ def test_images_of_ones_own_say_how_they_are_split_and_normalised(folder: Path, 
 
 
 @pytest.mark.shared
-def test_real_cifar10_through_npz(shared: Path, tmp_path: Path):
+def test_real_cifar10_through_npz(shared, tmp_path):
     data = shared / "data"
     spec = importlib.util.spec_from_file_location("unpack", data / "unpack.py")
     unpack = importlib.util.module_from_spec(spec)

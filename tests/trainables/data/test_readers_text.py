@@ -70,12 +70,12 @@ def prepared(
     return prepare(f"text:{path}", "unused", split or SplitSpec(), folder / "p", settings=inputs)
 
 
-def test_words_are_in_small_letters_without_signs() -> None:
+def test_words_are_in_small_letters_without_signs():
     words = words_of("Don't PANIC: it's 42_times 'over' Größe!")
     assert words == ["don't", "panic", "it's", "42", "times", "over", "größe"]
 
 
-def test_lines_with_and_without_a_test_set(write: Write) -> None:
+def test_lines_with_and_without_a_test_set(write):
     folder = write(["cat", "dog"], train=rows(8), test=rows(4, names=True))
     source = read_source(f"text:{folder}", "unused")
     assert source.info.classes == ("cat", "dog")
@@ -95,7 +95,7 @@ def test_lines_with_and_without_a_test_set(write: Write) -> None:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
-def test_tables_give_what_lines_give(ending: str, write: Write, tmp_path: Path) -> None:
+def test_tables_give_what_lines_give(ending, write, tmp_path):
     folder = write(train=rows(8, names=True))
     expected = read_source(f"text:{folder / 'train.jsonl'}", "unused")
     frame = pd.DataFrame(rows(8, names=True)).rename(columns={"text": "review", "label": "kind"})
@@ -121,7 +121,7 @@ def test_tables_give_what_lines_give(ending: str, write: Write, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_part_for_validation_is_told_not_to_be_used(lines: bool, tmp_path: Path) -> None:
+def test_a_part_for_validation_is_told_not_to_be_used(lines, tmp_path):
     for part in ("train", "val", "test"):
         (tmp_path / part).mkdir()
         for kind in ("cat", "dog"):
@@ -133,7 +133,7 @@ def test_a_part_for_validation_is_told_not_to_be_used(lines: bool, tmp_path: Pat
         assert read_source(f"text:{tmp_path}", "unused").test is not None
 
 
-def test_what_holds_no_test_set_is_sealed_whole(write: Write, tmp_path: Path) -> None:
+def test_what_holds_no_test_set_is_sealed_whole(write, tmp_path):
     lines = write(train=rows(8)) / "train.jsonl"
     assert find_reader(f"text:{lines}", "unused").test_paths() == [lines]
     assert find_reader(f"text:{lines.parent}", "unused").test_paths() == [lines]
@@ -146,7 +146,7 @@ def test_what_holds_no_test_set_is_sealed_whole(write: Write, tmp_path: Path) ->
     assert reader.test_paths() == [tmp_path / "own"]
 
 
-def test_classes_are_those_of_the_training_texts(write: Write) -> None:
+def test_classes_are_those_of_the_training_texts(write):
     folder = write(train=rows(8, names=True), test=rows(1, names=True))
     assert read_source(f"text:{folder}", "unused").info.classes == ("cat", "dog")
     named = [{"text": "x", "label": f"class {k % 9}"} for k in range(18)]
@@ -158,9 +158,7 @@ def test_classes_are_those_of_the_training_texts(write: Write) -> None:
     np.testing.assert_array_equal(found.train.labels, np.arange(24) % 12)
 
 
-def test_a_changed_list_of_classes_or_vectors_is_another_source(
-    write: Write, tmp_path: Path
-) -> None:
+def test_a_changed_list_of_classes_or_vectors_is_another_source(write, tmp_path):
     vectors = tmp_path / "glove.txt"
     vectors.write_text("\n".join(GLOVE) + "\n", encoding="utf-8")
     folder = write(["cat", "dog"], train=rows(8), test=rows(4))
@@ -180,7 +178,7 @@ def test_a_changed_list_of_classes_or_vectors_is_another_source(
     assert other.signature() != before
 
 
-def test_packed_lines_are_the_same(write: Write) -> None:
+def test_packed_lines_are_the_same(write):
     folder = write(train=rows(8, names=True))
     before = read_source(f"text:{folder}", "unused")
     plain = folder / "train.jsonl"
@@ -191,7 +189,7 @@ def test_packed_lines_are_the_same(write: Write) -> None:
 
 
 @pytest.mark.parametrize("parted", [True, False])
-def test_class_folders_give_what_lines_give(write: Write, tmp_path: Path, parted: bool) -> None:
+def test_class_folders_give_what_lines_give(write, tmp_path, parted):
     lines = sorted(rows(8, names=True), key=lambda row: str(row["label"]))
     parts = {"train": lines, "test": lines[2:7]} if parted else {"train": lines}
     expected = read_source(f"text:{write(**parts)}", "unused")
@@ -213,9 +211,7 @@ def test_class_folders_give_what_lines_give(write: Write, tmp_path: Path, parted
     assert found.info.split_rule == expected.info.split_rule == rule
 
 
-def test_words_and_length_are_those_of_the_training_rows_alone(
-    write: Write, tmp_path: Path
-) -> None:
+def test_words_and_length_are_those_of_the_training_rows_alone(write, tmp_path):
     """Every text has a word of its own: only those of training texts may get a number."""
     data = prepared(write(train=rows(40), test=rows(40)), tmp_path, SplitSpec(validation=10))
     train = np.load(data.directory / "search" / "train_indices.npy")
@@ -230,7 +226,7 @@ def test_words_and_length_are_those_of_the_training_rows_alone(
     assert PreparedData.open(data.directory).info == data.info
 
 
-def test_rare_words_go_first_and_long_texts_keep_their_end(write: Write, tmp_path: Path) -> None:
+def test_rare_words_go_first_and_long_texts_keep_their_end(write, tmp_path):
     folder = write(train=[{"text": "b a a c c c", "label": k % 2} for k in range(12)])
     assert prepared(folder, tmp_path, vocabulary=2).info.inputs.length == 5
     inputs = prepared(folder, tmp_path, vocabulary=2, length=4).info.inputs
@@ -242,13 +238,13 @@ def test_rare_words_go_first_and_long_texts_keep_their_end(write: Write, tmp_pat
     ]
 
 
-def test_equally_frequent_words_are_taken_in_alphabetical_order() -> None:
+def test_equally_frequent_words_are_taken_in_alphabetical_order():
     texts = LabelledTexts.of(["d b c", "b c a", "a e"], np.arange(3))
     assert Texts(vocabulary=4).fitted(texts).words == ("a", "b", "c", "d")
     assert Texts().fitted(LabelledTexts.of(["?"], np.zeros(1, np.int64))).length == 1
 
 
-def test_the_fingerprint_of_texts_follows_where_each_ends_and_its_label() -> None:
+def test_the_fingerprint_of_texts_follows_where_each_ends_and_its_label():
     texts = (["ab", "c"], ["a", "bc"], ["abc", ""], ["c", "ab"], ["ab", "c "], ["ab"], ["ab", "ç"])
     rows = [LabelledTexts.of(its, np.arange(len(its))) for its in texts]
     rows += [LabelledTexts.of(["ab", "c"], np.array([0, 0]))]
@@ -258,7 +254,7 @@ def test_the_fingerprint_of_texts_follows_where_each_ends_and_its_label() -> Non
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_every_file_of_a_folder_of_texts_is_in_the_signature(tmp_path: Path, part: str) -> None:
+def test_every_file_of_a_folder_of_texts_is_in_the_signature(tmp_path, part):
     for place in ("train/a", "train/b", "test/a", "test/b"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "1.txt").write_text("one")
@@ -270,7 +266,7 @@ def test_every_file_of_a_folder_of_texts_is_in_the_signature(tmp_path: Path, par
     assert len(seen) == 3
 
 
-def test_there_is_no_other_view_of_texts_than_the_texts() -> None:
+def test_there_is_no_other_view_of_texts_than_the_texts():
     batcher = Texts(length=3).batcher(np.zeros((2, 3), np.int32))
     (batch,) = batcher.batches(torch.arange(2), 2)
     assert torch.equal(batcher.view(batch, "none", torch.Generator()), batch)
@@ -278,7 +274,7 @@ def test_there_is_no_other_view_of_texts_than_the_texts() -> None:
         batcher.view(batch, "crop-flip", torch.Generator())
 
 
-def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_hold_numbers_of_words(monkeypatch):
     monkeypatch.setattr(texts_module, "BLOCK", 2)
     rows = LabelledTexts.of(["a b", "c", "b b a"], np.arange(3))
     inputs = Texts().fitted(rows)
@@ -299,7 +295,7 @@ def test_rows_hold_numbers_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
             inputs.check(np.array([[0, 1, number]], np.int32))
 
 
-def test_prepared_texts_are_found_by_their_settings(write: Write, tmp_path: Path) -> None:
+def test_prepared_texts_are_found_by_their_settings(write, tmp_path):
     folder = write(train=rows(40))
     made = prepared(folder, tmp_path, length=5)
     where = (f"text:{folder}", "unused", SplitSpec(), tmp_path / "p")
@@ -313,7 +309,7 @@ def test_prepared_texts_are_found_by_their_settings(write: Write, tmp_path: Path
         missing_download(*where[:3], {"size": 3})
 
 
-def test_what_rows_are_stored_by_is_in_the_key(write: Write, tmp_path: Path) -> None:
+def test_what_rows_are_stored_by_is_in_the_key(write, tmp_path):
     folder = write(train=rows(40))
     keys = {prepared(folder, tmp_path, length=length).key for length in (5, 6, 6)}
     keys.add(prepared(folder, tmp_path, vocabulary=3, length=6).key)
@@ -323,9 +319,7 @@ def test_what_rows_are_stored_by_is_in_the_key(write: Write, tmp_path: Path) -> 
     assert prepared(folder, tmp_path).key == "0430d8a9e208e98e0d9a2abd4840d138"
 
 
-def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(tmp_path, monkeypatch):
     asked: list[str] = []
     root = tmp_path / "new" / "data"
 
@@ -388,7 +382,7 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(
 
 
 @pytest.mark.shared
-def test_twenty_newsgroups_is_whole(shared: Path) -> None:
+def test_twenty_newsgroups_is_whole(shared):
     source = read_source("20newsgroups", shared / "data", download=False)
     assert (len(source.train), len(source.test or ()), source.info.num_classes) == (11314, 7532, 20)
 
@@ -416,14 +410,14 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize("line", BAD_LINES)
-def test_a_bad_line_is_named(write: Write, line: bytes) -> None:
+def test_a_bad_line_is_named(write, line):
     path = write(["cat", "dog"], train=rows(8)) / "train.jsonl"
     path.write_bytes(path.read_bytes() + line + b"\n")
     told = refusal(find_reader(f"text:{path.parent}", "unused").labels)
     assert told.startswith(f"{path}, line 9{BAD_LINES[line]}")
 
 
-def test_one_file_of_lines_is_told_and_so_is_one_that_is_absent(write: Write) -> None:
+def test_one_file_of_lines_is_told_and_so_is_one_that_is_absent(write):
     path = write(train=rows(1200)) / "train.jsonl"
     found = find_reader(f"text:{path}", "unused").check()
     told = "1,200 texts, `split.test` of them test texts"
@@ -486,7 +480,7 @@ def assert_refused(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("fault", SPOILT_LINES)
-def test_bad_lines_are_named(write: Write, fault: str) -> None:
+def test_bad_lines_are_named(write, fault):
     folder = write(train=rows(8))
     spoil, text = SPOILT_LINES[fault]
     spoil(folder / "train.jsonl")
@@ -494,14 +488,14 @@ def test_bad_lines_are_named(write: Write, fault: str) -> None:
 
 
 @pytest.mark.parametrize("content", SPOILT_CLASSES, ids=range(len(SPOILT_CLASSES)))
-def test_a_bad_list_of_classes_is_named(write: Write, content: str) -> None:
+def test_a_bad_list_of_classes_is_named(write, content):
     folder = write(train=rows(8))
     (folder / "classes.json").write_text(content)
     assert_refused(folder, SPOILT_CLASSES[content])
 
 
 @pytest.mark.parametrize(("content", "text"), [(b"\xe9t\xe9", "no UTF-8 text"), (b"", "empty; ")])
-def test_a_bad_file_of_a_class_is_named(tmp_path: Path, content: bytes, text: str) -> None:
+def test_a_bad_file_of_a_class_is_named(tmp_path, content, text):
     for name in ("cat", "dog"):
         (tmp_path / "own" / name).mkdir(parents=True)
         (tmp_path / "own" / name / "1.txt").write_text("fine")
@@ -511,12 +505,12 @@ def test_a_bad_file_of_a_class_is_named(tmp_path: Path, content: bytes, text: st
         read_source(f"text:{tmp_path / 'own'}", "unused")
 
 
-def test_a_file_that_vanishes_before_it_is_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_vanishes_before_it_is_read_is_named(tmp_path):
     path = tmp_path / "gone.txt"
     assert refusal(read_files, [(path, 0)]) == f"{path} cannot be read: No such file or directory"
 
 
-def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
+def test_a_folder_without_texts_says_what_is_needed(tmp_path):
     told = refusal(read_source, f"text:{tmp_path / 'none'}", "unused")
     assert told.startswith(f"{tmp_path}/none does not exist or is no folder; give JSON lines")
     (tmp_path / "cat").mkdir()
@@ -539,12 +533,12 @@ def test_a_folder_without_texts_says_what_is_needed(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_named(inputs: dict[str, object], text: str) -> None:
+def test_a_wrong_setting_is_named(inputs, text):
     told = refusal(find_reader, "text:own.jsonl", "unused", inputs)
     assert told == f"dataset 'text:own.jsonl': inputs.{text}"
 
 
-def test_digits_take_no_setting() -> None:
+def test_digits_take_no_setting():
     told = refusal(find_reader, "digits", "unused", {"length": 3})
     assert told == "dataset 'digits': inputs.length is unknown; it takes none"
 
@@ -559,7 +553,7 @@ GLOVE = (
 )
 
 
-def test_vectors_are_read_from_a_text_file(write: Write, tmp_path: Path) -> None:
+def test_vectors_are_read_from_a_text_file(write, tmp_path):
     path = tmp_path / "glove.txt"
     path.write_text("\n".join(GLOVE) + "\n", encoding="utf-8")
     data = prepared(write(train=rows(40)), tmp_path, embeddings=str(path))
@@ -594,9 +588,7 @@ def test_vectors_are_read_from_a_text_file(write: Write, tmp_path: Path) -> None
         ),
     ],
 )
-def test_bad_vectors_are_named(
-    write: Write, tmp_path: Path, lines: tuple[str, ...], text: str
-) -> None:
+def test_bad_vectors_are_named(write, tmp_path, lines, text):
     path = tmp_path / "glove.txt"
     path.write_text("".join(f"{line}\n" for line in lines), encoding="latin-1")
     told = refusal(prepared, write(train=rows(40)), tmp_path, embeddings=str(path))

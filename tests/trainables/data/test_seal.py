@@ -49,13 +49,13 @@ def test_a_sealed_process_does_not_reach_test_labels_and_an_open_one_does(outcom
     assert len(outcomes["sealed"]["attempts"]) == 32
 
 
-def test_search_goes_on(outcomes, digits: PreparedData):
+def test_search_goes_on(outcomes, digits):
     expected = f"{digits.counts['train']} {digits.counts['validation']}"
     assert outcomes["sealed"]["search data"] == outcomes["open"]["search data"] == expected
     assert outcomes["sealed"]["files"] == "weights"
 
 
-def test_arrays_held_from_before_are_noticed(digits: PreparedData):
+def test_arrays_held_from_before_are_noticed(digits):
     script = f"""
 from trainables.data import PreparedData, TestDataSealedError, seal_test_data
 data = PreparedData.open({str(digits.directory)!r})
@@ -83,9 +83,7 @@ print("clean")
     assert lines[1:] == [*(f"{name} {sealed}" for name in asked), "clean"]
 
 
-def test_arrays_of_a_source_are_noticed_if_they_are_test_data(
-    archive, write_npz, digits: PreparedData
-):
+def test_arrays_of_a_source_are_noticed_if_they_are_test_data(archive, write_npz, digits):
     script = f"""
 from trainables.data import PreparedData, TestDataSealedError, read_source, seal_test_data
 source = read_source({write_npz(archive)!r}, ".")
@@ -117,7 +115,7 @@ for place in ("test", "tests", "search"):
     assert opened == ["TestDataSealedError", "FileNotFoundError", "FileNotFoundError"]
 
 
-def test_a_child_of_a_process_that_sealed_no_file_is_sealed_too(monkeypatch: pytest.MonkeyPatch):
+def test_a_child_of_a_process_that_sealed_no_file_is_sealed_too(monkeypatch):
     monkeypatch.setenv(INHERITED, "")
     script = """
 from trainables.data import TestDataSealedError, read_source
@@ -130,7 +128,7 @@ except TestDataSealedError:
     assert told == b"sealed\n"
 
 
-def test_raw_files_and_missing_paths(tmp_path: Path):
+def test_raw_files_and_missing_paths(tmp_path):
     raw = tmp_path / "raw"
     raw.mkdir()
     alone = tmp_path / "alone.npy"
@@ -163,7 +161,7 @@ for attempt in (
     ]
 
 
-def test_the_sources_of_every_stored_suite_are_sealed(tmp_path: Path) -> None:
+def test_the_sources_of_every_stored_suite_are_sealed(tmp_path):
     data = prepare("digits", tmp_path, SplitSpec(), tmp_path / "data")
     sources = [tmp_path / f"{name}.npy" for name in ("first", "second", "third")]
     for source in sources:
@@ -176,7 +174,7 @@ def test_the_sources_of_every_stored_suite_are_sealed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("parted", [True, False])
-def test_folders_of_images(folder: Path, tmp_path: Path, parted: bool):
+def test_folders_of_images(folder, tmp_path, parted):
     train = folder / "train"
     if not parted:
         shutil.rmtree(folder / "test")

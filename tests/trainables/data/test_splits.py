@@ -19,7 +19,7 @@ TEST = np.repeat(np.arange(4), 25)
 
 
 @pytest.mark.parametrize(("share", "rows"), [(0.1, 3), (0.25, 8), (0.01, 1)])
-def test_a_share_is_rounded_to_whole_rows_and_holds_one_at_least(share: float, rows: int):
+def test_a_share_is_rounded_to_whole_rows_and_holds_one_at_least(share, rows):
     split = make_split(np.arange(31) % 2, TEST, SplitSpec(validation=share))
     assert (len(split.validation), len(split.train)) == (rows, 31 - rows)
 
@@ -60,7 +60,7 @@ def test_every_row_is_equally_likely():
     spare=st.integers(0, 1),
 )
 @example(counts=[30, 29, 1, 1, 1, 1], share=3 / 57, least=1, spare=0)  # Two can give back.
-def test_allot(counts: list[int], share: float, least: int, spare: int):
+def test_allot(counts, share, least, spare):
     available = np.array(counts)
     high = np.maximum(available - spare, 0)
     low = np.minimum(least, high)
@@ -115,9 +115,7 @@ def assert_drawn(
     listed=st.booleans(),
     trains=st.booleans(),
 )
-def test_every_row_goes_where_it_belongs(
-    labels: list[int], spec: SplitSpec, official: list[int] | None, listed: bool, trains: bool
-) -> None:
+def test_every_row_goes_where_it_belongs(labels, spec, official, listed, trains):
     train, test = np.array(labels), None if official is None else np.array(official)
     own = np.arange(1, len(labels), 5) if listed and official else None
     unlimited = replace(spec, train_limit=None, test_limit=None)
@@ -153,7 +151,7 @@ def test_every_row_goes_where_it_belongs(
 
 
 @pytest.mark.parametrize("official", [True, False])
-def test_each_decision_has_draws_of_its_own(official: bool) -> None:
+def test_each_decision_has_draws_of_its_own(official):
     judged = TEST if official else None
     fields: dict[str, Any] = {"validation": 70, "test": 100, "train_limit": 60, "test_limit": 50}
     usual = make_split(LABELS, judged, SplitSpec(**fields))
@@ -170,7 +168,7 @@ def test_each_decision_has_draws_of_its_own(official: bool) -> None:
         assert (np.abs(np.bincount(of[part], minlength=4) - share * len(part)) <= 1).all()
 
 
-def test_a_data_sets_own_validation_rows_are_taken_as_they_are() -> None:
+def test_a_data_sets_own_validation_rows_are_taken_as_they_are():
     own = np.array([3, 5, 700])
     split = make_split(LABELS, TEST, SplitSpec("own"), own)
     assert split.validation.tolist() == own.tolist()
@@ -181,14 +179,14 @@ def test_a_data_sets_own_validation_rows_are_taken_as_they_are() -> None:
     assert len(everything.validation) == 71
 
 
-def test_other_test_labels_are_limited_as_the_tasks_own() -> None:
+def test_other_test_labels_are_limited_as_the_tasks_own():
     for limit in (None, 1, 40, 99, 100):
         spec = SplitSpec(test_limit=limit, seed=3, validation_seed=4)
         np.testing.assert_array_equal(limit_rows(TEST, spec), make_split(LABELS, TEST, spec).test)
     np.testing.assert_array_equal(limit_rows(TEST, SplitSpec(test_limit=101)), np.arange(100))
 
 
-def test_all_rows_may_be_held_out_where_nothing_is_trained() -> None:
+def test_all_rows_may_be_held_out_where_nothing_is_trained():
     split = make_split(LABELS, TEST, SplitSpec(len(LABELS)), trains=False)
     assert (len(split.train), len(split.validation)) == (0, len(LABELS))
     with pytest.raises(ValueError, match="validation=711 is more than 710 rows"):
@@ -196,7 +194,7 @@ def test_all_rows_may_be_held_out_where_nothing_is_trained() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, MAX_SEED])
-def test_the_smallest_and_largest_values_are_allowed(seed: int) -> None:
+def test_the_smallest_and_largest_values_are_allowed(seed):
     spec = SplitSpec(1, 1, train_limit=1, test_limit=1, seed=seed, validation_seed=seed)
     assert SplitSpec(**spec.to_dict()) == spec
     assert SplitSpec(seed=seed).to_dict() == {
@@ -243,7 +241,7 @@ NEITHER, COUNT, WHOLE, SEED = (
         ({"test_limit": 0}, f"test_limit=0 {WHOLE}"),
     ],
 )
-def test_wrong_spec(fields, text: str):
+def test_wrong_spec(fields, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         SplitSpec(**fields)
 
@@ -261,12 +259,12 @@ def test_wrong_spec(fields, text: str):
         ({"test_limit": 101}, "test_limit=101 is more than the 100 rows there are"),
     ],
 )
-def test_too_few_images(fields, text: str):
+def test_too_few_images(fields, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         make_split(LABELS, TEST, SplitSpec(**fields))
 
 
-def test_the_most_that_fits_is_allowed() -> None:
+def test_the_most_that_fits_is_allowed():
     assert len(make_split(LABELS, TEST, SplitSpec(validation=706)).train) == 4
     spec = SplitSpec(train_limit=639, test_limit=100)
     split, usual = make_split(LABELS, TEST, spec), make_split(LABELS, TEST, SplitSpec())

@@ -70,7 +70,7 @@ def package(folder: Path, name: str, factor: int = 1) -> Path:
     return folder / name
 
 
-def test_a_file_is_a_part_like_ours_until_another_sweep(tmp_path: Path) -> None:
+def test_a_file_is_a_part_like_ours_until_another_sweep(tmp_path):
     write(tmp_path / "my_loss.py")
     (plugin,) = load_plugins(["./my_loss.py"], tmp_path)
     assert "mine" in LOSSES
@@ -86,7 +86,7 @@ def test_a_file_is_a_part_like_ours_until_another_sweep(tmp_path: Path) -> None:
     assert part_codes("train", ["ls", "mixup"], "convnet") == {}
 
 
-def test_checked_fields_are_the_search_space(tmp_path: Path) -> None:
+def test_checked_fields_are_the_search_space(tmp_path):
     load_plugins([str(write(tmp_path / "my_loss.py"))])
     space = load_space("methods", "mine")
     assert (space.title, space.source) == ("A loss of one's own", "plugin my_loss")
@@ -100,7 +100,7 @@ def test_checked_fields_are_the_search_space(tmp_path: Path) -> None:
     assert space.parameters["hard"].choices == (False, True)
 
 
-def test_epochs_and_rate_of_a_refinement_may_be_set(tmp_path: Path) -> None:
+def test_epochs_and_rate_of_a_refinement_may_be_set(tmp_path):
     text = """
 from calsweep import REFINEMENTS, Refinement
 
@@ -114,7 +114,7 @@ class MyHead(Refinement):
     assert [*space.searched()] == []
 
 
-def test_a_yaml_beside_the_code_is_the_search_space(tmp_path: Path) -> None:
+def test_a_yaml_beside_the_code_is_the_search_space(tmp_path):
     write(tmp_path / "my_loss.py")
     write(tmp_path / "my_loss.yaml", YAML, parameter="gamma")
     load_plugins(["./my_loss.py"], tmp_path)
@@ -124,7 +124,7 @@ def test_a_yaml_beside_the_code_is_the_search_space(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", ["file", "package"])
-def test_two_versions_are_loaded_one_after_the_other(make: str, tmp_path: Path) -> None:
+def test_two_versions_are_loaded_one_after_the_other(make, tmp_path):
     def version(factor: int) -> str:
         if make == "package":
             return str(package(tmp_path, "two_versions", factor))
@@ -145,7 +145,7 @@ def test_two_versions_are_loaded_one_after_the_other(make: str, tmp_path: Path) 
     torch.testing.assert_close(build_loss("mine")(LOGITS, TARGETS), 2 * LOGITS.logsumexp(1)[0])
 
 
-def test_an_entry_point_is_found_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_is_found_by_itself(tmp_path, monkeypatch):
     from trainables.plugins import _load
 
     package(tmp_path, "by_entry_point")
@@ -166,7 +166,7 @@ def test_an_entry_point_is_found_by_itself(tmp_path: Path, monkeypatch: pytest.M
         _load._installed.cache_clear()
 
 
-def test_models_calibrators_and_several_in_a_file(tmp_path: Path) -> None:
+def test_models_calibrators_and_several_in_a_file(tmp_path):
     text = """
 from calsweep import CALIBRATORS, build_model, register_model
 from trainables.calibrators.isotonic import IsotonicCalibration
@@ -188,7 +188,7 @@ def my_net(num_classes, shape):
     assert codes == {"calibrator my-iso": plugin.code, "model my-net": plugin.code}
 
 
-def test_a_changed_reader_reads_again(tmp_path: Path) -> None:
+def test_a_changed_reader_reads_again(tmp_path):
     sizes, split = [], SplitSpec(validation=50, test=50)
     for rows in (300, 300, 400):
         load_plugins([str(write(tmp_path / "reader.py", READER, rows=rows))])
@@ -216,9 +216,7 @@ def test_a_changed_reader_reads_again(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_line_and_leaves_nothing(
-    text: str, message: str, tmp_path: Path
-) -> None:
+def test_what_is_wrong_is_one_line_and_leaves_nothing(text, message, tmp_path):
     before = (LOSSES.names(), set(sys.modules))
     path = write(tmp_path / "my_loss.py", text)
     with pytest.raises(InputError, match=message) as caught:
@@ -237,7 +235,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
         ("./torch", "there is another module 'torch' .*; rename the package$"),
     ],
 )
-def test_what_is_not_found_is_one_line(named: str, message: str, tmp_path: Path) -> None:
+def test_what_is_not_found_is_one_line(named, message, tmp_path):
     (tmp_path / "folder").mkdir()
     package(tmp_path, "torch")
     with pytest.raises(InputError, match=message):
@@ -245,7 +243,7 @@ def test_what_is_not_found_is_one_line(named: str, message: str, tmp_path: Path)
     assert torch is sys.modules["torch"]
 
 
-def test_a_yaml_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_yaml_that_does_not_fit_is_refused(tmp_path):
     path = write(tmp_path / "my_loss.py")
     write(tmp_path / "my_loss.yaml", YAML, parameter="gama")
     with pytest.raises(InputError, match=r"yaml: it has no parameter 'gama'; it has: power"):
@@ -261,7 +259,7 @@ def test_a_yaml_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             load_plugins([str(path)])
 
 
-def test_no_byte_code_is_left_beside_it(tmp_path: Path) -> None:
+def test_no_byte_code_is_left_beside_it(tmp_path):
     load_plugins([str(write(tmp_path / "my_loss.py"))])
     load_plugins([str(package(tmp_path, "no_byte_code"))])
     assert not [name for _, folders, _ in os.walk(tmp_path) for name in folders if "cache" in name]

@@ -74,11 +74,11 @@ def put(store: ArtifactStore) -> Artifact:
         {"extra": None},
     ],
 )
-def test_every_determinant_changes_the_key(change: dict[str, Any]) -> None:
+def test_every_determinant_changes_the_key(change):
     assert stage_key("train", **{**DETERMINANTS, **change}) != stage_key("train", **DETERMINANTS)
 
 
-def test_stage_and_schema_change_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stage_and_schema_change_the_key(monkeypatch):
     before = stage_key("train", **DETERMINANTS)
     assert stage_key("refine", **DETERMINANTS) != before
     assert stage_key("train", **DETERMINANTS, schema=0) != before
@@ -86,7 +86,7 @@ def test_stage_and_schema_change_the_key(monkeypatch: pytest.MonkeyPatch) -> Non
     assert stage_key("train", **DETERMINANTS) != before
 
 
-def test_order_and_spelling_of_numbers_do_not_change_the_key() -> None:
+def test_order_and_spelling_of_numbers_do_not_change_the_key():
     turned = dict(reversed(DETERMINANTS.items()))
     turned["parts"] = {"mbls": {"weight": 0.1, "margin": 6}}
     turned["protocol"] = {"milestones": (1.0, 2), "epochs": 3.0}
@@ -94,24 +94,24 @@ def test_order_and_spelling_of_numbers_do_not_change_the_key() -> None:
     assert len(stage_key("train")) == 64
 
 
-def test_the_key_is_the_same_on_every_machine() -> None:
+def test_the_key_is_the_same_on_every_machine():
     known = "f4601e93d8349cfc9a49ea56fd9e4859fcbcec6cb9ffbcabe6bd1108f781d6a2"
     assert stage_key("train", **DETERMINANTS) == known
 
 
-def test_a_flag_is_no_number() -> None:
+def test_a_flag_is_no_number():
     assert stage_key("train", nesterov=True) != stage_key("train", nesterov=1)
     assert stage_key("train", nesterov=False) != stage_key("train", nesterov=0.0)
 
 
-def test_what_is_no_plain_value_is_refused() -> None:
+def test_what_is_no_plain_value_is_refused():
     with pytest.raises(TypeError):
         stage_key("train", data=Path("."))
     with pytest.raises(ValueError, match="JSON"):
         stage_key("train", lr=float("nan"))
 
 
-def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
+def test_a_stored_artifact_is_found_again(store):
     assert store.find("train", KEY) is None
     assert not store.contains("train", KEY)
     put(store)
@@ -130,13 +130,13 @@ def test_a_stored_artifact_is_found_again(store: ArtifactStore) -> None:
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_artifact_without_a_manifest_is_none(store: ArtifactStore) -> None:
+def test_artifact_without_a_manifest_is_none(store):
     (put(store).directory / "manifest.json").unlink()
     assert not store.contains("train", KEY)
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) -> None:
+def test_everything_lies_where_later_versions_look_for_it(store):
     place = store.root / "train" / KEY[:2]
     assert store.path("train", KEY) == put(store).directory == place / KEY
     assert store.lock("train", KEY).path == place / f"{KEY}.lock"
@@ -145,7 +145,7 @@ def test_everything_lies_where_later_versions_look_for_it(store: ArtifactStore) 
     assert store.deliver() == 0
 
 
-def test_tensors_of_any_layout_are_stored(store: ArtifactStore) -> None:
+def test_tensors_of_any_layout_are_stored(store):
     images = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     slices = torch.rand(6, 4)[::2].requires_grad_()
     stored = store.write("train", KEY, {"weights": {"images": images, "slices": slices}}, {})
@@ -180,9 +180,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_noticed_logged_removed_and_repaired(
-    store: ArtifactStore, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_noticed_logged_removed_and_repaired(store, kind, caplog):
     directory = put(store).directory
     DAMAGE[kind](directory)
     why = damage(directory, ["record.json"])
@@ -199,7 +197,7 @@ def test_damage_is_noticed_logged_removed_and_repaired(
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
 
 
-def test_no_key_is_no_artifact(store: ArtifactStore) -> None:
+def test_no_key_is_no_artifact(store):
     """As of a trial that still runs: the folder of a whole stage is not a damaged artifact."""
     kept = put(store)
     assert store.find("train", "") is None
@@ -208,16 +206,14 @@ def test_no_key_is_no_artifact(store: ArtifactStore) -> None:
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_writing_replaces_what_is_damaged(store: ArtifactStore) -> None:
+def test_writing_replaces_what_is_damaged(store):
     flip_a_byte(put(store).directory / "weights.safetensors")
     put(store)
     assert store.find("train", KEY) is not None
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_what_another_process_has_mended_meanwhile_stays(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_process_has_mended_meanwhile_stays(store, monkeypatch):
     directory = put(store).directory
     judged = []
 
@@ -233,9 +229,7 @@ def test_what_another_process_has_mended_meanwhile_stays(
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-def test_artifacts_come_and_go_under_one_lock(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_artifacts_come_and_go_under_one_lock(store, monkeypatch):
     """Else what one process has just mended may be removed by another that saw it damaged."""
     real, held = artifacts._remove_damaged, list[bool]()
 
@@ -254,7 +248,7 @@ def test_artifacts_come_and_go_under_one_lock(
     assert held == [True] * 3
 
 
-def test_the_first_writer_wins_and_leaves_no_draft(store: ArtifactStore) -> None:
+def test_the_first_writer_wins_and_leaves_no_draft(store):
     first = put(store)
     stamp = (first.directory / "manifest.json").stat().st_mtime_ns
     put(store)
@@ -262,9 +256,7 @@ def test_the_first_writer_wins_and_leaves_no_draft(store: ArtifactStore) -> None
     assert drafts(store) == []
 
 
-def test_a_draft_lies_beside_its_place_and_is_named_so_that_gc_knows_it(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_lies_beside_its_place_and_is_named_so_that_gc_knows_it(store, monkeypatch):
     seen, real = list[Path](), artifacts.seal
 
     def look(draft: Path) -> None:
@@ -300,9 +292,7 @@ def no_space_in_safetensors(*_: object, **__: object) -> None:
         ("Path.write_text", no_space),
     ],
 )
-def test_a_full_disk_is_named_and_leaves_nothing_behind(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, target: str, raising: Callable[..., None]
-) -> None:
+def test_a_full_disk_is_named_and_leaves_nothing_behind(store, monkeypatch, target, raising):
     with monkeypatch.context() as patched:
         patched.setattr(f"trainables.store.artifacts.{target}", raising)
         with pytest.raises(StorageError, match="No space left") as caught:
@@ -315,7 +305,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(
     assert store.find("train", KEY) is not None
 
 
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full(tmp_path):
     """Run in a process of its own, whose files may not grow beyond 64 KiB."""
     script = f"""
 import resource, signal, sys, torch
@@ -339,14 +329,14 @@ print(store.find("train", "cd" * 32) is not None)
     assert fits == "True"
 
 
-def test_what_is_no_json_leaves_nothing_behind(store: ArtifactStore) -> None:
+def test_what_is_no_json_leaves_nothing_behind(store):
     with pytest.raises(ValueError, match="JSON"):
         store.write("train", KEY, FILES, {"metrics": {"val_ece": float("nan")}})
     assert drafts(store) == []
     assert store.find("train", KEY) is None
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "store").write_text("a file")
     store = ArtifactStore(tmp_path / "store")
     place = store.path("train", KEY)
@@ -375,7 +365,7 @@ print(computed, found.record["by"], float(found.tensors("weights")["w"].sum()))
 """
 
 
-def test_of_two_processes_one_computes_and_both_see_it(tmp_path: Path) -> None:
+def test_of_two_processes_one_computes_and_both_see_it(tmp_path):
     pairs = (("one", "two"), ("two", "one"))
     processes = [OwnProcess(COMPUTE, str(tmp_path), *names) for names in pairs]
     outputs = [process.output().split() for process in processes]
@@ -384,7 +374,7 @@ def test_of_two_processes_one_computes_and_both_see_it(tmp_path: Path) -> None:
     assert outputs == [[each, winner, "3.0"] for each in computed]
 
 
-def test_writers_without_a_lock_never_show_half_an_artifact(store: ArtifactStore) -> None:
+def test_writers_without_a_lock_never_show_half_an_artifact(store):
     seen: list[Artifact | None] = []
 
     def write() -> None:
@@ -402,7 +392,7 @@ def test_writers_without_a_lock_never_show_half_an_artifact(store: ArtifactStore
     assert drafts(store) == []
 
 
-def test_a_lock_is_free_again_when_its_process_dies(store: ArtifactStore) -> None:
+def test_a_lock_is_free_again_when_its_process_dies(store):
     script = (
         "import os, sys; from pathlib import Path\n"
         "from trainables.store.artifacts import ArtifactStore\n"
@@ -415,7 +405,7 @@ def test_a_lock_is_free_again_when_its_process_dies(store: ArtifactStore) -> Non
         assert store.find("train", KEY) is None
 
 
-def test_the_manifest_lists_every_file(store: ArtifactStore) -> None:
+def test_the_manifest_lists_every_file(store):
     directory = put(store).directory
     listed = json.loads((directory / "manifest.json").read_text())
     stored = {path.name for path in directory.iterdir()} - {"manifest.json"}

@@ -68,7 +68,7 @@ def write(store: ArtifactStore, key: str = KEY, mark: float = 1.0) -> Artifact:
 
 
 @DIALECTS
-def test_another_machine_finds_what_this_one_computed(machines: Machines) -> None:
+def test_another_machine_finds_what_this_one_computed(machines):
     one = machines.store("one")
     write(one)
     one.settle()
@@ -81,7 +81,7 @@ def test_another_machine_finds_what_this_one_computed(machines: Machines) -> Non
     assert torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
 
 
-def test_two_writers_of_one_artifact_never_mix(machines: Machines) -> None:
+def test_two_writers_of_one_artifact_never_mix(machines):
     """Their files differ, in the seconds that they took, say."""
     stores = [machines.store(name) for name in ("one", "two")]
     for mark, store in enumerate(stores):
@@ -95,9 +95,7 @@ def test_two_writers_of_one_artifact_never_mix(machines: Machines) -> None:
 
 @DIALECTS
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_fault_passes(
-    kind: str, machines: Machines, weather: Weather, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_fault_passes(kind, machines, weather, monkeypatch):
     monkeypatch.setattr("tests.buckets.KINDS", (kind,))
     weather.share = 0.2
     one, keys = machines.store("one"), [f"{number:064x}" for number in range(6)]
@@ -111,9 +109,7 @@ def test_each_fault_passes(
     assert weather.seen[kind] > 0
 
 
-def test_outage_is_queued_and_a_later_process_delivers(
-    machines: Machines, weather: Weather
-) -> None:
+def test_outage_is_queued_and_a_later_process_delivers(machines, weather):
     weather.away = True
     write(machines.store("one")).directory.exists()
     store = machines.store("one")
@@ -127,9 +123,7 @@ def test_outage_is_queued_and_a_later_process_delivers(
     assert list((store.root.parent / "undelivered").iterdir()) == []
 
 
-def test_what_waits_is_counted(
-    machines: Machines, weather: Weather, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_is_counted(machines, weather, monkeypatch):
     monkeypatch.setattr(ArtifactStore.deliver, "__defaults__", ())
     weather.away = True
     store = machines.store("one")
@@ -141,7 +135,7 @@ def test_what_waits_is_counted(
     assert store._cache.deliver(0.5) == 1
 
 
-def test_note_that_goes_while_notes_are_read_is_of_what_was_sent(machines: Machines) -> None:
+def test_note_that_goes_while_notes_are_read_is_of_what_was_sent(machines):
     store = machines.store("one")
     write(store)
     store.settle()
@@ -150,7 +144,7 @@ def test_note_that_goes_while_notes_are_read_is_of_what_was_sent(machines: Machi
     assert store.deliver() == 0
 
 
-def test_objects_that_do_not_match_are_never_used(machines: Machines) -> None:
+def test_objects_that_do_not_match_are_never_used(machines):
     one = machines.store("one")
     write(one)
     one.settle()
@@ -168,7 +162,7 @@ def test_objects_that_do_not_match_are_never_used(machines: Machines) -> None:
     assert found.record["metrics"]["val_ece"] == 2.0
 
 
-def test_artifact_without_its_manifest_is_none(machines: Machines) -> None:
+def test_artifact_without_its_manifest_is_none(machines):
     one = machines.store("one")
     write(one)
     one.settle()
@@ -176,7 +170,7 @@ def test_artifact_without_its_manifest_is_none(machines: Machines) -> None:
     assert machines.store("two").find("train", KEY) is None
 
 
-def test_manifest_leads_out_of_no_folder(machines: Machines, tmp_path: Path) -> None:
+def test_manifest_leads_out_of_no_folder(machines, tmp_path):
     facts = {"../../stray": {"bytes": 1, "sha256": "0" * 64}}
     Bucket(machines.address).put(
         f"artifacts/train/ab/{KEY}/manifest.json", json.dumps(facts).encode()
@@ -185,7 +179,7 @@ def test_manifest_leads_out_of_no_folder(machines: Machines, tmp_path: Path) -> 
     assert list(tmp_path.rglob("stray*")) == []
 
 
-def test_damage_here_is_mended_from_the_bucket(machines: Machines) -> None:
+def test_damage_here_is_mended_from_the_bucket(machines):
     store = machines.store("one")
     place = write(store).directory / "weights.safetensors"
     store.settle()
@@ -196,7 +190,7 @@ def test_damage_here_is_mended_from_the_bucket(machines: Machines) -> None:
 
 
 @DIALECTS
-def test_checkpoints_go_on_elsewhere(machines: Machines) -> None:
+def test_checkpoints_go_on_elsewhere(machines):
     one = machines.store("one")
     for epoch in (1, 2):
         one.checkpoint("train", KEY).write({"epoch": epoch})
@@ -208,7 +202,7 @@ def test_checkpoints_go_on_elsewhere(machines: Machines) -> None:
     assert not machines.store("three").checkpoint("train", KEY).exists()
 
 
-def test_local_copy_keeps_to_its_limit(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_copy_keeps_to_its_limit(machines, monkeypatch):
     monkeypatch.setenv("CALSWEEP_CACHE_GB", "0.0000001")
     store, keys = machines.store("one"), [f"{number:064x}" for number in range(3)]
     places = [write(store, key).directory for key in keys]
@@ -224,7 +218,7 @@ def test_local_copy_keeps_to_its_limit(machines: Machines, monkeypatch: pytest.M
 
 
 @DIALECTS
-def test_lease_is_one_process_s_alone(address: str) -> None:
+def test_lease_is_one_process_s_alone(address):
     bucket = Bucket(address)
     taken: list[Lease] = []
 
@@ -244,7 +238,7 @@ def test_lease_is_one_process_s_alone(address: str) -> None:
 
 
 @DIALECTS
-def test_lease_of_a_silent_machine_passes_on(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_of_a_silent_machine_passes_on(address, monkeypatch):
     for name, seconds in (("LOOK_SECONDS", 0.0), ("SILENT_SECONDS", 0.5), ("BEAT_SECONDS", 0.1)):
         monkeypatch.setattr(leases, name, seconds)
     bucket = Bucket(address)
@@ -263,7 +257,7 @@ def test_lease_of_a_silent_machine_passes_on(address: str, monkeypatch: pytest.M
     other.release()
 
 
-def test_lease_of_a_dead_process_here_passes_on_at_once(address: str) -> None:
+def test_lease_of_a_dead_process_here_passes_on_at_once(address):
     script = (
         "import os, sys; from trainables.store.bucket import Bucket\n"
         "from trainables.store.leases import Lease\n"
@@ -273,9 +267,7 @@ def test_lease_of_a_dead_process_here_passes_on_at_once(address: str) -> None:
     assert Lease(Bucket(address), "leases/x").take()
 
 
-def test_lease_stays_with_a_process_here_though_the_clock_is_set(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_stays_with_a_process_here_though_the_clock_is_set(address, monkeypatch):
     held = Lease(Bucket(address), "leases/x")
     assert held.take()
     # What the system tells of its start moves with its clock.
@@ -285,14 +277,12 @@ def test_lease_stays_with_a_process_here_though_the_clock_is_set(
     held.release()
 
 
-def test_lease_nobody_answers_for_counts_as_taken(address: str, weather: Weather) -> None:
+def test_lease_nobody_answers_for_counts_as_taken(address, weather):
     weather.away = True
     assert Lease(Bucket(address), "leases/x").take()
 
 
-def test_refusal_is_one_line_and_no_secret(
-    disturbed: tuple[str, Weather], weather: Weather, address: str
-) -> None:
+def test_refusal_is_one_line_and_no_secret(disturbed, weather, address):
     nowhere = Bucket(f"s3://bucket-{'0' * 12}/x")
     with pytest.raises(StorageError, match=r"^storage s3://bucket-0+/x: ") as refused:
         nowhere.put("a", b"b")
@@ -306,7 +296,7 @@ def test_refusal_is_one_line_and_no_secret(
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs"])
-def test_bucket_that_is_not_there_is_not_asked_again(weather: Weather, kind: str) -> None:
+def test_bucket_that_is_not_there_is_not_asked_again(weather, kind):
     bucket = Bucket(f"{kind}://a-bucket-that-nobody-has-made/{'long/' * 20}x")
     for ask in (lambda: bucket.names("a"), lambda: bucket.put("a", b"x")):
         asked = len(weather.log)
@@ -318,7 +308,7 @@ def test_bucket_that_is_not_there_is_not_asked_again(weather: Weather, kind: str
         )
 
 
-def test_address_is_a_folder_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_is_a_folder_of_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path))
     folder = storage_folder("gs://bucket_1/a/b=c/")
     assert folder == tmp_path / "buckets" / "gs+bucket_1+a+b=c"
@@ -336,13 +326,13 @@ def test_address_is_a_folder_of_the_cache(tmp_path: Path, monkeypatch: pytest.Mo
     "storage",
     ["s3://", "s3://user:secret@bucket/x", "s3://bucket/../x", "s3://bucket/a b", "s3:/bucket/x"],
 )
-def test_what_is_no_address(storage: str) -> None:
+def test_what_is_no_address(storage):
     with pytest.raises(InputError, match=r"is no address of a bucket; allowed: s3://BUCKET") as no:
         storage_folder(storage)
     assert "secret" not in str(no.value)
 
 
-def test_process_that_ends_while_it_sends_says_nothing(address: str, tmp_path: Path) -> None:
+def test_process_that_ends_while_it_sends_says_nothing(address, tmp_path):
     script = """
 import atexit, sys, time
 from pathlib import Path
@@ -360,9 +350,7 @@ for number in range(60):
 
 
 @DIALECTS
-def test_claim_needs_an_answer(
-    address: str, weather: Weather, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_claim_needs_an_answer(address, weather, monkeypatch):
     lease = Lease(Bucket(address), "lock")
     weather.away = True
     with pytest.raises(AwayError, match="gives no answer"):

@@ -47,7 +47,7 @@ def measure(workshop: Workshop, artifact: Any, **more: Any) -> Report:
     return run(workshop.store.root, work)
 
 
-def test_measurement_reports_metrics_and_predictions(workshop: Workshop, chain: Any) -> None:
+def test_measurement_reports_metrics_and_predictions(workshop, chain):
     trained, refined, calibrated = chain
     report = measure(workshop, calibrated, default=trained.key)
     metrics, found = evaluate_on_test(
@@ -64,7 +64,7 @@ def test_measurement_reports_metrics_and_predictions(workshop: Workshop, chain: 
     assert refined.key
 
 
-def test_default_is_measured_if_it_is_there(workshop: Workshop, chain: Any) -> None:
+def test_default_is_measured_if_it_is_there(workshop, chain):
     trained, _, _ = chain
     (_, found) = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
     for default, expected in ((trained.key, found.key), ("0" * 64, None), ("", None)):
@@ -73,9 +73,7 @@ def test_default_is_measured_if_it_is_there(workshop: Workshop, chain: Any) -> N
         assert measured.default == expected
 
 
-def test_diagram_and_configuration_are_written(
-    workshop: Workshop, chain: Any, tmp_path: Path
-) -> None:
+def test_diagram_and_configuration_are_written(workshop, chain, tmp_path):
     folder = tmp_path / "chosen" / "seed-0"
     document = {"task": "t", "fixed": {"ce": {}}}
     report = measure(
@@ -89,9 +87,7 @@ def test_diagram_and_configuration_are_written(
     assert imread(folder / "reliability.png").std() > 0.1
 
 
-def test_folder_that_cannot_be_written_is_the_storages_fault(
-    workshop: Workshop, chain: Any, tmp_path: Path
-) -> None:
+def test_folder_that_cannot_be_written_is_the_storages_fault(workshop, chain, tmp_path):
     (tmp_path / "chosen").write_text("")
     report = measure(workshop, chain[0], folder=str(tmp_path / "chosen" / "seed-0"))
     kind, reason = fault_of(report)
@@ -99,7 +95,7 @@ def test_folder_that_cannot_be_written_is_the_storages_fault(
     assert reason.startswith(f"{tmp_path / 'chosen' / 'seed-0'} cannot be written: ")
 
 
-def test_missing_artifact_is_the_configurations_fault(workshop: Workshop) -> None:
+def test_missing_artifact_is_the_configurations_fault(workshop):
     missing = SimpleNamespace(stage="train", key="0" * 64)
     kind, reason = fault_of(measure(workshop, missing))
     assert kind == "configuration"
@@ -129,9 +125,7 @@ CHAIN = {
         ({("calibrate", "k"): None}, [], None),
     ],
 )
-def test_chain_costs_what_all_its_stages_do(
-    change: dict[Any, Any], stages: list[str], seconds: float | None
-) -> None:
+def test_chain_costs_what_all_its_stages_do(change, stages, seconds):
     store: Any = SimpleNamespace(find=lambda *place: {**CHAIN, **change}[place])
     found = chain_of(store, "calibrate", "k")
     assert [one.stage for one in found] == stages
@@ -157,7 +151,7 @@ def tensors(rows: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(rows.values.copy()), torch.from_numpy(rows.labels.copy())
 
 
-def test_fits_are_judged_on_test_rows(logits: PreparedData, tmp_path: Path) -> None:
+def test_fits_are_judged_on_test_rows(logits, tmp_path):
     parts = {"given": None, "ts": ("ts", {}), "platt": ("platt", {})}
     work = FitWork(data=str(logits.directory), calibrators=parts, metrics=("ece", "nll"))
     fits = run(tmp_path, work).fits
@@ -171,9 +165,7 @@ def test_fits_are_judged_on_test_rows(logits: PreparedData, tmp_path: Path) -> N
         assert (fit.seconds > 0.0) == (name != "given") or fit.seconds < 1e-4
 
 
-def test_fit_that_the_rows_do_not_allow_has_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fit_that_the_rows_do_not_allow_has_a_reason(tmp_path, monkeypatch):
     warm: list[int] = []
     real = _fit._fitted
     monkeypatch.setattr(_fit, "_warm", set())

@@ -47,7 +47,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Report]:
     return place, place.run(processes=2, cpus=2, protocol=SLOW)[-1]
 
 
-def test_two_processes_leave_the_figures_of_one(calm: tuple[Place, Report], tmp_path: Path) -> None:
+def test_two_processes_leave_the_figures_of_one(calm, tmp_path):
     place, two = calm
     one = Place(tmp_path, place.data).run(protocol=SLOW)[-1]
     assert two.status == Status.FINISHED
@@ -55,9 +55,7 @@ def test_two_processes_leave_the_figures_of_one(calm: tuple[Place, Report], tmp_
     assert followers(os.getpid()) == []
 
 
-def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(
-    calm: tuple[Place, Report], tmp_path: Path
-) -> None:
+def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(calm, tmp_path):
     place = Place(tmp_path, calm[0].data)
     worker = place.worker(every=0, processes=2, cpus=2, protocol=SLOW)
     worker.step()
@@ -72,7 +70,7 @@ def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(
     assert found[-1].metrics == calm[1].metrics
 
 
-def test_stopped_worker_frees_its_processes(tmp_path: Path) -> None:
+def test_stopped_worker_frees_its_processes(tmp_path):
     worker = Place(tmp_path).worker(processes=2)
     worker.step()
     assert len(followers(os.getpid())) == 1
@@ -80,7 +78,7 @@ def test_stopped_worker_frees_its_processes(tmp_path: Path) -> None:
     assert followers(os.getpid()) == []
 
 
-def test_processes_of_a_killed_worker_end(tmp_path: Path) -> None:
+def test_processes_of_a_killed_worker_end(tmp_path):
     code = (
         "import sys, pathlib\n"
         "from tests.trainables.worker.bench_here import Place\n"
@@ -100,7 +98,7 @@ def test_processes_of_a_killed_worker_end(tmp_path: Path) -> None:
     assert within(FREE_WITHIN, lambda: not Path(f"/proc/{follower}").exists())
 
 
-def test_error_of_another_process_is_the_reason(tmp_path: Path) -> None:
+def test_error_of_another_process_is_the_reason(tmp_path):
     place = Place(tmp_path)
     worker = place.worker(processes=2, protocol={"lr": 1e30})
     kind, reason = fault_of(finish(worker)[-1])
@@ -108,9 +106,7 @@ def test_error_of_another_process_is_the_reason(tmp_path: Path) -> None:
     assert "training loss became" in reason
 
 
-def test_process_of_altered_code_trains_with_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_process_of_altered_code_trains_with_no_other(tmp_path, monkeypatch):
     began = {name: digest for name, digest in code_files().items() if name != "trainables/jobs.py"}
     monkeypatch.setattr(data_parallel, "code_files", lambda: began)
     worker = Place(tmp_path).worker(processes=2)

@@ -36,16 +36,16 @@ def in_a_process(mode: str, folder: Path) -> dict[str, str]:
     return dict(json.loads(run_script(SCRIPT, mode, str(folder))))
 
 
-def test_sealed_process_reaches_no_test_data(prize: Prize) -> None:
+def test_sealed_process_reaches_no_test_data(prize):
     first = {"before the first step": "sealed", "status": "finished"}
     assert in_a_process("sealed", prize.folder) == first | SEALED
 
 
-def test_same_attempts_succeed_where_nothing_is_sealed(prize: Prize) -> None:
+def test_same_attempts_succeed_where_nothing_is_sealed(prize):
     assert in_a_process("open", prize.folder) == REACHED
 
 
-def test_seal_for_a_while_holds_while_it_lasts(prize: Prize) -> None:
+def test_seal_for_a_while_holds_while_it_lasts(prize):
     place = Place(prize.folder, prize.data)
     for _ in range(2):
         with sealed_within():
@@ -60,9 +60,7 @@ def test_seal_for_a_while_holds_while_it_lasts(prize: Prize) -> None:
 
 
 @pytest.mark.parametrize("before", [None, "/nowhere"])
-def test_children_inherit_a_seal_only_while_it_lasts(
-    monkeypatch: pytest.MonkeyPatch, before: str | None
-) -> None:
+def test_children_inherit_a_seal_only_while_it_lasts(monkeypatch, before):
     monkeypatch.delenv(INHERITED, raising=False)
     if before is not None:
         monkeypatch.setenv(INHERITED, before)

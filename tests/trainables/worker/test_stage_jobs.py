@@ -54,7 +54,7 @@ def statuses(reports: list[Report]) -> list[Status]:
     return [report.status for report in reports]
 
 
-def test_training_reports_every_epoch_and_leaves_an_artifact(place: Place) -> None:
+def test_training_reports_every_epoch_and_leaves_an_artifact(place):
     found = place.run()
     stored = place.stored()
     assert stored is not None
@@ -72,12 +72,12 @@ def test_training_reports_every_epoch_and_leaves_an_artifact(place: Place) -> No
     assert (last.cost.epoch_seconds or 0) > 0 < (last.cost.peak_memory or 0)
 
 
-def test_short_epochs_are_reported_together(place: Place) -> None:
+def test_short_epochs_are_reported_together(place):
     found = place.run(report_seconds=1e9)
     assert (statuses(found), steps(found)) == ([Status.FINISHED], [EPOCHS])
 
 
-def test_reports_and_states_come_in_time_and_seconds_add_up(place: Place) -> None:
+def test_reports_and_states_come_in_time_and_seconds_add_up(place):
     seven = {"protocol": {"epochs": 7}}
     with on_a_clock():
         first = place.worker(report_seconds=15, every=40, **seven)
@@ -96,7 +96,7 @@ def test_reports_and_states_come_in_time_and_seconds_add_up(place: Place) -> Non
     assert stored.record["seconds"] == 70
 
 
-def test_stored_outcome_is_not_computed_again(place: Place) -> None:
+def test_stored_outcome_is_not_computed_again(place):
     first = place.run()[-1]
     (again,) = place.run()
     assert (again.status, again.cost.reused, again.epoch) == (Status.FINISHED, True, 0)
@@ -105,7 +105,7 @@ def test_stored_outcome_is_not_computed_again(place: Place) -> None:
     assert (again.cost.epoch_seconds, again.cost.peak_memory) == (None, None)
 
 
-def test_other_score_of_a_stored_outcome_is_computed(place: Place, tmp_path: Path) -> None:
+def test_other_score_of_a_stored_outcome_is_computed(place, tmp_path):
     place.run()
     (stored,) = place.run(score="val_nll_after_ts")
     anew = Place(tmp_path / "anew", place.data).run(score="val_nll_after_ts")[-1]
@@ -116,7 +116,7 @@ def test_other_score_of_a_stored_outcome_is_computed(place: Place, tmp_path: Pat
     assert 0 < stored.metrics["val_nll_after_ts"] != stored.metrics["val_nll"]
 
 
-def test_stored_report_answers_but_for_trainings(place: Place) -> None:
+def test_stored_report_answers_but_for_trainings(place):
     place.run()
     trained = place.stored()
     job = place.job(stage="refine", parts=MACAL, upstream=trained)
@@ -131,7 +131,7 @@ def test_stored_report_answers_but_for_trainings(place: Place) -> None:
     assert stored_report(place.store, place.job()) is None
 
 
-def test_damaged_outcome_is_computed_again(place: Place) -> None:
+def test_damaged_outcome_is_computed_again(place):
     first = place.run()[-1]
     stored = place.stored()
     assert stored is not None
@@ -143,7 +143,7 @@ def test_damaged_outcome_is_computed_again(place: Place) -> None:
     assert "damaged" in notice
 
 
-def test_worker_waits_for_another_that_computes_the_same(place: Place) -> None:
+def test_worker_waits_for_another_that_computes_the_same(place):
     worker, other = place.worker(), place.worker()
     other.step()
     waiting = worker.step()
@@ -153,14 +153,14 @@ def test_worker_waits_for_another_that_computes_the_same(place: Place) -> None:
     assert (then.status, then.cost.reused, then.metrics) == (Status.FINISHED, True, ended.metrics)
 
 
-def test_worker_takes_over_from_one_that_gave_up(place: Place) -> None:
+def test_worker_takes_over_from_one_that_gave_up(place):
     worker = place.worker()
     with place.lock():
         assert worker.step().status == Status.WAITING
     assert statuses(finish(worker)) == RUNS
 
 
-def test_silent_worker_is_not_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_worker_is_not_waited_for(place, monkeypatch):
     """A scheduler may have stopped it, and its process then lies idle with the lock."""
     with place.lock() as held, on_a_clock() as clock:
         monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: clock.now))
@@ -171,7 +171,7 @@ def test_silent_worker_is_not_waited_for(place: Place, monkeypatch: pytest.Monke
         assert finish(worker)[-1].status == Status.FINISHED
 
 
-def test_worker_gives_signs_of_life(place: Place) -> None:
+def test_worker_gives_signs_of_life(place):
     path, seen = place.lock().path, list[bool]()
     path.touch()
     os.utime(path, (0, 0))
@@ -185,7 +185,7 @@ def test_worker_gives_signs_of_life(place: Place) -> None:
     worker.close()
 
 
-def test_unfinished_job_is_left_to_others(place: Place) -> None:
+def test_unfinished_job_is_left_to_others(place):
     worker, other = place.worker(), place.worker()
     before = worker.step()
     assert other.step().status == Status.WAITING
@@ -200,7 +200,7 @@ def test_unfinished_job_is_left_to_others(place: Place) -> None:
     assert waiting.cost.epoch_seconds == 0 < (before.cost.epoch_seconds or 0)
 
 
-def test_jobs_of_a_process_do_not_mix(place: Place) -> None:
+def test_jobs_of_a_process_do_not_mix(place):
     """An unfinished one, one whose outcome is there, and one that is computed anew."""
     place.run(seed=1)
     with on_a_clock():
@@ -239,8 +239,8 @@ OUT_OF_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 
     ],
 )
 def test_stage_that_raises_is_a_failed_job_and_the_worker_goes_on(
-    place: Place, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: str, reason: str
-) -> None:
+    place, monkeypatch, error, kind, reason
+):
     def broken(*_: Any) -> Any:
         raise error
 
@@ -289,7 +289,7 @@ def attempts(place: Place, *errors: tuple[int, Exception], gpus: float = 0.0) ->
     return found
 
 
-def test_machine_fault_is_resumed_in_another_process(place: Place, tmp_path: Path) -> None:
+def test_machine_fault_is_resumed_in_another_process(place, tmp_path):
     expected = attempts(Place(tmp_path / "other", place.data))[-1]
     device = torch.AcceleratorError("CUDA error: unspecified launch failure\nSee ...")
     found = attempts(place, (SECOND, OSError(5, "Input/output error")), (0, device))
@@ -317,15 +317,13 @@ def test_machine_fault_is_resumed_in_another_process(place: Place, tmp_path: Pat
         (StorageError("cannot write artifact x: No space left on device"), 1),
     ],
 )
-def test_state_stays_where_another_attempt_may_end_well(
-    place: Place, error: Exception, kept: int
-) -> None:
+def test_state_stays_where_another_attempt_may_end_well(place, error, kept):
     found = attempts(place, (SECOND, error))
     assert statuses(found) == [Status.RUNNING, Status.FAILED]
     assert len(place.states()) == kept
 
 
-def test_share_that_is_too_small_is_announced(place: Place) -> None:
+def test_share_that_is_too_small_is_announced(place):
     with pretended_card():
         worker = Worker(place.bench())
         worker.open(place.job(gpus=0.25))
@@ -336,9 +334,7 @@ def test_share_that_is_too_small_is_announced(place: Place) -> None:
     )
 
 
-def test_device_that_cannot_be_taken_is_reported_by_the_first_step(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_that_cannot_be_taken_is_reported_by_the_first_step(place, monkeypatch):
     refused = RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
 
     def refuse(*_: Any) -> None:
@@ -354,14 +350,14 @@ def test_device_that_cannot_be_taken_is_reported_by_the_first_step(
     assert statuses(finish(worker)) == RUNS
 
 
-def test_training_that_diverges_is_the_configurations_fault(place: Place) -> None:
+def test_training_that_diverges_is_the_configurations_fault(place):
     kind, reason = fault_of(place.run(protocol={"lr": 1e30})[-1])
     assert kind == CONFIGURATION
     assert re.fullmatch(r"TrainingDivergedError: .* (in|of) epoch \d", reason)
     assert place.stored(protocol={"lr": 1e30}) is None
 
 
-def test_what_is_missing_is_named(place: Place, tmp_path: Path) -> None:
+def test_what_is_missing_is_named(place, tmp_path):
     place.run()
     missing = place.stored()
     elsewhere = Place(tmp_path / "elsewhere", place.data)
@@ -371,7 +367,7 @@ def test_what_is_missing_is_named(place: Place, tmp_path: Path) -> None:
     assert str(tmp_path / "none") in fault_of(place.run(wanted=gone)[-1])[1]
 
 
-def test_damaged_upstream_is_computed_again(place: Place) -> None:
+def test_damaged_upstream_is_computed_again(place):
     place.run()
     trained = place.stored()
     assert trained is not None
@@ -390,7 +386,7 @@ def test_damaged_upstream_is_computed_again(place: Place) -> None:
     assert wanted.key() == plain.key()
 
 
-def test_resumed_job_ends_where_an_uninterrupted_one_does(place: Place, tmp_path: Path) -> None:
+def test_resumed_job_ends_where_an_uninterrupted_one_does(place, tmp_path):
     whole = Place(tmp_path / "whole", place.data)
     expected = whole.run()[-1]
     with on_a_clock():
@@ -436,9 +432,7 @@ def make_foreign(path: Path) -> None:
     ("damage", "kind"),
     [(cut, "BadZipFile"), (flip_a_bit, "ValueError"), (make_foreign, "RuntimeError")],
 )
-def test_damaged_checkpoint_starts_the_stage_anew(
-    place: Place, tmp_path: Path, damage: Any, kind: str
-) -> None:
+def test_damaged_checkpoint_starts_the_stage_anew(place, tmp_path, damage, kind):
     first = place.worker(every=0)
     first.step()
     first.close()
@@ -451,7 +445,7 @@ def test_damaged_checkpoint_starts_the_stage_anew(
     assert not path.exists()
 
 
-def test_storage_that_cannot_be_written_is_the_storages_fault(place: Place) -> None:
+def test_storage_that_cannot_be_written_is_the_storages_fault(place):
     place.root.mkdir()
     (place.root / "checkpoints").write_text("a file where a folder should be")
     wanted = place.wanted()
@@ -463,7 +457,7 @@ def test_storage_that_cannot_be_written_is_the_storages_fault(place: Place) -> N
 
 
 @pytest.mark.parametrize("limit", [4096, 60_000])
-def test_checkpoint_that_does_not_fit_says_why(place: Place, limit: int) -> None:
+def test_checkpoint_that_does_not_fit_says_why(place, limit):
     """Where a small tensor or a large one does not fit, torch raises errors of different kinds."""
     worker = place.worker(every=0)
     worker.step()
@@ -482,7 +476,7 @@ def test_checkpoint_that_does_not_fit_says_why(place: Place, limit: int) -> None
     assert again.notices == ("train of ce resumes after epoch 1 of 3",)
 
 
-def test_gpu_that_torch_does_not_see_is_told_once(place: Place) -> None:
+def test_gpu_that_torch_does_not_see_is_told_once(place):
     worker = place.worker(gpus=0.5)
     found = finish(worker)
     worker.open(place.job(gpus=0.5, seed=1))
@@ -492,7 +486,7 @@ def test_gpu_that_torch_does_not_see_is_told_once(place: Place) -> None:
     ]
 
 
-def test_resources_decide_device_and_threads(place: Place) -> None:
+def test_resources_decide_device_and_threads(place):
     worker = Worker(place.bench())
     with pretended_card(total=2**60) as shares:  # Beside which a context is nothing.
         devices = []
@@ -508,9 +502,7 @@ def test_resources_decide_device_and_threads(place: Place) -> None:
     assert threads == [2, 1]
 
 
-def test_gpu_holds_one_task_and_is_freed_with_the_job(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpu_holds_one_task_and_is_freed_with_the_job(place, monkeypatch):
     freed: list[None] = []
     directory = str(place.data.directory)
     with pretended_card():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -41,9 +39,7 @@ def suites(
     return first, second
 
 
-def test_every_stage_is_measured_as_by_hand(
-    workshop: Workshop, chain: tuple[Artifact, ...], suites: tuple[SuiteData, SuiteData]
-) -> None:
+def test_every_stage_is_measured_as_by_hand(workshop, chain, suites):
     values = set()
     for artifact in chain:
         where = (workshop.store, artifact.stage, artifact.key)
@@ -61,12 +57,7 @@ def test_every_stage_is_measured_as_by_hand(
     assert len(values) > 1
 
 
-def test_another_suite_computes_nothing_again(
-    workshop: Workshop,
-    chain: tuple[Artifact, ...],
-    suites: tuple[SuiteData, SuiteData],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_suite_computes_nothing_again(workshop, chain, suites, monkeypatch):
     where = (workshop.store, "train", chain[0].key, workshop.prepared)
     clean = evaluate_on_test(*where)[1]
     first, stored = evaluate_suite(*where, suites[0].directory)
@@ -89,9 +80,7 @@ def test_another_suite_computes_nothing_again(
     assert evaluate_suite(*where, suites[0].directory)[0] == first
 
 
-def test_other_bins_are_of_the_same_predictions(
-    workshop: Workshop, chain: tuple[Artifact, ...], tmp_path: Path
-) -> None:
+def test_other_bins_are_of_the_same_predictions(workshop, chain, tmp_path):
     where = (workshop.store, "train", chain[0].key, workshop.prepared)
     usual, tested = evaluate_on_test(*where)
     suites = [prepare_suite(f"bins-{n}", tmp_path, workshop.prepared) for n in (10, 15)]
@@ -105,9 +94,7 @@ def rows_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"logits": tensors["log_probs"], "labels": tensors["labels"]}
 
 
-def test_other_images_are_another_evaluation(
-    workshop: Workshop, chain: tuple[Artifact, ...], tmp_path: Path
-) -> None:
+def test_other_images_are_another_evaluation(workshop, chain, tmp_path):
     where = (workshop.store, "train", chain[0].key, workshop.prepared)
     keys = set()
     for seed in (1, 2):
@@ -117,7 +104,7 @@ def test_other_images_are_another_evaluation(
     assert len(keys) == 2
 
 
-def test_pools_of_two_suites_or_more_are_their_means() -> None:
+def test_pools_of_two_suites_or_more_are_their_means():
     metrics = {"a/auroc": 0.2, "b/auroc": 0.4, "a/fpr95": 1.0, "b/fpr95": 0.5, "alone/ece": 0.3}
     metrics |= {"none/ece": 0.7, "c/ece": 0.1, "d/ece": 0.2, "e/ece": 0.6, "ab/auroc": 9.0}
     metrics["b/aupr"] = 0.7  # Not of the other of its pool.
@@ -127,9 +114,7 @@ def test_pools_of_two_suites_or_more_are_their_means() -> None:
     )
 
 
-def test_what_is_missing_is_named(
-    workshop: Workshop, suites: tuple[SuiteData, SuiteData], tmp_path: Path
-) -> None:
+def test_what_is_missing_is_named(workshop, suites, tmp_path):
     with pytest.raises(InputError, match=r"suite\.json cannot be read"):
         evaluate_suite(workshop.store, "train", "ab" * 32, workshop.prepared, tmp_path)
     with pytest.raises(InputError, match="is missing or damaged"):
@@ -177,9 +162,7 @@ for name, attempt in attempts.items():
 """
 
 
-def test_a_sealed_process_does_not_reach_a_suite(
-    workshop: Workshop, chain: tuple[Artifact, ...], suites: tuple[SuiteData, SuiteData]
-) -> None:
+def test_a_sealed_process_does_not_reach_a_suite(workshop, chain, suites):
     data, where = suites[0], (workshop.store, "train", chain[0].key)
     evaluate_suite(*where, workshop.prepared, data.directory)  # It is there to be found.
     source = str(find_suite(data.name, data.root).test_paths()[0])

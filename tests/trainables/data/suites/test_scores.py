@@ -22,7 +22,7 @@ def scores(seed: int, values: int | None) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("values", [None, 1, 4])
 @pytest.mark.parametrize("seed", range(5))
-def test_scikit_learn_agrees(seed: int, values: int | None) -> None:
+def test_scikit_learn_agrees(seed, values):
     inside, outside = scores(seed, values)
     truth = np.r_[np.ones(len(inside)), np.zeros(len(outside))]
     both = torch.cat((inside, outside)).numpy()
@@ -33,7 +33,7 @@ def test_scikit_learn_agrees(seed: int, values: int | None) -> None:
         assert fpr_at_tpr(inside, outside, wanted) == pytest.approx(expected, abs=1e-12)
 
 
-def test_direction_and_extremes() -> None:
+def test_direction_and_extremes():
     high, low = torch.arange(100.0) + 100, torch.arange(100.0)
     assert auroc(high, low) == 1
     assert auroc(low, high) == 0
@@ -45,7 +45,7 @@ def test_direction_and_extremes() -> None:
     assert fpr_at_tpr(low, torch.tensor([4.0, 5.0])) == 0.5
 
 
-def test_positive_class_matters_to_fpr_alone() -> None:
+def test_positive_class_matters_to_fpr_alone():
     inside, outside = scores(0, None)
     assert auroc(inside, outside) == pytest.approx(auroc(-outside, -inside))
     assert fpr_at_tpr(inside, outside) != pytest.approx(fpr_at_tpr(-outside, -inside))
@@ -66,8 +66,6 @@ def test_positive_class_matters_to_fpr_alone() -> None:
         (torch.zeros(3), torch.zeros(3), 0.0, r"tpr=0\.0 is outside \(0, 1\]"),
     ],
 )
-def test_arguments_are_checked(
-    inside: torch.Tensor, outside: torch.Tensor, tpr: float, text: str
-) -> None:
+def test_arguments_are_checked(inside, outside, tpr, text):
     with pytest.raises(ValueError, match=text):
         fpr_at_tpr(inside, outside, tpr)

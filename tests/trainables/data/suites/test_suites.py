@@ -49,7 +49,7 @@ def by_pixels(images: np.ndarray) -> Tensor:
 # -- names
 
 
-def test_names() -> None:
+def test_names():
     assert suite_names() == [
         *("bins-10", "bins-20", "cifar10-c", "cifar100-c", "generated-c"),
         *("ood-cifar10", "ood-cifar100", "ood-cub200", "ood-digits", "ood-digits-noisy"),
@@ -70,7 +70,7 @@ def test_names() -> None:
         (f"ood-npz:{'a' * 61}.npz", f"ood-{'a' * 60}"),
     ],
 )
-def test_labels_are_names_for_metrics(name: str, label: str) -> None:
+def test_labels_are_names_for_metrics(name, label):
     assert find_suite(name, NOWHERE).label == label
 
 
@@ -94,12 +94,12 @@ def test_labels_are_names_for_metrics(name: str, label: str) -> None:
         (["bins-0"], "unknown suite 'bins-0'; near are: bins-"),
     ],
 )
-def test_wrong_names(names: list[str], text: str) -> None:
+def test_wrong_names(names, text):
     with pytest.raises(InputError, match=text):
         check_suites(names, NOWHERE)
 
 
-def test_a_name_that_is_like_no_other_is_answered_by_all() -> None:
+def test_a_name_that_is_like_no_other_is_answered_by_all():
     told = f"unknown suite 'zzz'; there are: {', '.join(suite_names())}"
     assert refusal(find_suite, "zzz", NOWHERE) == told
 
@@ -108,7 +108,7 @@ def test_a_name_that_is_like_no_other_is_answered_by_all() -> None:
 
 
 @pytest.mark.parametrize("bins", [1, 7, 20])
-def test_errors_in_another_number_of_bins(make_task: MakeTask, arrays: Path, bins: int) -> None:
+def test_errors_in_another_number_of_bins(make_task, arrays, bins):
     task = make_task(test_limit=10)
     data = prepare_suite(f"bins-{bins}", arrays, task, download=False)
     clean = by_pixels(task.test().values)
@@ -122,7 +122,7 @@ def test_errors_in_another_number_of_bins(make_task: MakeTask, arrays: Path, bin
 # -- official corruptions
 
 
-def test_corruptions_are_those_of_the_benchmark_in_its_order() -> None:
+def test_corruptions_are_those_of_the_benchmark_in_its_order():
     assert list(CORRUPTIONS) == [
         *("gaussian_noise", "shot_noise", "impulse_noise"),
         *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
@@ -131,7 +131,7 @@ def test_corruptions_are_those_of_the_benchmark_in_its_order() -> None:
     ]
 
 
-def test_official_corruptions_are_stored_as_they_are(make_task: MakeTask, arrays: Path) -> None:
+def test_official_corruptions_are_stored_as_they_are(make_task, arrays):
     data = prepare_suite("cifar10-c", arrays, make_task(), download=False)
     for corruption in CORRUPTIONS:
         expected = np.load(arrays / "CIFAR-10-C" / f"{corruption}.npy")
@@ -142,7 +142,7 @@ def test_official_corruptions_are_stored_as_they_are(make_task: MakeTask, arrays
     assert (data.name, data.root) == ("cifar10-c", str(arrays))
 
 
-def test_a_limit_keeps_the_rows_that_the_task_keeps(make_task: MakeTask, arrays: Path) -> None:
+def test_a_limit_keeps_the_rows_that_the_task_keeps(make_task, arrays):
     task = make_task(test_limit=10)
     kept = np.load(task.directory / "test" / "indices.npy")
     data = prepare_suite("cifar10-c", arrays, task, download=False)
@@ -152,9 +152,7 @@ def test_a_limit_keeps_the_rows_that_the_task_keeps(make_task: MakeTask, arrays:
     np.testing.assert_array_equal(data.labels(), task.test().labels)
 
 
-def test_corruption_metrics_are_means_over_corruptions_and_severities(
-    make_task: MakeTask, arrays: Path
-) -> None:
+def test_corruption_metrics_are_means_over_corruptions_and_severities(make_task, arrays):
     data = prepare_suite("cifar10-c", arrays, make_task(), download=False)
     metrics, tensors = find_suite(data.name, data.root).judge(data, by_pixels, torch.empty(0))
     labels = torch.arange(ROWS) % 10
@@ -181,9 +179,7 @@ def test_corruption_metrics_are_means_over_corruptions_and_severities(
 
 
 @pytest.mark.parametrize("download", [True, False])
-def test_an_intact_archive_is_unpacked(
-    make_task: MakeTask, packed_arrays: Path, download: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_intact_archive_is_unpacked(make_task, packed_arrays, download, monkeypatch):
     monkeypatch.setattr(Cifar10C, "address", (packed_arrays / "nothing").as_uri())
     # Not even its 2.9 GB are hashed once more.
     monkeypatch.setattr("torchvision.datasets.utils.download_url", lambda *_: pytest.fail("again"))
@@ -198,18 +194,14 @@ def test_an_intact_archive_is_unpacked(
         ("cifar100-c", 3555552, "11f0ed0f1191edbf9fa23466ae6021d3"),
     ],
 )
-def test_official_arrays_are_fetched_from_their_own_record(
-    name: str, record: int, md5: str
-) -> None:
+def test_official_arrays_are_fetched_from_their_own_record(name, record, md5):
     suite = find_suite(name, NOWHERE)
     assert isinstance(suite, OfficialCorruptions)
     assert suite.address == f"https://zenodo.org/records/{record}"
     assert (suite.md5, suite.archive) == (md5, f"{name.upper().replace('R1', 'R-1')}.tar")
 
 
-def test_an_absent_archive_is_downloaded_and_unpacked(
-    make_task: MakeTask, packed_arrays: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_absent_archive_is_downloaded_and_unpacked(make_task, packed_arrays, monkeypatch):
     def download(url: str, root: str, filename: str, md5: str) -> None:
         assert (url, md5) == (f"{Cifar10C.address}/files/CIFAR-10-C.tar", Cifar10C.md5)
         Path(root).mkdir()
@@ -221,7 +213,7 @@ def test_an_absent_archive_is_downloaded_and_unpacked(
     assert (packed_arrays / "new" / "CIFAR-10-C").is_dir()
 
 
-def test_every_array_is_in_the_signature(arrays: Path) -> None:
+def test_every_array_is_in_the_signature(arrays):
     suite = find_suite("cifar10-c", arrays)
     seen = {suite.signature()}
     for name in (*CORRUPTIONS, "labels", "spatter"):
@@ -231,9 +223,7 @@ def test_every_array_is_in_the_signature(arrays: Path) -> None:
     assert len(seen) == 1 + 15 + 1
 
 
-def test_an_archive_with_a_wrong_checksum_is_refused(
-    make_task: MakeTask, packed_arrays: Path
-) -> None:
+def test_an_archive_with_a_wrong_checksum_is_refused(make_task, packed_arrays):
     archive = packed_arrays / "CIFAR-10-C.tar"
     archive.write_bytes(archive.read_bytes()[:-1] + b"!")
     assert refusal(prepare_suite, "cifar10-c", packed_arrays, make_task()) == (
@@ -251,9 +241,7 @@ def by_hand(address: str, root: Path) -> str:
 
 
 @pytest.mark.parametrize("download", [True, False])
-def test_absent_arrays_say_what_to_put_where(
-    make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: bool
-) -> None:
+def test_absent_arrays_say_what_to_put_where(make_task, tmp_path, monkeypatch, download):
     address, root = (tmp_path / "nothing").as_uri(), tmp_path / "empty"
     monkeypatch.setattr("trainables.data.suites.cifar_c.Cifar10C.address", address)
     fault = "URLError: " if download else f"{root}/CIFAR-10-C is absent; "
@@ -307,7 +295,7 @@ OFFICIAL_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", OFFICIAL_FAULTS)
-def test_wrong_arrays(fault: str, make_task: MakeTask, arrays: Path) -> None:
+def test_wrong_arrays(fault, make_task, arrays):
     spoil, text = OFFICIAL_FAULTS[fault]
     task = make_task()
     spoil(arrays / "CIFAR-10-C")
@@ -332,9 +320,7 @@ GENERATED = "needs images of 3 channels and 32 pixels a side or more, 'npz:.*' h
         ("ood-digits", {"channels": 4}, "needs images of 1 or 3 channels, 'npz:.*' has 4"),
     ],
 )
-def test_a_suite_that_does_not_fit_is_refused(
-    suite: str, shape: dict[str, int], text: str, make_task: MakeTask, arrays: Path
-) -> None:
+def test_a_suite_that_does_not_fit_is_refused(suite, shape, text, make_task, arrays):
     with pytest.raises(InputError, match=f"^suite '{suite}': {text}$"):
         prepare_suite(suite, arrays, make_task(**shape))
 
@@ -346,17 +332,13 @@ def test_a_suite_that_does_not_fit_is_refused(
         ("generated-c", (31, 40), f"{GENERATED} 40 x 31 of 3"),
     ],
 )
-def test_a_form_is_told_by_width_and_height(
-    suite: str, size: tuple[int, int], text: str, make_task: MakeTask
-) -> None:
+def test_a_form_is_told_by_width_and_height(suite, size, text, make_task):
     info = make_task().info
     with pytest.raises(InputError, match=text):
         find_suite(suite, NOWHERE).check(replace(info, inputs=replace(info.inputs, size=size)))
 
 
-def test_another_version_of_the_library_makes_other_corruptions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_version_of_the_library_makes_other_corruptions(monkeypatch):
     suite, seen = find_suite("generated-c", NOWHERE), set()
     for version in ("1.2.0", "1.3.0"):
         monkeypatch.setattr("trainables.data.suites.generated_c.version", lambda _, v=version: v)
@@ -364,7 +346,7 @@ def test_another_version_of_the_library_makes_other_corruptions(
     assert seen == {"imagecorruptions-imaug 1.2.0", "imagecorruptions-imaug 1.3.0"}
 
 
-def test_other_class_names_are_refused(make_task: MakeTask) -> None:
+def test_other_class_names_are_refused(make_task):
     suite, info = find_suite("cifar10-c", NOWHERE), make_task().info
     suite.check(info)
     with pytest.raises(InputError, match="calls class 0 'airplane', 'svhn' calls it '0'"):
@@ -382,9 +364,7 @@ def need_library() -> None:
     )
 
 
-def test_each_image_is_corrupted_by_draws_of_its_own_wherever_blocks_end(
-    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_image_is_corrupted_by_draws_of_its_own_wherever_blocks_end(make_task, monkeypatch):
     """A library stands in that says what it was asked for, and draws as the true one does."""
     from trainables.data.suites import generated_c
 
@@ -420,7 +400,7 @@ def test_each_image_is_corrupted_by_draws_of_its_own_wherever_blocks_end(
     )
 
 
-def test_generated_corruptions_are_what_the_library_makes(make_task: MakeTask) -> None:
+def test_generated_corruptions_are_what_the_library_makes(make_task):
     need_library()
     from imagecorruptions import corrupt
 
@@ -438,7 +418,7 @@ def test_generated_corruptions_are_what_the_library_makes(make_task: MakeTask) -
     np.testing.assert_array_equal(data.labels(), task.test().labels)
 
 
-def test_generated_corruptions_depend_on_place_and_severity_alone(make_task: MakeTask) -> None:
+def test_generated_corruptions_depend_on_place_and_severity_alone(make_task):
     need_library()
     from trainables.data.suites.generated_c import _block
 
@@ -452,7 +432,7 @@ def test_generated_corruptions_depend_on_place_and_severity_alone(make_task: Mak
     assert not np.array_equal(first, second)
 
 
-def test_processes_make_the_same(make_task: MakeTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_make_the_same(make_task, monkeypatch):
     need_library()
     from trainables.data.suites import generated_c
 
@@ -463,9 +443,7 @@ def test_processes_make_the_same(make_task: MakeTask, monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(alone, together)
 
 
-def test_without_the_library_it_says_what_to_install(
-    make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_library_it_says_what_to_install(make_task, monkeypatch):
     monkeypatch.setitem(sys.modules, "imagecorruptions", None)
     told = refusal(prepare_suite, "generated-c", NOWHERE, make_task())
     assert told.startswith("suite 'generated-c': needs imagecorruptions-imaug (")
@@ -475,9 +453,7 @@ def test_without_the_library_it_says_what_to_install(
 # -- other data sets
 
 
-def test_other_images_are_brought_into_the_form_of_the_task(
-    make_task: MakeTask, tmp_path: Path
-) -> None:
+def test_other_images_are_brought_into_the_form_of_the_task(make_task, tmp_path):
     other = write_npz(tmp_path / "grey.npz", size=8, channels=1, seed=7)
     data = prepare_suite(f"ood-npz:{other}", NOWHERE, make_task())
     images = data.values(PART)
@@ -488,7 +464,7 @@ def test_other_images_are_brought_into_the_form_of_the_task(
     np.testing.assert_array_equal(data.labels(), np.arange(ROWS) % 10)
 
 
-def test_larger_images_are_smoothed_into_height_and_width_of_the_task() -> None:
+def test_larger_images_are_smoothed_into_height_and_width_of_the_task():
     pixels = make_images(2, 40)
     found = fitted(pixels, Images((8, 20), 3, (0.5,) * 3, (0.5,) * 3, "none"))
     for image, expected in zip(found, pixels, strict=True):
@@ -496,7 +472,7 @@ def test_larger_images_are_smoothed_into_height_and_width_of_the_task() -> None:
         assert np.abs(image.astype(int) - np.asarray(theirs)).max() <= 1
 
 
-def test_colours_become_grey_and_transparency_goes(make_task: MakeTask) -> None:
+def test_colours_become_grey_and_transparency_goes(make_task):
     form = make_task(channels=1).info.inputs
     colours = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 4), dtype=np.uint8)
     grey = fitted(colours, form)
@@ -509,7 +485,7 @@ def test_colours_become_grey_and_transparency_goes(make_task: MakeTask) -> None:
     )
 
 
-def test_a_suites_names_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suites_names_and_places(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = find_suite("ood-npz:own.npz", "raw")
     assert own.full_name() == f"ood-npz:{tmp_path / 'own.npz'}"
@@ -534,9 +510,7 @@ def test_a_suites_names_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert find_suite("bins-999999", "raw").test_paths() == []
 
 
-def test_ood_metrics_are_those_of_the_largest_probability(
-    make_task: MakeTask, tmp_path: Path
-) -> None:
+def test_ood_metrics_are_those_of_the_largest_probability(make_task, tmp_path):
     task = make_task()
     other = write_npz(tmp_path / "other.npz", seed=9)
     data = prepare_suite(f"ood-npz:{other}", NOWHERE, task)
@@ -552,7 +526,7 @@ def test_ood_metrics_are_those_of_the_largest_probability(
     torch.testing.assert_close(tensors["outside"].exp().float(), outside)
 
 
-def test_a_data_set_without_test_images_gives_all_it_has(make_task: MakeTask) -> None:
+def test_a_data_set_without_test_images_gives_all_it_has(make_task):
     data = prepare_suite("ood-digits", NOWHERE, make_task())
     assert len(data.values(PART)) == 1797
     limited = prepare_suite("ood-digits", NOWHERE, make_task(test_limit=10))
@@ -562,14 +536,14 @@ def test_a_data_set_without_test_images_gives_all_it_has(make_task: MakeTask) ->
         assert label in data.labels()[(everything == image).all((1, 2, 3))]
 
 
-def test_the_tasks_own_images_are_refused(make_task: MakeTask) -> None:
+def test_the_tasks_own_images_are_refused(make_task):
     task = make_task()
     told = f"has the images of the task itself, {task.info.name!r}"
     suite = f"ood-{task.info.name}"
     assert refusal(prepare_suite, suite, NOWHERE, task) == f"suite {suite!r}: {told}"
 
 
-def test_an_absent_data_set_is_named(make_task: MakeTask, tmp_path: Path) -> None:
+def test_an_absent_data_set_is_named(make_task, tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         prepare_suite(f"ood-npz:{tmp_path / 'none.npz'}", NOWHERE, make_task())
     told = f"^dataset 'svhn': {tmp_path}/train_32x32.mat is absent; allow the download, or put "
@@ -586,7 +560,7 @@ def stored(make_task: MakeTask, tmp_path: Path) -> Callable[[], SuiteData]:
     return lambda: prepare_suite(f"ood-npz:{other}", NOWHERE, task)
 
 
-def test_a_suite_is_found_where_it_was_stored_before(make_task: MakeTask) -> None:
+def test_a_suite_is_found_where_it_was_stored_before(make_task):
     """What is stored in another form has another place: older programs may share the folder."""
     data = replace(make_task(), key="0" * 32)
     places = {
@@ -599,9 +573,7 @@ def test_a_suite_is_found_where_it_was_stored_before(make_task: MakeTask) -> Non
     }
 
 
-def test_the_second_time_nothing_is_read(
-    stored: Callable[[], SuiteData], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_time_nothing_is_read(stored, monkeypatch):
     first = stored()
     with monkeypatch.context() as patched:
         patched.setattr(
@@ -617,7 +589,7 @@ def test_the_second_time_nothing_is_read(
 
 @pytest.mark.parametrize("victim", ["images.npy", "labels.npy", "suite.json"])
 @pytest.mark.parametrize("how", ["absent", "flipped"])
-def test_damage_is_mended(stored: Callable[[], SuiteData], victim: str, how: str) -> None:
+def test_damage_is_mended(stored, victim, how):
     first = stored()
     path = first.directory / victim
     content = path.read_bytes()
@@ -627,7 +599,7 @@ def test_damage_is_mended(stored: Callable[[], SuiteData], victim: str, how: str
     again.verify()
 
 
-def test_a_manifest_of_another_form_is_refused_and_mended(stored: Callable[[], SuiteData]) -> None:
+def test_a_manifest_of_another_form_is_refused_and_mended(stored):
     first = stored()
     path = first.directory / "suite.json"
     whole = json.loads(path.read_text())
@@ -644,17 +616,13 @@ def test_a_manifest_of_another_form_is_refused_and_mended(stored: Callable[[], S
         assert stored() == first
 
 
-def test_another_source_under_the_same_name_is_read(
-    stored: Callable[[], SuiteData], tmp_path: Path
-) -> None:
+def test_another_source_under_the_same_name_is_read(stored, tmp_path):
     first = stored()
     write_npz(tmp_path / "other.npz", seed=10)
     assert stored().fingerprint != first.fingerprint
 
 
-def test_one_relative_name_in_two_folders_is_two_suites(
-    make_task: MakeTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_relative_name_in_two_folders_is_two_suites(make_task, tmp_path, monkeypatch):
     task, found = make_task(), []
     for seed, place in enumerate((tmp_path / "a", tmp_path / "b")):
         place.mkdir()
@@ -666,16 +634,14 @@ def test_one_relative_name_in_two_folders_is_two_suites(
     assert len({data.directory for data in found}) == 2
 
 
-def test_a_suite_that_cannot_be_stored_is_refused(make_task: MakeTask) -> None:
+def test_a_suite_that_cannot_be_stored_is_refused(make_task):
     task = make_task()
     (task.directory.parent / "suites").write_text("")
     with pytest.raises(InputError, match=r"^suite 'bins-7': cannot be stored in .*/suites/"):
         prepare_suite("bins-7", NOWHERE, task)
 
 
-def test_how_far_a_suite_is_is_told_by_its_part(
-    make_task: MakeTask, arrays: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_how_far_a_suite_is_is_told_by_its_part(make_task, arrays, monkeypatch):
     monkeypatch.setattr("trainables.data._stored.SECONDS_BETWEEN_NOTICES", -1.0)
     told: list[str] = []
     prepare_suite("cifar10-c", arrays, make_task(), download=False, notice=told.append)
@@ -684,7 +650,7 @@ def test_how_far_a_suite_is_is_told_by_its_part(
     ]
 
 
-def test_a_missing_manifest_or_file_is_named(stored: Callable[[], SuiteData]) -> None:
+def test_a_missing_manifest_or_file_is_named(stored):
     data = stored()
     (data.directory / "images.npy").unlink()
     with pytest.raises(InputError, match=r"images\.npy cannot be read"):
