@@ -24,33 +24,21 @@ DOCUMENTS = {
         "repeated by aliases",
     ),
     "list within itself": (GOOD + "seeds: &a [*a]\n", "'a' is within what it stands for"),
-    "mapping within itself": (GOOD + "tags: &a {b: *a}\n", "'a' is within what it stands for"),
     "no such alias": (GOOD + "seeds: *a\n", "undefined alias"),
     "date": (GOOD + "seeds: [2024-01-02]\n", "seeds[0]"),
-    "date as a key": (GOOD + "2024-01-02: 1\n", "2024-01-02: unknown key"),
     "no int": (GOOD + "seeds: [!!int foo]\n", "'foo' is no valid int"),
-    "empty int": (GOOD + 'seeds: [!!int ""]\n', "'' is no valid int"),
-    "no float": (GOOD + "seeds: [!!float foo]\n", "'foo' is no valid float"),
-    "no bool": (GOOD + "seeds: [!!bool foo]\n", "'foo' is no valid bool"),
     "no timestamp": (GOOD + "seeds: [!!timestamp foo]\n", "'foo' is no valid timestamp"),
     "no map": (GOOD + "tags: !!map foo\n", "expected a mapping"),
-    "no set": (GOOD + "tags: !!set [a]\n", "expected a mapping"),
     "no binary": (GOOD + "tags: {a: !!binary é}\n", "line 6"),
     "list as a key": (GOOD + "? [a, b]\n: 1\n", "a list cannot be a key"),
-    "mapping as a key": (GOOD + "? {a: b}\n: 1\n", "a dict cannot be a key"),
     "number as a key": (GOOD + "7: 1\n", "7"),
-    "nothing as a key": (GOOD + "~: 1\n", "None"),
     "not a number as a key": (GOOD + ".nan: 1\n", "nan"),
     "merged keys": (GOOD + "tags: {<<: {a: b}}\n", "merge keys (<<) are not read"),
     "deep list": (GOOD + f"seeds: {'[' * 2000}{']' * 2000}\n", "nested deeper than"),
-    "deep mapping": (GOOD + f"tags: {'{a: ' * 2000}{'}' * 2000}\n", "nested deeper than"),
     "deep list without end": (GOOD + "seeds: " + "[" * 100_000, "nested deeper than"),
-    "deep blocks": (GOOD + "seeds:\n" + " - " * 2000 + "1\n", "nested deeper than"),
     "10^400": (GOOD + f"seeds: [1{'0' * 400}]\n", "401 characters, allowed are 100"),
-    "1e400": (GOOD + "search: {trials: 1e400}\n", "search.trials"),
     "1.0e+400": (GOOD + "search: {accuracy_tolerance: 1.0e+400}\n", "got inf"),
     "5,000 digits": (GOOD + f"search: {{trials: {'7' * 5000}}}\n", "5000 characters"),
-    "5,000 hexadecimal digits": (GOOD + f"seeds: [0x{'f' * 5000}]\n", "5002 characters"),
     "50,000 sixties": (GOOD + f"seeds: [1{':59' * 40_000}]\n", "seeds[0]"),
     "many trials": (GOOD + f"search: {{trials: {10**30}}}\n", "search.trials"),
     "huge threads": (GOOD + f"resources: {{train: {{cpu: {10**30}}}}}\n", "resources.train.cpu"),
@@ -59,21 +47,14 @@ DOCUMENTS = {
         "leaves nothing of",
     ),
     "storage of nobody": (GOOD + "storage: ~nouser/x\n", "storage: '~nouser/x' cannot be a path"),
-    "data of nobody": (GOOD + "data_root: ~nouser/x\n", "data_root: '~nouser/x' cannot be"),
     "archive of nobody": (
         GOOD.replace("dataset: digits", "name: a, dataset: npz:~nouser/x.npz"),
-        "tasks[0].dataset",
-    ),
-    "folder of nobody": (
-        GOOD.replace("dataset: digits", "name: a, dataset: folder:~nouser"),
         "tasks[0].dataset",
     ),
     "bucket as storage": (
         GOOD + "storage: s3://bucket/a b\n",
         "storage: 's3://bucket/a b' is no address of a bucket; allowed: s3://BUCKET/PATH",
     ),
-    "file as storage": (GOOD + "storage: file:///x\n", "is a URL"),
-    "bucket of data": (GOOD + "data_root: gs://bucket\n", "data_root: 'gs://bucket' is a URL"),
     "bucket of images": (
         GOOD.replace("dataset: digits", "name: a, dataset: 'npz:s3://bucket/x.npz'"),
         "tasks[0].dataset: dataset 'npz:s3://bucket/x.npz': 's3://bucket/x.npz' is a URL",
@@ -89,11 +70,9 @@ DOCUMENTS = {
     ),
     "NUL in a name": (GOOD.replace("small", '"a\\0b"'), r"'a\x00b'"),
     "half a character": (GOOD.replace("small", '"\\ud800"'), "name"),
-    "half a character in a path": (GOOD + 'storage: "\\ud800"\n', "storage"),
     "no character": (GOOD + 'storage: "\\UFFFFFFFF"\n', "cannot be read as YAML"),
     "version without end": (f"%YAML 1.{'1' * 5000}\n---\n{GOOD}", "cannot be read as YAML"),
     "no address": (GOOD + "tracking: {uri: 'http://[host'}\n", ""),
-    "long key": (GOOD + f"{'k' * 1000}: 1\n", "unknown key; allowed are: name, plugins, tasks"),
     "longer key": (
         GOOD + f"? {'k' * 60_000}\n: 1\n",
         "unknown key; allowed are: name, plugins, tasks",
@@ -103,27 +82,18 @@ DOCUMENTS = {
     "many recipes": (GOOD.replace("[ce]", str([f"k{n}" for n in range(5000)])), "'k0'"),
     "many wrong seeds": (GOOD + f"seeds: {['x'] * 5000}\n", "seeds[0]"),
     "long model": (GOOD.replace("convnet", "k" * 60_000), "tasks[0].model"),
-    "long protocol": (GOOD.replace("protocol: digits", f"protocol: {'k' * 60_000}"), "protocol"),
     "steered terminal": (GOOD.replace("small", r'"\x1b[31m\x07\r"'), r"'\x1b[31m\x07\r'"),
     "turned direction": (GOOD.replace("small", r'"a\u202eb\u2028c"'), r"a\u202eb\u2028c"),
     "steered by a key": (GOOD + '"\\e[2J": 1\n', r"\x1b[2J: unknown key"),
     "steered by a tag": (GOOD + '? !<\x7f>\n: "\\e"\n', ""),
-    "steered by a part": (GOOD.replace("[ce]", r'["\e[31m"]'), r"\x1b[31m"),
     "steered by a data set": (GOOD.replace("digits,", r'"\e[31m",', 1), r"\x1b[31m"),
     "markup": (GOOD.replace("small", '"[red]:smile:"'), "[red]:smile:"),
     "many unknown keys": (
         GOOD + "".join(f"wrong{n}: 1\n" for n in range(200)),
         "wrong0: unknown key; allowed are: name, plugins, tasks, recipes",
     ),
-    "unknown recipe": (
-        GOOD.replace("[ce]", "[mbl]"),
-        "'mbl' is unknown; near are: mbls (methods: ",
-    ),
-    "unknown model": (GOOD.replace("convnet", "none"), "unknown model 'none'; there are: convnet"),
-    "large": (GOOD + "#" * 200_000, "is larger than 128 KiB"),
     "list of lists": (GOOD + f"seeds: [{'[a], ' * 20_000}]\n", "seeds"),
     "two documents": (GOOD + "---\n" + GOOD, "another document"),
-    "bytes": (b"name: \xff\xfe", "is not UTF-8 (byte 0xff in line 1); save it"),
 }
 
 
@@ -131,7 +101,7 @@ DOCUMENTS = {
 def test_a_document_gets_one_line_at_once(calsweep, empty_folder, fault):
     content, expected = DOCUMENTS[fault]
     path = empty_folder / "bad.yaml"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_bytes(content.encode())
     calsweep("plan", "absent.yaml")  # Imports take their time only once.
     started = time.process_time()
     code, out, err = calsweep("plan", path)

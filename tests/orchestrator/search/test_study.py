@@ -238,7 +238,7 @@ def test_how_many_refinements_are_suggested_at_once(search, block):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_suggestions_lie_in_the_space(sampler):
-    planned, rules = study("ce+macal", sampler=sampler)
+    planned, rules = study("ce+macal", sampler=sampler, trials=6)
     for point in drive(StudySearch(planned, rules, 0), lambda p: p["macal.q0"]):
         for name, value in point.items():
             part, key = name.split(".")
@@ -406,9 +406,8 @@ def test_optuna_has_nothing_to_warn_of(sampler, capfd):
     spaces = {"mbls": GRID} if sampler == "grid" else {}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        search = open_search(sampler=sampler, spaces=spaces)
-        drive(search)
-        drive_pareto(sampler, spaces=spaces)
+        drive(open_search(sampler=sampler, spaces=spaces, trials=6))
+        drive_pareto(sampler, spaces=spaces, trials=6)
     assert capfd.readouterr().err == ""
 
 

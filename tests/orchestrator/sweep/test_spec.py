@@ -213,7 +213,6 @@ BAD = {
     "a misspelled key and another mistake": GOOD.replace("model", "modle") + "seeds: [-1]\n",
     "a number of base 60": GOOD.replace("trials: 3", "trials: 1:30"),
     "an octal number": GOOD.replace("trials: 3", "trials: 010"),
-    "a key twice": GOOD + "name: other\n",
     "a key of a mapping twice": GOOD.replace(
         "trials: 3", "trials: 3,\n  sampler: tpe,\n  trials: 4"
     ),
@@ -222,7 +221,6 @@ BAD = {
         "protocol: digits", "protocol: digits, split: {sede: 1}"
     ),
     "an unknown key of a range": GOOD.replace("trials: 3", "spaces: {mbls: {margin: {lo: 1}}}"),
-    "nothing": "",
 }
 
 
