@@ -99,7 +99,7 @@ def test_suggestions_depend_on_seed_and_results_alone(sampler):
     first = usual(sampler)
     optuna.create_study(sampler=optuna.samplers.RandomSampler()).ask()
     assert drive(open_search(sampler=sampler)) == first
-    assert drive(open_search(sampler=sampler, seed=1, trials=6)) != first[:6]
+    assert drive(open_search(sampler=sampler, seed=1)) != first
 
 
 @pytest.mark.parametrize(
