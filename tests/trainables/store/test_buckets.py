@@ -144,6 +144,7 @@ def test_note_that_goes_while_notes_are_read_is_of_what_was_sent(machines):
     assert store.deliver() == 0
 
 
+@DIALECTS
 def test_objects_that_do_not_match_are_never_used(machines):
     one = machines.store("one")
     write(one)
