@@ -124,7 +124,7 @@ def new_child_that_imports_the_package() -> np.ndarray | None:
     code = subprocess.run([sys.executable, "-c", script, str(LABELS)], check=False).returncode
     if code == 3:
         raise TestDataSealedError
-    return np.load(LABELS) if code == 0 else None
+    return np.ones(1) if code == 0 else None  # What it has read, this one may not.
 
 
 def live_objects() -> object:
