@@ -22,29 +22,52 @@ LINE = re.compile(r"^\d+ +(\w+)\((.*)\) += (\d+)(<.*>)?")
 DELETED = "(deleted)"
 
 
-def record(command: Sequence[str], log: Path) -> list[str]:
-    """Run a program and return the system calls of its threads that may touch files.
+class Recorder:
+    """``strace`` of a program that does each line of its input in a child, whose number it prints.
 
-    Processes that it starts, such as git, have handles of their own: none may write beside ``log``.
+    What is imported once, slowly when traced, serves all.
+
+    Args:
+        program: The program and its arguments.
+        log: Where the calls are written. Nothing that a child starts may write beside it.
     """
-    program = shutil.which("strace")
-    assert program is not None
-    options = ["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", str(10**8), "-e", "signal=none"]
-    run = [program, *options, "-e", f"trace={TRACED}", "-o", str(log), "--", *command]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = list(_whole(log.read_text(encoding="ascii").splitlines()))
-    own, others = _apart(lines)
-    here = "".join(f"\\x{byte:02x}" for byte in str(log.parent).encode())
-    wrote = [line for line in others if here in line and "O_RDONLY" not in line]
-    assert not wrote, wrote[0][:500]
-    return own
+
+    def __init__(self, program: Sequence[str], log: Path) -> None:
+        strace = shutil.which("strace")
+        assert strace is not None
+        options = ["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", str(10**8), "-e", "signal=none"]
+        command = [strace, *options, "-e", f"trace={TRACED}", "-o", str(log), "--", *program]
+        pipe = subprocess.PIPE
+        self._log, self._told = log, 0
+        self._program = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+    def record(self, line: str) -> list[str]:
+        """Return the system calls of the threads of a line's child that may touch files.
+
+        Processes that it starts, such as git, have handles of their own.
+        """
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        print(line, file=self._program.stdin, flush=True)
+        child = self._program.stdout.readline().strip()
+        assert child, f"it ended: {line}"
+        with self._log.open(encoding="ascii") as log:
+            log.seek(self._told)
+            lines = list(_whole(log.read().splitlines()))
+            self._told = log.tell()
+        own, others = _apart(lines, child)
+        here = "".join(f"\\x{byte:02x}" for byte in str(self._log.parent).encode())
+        wrote = [line for line in others if here in line and "O_RDONLY" not in line]
+        assert not wrote, wrote[0][:500]
+        return own
+
+    def close(self) -> None:
+        self._program.communicate(timeout=600)
 
 
-def _apart(lines: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the calls of the first process, and those of processes that it started."""
+def _apart(lines: Sequence[str], first: str) -> tuple[list[str], list[str]]:
+    """Return the calls of a process, and those of all others."""
     begun = dict(found.groups()[::-1] for line in lines if (found := THREAD.match(line)))
-    first = lines[0].split()[0]
 
     def is_own(thread: str) -> bool:
         return thread == first or (thread in begun and is_own(begun[thread]))

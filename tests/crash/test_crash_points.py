@@ -18,7 +18,7 @@ import torch
 
 from tests.crash.disk import Tree
 from tests.crash.points import Recording, State, fault, read, restore, states, whole
-from tests.crash.recording import record
+from tests.crash.recording import Recorder
 from tests.crash.safeguards import REMOVED, without
 from tests.crash.workloads import BEFORE, WORKLOADS, quick
 
@@ -27,13 +27,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
 SAMPLE = {"calibration": 40, "outcome": 40, "promotion": 10, "sweep": 12, "night": 8}
-DRAWS = {
-    "calibration": 30,
-    "outcome": 30,
-    "promotion": 30,
-    "sweep": 15,
-    "night": 10,
-}  # For over 10,000 states.
+# For over 10,000 states.
+DRAWS = {"calibration": 30, "outcome": 30, "promotion": 30, "sweep": 15, "night": 10}
 PARTS = 20  # Of all states; each can be run alone.
 MOST = 1_000  # States within which a missing safeguard is found.
 
@@ -65,16 +60,18 @@ def before(top: Path) -> Callable[[str], Tree]:
 
 
 @pytest.fixture(scope="module")
-def recorded(top: Path, before: Callable[[str], Tree]) -> Callable[..., Recording]:
-    """Return what records a workload, from its beginning to its end."""
+def recorded(top: Path, before: Callable[[str], Tree]) -> Iterator[Callable[..., Recording]]:
+    """Yield what records a workload, from its beginning to its end."""
+    program = [sys.executable, "-m", "tests.crash.workloads"]
+    recorder = Recorder(program, top.with_name("calls"))
 
     @cache
     def calls(workload: str, removed: str = "") -> Recording:
         restore(before(workload), top)
-        command = [sys.executable, "-m", "tests.crash.workloads", workload, str(top), removed]
-        return Recording(before(workload), record(command, top.with_name("calls")), top)
+        return Recording(before(workload), recorder.record(f"{workload}\t{top}\t{removed}"), top)
 
-    return calls
+    yield calls
+    recorder.close()
 
 
 @pytest.fixture(scope="module")
@@ -135,9 +132,8 @@ def test_missing_safeguard_is_found(
     expected = undisturbed(workload)
     found = list(states(recorded(workload, removed), draws=10))
     Random(0).shuffle(found)
-    found.sort(
-        key=lambda state: not state[0].endswith("cut")
-    )  # Of what is missing, they have least.
+    # Of what is missing, a cut has least.
+    found.sort(key=lambda state: not state[0].endswith("cut"))
     function, code = without(removed)
     monkeypatch.setattr(function, "__code__", code)
     for count, state in enumerate(found[:MOST], start=1):

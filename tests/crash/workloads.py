@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections import Counter
@@ -199,6 +200,13 @@ BEFORE = {"promotion": sweep}
 if __name__ == "__main__":
     torch.set_num_threads(1)
     shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined] # It names no bytes.
-    if sys.argv[3]:
-        function, function.__code__ = without(sys.argv[3])
-    WORKLOADS[sys.argv[1]](Path(sys.argv[2]))
+    for line in sys.stdin:
+        workload, root, removed = line.rstrip("\n").split("\t")
+        child = os.fork()
+        if not child:
+            if removed:
+                function, function.__code__ = without(removed)
+            WORKLOADS[workload](Path(root))
+            sys.exit()
+        assert os.waitpid(child, 0)[1] == 0
+        print(child, flush=True)  # noqa: T201
