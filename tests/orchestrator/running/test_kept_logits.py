@@ -21,11 +21,11 @@ from trainables.store.artifacts import ArtifactStore
 SWEEP = """
 name: NAME
 tasks:
-  - {dataset: digits, model: convnet, protocol: {base: digits, epochs: 6},
+  - {dataset: digits, model: convnet, protocol: {base: digits, epochs: 3},
      split: {train_limit: 200, test_limit: 150}}
 recipes: [mbls, wide, mbls+macal, mbls+ts]
 variants: {wide: {of: mbls, fixed: {margin: 6.0}}}
-search: {trials: 4, sampler: random, keep_default: false, fixed: {macal: {epochs: 20}},
+search: {trials: 3, sampler: random, keep_default: false, fixed: {macal: {epochs: 6}},
          tune: {mbls: [margin], wide: [weight], macal: [gamma]}}
 executor: local
 storage: STORAGE
