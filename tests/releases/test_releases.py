@@ -12,6 +12,7 @@ from make import table, write_sweep
 
 from orchestrator.cli import main
 from orchestrator.storage.journal import read_events
+from tests.orchestrator.one_process import one_process
 
 STORAGES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 JOURNAL = Path("storage/sweeps/mini/journal.jsonl")
@@ -22,6 +23,7 @@ def keys(kind: str) -> Counter[str]:
     return Counter(event.key for event in read_events(JOURNAL)[0] if event.event == kind)
 
 
+@one_process()
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda path: path.name)
 def test_a_storage_of_an_earlier_release_goes_on(
     storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,10 +25,10 @@ from orchestrator.running.run import SweepOutcome
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.recipes import parse_recipe
-from orchestrator.sweep.spec import SweepSpec
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import best_trials, study_results
 from orchestrator.tracking.champion import load_champion, promote
-from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
+from tests.orchestrator.tiny_sweep import SWEEP, TASK, run_within, tiny_sweep
 from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec
 from trainables.stages.export import load_chain
@@ -84,8 +84,9 @@ def test_results_lead_to_predictions_data_and_cost(
         assert cost == pytest.approx(sum(link.record["seconds"] for link in chain))
 
 
-@pytest.mark.parametrize("recipe", ["ce", "short+ts", "ce+macal+ts"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("seed", "recipe"), [(0, "ce"), (1, "ce"), (0, "short+ts"), (1, "ce+macal+ts")]
+)
 def test_a_run_computed_again_gives_the_same_figures(
     spec: SweepSpec, results: dict[str, StudyResult], tmp_path: Path, recipe: str, seed: int
 ) -> None:
@@ -110,8 +111,10 @@ def test_a_gpu_training_is_reproduced_in_its_precision(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    spec = tiny_sweep(tmp_path / "gpu", "gpu", gpus=0.5)
-    (result,) = (r for r in study_results(spec.tracking_uri, "gpu") if r.recipe == "ce+macal+ts")
+    text = SWEEP.format(name="gpu", task=TASK, storage=tmp_path / "gpu", gpus=0.5)
+    text = re.sub("recipes:.*", "recipes: [ce+macal+ts]", text.replace("[0, 1]", "[0]"))
+    spec = run_within(parse_sweep(text, "gpu"))
+    (result,) = study_results(spec.tracking_uri, "gpu")
     # As earlier runs were tracked.
     uri = changed(spec, tmp_path, "DELETE FROM tags WHERE key = 'calsweep.computed'")
     found = reproduce(result.run_ids[0], tracking_uri=uri, folder=tmp_path / "again")
