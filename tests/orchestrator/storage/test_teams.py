@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
-from tests.orchestrator.databases import databases_made, empty_database
+from tests.orchestrator.databases import empty_database
+from tests.orchestrator.one_process import one_process
 from tests.two_users import GROUP, User
 
 pytestmark = [
@@ -79,7 +80,7 @@ def storage(folder: Path, mode: int, owner: int, filled: Path | None = None) -> 
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a storage in which a sweep has run."""
     folder = tmp_path_factory.mktemp("filled")
-    with databases_made():
+    with one_process():
         assert main(["run", str(sweep(folder, "hers")), "--quiet"]) == 0
     return folder / "storage"
 
@@ -186,27 +187,23 @@ def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(
 
 
 def test_what_a_user_may_not_read_is_not_taken_for_damaged(folder: Path, filled: Path) -> None:
-    bob, place = user(BOB, 0o022, folder), storage(folder, TEAM, ALICE, filled)
-    shut = [path for path in (place / "artifacts").glob("*/*/*/*") if path.is_file()]
-    shut.append(place / "sweeps/hers/journal.jsonl")
+    """Neither outcomes and a journal, nor data that are prepared."""
+    bob, shut, his = user(BOB, 0o022, folder), list[Path](), list[str]()
+    for name, *patterns in (
+        ("first", "artifacts/*/*/*/*", "sweeps/hers/journal.jsonl"),
+        ("second", "data/*/split.json"),
+    ):
+        (folder / name).mkdir()
+        place = storage(folder / name, TEAM, ALICE, filled)
+        found = [path for each in patterns for path in place.glob(each) if path.is_file()]
+        assert found
+        shut += found
+        his.append(f"run {sweep(folder / name, 'his')} --quiet")
     for path in shut:
         path.chmod(0o600)
-    before = contents(place, ALICE)
-    for answer in bob.runs(f"run {sweep(folder, 'his')} --quiet", f"gc --storage {place}"):
+    before = contents(folder, ALICE)
+    for answer in bob.runs(*his, f"gc --storage {folder}/first/storage"):
         refused(answer, f"belongs to user {ALICE}, -rw-------")
         assert "--drop" not in answer.err
-    now = contents(place, ALICE)
-    assert {path: now.get(path) for path in shut} == {path: before[path] for path in shut}
-
-
-def test_prepared_data_that_may_not_be_read_are_not_made_anew(folder: Path, filled: Path) -> None:
-    bob, place = user(BOB, 0o022, folder), storage(folder, TEAM, ALICE, filled)
-    shut = [path for path in (place / "data").glob("*/*") if path.name == "split.json"]
-    assert shut
-    for path in shut:
-        path.chmod(0o600)
-    before = contents(place, ALICE)
-    (answer,) = bob.runs(f"run {sweep(folder, 'his')} --quiet")
-    refused(answer, f"belongs to user {ALICE}, -rw-------")
-    now = contents(place, ALICE)
+    now = contents(folder, ALICE)
     assert {path: now.get(path) for path in shut} == {path: before[path] for path in shut}
