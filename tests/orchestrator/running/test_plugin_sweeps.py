@@ -19,7 +19,7 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
 from orchestrator.tracking import ping, study_results
-from tests.orchestrator.one_process import one_process
+from tests.orchestrator.one_process import ShipperHere, one_process
 from trainables.common.errors import InputError
 from trainables.metrics import METRICS
 from trainables.plugins import load_plugins
@@ -77,6 +77,20 @@ assert pytest.main(["-q", "-p", "no:cacheprovider", "tests"]) == 0
 assert main(["list", "methods"]) == 0
 print("---")
 assert main(["run", "sweep.yaml", "--quiet"]) == 0
+"""
+WORKER = """
+import sys
+from pathlib import Path
+import yaml
+from trainables.losses import LOSSES
+from trainables.plugins import Pinned
+from trainables.worker import Bench
+
+stored = Path(sys.argv[1])
+named = yaml.safe_load(stored.read_text())["plugins"]
+pinned = [Pinned(str(stored.parent / one["path"]), one["code"]) for one in named]
+Bench(Path("artifacts"), sealed=False, plugins=pinned)
+assert "gce" in LOSSES
 """
 
 
@@ -173,22 +187,8 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
     capsys.readouterr()
     assert main(["table", "second", "--storage", str(storage)]) == 0
     assert re.search("sure % ↓ +hits ↑", capsys.readouterr().out)
-    assert (
-        main(
-            [
-                "best",
-                "second",
-                "--task",
-                "digits/tiny",
-                "--recipe",
-                "ls",
-                "--json",
-                "--storage",
-                str(storage),
-            ]
-        )
-        == 0
-    )
+    best = ["best", "second", "--task", "digits/tiny", "--recipe", "ls", "--json"]
+    assert main([*best, "--storage", str(storage)]) == 0
     assert json.loads(capsys.readouterr().out)["validation"]["val_sure"] > 0
     (row,) = [r for r in study_results(second.spec.tracking_uri, "second") if r.recipe == "ls"]
     assert (row.test[0]["sure"], row.metrics) == (pytest.approx(figures[1][-1]), ("sure", "hit"))
@@ -200,7 +200,8 @@ def test_runs_go_to_a_tracker_of_ones_own(
     (tmp_path / "shelf.py").write_text(TRACKER)
     path = write_sweep(tmp_path, tmp_path / "storage", "own", "[./shelf.py]", "[ls]", "local")
     uri = f"shelf:{tmp_path}/runs"
-    path.write_text(path.read_text().replace(f"folder:{tmp_path}/storage-runs", uri))
+    alone = path.read_text() + "resources: {concurrent: 1}\n"
+    path.write_text(alone.replace(f"folder:{tmp_path}/storage-runs", uri))
     outcome = run_sweep(load_sweep(path))
     assert (outcome.status, outcome.tracked) == ("finished", True)
     assert outcome.journal.with_name("shipper.log").read_text().count("opened") == 1
@@ -219,8 +220,9 @@ def test_runs_go_to_a_tracker_of_ones_own(
     assert "a shelf has a path" in capsys.readouterr().err
 
 
-def test_every_process_has_a_plugin(tmp_path: Path) -> None:
+def test_every_process_has_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that compute trials, and those that train together with them."""
+    monkeypatch.setattr("orchestrator.running.run.start_shipper", ShipperHere)
     write_loss(tmp_path)
     path = write_sweep(tmp_path, tmp_path / "storage", recipes="[gce]", executor="local")
     more = "resources: {concurrent: 2, train: {processes: 2}}\n"
@@ -246,9 +248,11 @@ def test_the_example_is_installed_and_needs_no_mention(tmp_path: Path) -> None:
     run(python, "-m", "pip", "install", "--quiet", *offline, ".")
     shutil.rmtree(here / "calsweep_example")
     with (here / "sweep.yaml").open("a") as sweep:
-        sweep.write(f"tracking: {{uri: 'folder:{here}/runs'}}\n")
+        sweep.write(f"tracking: {{uri: 'folder:{here}/runs'}}\nresources: {{concurrent: 1}}\n")
     methods, table = run(python, "-c", USED).split("---")
     assert " gce " in methods
     for recipe in ("ce+floored", "gce", "gce+floored"):
         assert f" {recipe} " in table
-    assert "example" in (here / "calsweep-storage/sweeps/own-methods/sweep.yaml").read_text()
+    stored = here / "calsweep-storage/sweeps/own-methods/sweep.yaml"
+    assert "example" in stored.read_text()
+    run(python, "-c", WORKER, str(stored))
