@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
@@ -30,7 +32,7 @@ from trainables.losses import LOSSES
 from trainables.plugins import load_plugins
 from trainables.store import cache, leases
 from trainables.store.bucket import Bucket
-from trainables.worker import Bench, Worker, inspect_machine, write_nonce
+from trainables.worker import Bench, Worker, inspect_machine, remove_nonce, write_nonce
 
 ROOT = Path(__file__).parents[3]
 SWEEP = """
@@ -82,11 +84,25 @@ def ends(ledger: Ledger) -> list[str]:
 
 @pytest.fixture
 def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> Iterator[Weather]:
-    log_in(disturbed[0], monkeypatch)
+    with weathered(disturbed, monkeypatch) as found:
+        yield found
+
+
+@contextmanager
+def weathered(disturbed: tuple[str, Weather], patch: pytest.MonkeyPatch) -> Iterator[Weather]:
+    log_in(disturbed[0], patch)
     journal = bucket_journal.__name__
-    impatient(monkeypatch, **{f"{journal}.SEAL_SECONDS": 0.05, f"{journal}.LAST_SECONDS": 1.0})
+    impatient(patch, **{f"{journal}.SEAL_SECONDS": 0.05, f"{journal}.LAST_SECONDS": 1.0})
     yield disturbed[1]
     disturbed[1].away, disturbed[1].share = False, 0.0
+
+
+def settle(server: str, folder: Path, patch: pytest.MonkeyPatch) -> str:
+    """Work in a folder, with its cache; return an address in a bucket of its own."""
+    patch.chdir(folder)
+    patch.setenv("CALSWEEP_CACHE", str(folder / "one"))
+    patch.setenv("PYTHONPATH", str(ROOT))  # For other processes.
+    return f"s3://{make_bucket(server)}/of/us"
 
 
 @pytest.fixture
@@ -96,10 +112,7 @@ def address(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / "one"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # For other processes.
-    return f"s3://{make_bucket(disturbed[0])}/of/us"
+    return settle(disturbed[0], tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -115,21 +128,65 @@ def journal_of(address: str) -> Ledger:
     return read_ledger(folder.journal)
 
 
+class TwoMachines(InProcess):
+    """Computes every other job on another machine; the driver's is a third."""
+
+    def run(self, loop: Loop, sealed: bool = True) -> None:
+        machines = cycle(["one node", "another"])
+        with sealed_within() if sealed else nullcontext():
+            while isinstance(job := loop.next(), Job):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setenv("CALSWEEP_CACHE", next(machines))
+                    worker = Worker(Bench(self._storage, sealed=sealed))
+                    worker.open(job)
+                    while not (report := worker.step()).ended:
+                        pass
+                loop.take(job, report)
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep in a bucket, its driver's folder, and what was said."""
+
+    address: str
+    folder: Path
+    said: str
+
+
+@pytest.fixture(scope="module")
+def swept(disturbed: tuple[str, Weather], tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    """Compute the sweep on two machines in bad weather."""
+    folder, said = tmp_path_factory.mktemp("swept"), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        weathered(disturbed, patch) as weather,
+        redirect_stdout(said),
+        redirect_stderr(said),
+    ):
+        address = settle(disturbed[0], folder, patch)
+        patch.setattr("tests.orchestrator.one_process.InProcess", TwoMachines)
+        file = Path(write_sweep(folder, address))
+        file.write_text(file.read_text().replace("executor: local\n", ""))
+        weather.share = 0.1
+        assert main(["run", str(file), "--address", "auto"]) == 0
+    return Swept(address, folder, said.getvalue())
+
+
 def test_bad_weather_changes_nothing(
     wanted: tuple[Path, list[str]],
+    swept: Swept,
     weather: Weather,
-    address: str,
-    elsewhere: Callable[[], None],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / "two"))
     assert main([*TABLE, "--storage", str(wanted[0])]) == 0
     table = capfd.readouterr().out
-    weather.share = 0.1
-    assert main(["run", write_sweep(tmp_path, address)]) == 0
-    assert f"artifacts: {address}/artifacts" in capfd.readouterr().out
-    elsewhere()
-    assert main([*TABLE, "--storage", address]) == 0
+    weather.share = 0.15
+    assert f"artifacts: {swept.address}/artifacts" in swept.said
+    assert main([*TABLE, "--storage", swept.address]) == 0
     assert capfd.readouterr().out == table
     for command in (
         ["best", "bucketed", "--task", "d", "--recipe", "mbls"],
@@ -141,15 +198,16 @@ def test_bad_weather_changes_nothing(
         ["run", "--resume", "bucketed"],
         [*TABLE],
     ):
-        assert main([*command, "--storage", address]) == 0, command
+        assert main([*command, "--storage", swept.address]) == 0, command
     told = capfd.readouterr()
     assert told.out.endswith(table)
     assert "mbls" in told.out
-    assert ends(journal_of(address)) == wanted[1]
+    assert ends(journal_of(swept.address)) == wanted[1]
     assert set(weather.seen) > {"500", "503", "throttled", "torn", "lost", "cut"}
-    assert "a-secret" not in told.out + told.err
-    assert not [path for path in tmp_path.rglob("*") if "s3:" in path.name]
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert "a-secret" not in swept.said + told.out + told.err
+    paths = [path for folder in (swept.folder, tmp_path) for path in folder.rglob("*")]
+    assert not [path for path in paths if "s3:" in path.name]
+    files = [path for path in paths if path.is_file()]
     assert not [path for path in files if b"a-secret-that" in path.read_bytes()]
 
 
@@ -250,43 +308,23 @@ def test_outage_at_the_end_is_told_and_delivered_later(
     assert main(["compare", "bucketed", "--baseline", "mbls", "--storage", address]) == 0
 
 
-class TwoMachines(InProcess):
-    """Computes every other job on another machine; the driver's is a third."""
-
-    def run(self, loop: Loop, sealed: bool = True) -> None:
-        machines = cycle(["one node", "another"])
-        with sealed_within() if sealed else nullcontext():
-            while isinstance(job := loop.next(), Job):
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setenv("CALSWEEP_CACHE", next(machines))
-                    worker = Worker(Bench(self._storage, sealed=sealed))
-                    worker.open(job)
-                    while not (report := worker.step()).ended:
-                        pass
-                loop.take(job, report)
-
-
 def test_machines_share_nothing_but_the_bucket(
     wanted: tuple[Path, list[str]],
+    swept: Swept,
     weather: Weather,
-    address: str,
     tmp_path: Path,
-    elsewhere: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.orchestrator.one_process.InProcess", TwoMachines)
-    weather.share = 0.03
-    file = Path(write_sweep(tmp_path, address))
-    file.write_text(file.read_text().replace("executor: local\n", ""))
-    assert main(["run", str(file), "--address", "auto"]) == 0
     for machine in ("one node", "another"):
-        assert list((tmp_path / machine).rglob("manifest.json"))
-    here = Storage(address)
+        assert list((swept.folder / machine).rglob("manifest.json"))
+    here, nonces = Storage(swept.address), []
     nonce = write_nonce(here.artifacts)
-    seen = inspect_machine(str(here.artifacts), nonce, 0)
-    elsewhere()
-    assert ends(journal_of(address)) == wanted[1]
-    assert "" != seen.nonce == inspect_machine(str(here.artifacts), nonce, 0).nonce
+    for machine in ("one", "two"):
+        monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / machine))
+        nonces.append(inspect_machine(str(here.artifacts), nonce, 0).nonce)
+    remove_nonce(here.artifacts, nonce)
+    assert ends(journal_of(swept.address)) == wanted[1]
+    assert "" != nonces[0] == nonces[1]
 
 
 @pytest.mark.long
@@ -363,17 +401,17 @@ def test_doctor_knows_buckets(weather: Weather, address: str) -> None:
 
 def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
     wanted: tuple[Path, list[str]],
+    swept: Swept,
     weather: Weather,
-    address: str,
     tmp_path: Path,
-    elsewhere: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    folder = tmp_path / "copy"
+    """The last test of the sweep in bad weather, which is dropped."""
+    folder, address = tmp_path / "copy", swept.address
     shutil.copytree(wanted[0], folder)
-    assert main(["run", write_sweep(tmp_path, address)]) == 0
-    elsewhere()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path / "two"))
     weather.share = 0.05
     capfd.readouterr()
     told = []
