@@ -36,11 +36,10 @@ def test_the_types_are_those_of_what_is_imported() -> None:
         assert getattr(calsweep, name) is getattr(sys.modules[home], name)
 
 
-@pytest.mark.parametrize("name", sorted(stub_homes()))
-def test_every_public_function_and_type_is_documented(name: str) -> None:
-    value = getattr(calsweep, name)
-    if inspect.isclass(value) or inspect.isfunction(value):
-        assert value.__doc__
+def test_every_public_function_and_type_is_documented() -> None:
+    values = {name: getattr(calsweep, name) for name in stub_homes()}
+    own = {n: v for n, v in values.items() if inspect.isclass(v) or inspect.isfunction(v)}
+    assert [name for name, value in own.items() if not value.__doc__] == []
 
 
 def test_every_public_method_is_documented_there_or_where_a_base_declares_it() -> None:
@@ -49,7 +48,8 @@ def test_every_public_method_is_documented_there_or_where_a_base_declares_it() -
     public = []
     for package in ("calsweep", "orchestrator", "search_spaces", "trainables"):
         for path in sorted((root / package).rglob("*.py")):
-            found = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            text = path.read_text(encoding="utf-8")
+            found = ast.walk(ast.parse(text)) if "class " in text else ()
             own = [node for node in found if isinstance(node, ast.ClassDef)]
             for node in own:
                 classes.setdefault(node.name, []).append(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,6 +14,7 @@ import torch
 from matplotlib.figure import Figure
 
 from orchestrator.executors.in_process import InProcess
+from orchestrator.storage import provenance
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
 from orchestrator.tracking import sync
@@ -61,9 +63,12 @@ def nothing_drawn(*_: object, **__: object) -> Figure:
     return Figure(figsize=(0.1, 0.1))
 
 
+git_asked_once = cache(provenance._git)  # It is three programs a sweep.
+GIT = "orchestrator.storage.provenance._git"
 DIAGRAM = "trainables.worker._test.reliability_diagram"
 REPLACED: dict[str, Callable[..., Any]] = {
     DIAGRAM: nothing_drawn,
     "orchestrator.running.run.open_executor": open_here,
     "orchestrator.running.run.start_shipper": ShipperHere,
+    GIT: git_asked_once,
 }

@@ -46,7 +46,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.names import LONGEST_NAME
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
-from tests.orchestrator.one_process import nothing_drawn
+from tests.orchestrator.one_process import GIT, git_asked_once, nothing_drawn
 from trainables.common.errors import InputError, StorageError
 from trainables.data import PreparedData, TestDataSealedError
 from trainables.jobs import Job, Report, StageWork, TestWork
@@ -61,7 +61,7 @@ name: flow
 tasks: [{{name: l, logits: {folder}/l.npz, split: {{test: 0.5, validation: 30}}}}]
 recipes: [given, ts]
 search: {{trials: 1}}
-seeds: [0, 1]
+seeds: [0]
 resources: {{deterministic: true}}
 storage: {folder}/storage
 tracking: {{uri: "{uri}"}}
@@ -74,6 +74,12 @@ def spec(tmp_path: Path) -> SweepSpec:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "l.npz", logits=rng.normal(size=(80, 3)), labels=rng.integers(0, 3, 80))
     return parse_sweep(SWEEP.format(folder=tmp_path, uri=SERVER), "flow")
+
+
+@pytest.fixture
+def two(spec: SweepSpec) -> SweepSpec:
+    """Return the same sweep on two seeds."""
+    return spec.model_copy(update={"seeds": (0, 1)})
 
 
 @dataclass
@@ -128,6 +134,7 @@ def company(monkeypatch: pytest.MonkeyPatch) -> Iterator[Company]:
     monkeypatch.setattr(run, "open_executor", here.open)
     monkeypatch.setattr(run, "start_shipper", here.ship)
     monkeypatch.setattr(measuring, "reliability_diagram", nothing_drawn)
+    monkeypatch.setattr(GIT, git_asked_once)
     yield here
     torch.set_num_threads(threads)
 
@@ -152,9 +159,9 @@ def ends(spec: SweepSpec) -> list[str]:
     return [event.status for event in events_of(spec, SweepEnded)]
 
 
-def test_a_second_run_finds_everything_done(spec: SweepSpec, company: Company) -> None:
-    outcome, said = ran(spec)
-    assert (outcome.spec, outcome.status, outcome.tracked) == (spec, "finished", True)
+def test_a_second_run_finds_everything_done(two: SweepSpec, company: Company) -> None:
+    outcome, said = ran(two)
+    assert (outcome.spec, outcome.status, outcome.tracked) == (two, "finished", True)
     assert [(result.recipe, len(result.test)) for result in outcome.results] == [
         ("given", 2),
         ("ts", 2),
@@ -162,18 +169,18 @@ def test_a_second_run_finds_everything_done(spec: SweepSpec, company: Company) -
     assert company.asked == ALONE
     assert "measuring 4 chosen configurations on test data\n" in said
     assert "delivering the last runs to the tracking server\n" in said
-    (begun,) = events_of(spec, SweepStarted)
-    assert (begun.sweep, begun.spec) == ("flow", spec.model_dump(mode="json"))
+    (begun,) = events_of(two, SweepStarted)
+    assert (begun.sweep, begun.spec) == ("flow", two.model_dump(mode="json"))
     assert begun.provenance == provenance()
-    trials = events_of(spec, TrialFinished)
+    trials = events_of(two, TrialFinished)
 
     company.asked.clear()
-    again = run_sweep(spec, resume=True)
+    again = run_sweep(two, resume=True)
     assert (again.status, again.results) == ("finished", outcome.results)
     assert company.asked == [SHIP, WAIT]
-    assert [event.sweep_id for event in events_of(spec, SweepStarted)] == [begun.sweep_id] * 2
-    assert ends(spec) == ["finished"] * 2
-    assert events_of(spec, TrialFinished) == trials
+    assert [event.sweep_id for event in events_of(two, SweepStarted)] == [begun.sweep_id] * 2
+    assert ends(two) == ["finished"] * 2
+    assert events_of(two, TrialFinished) == trials
 
 
 def interrupt(here: InProcess, loop: Loop) -> None:
@@ -202,7 +209,7 @@ def nothing(here: InProcess, loop: Loop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("search", "trials"), [(interrupt, 0), (after_one, 1), (nothing, 0), (after_all, 4)]
+    ("search", "trials"), [(interrupt, 0), (after_one, 1), (nothing, 0), (after_all, 2)]
 )
 def test_an_interrupted_search_resumes(
     spec: SweepSpec, company: Company, search: Search, trials: int
@@ -223,25 +230,24 @@ def test_an_interrupted_search_resumes(
     assert whole.status == "finished"
     assert all(result.test for result in whole.results)
     assert len({event.sweep_id for event in events_of(spec, SweepStarted)}) == 1
-    assert len(events_of(spec, TrialFinished)) == 4, "none is computed twice"
+    assert len(events_of(spec, TrialFinished)) == 2, "none is computed twice"
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_missing_predictions_are_measured_again(
-    spec: SweepSpec, company: Company, damaged: bool
-) -> None:
-    ran(spec)
-    before, store = events_of(spec, Evaluated), Storage.of(spec).store()
-    gone = before[-1]
-    shutil.rmtree(store.path("evaluate", gone.predictions))
-    if damaged:  # What was measured is damaged, too.
-        (own,) = (one for one in events_of(spec, TrialFinished) if one.key == gone.key)
-        next(store.path("calibrate", own.artifact).glob("*.safetensors")).write_bytes(b"x")
-    outcome, said = ran(spec)
+def test_missing_predictions_are_measured_again(two: SweepSpec, company: Company) -> None:
+    """Also where what was measured is damaged, too."""
+    ran(two)
+    before, store = events_of(two, Evaluated), Storage.of(two).store()
+    gone = before[-2:]
+    for event in gone:
+        shutil.rmtree(store.path("evaluate", event.predictions))
+    (own,) = (one for one in events_of(two, TrialFinished) if one.key == gone[-1].key)
+    next(store.path("calibrate", own.artifact).glob("*.safetensors")).write_bytes(b"x")
+    outcome, said = ran(two)
     assert outcome.status == "finished"
-    assert "measuring 1 chosen configurations on test data\n" in said
-    assert events_of(spec, Evaluated)[len(before) :] == [replace(gone, time=ANY, seconds=ANY)]
-    assert store.contains("evaluate", gone.predictions)
+    assert "measuring 2 chosen configurations on test data\n" in said
+    again = [replace(event, time=ANY, seconds=ANY) for event in gone]
+    assert events_of(two, Evaluated)[len(before) :] == again
+    assert all(store.contains("evaluate", event.predictions) for event in gone)
 
 
 def test_a_damaged_artifact_is_computed_again(spec: SweepSpec, company: Company) -> None:
@@ -322,7 +328,7 @@ def test_what_cannot_be_measured_fails_its_study(
 
 
 def test_a_measurement_is_recorded_in_full(
-    spec: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
+    two: SweepSpec, company: Company, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A published default is measured where its outcome is there still; all where trials may be."""
     place, pending = torch.device("cpu", 0), drive.pending_measurements
@@ -345,15 +351,15 @@ def test_a_measurement_is_recorded_in_full(
     )
     monkeypatch.setattr(measuring, "evaluate_on_test", tested)
     monkeypatch.setattr(measuring, "reliability_diagram", drawn)
-    ran(spec)
+    ran(two)
     asked = [call.args for call in tested.call_args_list]
     assert (len(asked), {given[-2] for given in asked}) == (4 + 2, {place})
     assert len({id(given[-1]) for given in asked}) == 1, "the last pass of one process"
-    folder, store = SweepFolder.of(spec), Storage.of(spec).store()
-    trials = {trial.key: trial for trial in events_of(spec, TrialStarted)}
-    keys = {event.key: event.artifact for event in events_of(spec, TrialFinished)}
-    scores = {event.key: event.objective for event in events_of(spec, TrialScored)}
-    measured = events_of(spec, Evaluated)
+    folder, store = SweepFolder.of(two), Storage.of(two).store()
+    trials = {trial.key: trial for trial in events_of(two, TrialStarted)}
+    keys = {event.key: event.artifact for event in events_of(two, TrialFinished)}
+    scores = {event.key: event.objective for event in events_of(two, TrialScored)}
+    measured = events_of(two, Evaluated)
     assert sorted(event.key for event in measured) == sorted(trials)
     recipes = [trials[event.key].study.split("|")[1] for event in measured]
     titles = [call.kwargs["title"] for call in drawn.call_args_list]
@@ -509,12 +515,12 @@ def test_the_local_executor_seals_its_search(
     assert reached == {(StageWork, False), (TestWork, True)}
 
 
-def test_local_processes_find_the_same(spec: SweepSpec, company: Company, tmp_path: Path) -> None:
+def test_local_processes_find_the_same(two: SweepSpec, company: Company, tmp_path: Path) -> None:
     """Their epochs, logs and plugins are as of one process; none of them outlives the sweep."""
-    expected, _ = ran(spec)
-    resources = spec.resources.model_copy(update={"concurrent": 2})
+    expected, _ = ran(two)
+    resources = two.resources.model_copy(update={"concurrent": 2})
     changes = {"executor": "local", "storage": str(tmp_path / "other"), "resources": resources}
-    local = spec.model_copy(update=changes)
+    local = two.model_copy(update=changes)
     outcome, said = ran(local)
     assert (outcome.status, "Ray" in said) == ("finished", False)
     assert [result.test for result in outcome.results] == [r.test for r in expected.results]

@@ -43,8 +43,10 @@ def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
         "sweeps/night/studies/3",
         f"sweeps/night/trials/{served.failed.key}",
     )
+    page = visit(width=360)
+    home = page.url
     for path in places:
-        page = visit(f"/{path}", 360)
+        page.goto(home + path)
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme)
             assert page.evaluate("document.documentElement.scrollWidth") == 360, (path, scheme)
