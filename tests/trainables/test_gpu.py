@@ -13,10 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -55,26 +52,10 @@ def run(command: list[str | Path], **environment: str) -> str:
     return done.stdout
 
 
-def compiled_card(tool: Path) -> Path:
-    """Return the libraries of the pretended card, which take a minute to compile, once for all."""
-    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calsweep-tests"
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    known = sha256(f"{sys.executable} {torch.__version__}".encode())
-    for path in sorted([*tool.glob("*.*"), *tool.glob("inc/**/*.*")]):
-        known.update(path.read_bytes())
-    card = place / f"card-{known.hexdigest()[:16]}"
-    if not card.exists():
-        with TemporaryDirectory(dir=place, ignore_cleanup_errors=True) as folder:
-            run(["bash", tool / "build.sh", sys.executable, f"{folder}/card"])
-            with suppress(OSError):  # Another run was first.
-                os.rename(f"{folder}/card", card)
-    return card
-
-
 def on_pretended_card(shared: Path, folder: Path) -> str:
-    tool = shared / "tools" / "nullgpu"
-    command = ["bash", tool / "run.sh", sys.executable, SCRIPT, folder]
-    return run(command, NULLGPU=str(compiled_card(tool)))
+    tool, card = shared / "tools" / "nullgpu", folder / "card"
+    run(["bash", tool / "build.sh", sys.executable, card])
+    return run(["bash", tool / "run.sh", sys.executable, SCRIPT, folder], NULLGPU=str(card))
 
 
 REAL = [
