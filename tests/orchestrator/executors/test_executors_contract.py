@@ -6,26 +6,35 @@ import re
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import ray
 import torch
 
+from orchestrator import run_sweep
 from orchestrator.cluster.local import join_cluster
 from orchestrator.executors import Executor
 from orchestrator.executors.in_process import InProcess
 from orchestrator.executors.processes import Processes
 from orchestrator.loop import Loop
+from orchestrator.storage.journal import read_events
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.plan import Plan
+from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.executors.small_jobs import Deadly, Jobs, Telling, fit, prepared_logits
+from tests.orchestrator.one_process import one_process
 from trainables.common.code import code_files
 from trainables.common.errors import InputError
 from trainables.data import TestDataSealedError
 from trainables.jobs import FaultKind, Status
+from trainables.store.artifacts import ArtifactStore
 
 
 @contextmanager
@@ -69,44 +78,61 @@ def run(executor: Executor, jobs: Jobs, sealed: bool, most: int = 1) -> list[str
     return said
 
 
-def test_every_job_ends_once_and_in_order(executor: Executor, data: Path) -> None:
-    jobs = Jobs([fit(data, str(number)) for number in range(5)])
-    run(executor, jobs, sealed=False)
-    assert sorted(jobs.ends) == [str(number) for number in range(5)]
-    assert list(jobs.ends)[-1] == "4"  # It had to wait for the others.
-    eces = {report.fits["ts"].metrics["ece"] for report in jobs.ends.values()}
-    assert len(eces) == 1
-    assert all(report.status == Status.FINISHED for report in jobs.ends.values())
+@dataclass(frozen=True)
+class Served:
+    """What became of a job that sees no test data, and of those after it, which may."""
+
+    sealed: Jobs
+    opened: Jobs
+    killed: Path
 
 
-def test_sealed_workers_reach_no_test_data_those_after_them_do(
-    executor: Executor, data: Path, tmp_path: Path
-) -> None:
-    jobs = Jobs([fit(data, "0")])
-    run(executor, jobs, sealed=True)
-    fault = jobs.ends["0"].fault
+GONE = "1"
+
+
+@pytest.fixture(scope="module")
+def served(executor: Executor, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """Have it compute good jobs, one without its data, and one that may kill its process."""
+    folder = tmp_path_factory.mktemp("served")
+    killed = folder / "killed"
+    jobs = [fit(folder / "gone" if key == GONE else data, key) for key in "01234"]
+    if not isinstance(executor, InProcess):
+        jobs[2] = replace(jobs[2], work=Deadly.of(jobs[2], killed))
+    found = Served(Jobs([fit(data, "0")]), Jobs(jobs), killed)
+    run(executor, found.sealed, sealed=True)
+    run(executor, found.opened, sealed=False)
+    return found
+
+
+def test_every_job_ends_once_and_in_order(served: Served) -> None:
+    ends = served.opened.ends
+    assert sorted(ends) == list("01234")
+    assert list(ends)[-1] == "4"  # It had to wait for the others.
+    good = [report for key, report in ends.items() if key != GONE]
+    assert {report.status for report in good} == {Status.FINISHED}
+    assert len({report.fits["ts"].metrics["ece"] for report in good}) == 1
+
+
+def test_sealed_workers_reach_no_test_data_those_after_them_do(served: Served) -> None:
+    fault = served.sealed.ends["0"].fault
     assert fault is not None
     assert TestDataSealedError.__name__ in fault.reason
-    after = Jobs([fit(tmp_path / "gone", "0"), fit(data, "1")])
-    run(executor, after, sealed=False)
-    fault = after.ends["0"].fault  # Of its configuration, which is not tried again.
+    assert served.opened.ends["0"].status == Status.FINISHED
+
+
+def test_what_a_configuration_is_to_blame_for_is_final(served: Served) -> None:
+    fault = served.opened.ends[GONE].fault
     assert fault is not None
     assert (fault.kind, "gone" in fault.reason) == (FaultKind.CONFIGURATION, True)
-    assert after.ends["1"].status == Status.FINISHED
 
 
 OTHERS = pytest.mark.parametrize("executor", [processes, ray_tune], indirect=True)
 
 
 @OTHERS
-def test_job_whose_process_dies_runs_in_another(
-    executor: Executor, data: Path, tmp_path: Path
-) -> None:
-    deadly = replace(fit(data, "0"), work=Deadly.of(fit(data, "0"), tmp_path / "died"))
-    jobs = Jobs([deadly, fit(data, "1")])
-    run(executor, jobs, sealed=False)
-    assert {report.status for report in jobs.ends.values()} == {Status.FINISHED}
-    assert (tmp_path / "died").exists()
+def test_job_whose_process_dies_runs_in_another(served: Served) -> None:
+    assert served.killed.exists()
+    assert served.opened.ends["2"].status == Status.FINISHED
 
 
 @OTHERS
@@ -139,8 +165,7 @@ def test_each_process_sees_a_gpu_of_its_own(
 
 
 @pytest.mark.parametrize("executor", [ray_tune], indirect=True)
-def test_ray_exports_what_has_ended(executor: Executor, data: Path) -> None:
-    run(executor, Jobs([fit(data, "0")]), sealed=False)
+def test_ray_exports_what_has_ended(served: Served) -> None:
     (node,) = ray.nodes()
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     ended = re.compile(r'^ray_calsweep_attempts_total\{.*status="finished".*\} (.+)$', re.MULTILINE)
@@ -151,3 +176,57 @@ def test_ray_exports_what_has_ended(executor: Executor, data: Path) -> None:
             found = ended.search(answer.read().decode())
         time.sleep(0.5)
     assert float(found[1]) >= 1
+
+
+ASHA = """
+name: halving
+tasks:
+  - name: digits
+    dataset: digits
+    model: convnet
+    protocol: {{base: digits, epochs: 9}}
+    split: {{train_limit: 200}}
+recipes: [ls, ls+macal]
+search:
+  trials: 4
+  scheduler: asha
+  accuracy_tolerance: null
+  spaces: {{ls: {{smoothing: {{low: 0.0, high: 0.9}}}}}}
+  fixed: {{macal: {{epochs: 6}}}}
+seeds: [0, 1]
+resources: {{concurrent: 1}}
+storage: {storage}
+tracking: {{uri: 'folder:{storage}/runs'}}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", [ray_tune], indirect=True)
+def test_a_sweep_under_asha_runs_to_its_end(executor: Executor, tmp_path: Path) -> None:
+    """On the Ray of this file; whom a sweep file asks for is told in test_run_edges."""
+    from orchestrator.executors.ray_tune import RayTune
+
+    @contextmanager
+    def halving(plan: Plan, store: ArtifactStore, *_: object) -> Iterator[Executor]:
+        yield RayTune(store.root, SweepFolder.of(plan.spec).path, concurrent=1, asha=True)
+
+    with one_process(), patch("orchestrator.running.run.open_executor", halving):
+        outcome = run_sweep(parse_sweep(ASHA.format(storage=tmp_path), "halving"))
+    assert outcome.status == "finished"
+    events = read_events(outcome.journal)[0]
+    ends = [event for event in events if event.event == "trial_finished"]
+    studies = {e.key: e.study for e in events if e.event == "trial_started"}
+    counts = Counter((studies[end.key], end.status) for end in ends)
+    for study in ("digits|ls", "digits|ls+macal"):
+        assert counts[study, "finished"] + counts[study, "pruned"] == 5  # one is a further seed
+        assert counts[study, "finished"] >= 2
+        assert counts[study, "pruned"] >= 1
+    chosen = {event.chosen for event in events if event.event == "study_closed"}
+    finished = {end.key for end in ends if end.status == "finished"}
+    assert chosen <= finished
+    for end in ends:
+        steps = [e.step for e in events if e.event == "epoch" and e.key == end.key]
+        epochs = 6 if "macal" in studies[end.key] else 9
+        assert steps == list(range(1, len(steps) + 1))
+        assert (len(steps) == epochs) == (end.status == "finished")
+    assert all(len(result.test) == 2 for result in outcome.results)
