@@ -319,6 +319,8 @@ def test_a_night_that_could_not_run_is_told_and_written(
     ]
     assert title in (tmp_path / "out/x.html").read_text()
     assert not (benchmark.folder / "report.html").exists()
+    cases = (benchmark.folder / "junit.xml").read_text()
+    assert '<testcase name="2026-01-01" classname="night"' in cases
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     benchmark = make_benchmark(report={**WAYS, "markdown": "file/x.md"})
