@@ -565,7 +565,7 @@ def test_a_step_before_two_worse_nights_is_told_whatever_its_night_is_called(beg
     nights[40] = replace(nights[40], night="2026-02-10.10")
     (alarm,) = judge(nights[:-1], nights[-1]).alarms
     gap = f"0.02639 instead of 0.0203, since {began}"
-    assert (alarm.reason, alarm.since) == ("step", began)
+    assert (alarm.reason, alarm.since, alarm.nights) == ("step", began, 20)
     assert alarm.text == f"{ECE} has become worse in its series: {gap}"
 
 
