@@ -48,10 +48,10 @@ def preload(uri: str) -> None:
 
 
 def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
-    """Return True if the tracker behind an address answers within ``timeout`` seconds.
+    """Return whether a tracker answers within ``timeout`` seconds, and one line of detail.
 
-    One line of detail comes with it, with the remedy if it does not. A file or folder that does not
-    exist yet is fine when it could be created; it is not created.
+    That holds the remedy if it does not. A file or folder that does not exist yet is fine when it
+    could be created; it is not created.
     """
     try:
         check_tracking_uri(uri)

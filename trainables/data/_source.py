@@ -149,7 +149,7 @@ class Reader(ABC):
 
     @abstractmethod
     def check(self) -> SourceStatus:
-        """Return True if ``read`` would work without a download."""
+        """Return the status of the source: ready if ``read`` would work without a download."""
 
     def full_name(self) -> str:
         """Return a name that means the same from every working directory."""
