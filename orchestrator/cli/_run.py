@@ -1,6 +1,7 @@
 """``calsweep demo``, ``run`` and ``submit``: what computes sweeps."""
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -32,13 +33,16 @@ def demo(
     quiet: Quiet = False,
 ) -> int:
     """Sweep 24 recipes on noisy handwritten digits of scikit-learn, in 40 seconds on two cores."""
+    text = (files("orchestrator") / "examples" / DEMO).read_text(encoding="utf-8")
+    document = yaml.safe_load(text)
+    chosen = any(choice is not None for choice in (tasks, recipes, trials, seeds))
+    if not chosen and not dry_run:  # What is chosen may be wrong, and then nothing starts.
+        _start_early(document)
     from orchestrator.cli._outcome import run_and_show
     from orchestrator.sweep.spec import parse_sweep
     from trainables.common.yaml_text import write_mapping
     from trainables.store.artifacts import stage_key
 
-    text = (files("orchestrator") / "examples" / DEMO).read_text(encoding="utf-8")
-    document = yaml.safe_load(text)
     if tasks is not None:
         document["tasks"] = [_task(text) for text in _items("--tasks", tasks)]
     if recipes is not None:
@@ -49,7 +53,7 @@ def demo(
         document["seeds"] = [_whole("--seeds", item) for item in _items("--seeds", seeds)]
     if storage is not None:
         document["storage"] = storage
-    if any(choice is not None for choice in (tasks, recipes, trials, seeds)):
+    if chosen:
         # The demo as shipped keeps its name: another selection is another sweep.
         content = {key: document[key] for key in ("tasks", "recipes", "search", "seeds")}
         document["name"] = f"demo-{stage_key('demo', **content)[:8]}"
@@ -114,7 +118,10 @@ def run(
 ) -> int:
     """Run a sweep file, or resume a sweep that was interrupted."""
     if sweep is not None and resume is None and not dry_run:
-        _start_early(sweep)
+        from orchestrator.sweep.documents import SWEEP, read_document
+        from trainables.common.yaml_text import read_mapping
+
+        _start_early(read_mapping(read_document(Path(sweep), sweep), sweep, *SWEEP))
     from orchestrator.cli._outcome import run_and_show
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.spec import load_sweep
@@ -130,13 +137,10 @@ def run(
     return run_and_show(spec, resume is not None, fresh, address, quiet, take)
 
 
-def _start_early(sweep: str) -> None:
+def _start_early(document: Mapping[str, Any]) -> None:
     """Start what computes without Ray as PyTorch is imported here: it imports it as well."""
-    from orchestrator.sweep.documents import SWEEP, read_document
-    from trainables.common.yaml_text import read_mapping
     from trainables.fork_server import start_fork_server
 
-    document = read_mapping(read_document(Path(sweep), sweep), sweep, *SWEEP)
     resources = document.get("resources")
     most = resources.get("concurrent") if isinstance(resources, dict) else None
     if document.get("executor") == "local" and most != 1 and len(os.sched_getaffinity(0)) > 1:

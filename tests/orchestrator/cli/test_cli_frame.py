@@ -113,4 +113,4 @@ def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch, st
         raise stop
 
     monkeypatch.setattr("orchestrator.running.run.run_sweep", interrupt)
-    assert calsweep("demo") == (130, "", "calsweep: interrupted\n")
+    assert calsweep("demo", "--trials", "1") == (130, "", "calsweep: interrupted\n")

@@ -40,15 +40,15 @@ for command in sys.argv[1].split(", "):
 print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
 """
 
-# Of each sweep file, whether its processes are on their way, and PyTorch is imported here.
+# Of each sweep, whether its processes are on their way, and PyTorch is imported here.
 EARLY = """
-import os, sys
+import json, os, sys
 from multiprocessing import forkserver
 from orchestrator.cli._run import _start_early
 server = forkserver._forkserver
 os.sched_getaffinity = lambda _: {0, 1}
-for sweep in sys.argv[1:]:
-    _start_early(sweep)
+for document in sys.argv[1:]:
+    _start_early(json.loads(document))
     print(server._forkserver_pid is not None, "torch" in sys.modules)
 print(server._forkserver_pid)
 """
@@ -72,14 +72,12 @@ def started(folder: Path) -> subprocess.Popen[str]:
 
 
 def test_local_processes_start_before_pytorch_is_imported(tmp_path):
-    texts = (
-        "executor: ray",
-        "executor: local\nresources: {concurrent: 1}",
-        "executor: local\nresources: {concurrent: 2}",
+    documents = (
+        {"executor": "ray"},
+        {"executor": "local", "resources": {"concurrent": 1}},
+        {"executor": "local", "resources": {"concurrent": 2}},
     )
-    for number, text in enumerate(texts):
-        (tmp_path / f"{number}.yaml").write_text(text)
-    command = [sys.executable, "-c", EARLY, "0.yaml", "1.yaml", "2.yaml"]
+    command = [sys.executable, "-c", EARLY, *map(json.dumps, documents)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     *told, pid = done.stdout.split("\n")[:-1]
     assert told == ["False False", "False False", "True False"]
