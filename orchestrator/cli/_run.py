@@ -105,7 +105,7 @@ def _drop_foreign_parts(document: dict[str, Any]) -> None:
 def run(
     sweep: Annotated[str | None, typer.Argument(help="The sweep file.", show_default=False)] = None,
     resume: Annotated[
-        str | None, typer.Option(help="Name of a sweep to go on with; needs no sweep file.")
+        str | None, typer.Option(help="Name of a sweep to resume; needs no sweep file.")
     ] = None,
     storage: Annotated[
         str, typer.Option(help="With --resume: the folder that the sweep is stored in.")
