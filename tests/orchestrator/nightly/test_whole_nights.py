@@ -91,8 +91,18 @@ class Listener:
         self.heard.append({"run": [uri, experiment, kind, str(files)], **fields})
 
 
+def laid_out(value: Any, levels: int) -> str:
+    """Return JSON with a line for each entry of its upper levels."""
+    if not (levels and value and isinstance(value, dict | list)):
+        return json.dumps(value, default=str)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(laid_out(entry, levels - 1) for entry in value) + "\n]"
+    entries = (f'"{key}": {laid_out(entry, levels - 1)}' for key, entry in value.items())
+    return "{\n" + ",\n".join(entries) + "\n}"
+
+
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def told(tmp_path_factory):
     """Run the nights, and every other command about them; return all that came of it."""
     folder = tmp_path_factory.mktemp("whole")
     content = document(folder, **FILE)
@@ -139,15 +149,16 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             listener.deaf = day == LAST - 1
             said.append(night(day))
         said = [*said[-3:], night(LAST)]
-        texts["heard.json"] = json.dumps(listener.heard, indent=1, default=str)
+        texts["heard.json"] = laid_out(listener.heard, 3)
         file, cell = str(folder / "nightly.yaml"), "ls on d: ece"
         said += [
             command("status", file, "--last", "4"),
             command("history", file, "--cell", "ls on d"),
         ]
         said.append(command("accept", cell, "--why", "new smoothing", "--file", file))
-        for part in ("record.json", "verdict.json"):
-            texts[part] = (place / "nights" / name(LAST) / part).read_text()
+        for part, levels in (("record.json", 2), ("verdict.json", 3)):
+            written = (place / "nights" / name(LAST) / part).read_text()
+            texts[part] = laid_out(json.loads(written), levels)
         texts["latest.txt"] = latest()
         day, listener.heard = BROKEN, []
 
@@ -156,8 +167,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
         sweep.before_end = broken
         said += [night(BROKEN), command("status", file, "--last", "1", "--metric", "acc")]
-        heard = json.dumps(listener.heard, indent=1, default=str)
-        texts["broken.txt"] = f"{latest()}\n{heard}\n"
+        texts["broken.txt"] = f"{latest()}\n{laid_out(listener.heard, 3)}\n"
         texts["commands.txt"] = "".join(said)
         locks = (".moment", ".lock")
         files = (path for path in place.rglob("*") if path.is_file() and path.suffix not in locks)
@@ -170,6 +180,6 @@ KINDS += ("record.json", "verdict.json", "heard.json")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_nights_tell(kind: str, told: dict[str, str], file_regression: Any) -> None:
+def test_what_nights_tell(kind, told, file_regression):
     own = {"basename": Path(kind).stem, "extension": Path(kind).suffix}
     file_regression.check(told[kind], **own, encoding="utf-8", check_fn=assert_same)
