@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +14,13 @@ from orchestrator.nightly import Nightly, load_nightly
 
 
 @pytest.fixture(autouse=True)
-def _no_power_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_power_is_cut(monkeypatch):
     """Spare waiting for the disk; what must be on it when is tested where files are written."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
-def make_benchmark(tmp_path: Path) -> Callable[..., Nightly]:
+def make_benchmark(tmp_path):
     """Return a function that writes a nightly file and reads it."""
 
     def make(**more: Any) -> Nightly:
@@ -37,7 +35,7 @@ def make_benchmark(tmp_path: Path) -> Callable[..., Nightly]:
 
 
 @pytest.fixture
-def machine_in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def machine_in_new_york(monkeypatch):
     """Set the machine's own time zone to one that is behind UTC."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "EST5EDT,M3.2.0,M11.1.0")
@@ -47,7 +45,7 @@ def machine_in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def told_sweep(monkeypatch: pytest.MonkeyPatch) -> ToldSweep:
+def told_sweep(monkeypatch):
     """Replace the sweep of every night."""
     sweep = ToldSweep()
     monkeypatch.setattr("orchestrator.nightly.run.run_sweep", sweep)

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from filelock import FileLock, Timeout
@@ -26,7 +25,7 @@ def judged(night: Night) -> None:
     night.write(VERDICT, Verdict(night.name, "ok").to_json())
 
 
-def test_nights_are_numbered_and_ordered_by_their_beginning(tmp_path: Path) -> None:
+def test_nights_are_numbered_and_ordered_by_their_beginning(tmp_path):
     book = Book(tmp_path)
     names = ["2031-01-01", *(f"2026-12-{day}" for day in range(30, 10, -2))]
     for name in names:
@@ -38,7 +37,7 @@ def test_nights_are_numbered_and_ordered_by_their_beginning(tmp_path: Path) -> N
     assert book.begin("2026-12-09", 0.0, {}).facts["number"] == 12
 
 
-def test_a_night_that_begins_anew_keeps_its_number_alone(tmp_path: Path) -> None:
+def test_a_night_that_begins_anew_keeps_its_number_alone(tmp_path):
     book = Book(tmp_path)
     night = book.begin("2026-11-21", 1.0, {"torch": "1"})
     book.begin("2026-11-22", 2.0, {})
@@ -50,7 +49,7 @@ def test_a_night_that_begins_anew_keeps_its_number_alone(tmp_path: Path) -> None
     assert night.facts == {"number": 1, "started": 3.0, "environment": {"torch": "2"}}
 
 
-def test_a_night_is_unfinished_from_its_beginning_to_its_verdict(tmp_path: Path) -> None:
+def test_a_night_is_unfinished_from_its_beginning_to_its_verdict(tmp_path):
     book = Book(tmp_path)
     night, other = book.night("2026-11-21"), book.night("2026-11-22")
     states = [night.unfinished]
@@ -71,9 +70,7 @@ def test_a_night_is_unfinished_from_its_beginning_to_its_verdict(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("keep", "shrunk"), [(2, [0, 1]), (1, [0, 1, 3]), (5, [])])
-def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(
-    tmp_path: Path, keep: int, shrunk: list[int]
-) -> None:
+def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(tmp_path, keep, shrunk):
     book = Book(tmp_path)
     nights = [book.begin(f"2026-11-{day}", 0.0, {}) for day in range(21, 26)]
     for number, night in enumerate(nights):
@@ -91,7 +88,7 @@ def test_all_but_the_last_nights_shrink_once_nothing_waits_for_them(
     assert all((night.folder / "kept/deep").exists() and night.facts for night in nights)
 
 
-def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path: Path) -> None:
+def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path):
     book, pair, why = Book(tmp_path / "new"), CellKey(*ECE.pair), "a\u2028b\x85c \u00e9"
     assert book.restarts() == {}
     for cell, night in ((ECE, "2026-11-23"), (pair, "2026-11-24"), (ECE, "2026-11-21")):
@@ -107,7 +104,7 @@ def test_accepted_changes_are_kept_and_the_latest_word_counts(tmp_path: Path) ->
     "line",
     ['{"cell"', "3", '{"cell": "ls on d"}', '{"cell": "ls"}', '{"cell": 3, "night": "2026-11-21"}'],
 )
-def test_damaged_files_are_named(tmp_path: Path, line: str) -> None:
+def test_damaged_files_are_named(tmp_path, line):
     book = Book(tmp_path)
     (tmp_path / ACCEPTED).write_text(f"{line}\n")
     with pytest.raises(InputError, match=r"accepted\.jsonl is damaged"):
@@ -123,7 +120,7 @@ def test_damaged_files_are_named(tmp_path: Path, line: str) -> None:
             book.nights()
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     book = Book(tmp_path)
     (tmp_path / ACCEPTED).mkdir()
     with pytest.raises(InputError, match=r"accepted\.jsonl is damaged: .*Is a directory"):
@@ -151,9 +148,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         (VERDICT, {"night": "n", "status": "ok", "alarms": [{}]}, "ValueError('alarms.0.cell: "),
     ],
 )
-def test_a_record_or_verdict_of_another_form_is_named_in_one_line(
-    tmp_path: Path, file: str, content: object, said: str
-) -> None:
+def test_a_record_or_verdict_of_another_form_is_named_in_one_line(tmp_path, file, content, said):
     night = Book(tmp_path).begin("2026-11-21", 0.0, {})
     (night.folder / file).write_text(json.dumps(content))
     with pytest.raises(InputError) as raised:
@@ -163,16 +158,14 @@ def test_a_record_or_verdict_of_another_form_is_named_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_a_number_that_json_does_not_know_is_not_written(tmp_path: Path) -> None:
+def test_a_number_that_json_does_not_know_is_not_written(tmp_path):
     night = Book(tmp_path).begin("2026-11-21", 1.0, {})
     with pytest.raises(ValueError, match="not JSON compliant"):
         night.write(FACTS, {"started": math.nan})
     assert night.facts["started"] == 1.0
 
 
-def test_what_is_written_or_accepted_is_kept_by_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_or_accepted_is_kept_by_the_disk(tmp_path, monkeypatch):
     synced: dict[int, int] = {}
 
     def fsync(file: int) -> None:
@@ -187,9 +180,7 @@ def test_what_is_written_or_accepted_is_kept_by_the_disk(
         assert synced[path.stat().st_ino] == path.stat().st_size > 0
 
 
-def test_changes_are_accepted_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_are_accepted_one_at_a_time(tmp_path, monkeypatch):
     refused = []
 
     def another_process(_: int) -> None:
@@ -204,7 +195,7 @@ def test_changes_are_accepted_one_at_a_time(
     assert refused == [0, 1, 1, 2]  # Before and after each takes its place.
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     book = Book(tmp_path / "file")
     with pytest.raises(StorageError, match=r"night\.json cannot be written: Not a directory"):

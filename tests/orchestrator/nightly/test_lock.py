@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,7 +23,7 @@ with held_lock(Path(sys.argv[1])):
 """
 
 
-def test_nobody_owns_a_folder_after_the_block(tmp_path: Path) -> None:
+def test_nobody_owns_a_folder_after_the_block(tmp_path):
     folder = tmp_path / "deep"
     with held_lock(folder) as gone:
         assert (gone, (folder / "owner").exists()) == ("", True)
@@ -34,7 +33,7 @@ def test_nobody_owns_a_folder_after_the_block(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["run.lock"]
 
 
-def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
     holder = f"process {os.getpid()} on {os.uname().nodename}"
     with held_lock(tmp_path):
         for named in (holder, "another process"):  # Which has not said yet who it is.
@@ -45,9 +44,7 @@ def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
             (tmp_path / "owner").unlink(missing_ok=True)
 
 
-def test_a_run_goes_on_alone_though_the_clock_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_goes_on_alone_though_the_clock_is_set(tmp_path, monkeypatch):
     with held_lock(tmp_path):
         # What the system tells of a process's beginning moves with its clock.
         before = psutil.boot_time()
@@ -56,11 +53,10 @@ def test_a_run_goes_on_alone_though_the_clock_is_set(
             pass
 
 
-def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path):
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         with pytest.raises(BusyError, match=f"process {process.pid} "), held_lock(tmp_path):
             pass
@@ -71,7 +67,7 @@ def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path: Path) -> Non
             assert gone == f"process {process.pid} on {os.uname().nodename}"
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file"
     with pytest.raises(InputError) as refused, held_lock(folder):

@@ -58,7 +58,7 @@ class Told:
 
 
 @pytest.fixture
-def told(writer: Any) -> Told:
+def told(writer):
     return Told(writer)
 
 
@@ -71,9 +71,7 @@ def measured(
     return benchmark, measure_night(benchmark, night, told.ledger(), data, seconds)
 
 
-def test_a_record_holds_every_seeds_figures_by_stage(
-    make_benchmark: Make, told: Told, tmp_path: Path
-) -> None:
+def test_a_record_holds_every_seeds_figures_by_stage(make_benchmark, told, tmp_path):
     for recipe, stage in STAGES.items():
         study = told.study(recipe)
         for seed in (0, 1):
@@ -104,9 +102,7 @@ def test_a_record_holds_every_seeds_figures_by_stage(
     )
 
 
-def test_costs_that_nobody_knows_are_left_out(
-    make_benchmark: Make, told: Told, tmp_path: Path
-) -> None:
+def test_costs_that_nobody_knows_are_left_out(make_benchmark, told, tmp_path):
     study = told.study("ce")
     told.trial(study, 0, epoch_seconds=0.5)
     told.trial(study, 1, peak_memory=64.0)
@@ -119,9 +115,7 @@ def test_costs_that_nobody_knows_are_left_out(
     assert artifacts_with_costs(told.ledger()) == {"of d|ce 0"}
 
 
-def test_what_lacks_a_seed_has_failed_with_the_reason(
-    make_benchmark: Make, told: Told, tmp_path: Path
-) -> None:
+def test_what_lacks_a_seed_has_failed_with_the_reason(make_benchmark, told, tmp_path):
     told.study("ce", chosen=False, reason="it diverged")
     told.study("ls", chosen=False)
     for recipe, reason in (("fl", "out of memory"), ("ce+ts", "")):
@@ -144,8 +138,8 @@ def test_what_lacks_a_seed_has_failed_with_the_reason(
 
 
 def test_the_time_of_the_whole_night_stands_with_the_first_seed_that_is_asked_for(
-    make_benchmark: Make, told: Told, tmp_path: Path
-) -> None:
+    make_benchmark, told, tmp_path
+):
     search = {"trials": 1, "seed": 7}  # That seed is in no table.
     benchmark = make_benchmark(sweep={"seeds": [5, 3], "search": search})
     night = Book(tmp_path).begin("2026-11-21", 7.0, {})
@@ -153,9 +147,7 @@ def test_the_time_of_the_whole_night_stands_with_the_first_seed_that_is_asked_fo
     assert record.cells == {CellKey("*", "*", "total_seconds"): {5: 30.0}}
 
 
-def test_a_seed_with_rows_of_its_own_is_measured_by_them(
-    make_benchmark: Make, told: Told, tmp_path: Path
-) -> None:
+def test_a_seed_with_rows_of_its_own_is_measured_by_them(make_benchmark, told, tmp_path):
     task = {"dataset": "digits", "model": "convnet", "protocol": "digits", "split": {"vary": True}}
     tasks = [{"name": "d", **task}, {"name": "e", **task, "split": {}}, {"name": "f", **task}]
     search = {"trials": 1, "seed": 7}  # Its data are of the night, too.
@@ -184,12 +176,8 @@ def test_a_seed_with_rows_of_its_own_is_measured_by_them(
     [(["A", "B"], "c0ffee", ("A, B", "c0ffee")), ([], "", ("none", "not from a repository"))],
 )
 def test_an_environment_is_everything_that_may_explain_a_change(
-    make_benchmark: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    gpus: list[str],
-    commit: str,
-    named: tuple[str, str],
-) -> None:
+    make_benchmark, monkeypatch, gpus, commit, named
+):
     hardware = {"cpus": 2, "gpus": gpus}
     facts = {"git_commit": commit, "versions": {"torch": "2"}, "hardware": hardware}
     monkeypatch.setattr("orchestrator.nightly.measure.provenance", lambda: facts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,12 +28,11 @@ from orchestrator.nightly import (
 from orchestrator.nightly.schedule.install import INSTALLED
 from trainables.common.errors import InputError
 
-Make = Callable[..., Nightly]
 OTHER, GONE = CellKey("ce", TASK, "ece"), CellKey("ce+ts", TASK, "ece")
 
 
 @pytest.fixture
-def benchmark(make_benchmark: Make) -> Nightly:
+def benchmark(make_benchmark):
     return make_benchmark(history=5)
 
 
@@ -59,9 +57,7 @@ def lines(text: str) -> list[list[str]]:
     ]
 
 
-def test_status_lists_the_last_nights_whatever_became_of_them(
-    benchmark: Nightly, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, monkeypatch, capsys):
     book = Book(benchmark.folder)
     both = (found(ECE, 1), found(ACC, 1))
     judged(benchmark, record(0))
@@ -87,9 +83,7 @@ def test_status_lists_the_last_nights_whatever_became_of_them(
     assert capsys.readouterr().out.count("§") == 300
 
 
-def test_status_draws_the_trend_of_one_metric(
-    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_draws_the_trend_of_one_metric(benchmark, capsys):
     falling = (9.0, 9.0, 2.0, 1.6, 1.3, 1.1, 1.0)
     Book(benchmark.folder).begin("2025-12-31", 0.0, {})  # One more than are listed.
     for day, factor in enumerate(falling):
@@ -113,9 +107,7 @@ def test_status_draws_the_trend_of_one_metric(
     assert capsys.readouterr().err == said
 
 
-def test_status_and_history_cope_with_a_night_on_which_all_failed(
-    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_and_history_cope_with_a_night_on_which_all_failed(benchmark, capsys):
     file = str(benchmark.path)
     judged(benchmark, replace(record(0), cells={}))
     assert main(["nightly", "status", file]) == 0
@@ -130,9 +122,7 @@ def test_status_and_history_cope_with_a_night_on_which_all_failed(
     assert ["ls", TASK, "·▅·", "-"] in shown
 
 
-def test_status_says_when_the_next_night_begins(
-    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_says_when_the_next_night_begins(benchmark, capsys):
     # Not at the machine's own time, nor in its zone.
     before = datetime.now(UTC)
     scheduled(benchmark, "14:30", "Asia/Kolkata")
@@ -144,9 +134,7 @@ def test_status_says_when_the_next_night_begins(
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"scheduler": "cron", "when": "02:00"}'])
-def test_a_schedule_that_is_damaged_is_named(
-    benchmark: Nightly, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_schedule_that_is_damaged_is_named(benchmark, text, capsys):
     path = benchmark.folder / INSTALLED
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -156,16 +144,12 @@ def test_a_schedule_that_is_damaged_is_named(
     assert said.count("\n") == 1
 
 
-def test_status_lists_one_night_at_least(
-    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_lists_one_night_at_least(benchmark, capsys):
     assert main(["nightly", "status", str(benchmark.path), "--last", "0"]) == 2
     assert "'--last': Input should be greater" in capsys.readouterr().err
 
 
-def test_a_command_without_a_file_is_about_the_shipped_benchmark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_without_a_file_is_about_the_shipped_benchmark(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["nightly", "status"]) == 0
     assert capsys.readouterr().out.startswith("nightly: not scheduled from here\n")
@@ -181,9 +165,7 @@ class Plot:
         path.write_text(repr((self.drawn, dpi)))
 
 
-def test_history_holds_the_series_asked_for_and_marks_their_alarms(
-    benchmark: Nightly, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_history_holds_the_series_asked_for_and_marks_their_alarms(benchmark, monkeypatch, capsys):
     monkeypatch.setattr(nightly, "plotted", Plot)
     alarms = (found(ECE, 1), found(ECE, 2), found(CellKey(*ECE.pair), 1))
     for day in range(4):
@@ -224,9 +206,7 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(
 
 
 @pytest.mark.parametrize("command", ["history", "accept"])
-def test_a_benchmark_without_a_verdict_is_refused(
-    benchmark: Nightly, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_benchmark_without_a_verdict_is_refused(benchmark, command, capsys):
     Book(benchmark.folder).begin(name(0), 0.0, {})
     more = [str(OTHER), "--why", "x", "--file"] if command == "accept" else []
     assert main(["nightly", command, *more, str(benchmark.path)]) == 2
@@ -248,13 +228,7 @@ def test_a_benchmark_without_a_verdict_is_refused(
         (str(ECE), ["--from", name(0)], 0),
     ],
 )
-def test_an_accepted_change_starts_where_it_began(
-    benchmark: Nightly,
-    cell: str,
-    options: list[str],
-    night: int | None,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_accepted_change_starts_where_it_began(benchmark, cell, options, night, capsys):
     for day in range(6):
         judged(benchmark, record(day), Verdict(name(day), "regression", (found(OTHER, 0),)))
     # Of the night on which the last one began nothing is left.
@@ -276,8 +250,8 @@ def test_an_accepted_change_starts_where_it_began(
 
 
 def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_called(
-    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
-) -> None:
+    benchmark, capsys
+):
     for day in (4, 9, 2, 5):  # The clock was set back.
         similar = ACC._replace(task=f"{TASK}-2")
         alarms = (found(ACC, 2), found(ECE, 9), found(OTHER, 4), found(similar, 4))
@@ -288,9 +262,7 @@ def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_call
     assert f"starts anew on {name(9)}\n" in capsys.readouterr().out
 
 
-def test_a_change_is_accepted_with_a_reason_alone(
-    benchmark: Nightly, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_is_accepted_with_a_reason_alone(benchmark, capsys):
     judged(benchmark, record(0))
     accept = ["nightly", "accept", str(ECE), "--file", str(benchmark.path)]
     for why in ("", " \n "):
@@ -328,7 +300,7 @@ class Runs:
 
 
 @pytest.fixture
-def start(benchmark: Nightly, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Runs]]:
+def start(benchmark, monkeypatch):
     """Return a function that starts the command, half past midnight, and tells what it did."""
     module = importlib.import_module("orchestrator.cli.nightly")
     monkeypatch.setattr(module, "datetime", Clock)
@@ -364,12 +336,8 @@ def start(benchmark: Nightly, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     ],
 )
 def test_tonight_is_the_night_of_the_schedule_that_holds(
-    benchmark: Nightly,
-    start: Callable[..., Runs],
-    installed: tuple[str, str] | None,
-    options: list[str],
-    night: str,
-) -> None:
+    benchmark, start, installed, options, night
+):
     if installed:
         scheduled(benchmark, *installed)
     runs = start(*options, "--quiet", "--address", "auto")
@@ -389,16 +357,12 @@ NO_DATE = "is of no date that exists: "
         ("2026-13-01", f"{NO_DATE}month must be in 1..12"),
     ],
 )
-def test_a_night_is_named_by_a_date(
-    start: Callable[..., Runs], night: str, why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_night_is_named_by_a_date(start, night, why, capsys):
     assert start("--night", night, code=2).nights == []
     assert capsys.readouterr().err.startswith(f"calsweep: --night: {night!r} {why}")
 
 
-def test_a_start_says_what_it_came_to(
-    benchmark: Nightly, start: Callable[..., Runs], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_says_what_it_came_to(benchmark, start, capsys):
     night = Book(benchmark.folder).night("n")
     alarms = (found(ECE, 1), found(ACC, 2))
     verdict = Verdict("n", "regression", alarms, alarms[:1])
@@ -425,13 +389,8 @@ def test_a_start_says_what_it_came_to(
     ],
 )
 def test_a_night_that_could_not_run_is_told_unless_another_runs(
-    benchmark: Nightly,
-    start: Callable[..., Runs],
-    error: Exception,
-    told: str | None,
-    details: bool,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    benchmark, start, error, told, details, capsys
+):
     benchmark.folder.mkdir(parents=True)
     runs = start(code=4, outcome=error)
     assert runs.failures == ([f"2026-07-02: {told}"] if told else [])
@@ -448,9 +407,7 @@ def test_a_night_that_could_not_run_is_told_unless_another_runs(
         assert said.endswith("OSError: the disk\n is full\n")
 
 
-def test_what_went_wrong_is_told_where_its_details_cannot_be_kept(
-    benchmark: Nightly, start: Callable[..., Runs], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_went_wrong_is_told_where_its_details_cannot_be_kept(benchmark, start, capsys):
     runs = start(code=4, outcome=OSError("the disk is away"))
     kept = benchmark.folder / "error.txt"
     assert runs.failures == ["2026-07-02: OSError: the disk is away"]

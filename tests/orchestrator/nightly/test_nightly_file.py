@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import yaml
 from told_sweep import document
 
 from orchestrator.cli import main
-from orchestrator.nightly import Limits, Nightly, benchmark_file, load_nightly
+from orchestrator.nightly import Limits, benchmark_file, load_nightly
 from orchestrator.nightly.config import COSTS
 from orchestrator.sweep.plan import make_plan
 from trainables.common.errors import InputError
@@ -21,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_is_computed(monkeypatch):
     """Let a file that should be refused, or another in its place, cost no night."""
 
     def run_sweep(*_: Any, **__: Any) -> None:
@@ -30,7 +29,7 @@ def _nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.nightly.run.run_sweep", run_sweep)
 
 
-def test_the_shipped_benchmark_is_the_one_in_the_package() -> None:
+def test_the_shipped_benchmark_is_the_one_in_the_package():
     shown = ROOT / "benchmarks" / "nightly.yaml"
     assert shown.resolve() == benchmark_file().resolve()
     benchmark = load_nightly(shown)
@@ -45,7 +44,7 @@ def test_the_shipped_benchmark_is_the_one_in_the_package() -> None:
     assert all(study.trials == 1 for study in plan)
 
 
-def test_a_file_says_what_every_night_must_hold(make_benchmark: Callable[..., Nightly]) -> None:
+def test_a_file_says_what_every_night_must_hold(make_benchmark):
     search = {"trials": 1, "seed": 7}  # That seed is in no table.
     sweep = {"recipes": ["ls", "ce", "*+ts"], "seeds": [5, 3], "search": search}
     shape = make_benchmark(sweep=sweep, metrics=["ece", "cifar10-c/acc"]).shape
@@ -56,7 +55,7 @@ def test_a_file_says_what_every_night_must_hold(make_benchmark: Callable[..., Ni
     assert set(shape.metrics[2:]) == {"images_per_second", "wall_seconds", "peak_memory"}
 
 
-def test_the_sweep_may_be_a_file_of_its_own(tmp_path: Path) -> None:
+def test_the_sweep_may_be_a_file_of_its_own(tmp_path):
     (tmp_path / "deep").mkdir()
     sweep = document(tmp_path)["sweep"]
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep))
@@ -65,9 +64,7 @@ def test_the_sweep_may_be_a_file_of_its_own(tmp_path: Path) -> None:
     assert load_nightly(path).name == "told"
 
 
-def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(
-    make_benchmark: Callable[..., Nightly],
-) -> None:
+def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(make_benchmark):
     first = make_benchmark().fingerprint
     assert re.fullmatch("[0-9a-f]{12}", first)
     elsewhere = {"storage": "elsewhere", "data_root": "d", "resources": {"concurrent": 1}}
@@ -82,7 +79,7 @@ def test_another_benchmark_has_another_fingerprint_and_other_places_have_not(
     assert len({*found, first}) == 5
 
 
-def test_what_a_file_leaves_out_is_the_usual(make_benchmark: Callable[..., Nightly]) -> None:
+def test_what_a_file_leaves_out_is_the_usual(make_benchmark):
     benchmark = make_benchmark()
     model, report = benchmark.model, benchmark.model.report
     assert (model.history, model.keep, model.limits) == (90, 3, Limits())
@@ -94,7 +91,7 @@ def test_what_a_file_leaves_out_is_the_usual(make_benchmark: Callable[..., Night
     assert folder == benchmark.folder / "nights/2026-11-21/sweeps/told-2026-11-21"
 
 
-def test_the_least_and_the_most_that_a_file_may_say(make_benchmark: Callable[..., Nightly]) -> None:
+def test_the_least_and_the_most_that_a_file_may_say(make_benchmark):
     for history, window, keep in ((5, 5, 1), (3650, 365, 9)):
         model = make_benchmark(history=history, keep=keep, limits={"window": window}).model
         assert (model.history, model.keep, model.limits.window) == (history, keep, window)
@@ -146,9 +143,7 @@ def mistaken(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-def test_what_is_said_of_mistakes_is_what_was_said_before(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file_regression: Any
-) -> None:
+def test_what_is_said_of_mistakes_is_what_was_said_before(tmp_path, capsys, file_regression):
     """After a change that is meant, run this with ``--force-regen`` and read what differs."""
     path, said = tmp_path / "nightly.yaml", []
     for mistake, changes in MISTAKES.items():
@@ -163,9 +158,7 @@ def test_what_is_said_of_mistakes_is_what_was_said_before(
     file_regression.check("".join(said), encoding="utf-8", basename="mistakes")
 
 
-def test_a_mistake_in_its_sweep_is_named_by_the_file_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_in_its_sweep_is_named_by_the_file_too(tmp_path, capsys):
     path = tmp_path / "nightly.yaml"
     content = mistaken(tmp_path, {"sweep": {"recipes": ["nonsense"]}})
     path.write_text(yaml.safe_dump(content))
@@ -173,9 +166,7 @@ def test_a_mistake_in_its_sweep_is_named_by_the_file_too(
     assert f"{path}: sweep: recipe " in capsys.readouterr().err
 
 
-def test_a_file_is_found_from_here_and_kept_by_its_whole_path(
-    make_benchmark: Callable[..., Nightly], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_found_from_here_and_kept_by_its_whole_path(make_benchmark, monkeypatch):
     path = make_benchmark().path
     monkeypatch.chdir(path.parent)
     assert load_nightly(path.name).path == path
@@ -183,14 +174,12 @@ def test_a_file_is_found_from_here_and_kept_by_its_whole_path(
         load_nightly("s3://b/x")
 
 
-def test_a_file_that_is_missing_gets_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_missing_gets_one_line(tmp_path, capsys):
     assert main(["nightly", "run", str(tmp_path / "none.yaml")]) == 2
     assert "none.yaml: cannot be read" in capsys.readouterr().err
 
 
-def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_a_key_that_stands_twice_is_refused(tmp_path):
     path = tmp_path / "nightly.yaml"
     path.write_text("keep: 1\nkeep: 2\nsweep: {}\n")
     with pytest.raises(InputError, match="stands twice"):

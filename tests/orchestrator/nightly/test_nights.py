@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from nights import write_night
 from rich.console import Console
-from told_sweep import ToldSweep
 
 from orchestrator.cli import main
 from orchestrator.nightly import Book, BusyError, CellKey, Nightly, run_night
@@ -57,9 +56,7 @@ def nightlies(benchmark: Nightly) -> list[dict[str, str]]:
     return [run["tags"] for run in runs]
 
 
-def test_a_night_is_recorded_judged_tracked_and_summed_up(
-    make_benchmark: Make, told_sweep: ToldSweep
-) -> None:
+def test_a_night_is_recorded_judged_tracked_and_summed_up(make_benchmark, told_sweep):
     benchmark = make_benchmark(sweep={"name": "once"})
     specs: list[SweepSpec] = []
 
@@ -78,7 +75,6 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(
     assert own.data.resolve() == shared.data.resolve()
     assert own.tracked_files.resolve() == shared.tracked_files.resolve()
     record = outcome.night.record
-    assert record is not None
     assert set(record.environment) >= {"torch", "python", "hardware cpus", "code", "data digits"}
     for name in ("report.md", "report.html", "junit.xml"):
         assert (outcome.night.folder / name).read_text() == (benchmark.folder / name).read_text()
@@ -88,9 +84,7 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(
     assert {run["status"] for run in tracked(benchmark, "once-*")} == {"FINISHED"}
 
 
-def test_a_night_that_broke_off_is_gone_on_with(
-    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_night_that_broke_off_is_gone_on_with(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "broken"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
@@ -118,7 +112,6 @@ def test_a_night_that_broke_off_is_gone_on_with(
     # What the journal knows the cost of stays; what was finished in the moment of the crash goes.
     assert kept.exists()
     assert not any(artifact.exists() for artifact in lost)
-    assert outcome.night.record is not None
     assert outcome.night.record.started == started
     assert abs(started - time.time()) < 86400
     assert TOTAL not in outcome.night.record.cells  # Nobody knows how long it would have taken.
@@ -126,9 +119,7 @@ def test_a_night_that_broke_off_is_gone_on_with(
     assert len(nightlies(benchmark)) == 1
 
 
-def test_an_earlier_night_that_broke_off_is_finished_before_tonights(
-    make_benchmark: Make, told_sweep: ToldSweep
-) -> None:
+def test_an_earlier_night_that_broke_off_is_finished_before_tonights(make_benchmark, told_sweep):
     benchmark = make_benchmark(sweep={"name": "earlier"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
@@ -158,8 +149,8 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(
 
 @pytest.mark.parametrize("later", [SECOND, f"{FIRST}.2"])
 def test_a_night_that_broke_off_is_finished_though_its_name_is_later(
-    make_benchmark: Make, told_sweep: ToldSweep, later: str
-) -> None:
+    make_benchmark, told_sweep, later
+):
     benchmark = make_benchmark(sweep={"name": "set-back"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
@@ -169,9 +160,7 @@ def test_a_night_that_broke_off_is_finished_though_its_name_is_later(
     assert told_sweep.runs[1:] == [f"set-back-{name}" for name in (later, FIRST)]
 
 
-def test_what_an_earlier_night_could_not_tell_is_said_once(
-    make_benchmark: Make, told_sweep: ToldSweep
-) -> None:
+def test_what_an_earlier_night_could_not_tell_is_said_once(make_benchmark, told_sweep):
     report = {"mail": ["no-such-program"], "when": "always"}
     benchmark = make_benchmark(sweep={"name": "mute"}, report=report)
     told_sweep.before_end = broken_off
@@ -182,9 +171,7 @@ def test_what_an_earlier_night_could_not_tell_is_said_once(
     assert message.startswith("mail command 'no-such-program' failed")
 
 
-def test_half_a_night_of_other_code_is_given_up(
-    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_night_of_other_code_is_given_up(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "other"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
@@ -208,7 +195,6 @@ def test_half_a_night_of_other_code_is_given_up(
     again = run_night(benchmark, FIRST).night  # Who asks for it gets it, from its beginning on.
     assert told_sweep.runs[2:] == [f"other-{FIRST}"]
     assert "given_up" not in again.facts
-    assert again.record is not None
     assert TOTAL in again.record.cells
 
 
@@ -217,8 +203,8 @@ def test_half_a_night_of_other_code_is_given_up(
     [(FIRST, "torch"), (FIRST, "a library of then"), (SECOND, "data digits")],
 )
 def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
-    make_benchmark: Make, told_sweep: ToldSweep, name: str, other: str
-) -> None:
+    make_benchmark, told_sweep, name, other
+):
     benchmark = make_benchmark(sweep={"name": f"{other.split()[-1]}-{name}"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
@@ -231,15 +217,12 @@ def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     given_up = (f"night {FIRST} is given up: {why}",)
     outcome = run_night(benchmark, name)
     assert outcome.messages == (() if name == FIRST else given_up)
-    assert outcome.night.record is not None
     assert outcome.night.record.environment == environment
     assert TOTAL in outcome.night.record.cells
     assert night.facts.get("given_up") == (None if name == FIRST else why)
 
 
-def test_tonights_half_of_other_code_begins_anew(
-    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "anew"})
     told_sweep.before_end = broken_off
     with pytest.raises(BrokenOffError):
@@ -269,7 +252,6 @@ def test_tonights_half_of_other_code_begins_anew(
     assert len(told_sweep.runs) == 1
     said = io.StringIO()
     record = run_night(benchmark, FIRST, console=Console(file=said, width=200)).night.record
-    assert record is not None
     assert record.environment["code"] == "c0ffee"
     assert TOTAL in record.cells
     assert (folder.exists(), half.exists()) == (True, False)
@@ -280,9 +262,7 @@ def test_tonights_half_of_other_code_begins_anew(
 
 
 @pytest.mark.parametrize("lost", ["verdict.json", "delivered.json", "told.json", "junit.xml"])
-def test_a_crash_after_the_sweep_leaves_one_verdict(
-    make_benchmark: Make, told_sweep: ToldSweep, lost: str
-) -> None:
+def test_a_crash_after_the_sweep_leaves_one_verdict(make_benchmark, told_sweep, lost):
     benchmark = make_benchmark(sweep={"name": f"after-{lost}"})
     outcome = run_night(benchmark, FIRST)
     (outcome.night.folder / lost).unlink()
@@ -293,13 +273,10 @@ def test_a_crash_after_the_sweep_leaves_one_verdict(
     assert sorted(names) == sorted(dict.fromkeys([FIRST, again.night.name]))
 
 
-def test_a_night_is_judged_by_the_last_nights_that_the_file_asks_for(
-    make_benchmark: Make, told_sweep: ToldSweep
-) -> None:
+def test_a_night_is_judged_by_the_last_nights_that_the_file_asks_for(make_benchmark, told_sweep):
     limits = {"hard": {"ece": {"max": 0.06}}}
     benchmark = make_benchmark(sweep={"name": "window"}, history=5, limits=limits)
     first = run_night(benchmark, "2026-11-01").night.record
-    assert first is not None
     book = Book(benchmark.folder)
     for day in range(2, 11):
         name = f"2026-11-{day:02}"
@@ -312,8 +289,8 @@ def test_a_night_is_judged_by_the_last_nights_that_the_file_asks_for(
 
 
 def test_a_night_is_tracked_where_all_nights_are_though_the_file_names_no_server(
-    make_benchmark: Make, told_sweep: ToldSweep
-) -> None:
+    make_benchmark, told_sweep
+):
     benchmark = make_benchmark(sweep={"name": "unnamed", "tracking": {"uri": None}})
     places: list[str] = []
     told_sweep.before_end = lambda spec: places.append(spec.tracking_uri)
@@ -323,9 +300,7 @@ def test_a_night_is_tracked_where_all_nights_are_though_the_file_names_no_server
     assert places == [benchmark.sweep.tracking_uri]
 
 
-def test_nights_of_one_date_are_compared_with_each_other(
-    make_benchmark: Make, told_sweep: ToldSweep
-) -> None:
+def test_nights_of_one_date_are_compared_with_each_other(make_benchmark, told_sweep):
     benchmark = make_benchmark(sweep={"name": "dated"})
     names = (f"{FIRST}.1", FIRST, f"{FIRST}.10")
     notes = [run_night(benchmark, name).verdict.notes for name in names]
@@ -340,13 +315,8 @@ def test_nights_of_one_date_are_compared_with_each_other(
     [([], 0, 100), ([50], 0, 100), ([900, 300, 200, 100], 0, 360), ([200, 300], 50, 310)],
 )
 def test_a_night_needs_a_fifth_more_room_than_the_largest_of_the_last_three(
-    make_benchmark: Make,
-    told_sweep: ToldSweep,
-    monkeypatch: pytest.MonkeyPatch,
-    sizes: list[int],
-    own: int,
-    needed: int,
-) -> None:
+    make_benchmark, told_sweep, monkeypatch, sizes, own, needed
+):
     benchmark = make_benchmark(sweep={"name": "full"})
     book = Book(benchmark.folder)
     for day, size in enumerate(sizes, 1):
@@ -393,9 +363,7 @@ def sized(path: Path, size: int) -> None:
     os.truncate(path, size * 2**20)
 
 
-def test_an_interrupted_night_is_gone_on_with(
-    make_benchmark: Make, told_sweep: ToldSweep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupted_night_is_gone_on_with(make_benchmark, told_sweep, capsys):
     benchmark = make_benchmark(sweep={"name": "stopped"})
     run = ["nightly", "run", str(benchmark.path), "--night", FIRST]
     told_sweep.interrupted = True
@@ -404,7 +372,6 @@ def test_an_interrupted_night_is_gone_on_with(
     assert (night.unfinished, night.record) == (True, None)
     told_sweep.interrupted = False
     assert main(run) == 0
-    assert night.record is not None
     assert TOTAL not in night.record.cells
     assert told_sweep.options[0] == {"address": "auto", "console": None}
     assert told_sweep.options[1]["address"] is None
@@ -412,8 +379,8 @@ def test_an_interrupted_night_is_gone_on_with(
 
 
 def test_a_tracking_server_that_is_away_gets_the_verdict_from_the_next_start(
-    make_benchmark: Make, told_sweep: ToldSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_benchmark, told_sweep, monkeypatch
+):
     benchmark = make_benchmark(sweep={"name": "away"})
 
     def away(*_: Any) -> None:

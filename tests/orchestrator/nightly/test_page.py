@@ -66,16 +66,14 @@ VERDICT = Verdict("2026-01-02", "regression", ALARMS, improvements=ALARMS[1:2], 
         ("incomplete", (3, 0, 0), f"results are missing: {FAILURE}, and 2 more figures with it"),
     ],
 )
-def test_a_headline_tells_what_matters_most(
-    status: Any, counts: tuple[int, int, int], expected: str
-) -> None:
+def test_a_headline_tells_what_matters_most(status, counts, expected):
     alarms, suspicions, improvements = (ALARMS[:1] * count for count in counts)
     verdict = Verdict("2026-01-02", status, alarms, suspicions, improvements)
     assert headline("n", "2026-01-02", verdict) == f"nightly n, 2026-01-02: {expected}"
     assert (verdict.raised, verdict.code) == (bool(alarms), 3 if alarms else 0)
 
 
-def test_a_summary_tells_all_of_the_last_night() -> None:
+def test_a_summary_tells_all_of_the_last_night():
     history = [night("2025-12-31", "0"), night("2026-01-01"), night("2026-01-02", "2")]
     head = ("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")
     points = "+1.00 points"
@@ -118,7 +116,7 @@ def test_a_summary_tells_all_of_the_last_night() -> None:
         ("wall_seconds", 0.01, "0.02 s -> 0.17 s (+773.7 %; by chance in 1 of 100"),
     ],
 )
-def test_how_much_worse_and_how_sure_is_told(metric: str, chance: float, expected: str) -> None:
+def test_how_much_worse_and_how_sure_is_told(metric, chance, expected):
     own = {"value": 0.166, "expected": 0.019, "threshold": 0.0019, "chance": chance}
     worst = Finding(CellKey("ce", "d", metric), "soft", "nights", "is worse", **own)
     other = replace(worst, cell=CellKey("ls", "d", metric), value=0.1)
@@ -128,7 +126,7 @@ def test_how_much_worse_and_how_sure_is_told(metric: str, chance: float, expecte
     assert told(groups[0]) == text
 
 
-def test_a_cost_is_as_bad_as_its_ratio_not_as_its_difference() -> None:
+def test_a_cost_is_as_bad_as_its_ratio_not_as_its_difference():
     own = {"kind": "soft", "reason": "nights", "text": "", "since": "2026-01-02", "expected": 1.0}
     figures = {"wall_seconds": (4.0, 0.12), "images_per_second": (0.25, 0.15), "ece": (2.4, 0.1)}
     findings = [
@@ -145,12 +143,12 @@ def test_a_cost_is_as_bad_as_its_ratio_not_as_its_difference() -> None:
 BLOCKS = [Block("one", ("a_b", "c")), Block("two", table=(("x", "y"), ("1", "2"), ("3", "4")))]
 
 
-def test_markdown_is_a_list_and_a_table_below_each_heading() -> None:
+def test_markdown_is_a_list_and_a_table_below_each_heading():
     text = "# one\n\n- a\\_b\n- c\n\n## two\n\n| x | y |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |\n"
     assert to_markdown(BLOCKS) == text
 
 
-def test_html_draws_each_series_below_the_first_block() -> None:
+def test_html_draws_each_series_below_the_first_block():
     series = [0.01, None, 0.03, 0.02, None]
     page = to_html(BLOCKS, [(ECE, series), (WALL, [1.0])])
     head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>one</title><style>'
@@ -182,13 +180,11 @@ def test_html_draws_each_series_below_the_first_block() -> None:
         ("images_per_second", 1234.5678, "1235"),
     ],
 )
-def test_a_figure_stands_in_the_unit_that_people_read(
-    metric: str, value: float | None, expected: str
-) -> None:
+def test_a_figure_stands_in_the_unit_that_people_read(metric, value, expected):
     assert figure(CellKey("ce", "d", metric), value) == expected
 
 
-def test_a_series_is_drawn_from_its_lowest_to_its_highest() -> None:
+def test_a_series_is_drawn_from_its_lowest_to_its_highest():
     assert heights([3.0, None, 1.0, 1.5]) == [1.0, None, 0.0, 0.25]
     assert heights([2.0, None]) == [0.5, None]
     assert sparkline(range(8)) == "▁▂▃▄▅▆▇█"
@@ -206,7 +202,7 @@ def case(found: ElementTree.Element) -> tuple[Any, ...]:
 
 
 @pytest.mark.usefixtures("machine_in_new_york")
-def test_junit_tells_time_result_and_surroundings_of_every_pair() -> None:
+def test_junit_tells_time_result_and_surroundings_of_every_pair():
     last = replace(night("2026-01-02"), environment={"torch": "1", "code": "c"})
     (suite,) = ElementTree.fromstring(night_junit("n", last, VERDICT))
     assert (suite.attrib["name"], suite.attrib["time"]) == ("n 2026-01-02", "0.0")
@@ -224,7 +220,7 @@ def test_junit_tells_time_result_and_surroundings_of_every_pair() -> None:
     ]
 
 
-def test_junit_joins_the_alarms_of_a_pair() -> None:
+def test_junit_joins_the_alarms_of_a_pair():
     hard = Finding(ECE, "hard", "limit", "is above", causes=("d",))
     both = Verdict("2026-01-02", "regression", (ALARMS[1], hard))
     (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), both))
@@ -232,7 +228,7 @@ def test_junit_joins_the_alarms_of_a_pair() -> None:
     assert case(first)[3:] == (("failure", "hard", f"{ECE}: is worse; {ECE}: is above", "d"),)
 
 
-def test_junit_has_the_alarms_of_the_whole_night() -> None:
+def test_junit_has_the_alarms_of_the_whole_night():
     slow = Verdict("2026-01-02", "regression", (Finding(TOTAL, "soft", "nights", "is slower"),))
     (suite,) = ElementTree.fromstring(night_junit("n", night("2026-01-02"), slow))
     *others, last = [case(found) for found in suite.iter("testcase")]
@@ -241,7 +237,7 @@ def test_junit_has_the_alarms_of_the_whole_night() -> None:
     assert all(len(other) == 3 for other in others)
 
 
-def test_junit_of_a_night_that_could_not_run_is_one_error() -> None:
+def test_junit_of_a_night_that_could_not_run_is_one_error():
     (suite,) = ElementTree.fromstring(failure_junit("n", "2026-01-02", 90.0, "the disk is full"))
     assert suite.attrib["name"] == "n 2026-01-02"
     assert suite.attrib["timestamp"] == "1970-01-01T00:01:30"
@@ -251,7 +247,7 @@ def test_junit_of_a_night_that_could_not_run_is_one_error() -> None:
     ]
 
 
-def test_csv_has_a_row_for_every_value_in_the_order_of_nights() -> None:
+def test_csv_has_a_row_for_every_value_in_the_order_of_nights():
     nights = [night("2026-01-02"), night("2026-01-01", cells={ECE: {7: 0.1}})]
     assert to_csv(nights, [WALL, ECE, GONE]).splitlines() == [
         "night,recipe,task,metric,seed,value",
@@ -263,7 +259,7 @@ def test_csv_has_a_row_for_every_value_in_the_order_of_nights() -> None:
     ]
 
 
-def test_a_plot_has_a_panel_for_each_series_and_marks_its_alarms() -> None:
+def test_a_plot_has_a_panel_for_each_series_and_marks_its_alarms():
     nights = [
         night(f"2026-01-0{day}", cells={ECE: {0: value}} if value else {})
         for day, value in ((1, 0.1), (2, 0.0), (3, 0.3), (4, 0.4))
@@ -272,7 +268,7 @@ def test_a_plot_has_a_panel_for_each_series_and_marks_its_alarms() -> None:
     assert page.get_size_inches() == pytest.approx((12.6, 4.6))
     assert [axes.get_title() for axes in page.axes] == [str(c) for c in (PEAK, WALL, TOTAL, ECE)]
     axes = page.axes[-1]
-    assert axes.get_subplotspec().get_geometry() == (2, 3, 3, 3)  # type: ignore[union-attr]
+    assert axes.get_subplotspec().get_geometry() == (2, 3, 3, 3)
     series, marks = axes.lines
     assert list(series.get_xdata()) == [0, 1, 2, 3]
     assert list(series.get_ydata()) == pytest.approx([0.1, math.nan, 0.3, 0.4], nan_ok=True)

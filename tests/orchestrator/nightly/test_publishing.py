@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,10 +17,9 @@ from xml.etree import ElementTree
 
 import pytest
 from nights import ECE, history, record, write_night
-from told_sweep import ToldSweep
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, Finding, Nightly, Verdict, publish, run_night
+from orchestrator.nightly import Book, Finding, Verdict, publish, run_night
 from orchestrator.nightly.book import DELIVERED
 from orchestrator.nightly.page import (
     Block,
@@ -32,7 +30,6 @@ from orchestrator.nightly.page import (
     to_markdown,
 )
 
-Make = Callable[..., Nightly]
 NASTY = '<script>alert(1)</script> | x\n# y \x00 "q" & `z`'
 FIRST = "2026-11-21"
 
@@ -43,7 +40,7 @@ def nasty_verdict() -> Verdict:
     return Verdict("2026-01-02", "regression", alarms=(found,), notes=(NASTY,))
 
 
-def test_texts_stay_texts_in_html() -> None:
+def test_texts_stay_texts_in_html():
     blocks = night_summary(
         "n", [*history(range(1)), record(1, environment={NASTY: NASTY})], nasty_verdict()
     )
@@ -51,7 +48,7 @@ def test_texts_stay_texts_in_html() -> None:
     assert "<script" not in page
     tags: list[str] = []
     parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attributes: tags.append(tag)  # type: ignore[method-assign]
+    parser.handle_starttag = lambda tag, attributes: tags.append(tag)
     parser.feed(page)
     around = {"html", "head", "meta", "title", "style", "body"}
     inside = {"h1", "h2", "p", "table", "tr", "th", "td", "figure", "figcaption", "svg", "polyline"}
@@ -59,13 +56,13 @@ def test_texts_stay_texts_in_html() -> None:
     assert not any(word in page for word in ("http:", "https:", "src=", "url("))
 
 
-def test_no_sign_of_markdown_is_left_bare() -> None:
+def test_no_sign_of_markdown_is_left_bare():
     text = to_markdown([Block("h", ("a\\b `c` *d* _e_ [f] |g| #h <i> & 'j' \"k\"",))])
     plain = r"a\\b \`c\` \*d\* \_e\_ \[f\] \|g\| \#h &lt;i&gt; &amp;"
     assert text == f"# h\n\n- {plain} 'j' \"k\"\n"
 
 
-def test_texts_stay_texts_in_markdown() -> None:
+def test_texts_stay_texts_in_markdown():
     text = to_markdown([Block("h", (NASTY,), (("a", "b"), (NASTY, "c")))])
     assert "<script" not in text
     row = next(line for line in text.splitlines() if line.endswith("| c |"))
@@ -97,17 +94,16 @@ def junit(text: str) -> ElementTree.Element:
     return root
 
 
-def test_junit_writes_what_xml_cannot_hold() -> None:
+def test_junit_writes_what_xml_cannot_hold():
     junit(night_junit(NASTY, replace(record(1), environment={NASTY: NASTY}), nasty_verdict()))
     known = "\t\n\r ~ \ud7ff\ue000\ufffd\U00010000\U0010ffff"
     unknown = "\x00\x08\x0b\x0c\x0e\x1f\ud800\udfff\ufffe\uffff"
     error = junit(failure_junit("n", FIRST, 0.0, known + unknown)).find(".//error")
-    assert error is not None
     assert error.attrib["message"] == known + "\ufffd" * len(unknown)
 
 
 @pytest.fixture
-def posts() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def posts():
     """Serve an address that keeps what is posted to it."""
     kept: list[dict[str, Any]] = []
 
@@ -134,12 +130,7 @@ def mail_to(path: Path) -> list[str]:
     return [sys.executable, "-c", code, str(path), "{subject}"]
 
 
-def test_an_alarm_is_told_once_by_webhook_and_mail(
-    make_benchmark: Make,
-    told_sweep: ToldSweep,
-    posts: tuple[str, list[dict[str, Any]]],
-    tmp_path: Path,
-) -> None:
+def test_an_alarm_is_told_once_by_webhook_and_mail(make_benchmark, told_sweep, posts, tmp_path):
     letters = tmp_path / "letters; touch $(oops)"
     report = {"webhook": posts[0], "mail": mail_to(letters)}
     told_sweep.failures["ce+ts"] = "it diverged"
@@ -203,16 +194,14 @@ class Stranger:
 
 
 @pytest.fixture
-def stranger() -> Iterator[Stranger]:
+def stranger():
     server = Stranger()
     yield server
     server.close()
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a_strange_answer_of_a_webhook_is_one_line(
-    answer: str, stranger: Stranger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strange_answer_of_a_webhook_is_one_line(answer, stranger, monkeypatch):
     monkeypatch.setattr(publish, "WEBHOOK_SECONDS", 1)
     stranger.pieces = ANSWERS[answer]
     problem = publish._post(stranger.url, {})
@@ -226,12 +215,8 @@ def test_a_strange_answer_of_a_webhook_is_one_line(
 
 
 def test_a_night_writes_and_says_no_password(
-    make_benchmark: Make,
-    told_sweep: ToldSweep,
-    tmp_path: Path,
-    posts: tuple[str, list[Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    make_benchmark, told_sweep, tmp_path, posts, monkeypatch
+):
     monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
     uri = "http://ada:planted-secret@127.0.0.1:9/?token=planted-secret"
     sweep = {"name": "secretive", "tracking": {"uri": uri}}
@@ -246,13 +231,10 @@ def test_a_night_writes_and_says_no_password(
     assert holding == ["nightly.yaml"], "besides the file that says it"
 
 
-def test_an_accepted_change_is_alarmed_no_more(
-    make_benchmark: Make, told_sweep: ToldSweep, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_accepted_change_is_alarmed_no_more(make_benchmark, told_sweep, capsys):
     benchmark = make_benchmark(sweep={"name": "accepted"})
     file = str(benchmark.path)
     first = run_night(benchmark, "2026-12-01").night.record
-    assert first is not None
     for day in range(2, 7):
         same = replace(first, night=f"2026-12-{day:02d}")
         write_night(Book(benchmark.folder), same).write(DELIVERED, {})

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def benchmark(tmp_path_factory: pytest.TempPathFactory) -> Nightly:
+def benchmark(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     path = folder / "nightly.yaml"
     sweep = short_sweep("real", folder / "storage")
@@ -54,7 +54,7 @@ def events(benchmark: Nightly, night: str) -> Counter[str]:
     return Counter(event.key for event in told if event.event == "trial_finished")
 
 
-def test_a_night_that_is_killed_is_finished_once(benchmark: Nightly) -> None:
+def test_a_night_that_is_killed_is_finished_once(benchmark):
     night = "2026-11-01"
     process = start(benchmark, night)
     deadline = time.monotonic() + 1500

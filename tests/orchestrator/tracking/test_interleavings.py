@@ -178,9 +178,7 @@ def after_a_cut(before: Record, run: Record) -> Record:
     ending=st.sampled_from(["open", "abandoned", "ended"]),
     cut=st.sampled_from([0, 1, 3, 8]),
 )
-def test_runs_are_those_of_a_quiet_delivery(
-    journal_writer: Any, steps: list[Any], faults: list[str], chunk: int, ending: str, cut: int
-) -> None:
+def test_runs_are_those_of_a_quiet_delivery(journal_writer, steps, faults, chunk, ending, cut):
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         folder = Path(place)
         clock = iter(range(10**6))
@@ -203,7 +201,7 @@ def test_runs_are_those_of_a_quiet_delivery(
         def add_stranger(key: str = "", sweep_id: str = sweep_id) -> None:
             key = key or f"stranger {len(strangers)}"
             tags = {"calsweep.key": key, "calsweep.sweep_id": sweep_id}
-            run_id = real(tracker, experiment.id, "strange", tags, 1)  # type: ignore[arg-type]
+            run_id = real(tracker, experiment.id, "strange", tags, 1)
             strangers[run_id] = tracker.run(run_id)
 
         # Of another sweep under the same name, with a key of ours: not ours to delete.

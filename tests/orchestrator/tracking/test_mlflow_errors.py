@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -47,7 +46,7 @@ def said(code: str, text: str = "no") -> MlflowException:
         (ZeroDivisionError("ours"), ZeroDivisionError),
     ],
 )
-def test_errors_are_told_apart(error: Exception, kind: type[Exception]) -> None:
+def test_errors_are_told_apart(error, kind):
     with pytest.raises(kind) as caught, translated(URI):
         raise error
     assert type(caught.value) is kind
@@ -62,7 +61,7 @@ def test_errors_are_told_apart(error: Exception, kind: type[Exception]) -> None:
         ("sqlite:///m.db", "authentication failed", UnreachableError),
     ],
 )
-def test_a_database_that_is_away_refuses_no_login(uri: str, text: str, kind: type) -> None:
+def test_a_database_that_is_away_refuses_no_login(uri, text, kind):
     with pytest.raises((LoginError, UnreachableError)) as caught, translated(uri):
         raise DBAPIError("SELECT", {}, Exception(text))
     assert type(caught.value) is kind
@@ -78,7 +77,7 @@ def test_a_database_that_is_away_refuses_no_login(uri: str, text: str, kind: typ
         (said("BAD_REQUEST", "a\n  planted b"), "a *** b"),
     ],
 )
-def test_errors_are_told_in_a_short_line_without_secrets(error: Exception, text: str) -> None:
+def test_errors_are_told_in_a_short_line_without_secrets(error, text):
     with pytest.raises((UnreachableError, RefusedError)) as caught, translated(URI):
         raise error
     away = isinstance(caught.value, UnreachableError)
@@ -86,9 +85,7 @@ def test_errors_are_told_in_a_short_line_without_secrets(error: Exception, text:
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0.2, "1"), (2.6, "3")])
-def test_a_question_for_seconds_leaves_later_ones_their_time(
-    monkeypatch: pytest.MonkeyPatch, timeout: float, seconds: str
-) -> None:
+def test_a_question_for_seconds_leaves_later_ones_their_time(monkeypatch, timeout, seconds):
     asked = []
 
     class Client:
@@ -108,9 +105,7 @@ def test_a_question_for_seconds_leaves_later_ones_their_time(
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0.2, 1), (2.6, 3)])
-def test_a_database_is_asked_for_seconds_and_left(
-    monkeypatch: pytest.MonkeyPatch, timeout: float, seconds: int
-) -> None:
+def test_a_database_is_asked_for_seconds_and_left(monkeypatch, timeout, seconds):
     asked: list[object] = []
     connection = SimpleNamespace(close=lambda: asked.append("closed"))
     engine = SimpleNamespace(connect=lambda: connection, dispose=lambda: asked.append("disposed"))
@@ -122,9 +117,7 @@ def test_a_database_is_asked_for_seconds_and_left(
 
 
 @pytest.mark.parametrize("ask", [ping, check_login])
-def test_who_asks_whether_a_server_answers_says_how_long_it_waits(
-    monkeypatch: pytest.MonkeyPatch, ask: Callable[[str, float], object]
-) -> None:
+def test_who_asks_whether_a_server_answers_says_how_long_it_waits(monkeypatch, ask):
     asked = []
     monkeypatch.setattr(server, "probe", lambda *question: asked.append(question) or "answers")
     monkeypatch.setattr("orchestrator.tracking._open.listens", lambda uri: True)
@@ -133,7 +126,7 @@ def test_who_asks_whether_a_server_answers_says_how_long_it_waits(
     assert asked == [(URI, 2.5), (URI, 5.0)]
 
 
-def test_a_server_that_answers_is_named_without_its_login(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_answers_is_named_without_its_login(monkeypatch):
     class Client:
         def __init__(self, tracking_uri: str) -> None:
             pass
@@ -146,7 +139,7 @@ def test_a_server_that_answers_is_named_without_its_login(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("user", ["", "bob"])
-def test_who_may_not_do_it_is_named(monkeypatch: pytest.MonkeyPatch, user: str) -> None:
+def test_who_may_not_do_it_is_named(monkeypatch, user):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)
     with pytest.raises(LoginError) as caught, translated(URI):
         raise said("PERMISSION_DENIED")

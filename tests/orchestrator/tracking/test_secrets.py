@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -84,7 +83,7 @@ class Gossip(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def gossip() -> Iterator[ThreadingHTTPServer]:
+def gossip():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Gossip)
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     yield server
@@ -118,9 +117,7 @@ def command_lines(process: psutil.Process) -> dict[str, bytes]:
 @pytest.mark.slow
 # Ray is told neither a sweep nor its address: starting it for its logs alone takes a minute.
 @pytest.mark.parametrize("executor", ["local", pytest.param("ray", marks=pytest.mark.long)])
-def test_a_sweep_leaves_and_shows_no_secret(
-    gossip: ThreadingHTTPServer, tmp_path: Path, executor: str
-) -> None:
+def test_a_sweep_leaves_and_shows_no_secret(gossip, tmp_path, executor):
     place = f"127.0.0.1:{gossip.server_port}"
     uri = f"http://ada:{quote(PASSWORD, safe='')}@{place}/?token={TOKEN}"
     file = tmp_path / "sweep.yaml"
@@ -156,9 +153,7 @@ def test_a_sweep_leaves_and_shows_no_secret(
     assert stored["tracking"]["uri"] == f"http://{place}/"
 
 
-def test_what_nobody_foresaw_is_logged_without_secrets(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_nobody_foresaw_is_logged_without_secrets(monkeypatch, caplog):
     uri, told = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}", dict[str, Any]()
     monkeypatch.setattr(logging, "basicConfig", lambda **options: told.update(options))
     monkeypatch.setattr(sys, "excepthook", None)
@@ -210,9 +205,7 @@ ADDRESSES = [
         if command[0] != "table" or not uri.startswith("postgresql+")
     ],
 )
-def test_no_command_shows_a_secret(
-    command: list[str], uri: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_shows_a_secret(command, uri, tmp_path, capfd):
     file = tmp_path / "sweep.yaml"
     file.write_text(SWEEP.format(uri=uri, storage=tmp_path / "storage"))
     words = {"file": file, "uri": uri, "login": f"ada:{SECRET}@"}
@@ -227,14 +220,14 @@ def test_no_command_shows_a_secret(
 
 
 @pytest.mark.parametrize("uri", ADDRESSES)
-def test_the_doctor_shows_no_secret(uri: str) -> None:
+def test_the_doctor_shows_no_secret(uri):
     assert revealed({"finding": str(_tracking(uri, "storage")).encode()}) == set()
 
 
 @pytest.mark.parametrize(
     "value", [f'"http://ada:{SECRET}@h"', f'{{uri: ["http://ada:{SECRET}@h"]}}', "{uri: 5}"]
 )
-def test_an_address_in_the_wrong_place_is_not_shown(value: str) -> None:
+def test_an_address_in_the_wrong_place_is_not_shown(value):
     text = SWEEP.format(uri="URI", storage="s").replace('{uri: "URI"}', value)
     with pytest.raises(InputError) as caught:
         parse_sweep(text, "sweep")
@@ -242,7 +235,7 @@ def test_an_address_in_the_wrong_place_is_not_shown(value: str) -> None:
     assert revealed({"error": str(caught.value).encode()}) == set()
 
 
-def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret() -> None:
+def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret():
     uri = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}"
     spec = parse_sweep(SWEEP.format(uri=uri, storage="s"), "sweep")
     assert spec.tracking_uri == uri
@@ -251,9 +244,7 @@ def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret() -> None:
     assert spec.model_dump()["tracking"] == {"uri": "http://127.0.0.1:9"}
 
 
-def test_what_is_not_found_is_told_without_the_login(
-    writer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_found_is_told_without_the_login(writer, tmp_path, monkeypatch):
     writer.start()
     study = writer.open("ce")
     key = writer.begin(study, 0)
@@ -282,16 +273,14 @@ def test_what_is_not_found_is_told_without_the_login(
         assert revealed({"error": str(refusal.value).encode()}) == set()
 
 
-def test_a_resumed_sweep_logs_in_by_the_environment(
-    gossip: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_sweep_logs_in_by_the_environment(gossip, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "grace")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
     check_login(f"http://127.0.0.1:{gossip.server_port}")
     assert f"grace:{PASSWORD}" in Gossip.logins
 
 
-def test_a_sweep_stored_with_its_password_is_still_read(tmp_path: Path) -> None:
+def test_a_sweep_stored_with_its_password_is_still_read(tmp_path):
     uri = f"http://ada:{SECRET}@127.0.0.1:9"
     folder = tmp_path / "sweeps/secretive"
     folder.mkdir(parents=True)
@@ -300,7 +289,7 @@ def test_a_sweep_stored_with_its_password_is_still_read(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def closed_database() -> Iterator[int]:
+def closed_database():
     """Serve a PostgreSQL that lets nobody in; the value is its port."""
     fault = b'SFATAL\0C28P01\0Mpassword authentication failed for user "ada"\0\0'
     answer = b"E" + struct.pack("!i", len(fault) + 4) + fault
@@ -324,7 +313,7 @@ def closed_database() -> Iterator[int]:
     server.close()
 
 
-def test_a_database_that_lets_nobody_in_says_how_to_log_in(closed_database: int) -> None:
+def test_a_database_that_lets_nobody_in_says_how_to_log_in(closed_database):
     uri = f"postgresql+psycopg2://ada:{SECRET}@127.0.0.1:{closed_database}/mlflow"
     with pytest.raises(InputError) as caught:
         check_login(uri)

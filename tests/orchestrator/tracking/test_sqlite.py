@@ -23,13 +23,13 @@ from trainables.common.paths import ELSEWHERE
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0 and more"])
-def test_a_database_or_an_empty_file_will_do(tmp_path: Path, content: bytes) -> None:
+def test_a_database_or_an_empty_file_will_do(tmp_path, content):
     file = tmp_path / "mlflow.db"
     file.write_bytes(content)
     require_database(file)
 
 
-def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_database_is_refused(tmp_path):
     file, text = tmp_path / "mlflow.db", tmp_path / "text"
     text.write_bytes(b"SQLite format 2\0")
     for path, told in (
@@ -42,7 +42,7 @@ def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
         assert str(refusal.value) == told
 
 
-def test_a_database_is_described_by_its_schema(tmp_path: Path) -> None:
+def test_a_database_is_described_by_its_schema(tmp_path):
     file = tmp_path / "50%41 #1" / "mlflow.db"
     assert describe_database(file) == f"{file} does not exist yet; the first sweep creates it"
     file.parent.mkdir()
@@ -61,9 +61,7 @@ def test_a_database_is_described_by_its_schema(tmp_path: Path) -> None:
         assert describe_database(file) == f"{file}, schema {schema}"
 
 
-def test_an_experiment_and_its_runs_move_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_experiment_and_its_runs_move_and_no_others(tmp_path, monkeypatch):
     file = tmp_path / "mlflow.db"
     before = {("1", "old/e"), ("2", "old/e"), ("3", "else")}
     runs = {("1", "old/e/r/artifacts"), ("1", "s3://b/old/e"), ("2", "old/e/r/artifacts")}
@@ -89,9 +87,7 @@ def test_an_experiment_and_its_runs_move_and_no_others(
     assert moved == runs - {("1", "old/e/r/artifacts")} | {("1", "newer/place/r/artifacts")}
 
 
-def test_who_keeps_a_database_from_others_is_waited_for_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_keeps_a_database_from_others_is_waited_for_not_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "OPEN_WAIT", 0.1)
     file = tmp_path / "kept" / "well" / "mlflow.db"
     with exclusive(file), pytest.raises(TimeoutError), exclusive(file):

@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import psutil
 import pytest
 from made_repository import USUAL, MadeRepository
 from nights import write_judged
-from told_sweep import ToldSweep
 
 from orchestrator.cli import main
 from orchestrator.nightly import Book, CellKey, Nightly, NightRecord, Shape, run_night
@@ -27,7 +25,6 @@ from orchestrator.nightly.commits.night import CommitNights, Part
 from orchestrator.nightly.commits.repository import Repository
 from orchestrator.nightly.record import Row
 
-Make = Callable[..., Nightly]
 SPEED = "images_per_second"
 WORSE = {**USUAL, "ce": {"ece": 0.03}}
 PLUGIN = """\
@@ -54,7 +51,7 @@ python.chmod(0o755)
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> MadeRepository:
+def source(tmp_path):
     return MadeRepository(tmp_path / "code")
 
 
@@ -98,13 +95,7 @@ def outcome(benchmark: Nightly, name: str = "2026-01-10") -> dict[str, Any]:
     [(1, WORSE), (5, {**USUAL, "ce": None}), (8, WORSE)],
     ids=["first", "failed", "last"],
 )
-def test_the_commit_behind_an_alarm_is_named(
-    bad: int,
-    worse: dict[str, Any],
-    make_benchmark: Make,
-    source: MadeRepository,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_commit_behind_an_alarm_is_named(bad, worse, make_benchmark, source, capsys):
     for number in range(1, 9):
         source.commit(USUAL if number < bad else worse)
     benchmark = make_benchmark()
@@ -137,9 +128,7 @@ def speeds(slower: float) -> dict[str, dict[str, float]]:
     return {recipe: {**USUAL[recipe], SPEED: speed} for recipe, speed in own.items()}
 
 
-def test_the_commit_that_slows_a_stage_is_named(
-    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commit_that_slows_a_stage_is_named(make_benchmark, source, capsys):
     for number in range(9):
         source.commit(speeds(1.0 if number < 5 else 1.05))
     benchmark = make_benchmark()
@@ -153,9 +142,7 @@ def test_the_commit_that_slows_a_stage_is_named(
     assert len(outcome(benchmark, "2026-01-28")["steps"]) <= 6
 
 
-def test_a_night_with_an_alarm_names_the_commit_by_itself(
-    make_benchmark: Make, source: MadeRepository, told_sweep: ToldSweep
-) -> None:
+def test_a_night_with_an_alarm_names_the_commit_by_itself(make_benchmark, source, told_sweep):
     for number in range(1, 5):
         source.commit({**USUAL, "ce": None} if number >= 3 else USUAL)
     bisect = {"repository": str(source.folder), "after_alarm": True}
@@ -171,9 +158,7 @@ def test_a_night_with_an_alarm_names_the_commit_by_itself(
     assert text in (outcome.night.folder / "report.md").read_text()
 
 
-def test_a_busy_machine_does_not_hide_what_a_commit_did(
-    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_busy_machine_does_not_hide_what_a_commit_did(make_benchmark, source, capsys):
     for number in range(1, 5):
         source.commit(USUAL if number < 3 else WORSE)
     benchmark = make_benchmark()
@@ -188,9 +173,7 @@ def test_a_busy_machine_does_not_hide_what_a_commit_did(
     assert f"ce on d: ece is worse by {source.hashes[3][:7]} change 3" in capsys.readouterr().out
 
 
-def test_nothing_is_named_when_nothing_changed(
-    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_named_when_nothing_changed(make_benchmark, source, capsys):
     for _ in range(8):
         source.commit()
     benchmark = make_benchmark()
@@ -200,9 +183,7 @@ def test_nothing_is_named_when_nothing_changed(
     assert outcome(benchmark)["named"] == []
 
 
-def test_what_is_bad_at_the_good_commit_too_is_no_commit(
-    make_benchmark: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_bad_at_the_good_commit_too_is_no_commit(make_benchmark, tmp_path, capsys):
     source = MadeRepository(tmp_path / "code")
     source.hashes.clear()
     for _ in range(9):
@@ -229,9 +210,7 @@ def test_what_is_bad_at_the_good_commit_too_is_no_commit(
     )
 
 
-def test_a_change_of_libraries_is_a_commit_like_others(
-    make_benchmark: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_change_of_libraries_is_a_commit_like_others(make_benchmark, tmp_path, capsys):
     source = MadeRepository(tmp_path / "code")
     source.hashes.clear()
     for number in range(6):
@@ -245,9 +224,7 @@ def test_a_change_of_libraries_is_a_commit_like_others(
     assert said.endswith("it changes the libraries of constraints.txt\n")
 
 
-def test_a_commit_that_cannot_run_is_passed_over(
-    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_commit_that_cannot_run_is_passed_over(make_benchmark, source, capsys):
     for number in range(1, 9):
         source.commit({"broken": True} if number == 4 else USUAL if number < 7 else WORSE)
     benchmark = make_benchmark()
@@ -271,13 +248,7 @@ def test_a_commit_that_cannot_run_is_passed_over(
         (("--repository", "/"), "/: git rev-parse: fatal: not a git repository"),
     ],
 )
-def test_a_strangers_mistake_is_one_line(
-    options: tuple[str, ...],
-    said: str,
-    make_benchmark: Make,
-    source: MadeRepository,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_strangers_mistake_is_one_line(options, said, make_benchmark, source, capsys):
     benchmark = make_benchmark()
     source.commit(WORSE)
     alarmed(benchmark, source, WORSE)
@@ -287,18 +258,14 @@ def test_a_strangers_mistake_is_one_line(
     assert errors.count("\n") == 1
 
 
-def test_a_benchmark_that_never_ran_is_left_alone(
-    make_benchmark: Make, source: MadeRepository, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_benchmark_that_never_ran_is_left_alone(make_benchmark, source, capsys):
     benchmark = make_benchmark()
     assert bisect(benchmark, source) == 2
     assert "--night: 'none' has no verdict in" in capsys.readouterr().err
     assert not benchmark.folder.exists()
 
 
-def test_the_alarm_that_is_named_is_looked_into(
-    make_benchmark: Make, source: MadeRepository
-) -> None:
+def test_the_alarm_that_is_named_is_looked_into(make_benchmark, source):
     worse = {recipe: {"ece": 10 * own["ece"]} for recipe, own in USUAL.items()}
     source.commit(worse)
     benchmark = make_benchmark()
@@ -324,14 +291,8 @@ def gate(benchmark: Nightly, source: MadeRepository, revision: str, out: Path) -
     ids=["same", "little", "worse", "failed"],
 )
 def test_a_change_is_held_against_its_base(
-    figures: dict[str, Any],
-    code: int,
-    head: str,
-    make_benchmark: Make,
-    source: MadeRepository,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    figures, code, head, make_benchmark, source, tmp_path, capsys
+):
     source.commit()
     source.commit(figures)
     out = tmp_path / "comment.md"
@@ -343,11 +304,8 @@ def test_a_change_is_held_against_its_base(
 
 
 def test_a_plugin_of_the_repository_is_that_of_each_commit(
-    make_benchmark: Make,
-    source: MadeRepository,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    make_benchmark, source, tmp_path, capsys
+):
     own = source.folder / "own.py"
     for worse in ("1.0", "1.5"):
         own.write_text(PLUGIN + worse)
@@ -357,9 +315,7 @@ def test_a_plugin_of_the_repository_is_that_of_each_commit(
     assert "something got worse: ce on d: ece 0.0201 -> 0.0301" in capsys.readouterr().out
 
 
-def test_paths_of_data_begin_where_the_command_runs(
-    make_benchmark: Make, source: MadeRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_of_data_begin_where_the_command_runs(make_benchmark, source, tmp_path, monkeypatch):
     (tmp_path / "calsweep").mkdir()
     (tmp_path / "calsweep/__main__.py").write_text("raise SystemExit('not the code of a commit')")
     monkeypatch.chdir(tmp_path)
@@ -367,9 +323,7 @@ def test_paths_of_data_begin_where_the_command_runs(
         assert nights.run(source.hashes[0], Part()).environment["place"] == str(tmp_path)
 
 
-def test_a_machine_that_grew_busy_is_not_the_change(
-    make_benchmark: Make, source: MadeRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_grew_busy_is_not_the_change(make_benchmark, source, tmp_path, monkeypatch):
     seconds = {"base": [1.0, 4.0], "change": [4.0, 4.0]}
 
     def timed(nights: CommitNights, commit: str | None, part: Part) -> NightRecord:
@@ -383,9 +337,7 @@ def test_a_machine_that_grew_busy_is_not_the_change(
     assert gate(make_benchmark(), source, "HEAD", tmp_path / "o.md") == 3
 
 
-def test_a_gate_that_is_told_to_end_leaves_nothing(
-    make_benchmark: Make, source: MadeRepository, tmp_path: Path
-) -> None:
+def test_a_gate_that_is_told_to_end_leaves_nothing(make_benchmark, source, tmp_path):
     benchmark, started = make_benchmark(), tmp_path / "pid"
     text = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
     (source.folder / "calsweep/__main__.py").write_text(f"{text}\ntime.sleep(600)\n")
@@ -405,21 +357,14 @@ def test_a_gate_that_is_told_to_end_leaves_nothing(
     assert not (benchmark.folder / "lock").exists()
 
 
-def test_what_the_base_lacks_too_is_not_the_changes(
-    make_benchmark: Make, source: MadeRepository, tmp_path: Path
-) -> None:
+def test_what_the_base_lacks_too_is_not_the_changes(make_benchmark, source, tmp_path):
     lacking = {**USUAL, "ce": None}
     source.commit(lacking)
     source.commit(lacking)
     assert gate(make_benchmark(), source, "HEAD~1", tmp_path / "o.md") == 0
 
 
-def test_a_revision_that_is_unknown_is_one_line(
-    make_benchmark: Make,
-    source: MadeRepository,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_revision_that_is_unknown_is_one_line(make_benchmark, source, tmp_path, capsys):
     assert gate(make_benchmark(), source, "--nowhere", tmp_path / "o.md") == 2
     assert gate(make_benchmark(), source, "nowhere", tmp_path / "o.md") == 2
     errors = capsys.readouterr().err.splitlines()

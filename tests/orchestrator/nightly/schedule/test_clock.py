@@ -18,7 +18,7 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def test_a_night_is_named_by_the_date_on_which_it_was_to_begin() -> None:
+def test_a_night_is_named_by_the_date_on_which_it_was_to_begin():
     late = make_schedule("23:50", "UTC")
     assert late.night_of(at("2026-11-21T23:50:01+00:00")) == "2026-11-21"
     # The machine slept: the start comes after midnight and is still that night's.
@@ -26,14 +26,14 @@ def test_a_night_is_named_by_the_date_on_which_it_was_to_begin() -> None:
     assert late.night_of(at("2026-11-22T23:50:00+00:00")) == "2026-11-22"
 
 
-def test_a_clock_set_back_a_little_loses_no_night() -> None:
+def test_a_clock_set_back_a_little_loses_no_night():
     schedule = make_schedule("02:00", "UTC")
     assert schedule.night_of(at("2026-11-21T01:59:57+00:00")) == "2026-11-21"
     assert schedule.night_of(at("2026-11-21T01:55:00+00:00")) == "2026-11-21"
     assert schedule.night_of(at("2026-11-21T01:54:59+00:00")) == "2026-11-20"
 
 
-def test_the_next_start_comes_after_this_moment_on_the_schedules_clock() -> None:
+def test_the_next_start_comes_after_this_moment_on_the_schedules_clock():
     schedule = make_schedule("02:00", "Asia/Kolkata")
     for moment, expected in (
         ("2026-11-20T20:29:59+00:00", "2026-11-21T02:00:00+05:30"),
@@ -52,14 +52,14 @@ def test_the_next_start_comes_after_this_moment_on_the_schedules_clock() -> None
     assert late.isoformat() == "2024-03-31T00:30:00-01:00"
 
 
-def test_a_time_that_exists_twice_is_one_night() -> None:
+def test_a_time_that_exists_twice_is_one_night():
     schedule = make_schedule("02:30", BERLIN)
     first, second = at("2026-10-25T00:30:00+00:00"), at("2026-10-25T01:30:00+00:00")
     assert first.astimezone(ZoneInfo(BERLIN)).time() == second.astimezone(ZoneInfo(BERLIN)).time()
     assert schedule.night_of(first) == schedule.night_of(second) == "2026-10-25"
 
 
-def test_a_time_that_does_not_exist_is_the_night_of_the_hour_after() -> None:
+def test_a_time_that_does_not_exist_is_the_night_of_the_hour_after():
     schedule = make_schedule("02:30", BERLIN)
     for moment in ("2026-03-29T01:00:05+00:00", "2026-03-29T01:30:00+00:00"):
         assert schedule.night_of(at(moment)) == "2026-03-29"
@@ -68,7 +68,7 @@ def test_a_time_that_does_not_exist_is_the_night_of_the_hour_after() -> None:
 
 
 @pytest.mark.parametrize("text", ["00:00", "02:00", "02:30", "03:00", "23:59"])
-def test_every_date_of_a_year_is_one_night_whatever_the_clocks_do(text: str) -> None:
+def test_every_date_of_a_year_is_one_night_whatever_the_clocks_do(text):
     schedule = make_schedule(text, BERLIN)
     moment = at("2026-01-01T12:00:00+00:00")
     nights = []
@@ -80,7 +80,7 @@ def test_every_date_of_a_year_is_one_night_whatever_the_clocks_do(text: str) -> 
     assert nights == [day.isoformat() for day in days]
 
 
-def test_the_hours_that_do_not_exist_on_some_day_are_known() -> None:
+def test_the_hours_that_do_not_exist_on_some_day_are_known():
     start = date(2026, 11, 21)
     assert make_schedule("02:30", BERLIN).in_a_gap(start)
     assert not make_schedule("03:30", BERLIN).in_a_gap(start)
@@ -92,7 +92,7 @@ def test_the_hours_that_do_not_exist_on_some_day_are_known() -> None:
 
 
 @pytest.mark.usefixtures("machine_in_new_york")
-def test_the_machines_own_zone_is_the_default() -> None:
+def test_the_machines_own_zone_is_the_default():
     schedule = make_schedule("02:30")
     assert schedule.night_of(at("2026-11-21T07:25:00+00:00")) == "2026-11-21"
     assert schedule.night_of(at("2026-11-21T07:24:59+00:00")) == "2026-11-20"
@@ -110,12 +110,8 @@ def test_the_machines_own_zone_is_the_default() -> None:
     ],
 )
 def test_another_zone_than_the_machines_may_be_two_dates_away(
-    machine: str,
-    zone: str,
-    text: str,
-    expected: tuple[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    machine, zone, text, expected, monkeypatch
+):
     schedule = make_schedule(text, zone)
     moment = at("2026-11-21T11:00:00+00:00")
     monkeypatch.setenv("TZ", machine)
@@ -129,17 +125,17 @@ def test_another_zone_than_the_machines_may_be_two_dates_away(
 
 
 @pytest.mark.parametrize("text", ["24:00", "2:00", "02:60", "night", "02:00:00"])
-def test_a_wrong_time_is_refused(text: str) -> None:
+def test_a_wrong_time_is_refused(text):
     with pytest.raises(InputError, match="HH:MM"):
         make_schedule(text)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Atlantis", "../../etc/passwd", ""])
-def test_a_wrong_zone_is_refused(zone: str) -> None:
+def test_a_wrong_zone_is_refused(zone):
     with pytest.raises(InputError, match=r"^--time-zone: .* such as Europe/Berlin$"):
         make_schedule("02:00", zone)
 
 
-def test_a_moment_needs_a_zone() -> None:
+def test_a_moment_needs_a_zone():
     with pytest.raises(ValueError, match="has no time zone"):
         make_schedule("02:00").night_of(datetime(2026, 1, 1))

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -29,7 +28,7 @@ def crontab(*arguments: str, text: str | None = None) -> subprocess.CompletedPro
 
 
 @pytest.fixture
-def cron() -> Iterator[None]:
+def cron():
     """Run cron for the length of a test, and leave the crontab as it was."""
     if not (shutil.which("cron") and shutil.which("crontab")):
         pytest.skip("there is no cron here")
@@ -59,9 +58,7 @@ def _runs() -> bool:
         return False
 
 
-def test_cron_runs_the_installed_entry(
-    cron: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cron_runs_the_installed_entry(cron, tmp_path, monkeypatch):
     folder = tmp_path / "100% of it's"
     folder.mkdir()
     file = folder / "nightly.yaml"

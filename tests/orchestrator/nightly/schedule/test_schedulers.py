@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -27,14 +26,12 @@ from orchestrator.cli import main
 from orchestrator.nightly import (
     Installation,
     KubernetesOptions,
-    Nightly,
     Schedule,
     installation,
     load_nightly,
 )
 from orchestrator.nightly.schedule import ray_job
 from orchestrator.nightly.schedule.entry import (
-    Entry,
     crontab_block,
     kubernetes_manifests,
     kubernetes_name,
@@ -46,14 +43,13 @@ from orchestrator.nightly.schedule.ray_job import submit_night
 from tests.orchestrator.whole import assert_same
 from trainables.common.errors import InputError
 
-Make = Callable[..., Nightly]
 SCHEMAS = Path(__file__).with_name("schemas.yaml")
 ODD = 'it\'s 100% "odd" $(touch oops) & ; `x` #é'
 BERLIN = "Europe/Berlin"
 
 
 @pytest.fixture
-def odd_entry(make_benchmark: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Entry:
+def odd_entry(make_benchmark, tmp_path, monkeypatch):
     """Return an entry in a folder whose name means something to every shell."""
     folder = tmp_path / ODD
     folder.mkdir()
@@ -63,9 +59,7 @@ def odd_entry(make_benchmark: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return make_entry(load_nightly(path), "02:30", None)
 
 
-def test_the_entry_is_this_python_in_this_folder(
-    odd_entry: Entry, make_benchmark: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_entry_is_this_python_in_this_folder(odd_entry, make_benchmark, monkeypatch):
     run = (sys.executable, "-P", "-m", "orchestrator", "nightly", "run")
     file = str(Path.cwd() / "nightly.yaml")
     assert odd_entry.command == (*run, file, "--at", "02:30", "--quiet")
@@ -81,9 +75,7 @@ def test_the_entry_is_this_python_in_this_folder(
     assert entry.hours == (23, 0)
 
 
-def test_a_control_character_is_refused(
-    make_benchmark: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_control_character_is_refused(make_benchmark, tmp_path, monkeypatch):
     benchmark, storage = make_benchmark(), {"storage": f"{tmp_path}/a\x7fb"}
     with pytest.raises(InputError, match="control character"):
         make_entry(benchmark, "02:30", None, ["--address", "a\nb"])
@@ -102,7 +94,7 @@ def as_cron_reads(line: str) -> str:
     return command.replace("\\%", "%")
 
 
-def test_cron_runs_exactly_the_command(odd_entry: Entry, tmp_path: Path) -> None:
+def test_cron_runs_exactly_the_command(odd_entry, tmp_path):
     log = tmp_path / ODD / "log"
     code = "import json, os, sys; print(json.dumps([os.getcwd(), sys.argv[1:]]))"
     entry = replace(odd_entry, command=(sys.executable, "-c", code, ODD, "-x"), log=log)
@@ -114,7 +106,7 @@ def test_cron_runs_exactly_the_command(odd_entry: Entry, tmp_path: Path) -> None
     assert not list(tmp_path.rglob("oops"))
 
 
-def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry: Entry) -> None:
+def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry):
     other = replace(odd_entry, name=f"{odd_entry.name}-2")
     table = "MAILTO=me\n1 1 * * * true"
     once = with_entry(table, odd_entry)
@@ -130,9 +122,7 @@ def test_a_crontab_keeps_its_other_lines_and_the_entry_once(odd_entry: Entry) ->
 
 
 @pytest.mark.parametrize("gone", ["begin", "command", "end", "begin and end", "command and end"])
-def test_a_crontab_keeps_its_other_lines_where_a_line_of_the_entry_is_gone(
-    odd_entry: Entry, gone: str
-) -> None:
+def test_a_crontab_keeps_its_other_lines_where_a_line_of_the_entry_is_gone(odd_entry, gone):
     before, after = "1 1 * * * true\n", "2 2 * * * false\n\n# mine\n3 3 * * * true\n"
     begin, command, end = crontab_block(odd_entry).splitlines(keepends=True)
     own = {"begin": begin, "command": command, "end": end}
@@ -144,7 +134,7 @@ def test_a_crontab_keeps_its_other_lines_where_a_line_of_the_entry_is_gone(
     assert without_entry(before + left + other, odd_entry.name) == before + kept + other
 
 
-def test_cron_knows_no_backslashes(odd_entry: Entry) -> None:
+def test_cron_knows_no_backslashes(odd_entry):
     reason = "cannot be written as a crontab entry: it holds a backslash$"
     with pytest.raises(InputError, match=reason):
         crontab_block(replace(odd_entry, directory=Path("/a\\b")))
@@ -167,18 +157,18 @@ def analyse(tmp_path: Path, files: dict[str, str]) -> subprocess.CompletedProces
 
 
 @pytest.mark.parametrize("zone", [None, BERLIN])
-def test_systemd_verifies_the_units(odd_entry: Entry, tmp_path: Path, zone: str | None) -> None:
+def test_systemd_verifies_the_units(odd_entry, tmp_path, zone):
     found = analyse(tmp_path, systemd_units(replace(odd_entry, time_zone=zone)))
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_systemd_is_told_a_folder_and_a_time_as_it_reads_them(odd_entry: Entry) -> None:
+def test_systemd_is_told_a_folder_and_a_time_as_it_reads_them(odd_entry):
     service, timer = systemd_units(replace(odd_entry, directory=Path("/a %"), at="04:05")).values()
     assert "\nWorkingDirectory=/a %%\n" in service
     assert "\nOnCalendar=*-*-* 04:05:00\n" in timer
 
 
-def test_systemd_unquotes_the_command_to_what_it_was(odd_entry: Entry) -> None:
+def test_systemd_unquotes_the_command_to_what_it_was(odd_entry):
     text = systemd_units(replace(odd_entry, command=("/bin/true", ODD, "a\\b")))
     service = text["calsweep-nightly-told.service"]
     line = next(line for line in service.splitlines() if line.startswith("ExecStart="))
@@ -191,7 +181,7 @@ def test_systemd_unquotes_the_command_to_what_it_was(odd_entry: Entry) -> None:
 
 
 @pytest.mark.usefixtures("machine_in_new_york")
-def test_cron_sees_to_the_hour_that_is_left_out_by_itself(odd_entry: Entry) -> None:
+def test_cron_sees_to_the_hour_that_is_left_out_by_itself(odd_entry):
     assert odd_entry.hours == (2, 3)
     assert crontab_block(odd_entry).splitlines()[1].startswith("30 2 * * * ")
 
@@ -223,7 +213,7 @@ FULL: dict[str, Any] = {
 
 
 @pytest.fixture
-def kubernetes(make_benchmark: Make) -> list[dict[str, Any]]:
+def kubernetes(make_benchmark):
     """Return the manifests as a reader of YAML sees them."""
     benchmark = make_benchmark(**FULL)
     options = KubernetesOptions("registry.example.org/calsweep:1", "data", "research")
@@ -231,7 +221,7 @@ def kubernetes(make_benchmark: Make) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
-def test_the_kubernetes_manifests_fit_their_schemas(kubernetes: list[dict[str, Any]]) -> None:
+def test_the_kubernetes_manifests_fit_their_schemas(kubernetes):
     by_kind = {document["kind"]: document for document in kubernetes}
     valid(by_kind["CronJob"])
     valid(yaml.safe_load(by_kind["ConfigMap"]["data"]["rayjob.yaml"]))
@@ -250,12 +240,7 @@ CLUSTER = ["--image", "registry/calsweep:1", "--claim", "data"]
 
 
 @pytest.fixture
-def printed(
-    make_benchmark: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[..., str]:
+def printed(make_benchmark, tmp_path, monkeypatch, capsys):
     """Return a function that returns what a scheduler would be told."""
     monkeypatch.chdir(tmp_path)
     install = ["nightly", "install", str(make_benchmark(**FULL).path), "--at", "02:30", "--print"]
@@ -277,12 +262,8 @@ def printed(
     ],
 )
 def test_what_a_scheduler_is_told_is_what_it_was_told_before(
-    printed: Callable[..., str],
-    tmp_path: Path,
-    scheduler: str,
-    options: list[str],
-    file_regression: Any,
-) -> None:
+    printed, tmp_path, scheduler, options, file_regression
+):
     text = printed(scheduler, *options)
     for own, name in ((tmp_path, "FOLDER"), (sys.executable, "PYTHON"), (version("ray"), "RAY")):
         text = text.replace(str(own), name)
@@ -290,7 +271,7 @@ def test_what_a_scheduler_is_told_is_what_it_was_told_before(
     file_regression.check(text, extension=".txt", **own)
 
 
-def test_kubernetes_is_told_what_is_asked_for(printed: Callable[..., str], tmp_path: Path) -> None:
+def test_kubernetes_is_told_what_is_asked_for(printed, tmp_path):
     usual = printed("kubernetes", *CLUSTER)
     options = ["--time-zone", BERLIN, "--namespace", "research", "--kubectl-image", "k:2"]
     options += ["--out", str(tmp_path / "out")]
@@ -311,9 +292,7 @@ def test_kubernetes_is_told_what_is_asked_for(printed: Callable[..., str], tmp_p
     ("kind", "path", "value"),
     [("CronJob", ("spec", "sometimes"), True), ("RayJob", ("spec", "entrypoint"), 3)],
 )
-def test_the_schemas_refuse(
-    kubernetes: list[dict[str, Any]], kind: str, path: tuple[str, str], value: Any
-) -> None:
+def test_the_schemas_refuse(kubernetes, kind, path, value):
     cronjob = next(d for d in kubernetes if d["kind"] == "CronJob")
     settings = next(d for d in kubernetes if d["kind"] == "ConfigMap")["data"]
     document = cronjob if kind == "CronJob" else yaml.safe_load(settings["rayjob.yaml"])
@@ -322,9 +301,7 @@ def test_the_schemas_refuse(
         valid(document)
 
 
-def test_the_file_in_kubernetes_is_the_same_benchmark(
-    kubernetes: list[dict[str, Any]], make_benchmark: Make, tmp_path: Path
-) -> None:
+def test_the_file_in_kubernetes_is_the_same_benchmark(kubernetes, make_benchmark, tmp_path):
     settings = next(d for d in kubernetes if d["kind"] == "ConfigMap")["data"]
     path = tmp_path / "there.yaml"
     path.write_text(settings["nightly.yaml"])
@@ -337,9 +314,7 @@ def test_the_file_in_kubernetes_is_the_same_benchmark(
     assert there.model == unchanged
 
 
-def test_a_login_does_not_get_into_a_manifest(
-    make_benchmark: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_login_does_not_get_into_a_manifest(make_benchmark, tmp_path, capsys):
     uri = "http://ada:planted-secret@host"
     benchmark = make_benchmark(sweep={"name": "b", "tracking": {"uri": uri}})
     out = tmp_path / "kube.yaml"
@@ -358,7 +333,7 @@ TEXTS = [ODD, "a: [b] # {c}", "\U0001f600 \u00e9 \x7f", "two\nlines", "'", "yes"
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_what_manifests_hold_stays_text(make_benchmark: Make, text: str) -> None:
+def test_what_manifests_hold_stays_text(make_benchmark, text):
     benchmark = make_benchmark()
     options = KubernetesOptions(
         *(f"{text}{place}" for place in ("image", "claim", "space", "tool"))
@@ -374,7 +349,7 @@ def test_what_manifests_hold_stays_text(make_benchmark: Make, text: str) -> None
     assert head["volumes"][0]["persistentVolumeClaim"] == {"claimName": f"{text}claim"}
 
 
-def test_a_name_that_kubernetes_cannot_take_is_refused(make_benchmark: Make) -> None:
+def test_a_name_that_kubernetes_cannot_take_is_refused(make_benchmark):
     assert kubernetes_name("_Big__bench.2-") == "calsweep-big-bench-2"
     assert kubernetes_name("n" * 40) == f"calsweep-{'n' * 40}"
     benchmark = make_benchmark(sweep={"name": "n" * 41})
@@ -390,7 +365,7 @@ def test_a_name_that_kubernetes_cannot_take_is_refused(make_benchmark: Make) -> 
 
 
 @pytest.fixture
-def no_programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def no_programs(monkeypatch, tmp_path):
     """Let the machine have none of the schedulers' programs; return the folder of programs."""
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -415,12 +390,8 @@ esac"""
 
 
 def test_cron_is_installed_replaced_and_removed(
-    make_benchmark: Make,
-    no_programs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    make_benchmark, no_programs, tmp_path, monkeypatch, capsys
+):
     table = tmp_path / "table"
     monkeypatch.setenv("TABLE", str(table))
     program(no_programs, "crontab", FAKE_CRONTAB)
@@ -435,7 +406,6 @@ def test_cron_is_installed_replaced_and_removed(
     assert text.count("calsweep nightly told: begin") == 1
     assert "\n15 3 * * * " in text
     known = installation(benchmark)
-    assert known is not None
     assert (known.scheduler, known.at) == ("cron", "03:15")
     assert main(["nightly", "status", str(benchmark.path)]) == 0
     assert "by cron, next " in capsys.readouterr().out
@@ -447,9 +417,7 @@ def test_cron_is_installed_replaced_and_removed(
     assert capsys.readouterr().out == "nothing was scheduled for told\n"
 
 
-def test_systemd_is_installed_and_removed(
-    make_benchmark: Make, no_programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_systemd_is_installed_and_removed(make_benchmark, no_programs, tmp_path, capsys):
     calls = tmp_path / "calls"
     program(no_programs, "systemctl", f'echo "$@" >> "{calls}"')
     benchmark = make_benchmark()
@@ -482,12 +450,8 @@ def test_systemd_is_installed_and_removed(
 
 
 def test_another_scheduler_takes_the_place_of_the_one_before(
-    make_benchmark: Make,
-    no_programs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    make_benchmark, no_programs, tmp_path, monkeypatch, capsys
+):
     table, calls = tmp_path / "table", tmp_path / "calls"
     monkeypatch.setenv("TABLE", str(table))
     program(no_programs, "crontab", FAKE_CRONTAB)
@@ -515,13 +479,8 @@ def test_another_scheduler_takes_the_place_of_the_one_before(
 
 @pytest.mark.parametrize("configured", [None, ""])
 def test_units_are_removed_where_systemd_is_away_and_its_refusal_is_told(
-    make_benchmark: Make,
-    no_programs: Path,
-    tmp_path: Path,
-    configured: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    make_benchmark, no_programs, tmp_path, configured, monkeypatch, capsys
+):
     monkeypatch.delenv("XDG_CONFIG_HOME")
     if configured is not None:
         monkeypatch.setenv("XDG_CONFIG_HOME", configured)
@@ -541,12 +500,8 @@ def test_units_are_removed_where_systemd_is_away_and_its_refusal_is_told(
 
 @pytest.mark.parametrize("starter", ["cron", "systemd"])
 def test_ray_has_this_machine_submit_the_night(
-    make_benchmark: Make,
-    no_programs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    starter: str,
-) -> None:
+    make_benchmark, no_programs, tmp_path, monkeypatch, starter
+):
     monkeypatch.setenv("TABLE", str(tmp_path / "table"))
     program(no_programs, "crontab", FAKE_CRONTAB)
     program(no_programs, "systemctl", f"exit {0 if starter == 'systemd' else 1}")
@@ -566,8 +521,8 @@ def test_ray_has_this_machine_submit_the_night(
 
 @pytest.mark.parametrize("systemd", [False, True])
 def test_a_preview_is_for_the_scheduler_that_is_there_and_writes_nothing(
-    make_benchmark: Make, no_programs: Path, systemd: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+    make_benchmark, no_programs, systemd, capsys
+):
     if systemd:
         program(no_programs, "systemctl", "exit 0")
     benchmark = make_benchmark()
@@ -580,12 +535,8 @@ def test_a_preview_is_for_the_scheduler_that_is_there_and_writes_nothing(
 
 
 def test_a_crontab_that_cannot_be_read_or_written_is_left(
-    make_benchmark: Make,
-    no_programs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    make_benchmark, no_programs, monkeypatch, tmp_path, capsys
+):
     table = tmp_path / "table"
     table.write_text("1 1 * * * true\n")
     monkeypatch.setenv("TABLE", str(table))
@@ -614,8 +565,8 @@ def test_a_crontab_that_cannot_be_read_or_written_is_left(
 
 
 def test_kubernetes_is_applied_where_kubectl_is_and_else_the_command_is_said(
-    make_benchmark: Make, no_programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    make_benchmark, no_programs, tmp_path, capsys
+):
     benchmark = make_benchmark(sweep={"name": "Told.2"})
     out = tmp_path / "my kube.yaml"
     place = "re; search"  # What is said is for a shell.
@@ -676,11 +627,8 @@ REFUSED = {
 
 
 def test_what_cannot_be_installed_is_one_line_and_exit_code_2(
-    make_benchmark: Make,
-    no_programs: Path,
-    capsys: pytest.CaptureFixture[str],
-    file_regression: Any,
-) -> None:
+    make_benchmark, no_programs, capsys, file_regression
+):
     """After a change that is meant, run this with ``--force-regen`` and read what differs."""
     benchmark = make_benchmark()
     install = ["nightly", "install", str(benchmark.path), "--at"]
@@ -733,7 +681,7 @@ class JobServer:
 
 
 @pytest.fixture
-def job_server() -> Iterator[tuple[str, JobServer]]:
+def job_server():
     """Serve the part of Ray's job API that a submission uses."""
     kept = JobServer()
 
@@ -778,11 +726,7 @@ def job_server() -> Iterator[tuple[str, JobServer]]:
     server.server_close()
 
 
-def test_a_night_is_submitted_as_a_ray_job_of_its_own_name(
-    job_server: tuple[str, JobServer],
-    make_benchmark: Make,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_night_is_submitted_as_a_ray_job_of_its_own_name(job_server, make_benchmark, capsys):
     address, server = job_server
     server.codes = [3]
     file = str(make_benchmark().path)
@@ -796,9 +740,7 @@ def test_a_night_is_submitted_as_a_ray_job_of_its_own_name(
     assert capsys.readouterr() == (said, "")
 
 
-def test_a_ray_job_that_ended_is_followed_by_one_that_goes_on(
-    job_server: tuple[str, JobServer],
-) -> None:
+def test_a_ray_job_that_ended_is_followed_by_one_that_goes_on(job_server):
     address, server = job_server
     server.codes = [None, 0]
     command = ("calsweep", "nightly", "run")
@@ -822,8 +764,8 @@ def test_a_ray_job_that_ended_is_followed_by_one_that_goes_on(
     ],
 )
 def test_a_ray_job_that_runs_is_waited_for_and_not_submitted_again(
-    job_server: tuple[str, JobServer], states: list[str], code: int | None, expected: int
-) -> None:
+    job_server, states, code, expected
+):
     address, server = job_server
     server.add("nightly-b-2026-11-21", code)
     server.states = states
@@ -832,9 +774,7 @@ def test_a_ray_job_that_runs_is_waited_for_and_not_submitted_again(
     assert server.submitted == []
 
 
-def test_a_ray_job_is_asked_after_every_five_seconds(
-    job_server: tuple[str, JobServer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ray_job_is_asked_after_every_five_seconds(job_server, monkeypatch):
     address, server = job_server
     server.add("nightly-b-2026-11-21", 0)
     server.states = ["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]
@@ -844,7 +784,7 @@ def test_a_ray_job_is_asked_after_every_five_seconds(
     assert pauses == [5.0, 5.0]
 
 
-def test_a_ray_job_that_vanishes_or_is_refused_is_named(job_server: tuple[str, JobServer]) -> None:
+def test_a_ray_job_that_vanishes_or_is_refused_is_named(job_server):
     address, server = job_server
     with pytest.raises(InputError, match="no more jobs"):
         submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
@@ -856,9 +796,7 @@ def test_a_ray_job_that_vanishes_or_is_refused_is_named(job_server: tuple[str, J
         submit_night(address, "b", "2026-11-21", ("calsweep",), 0.01)
 
 
-def test_a_job_server_that_is_broken_is_not_one_without_the_job(
-    job_server: tuple[str, JobServer],
-) -> None:
+def test_a_job_server_that_is_broken_is_not_one_without_the_job(job_server):
     address, server = job_server
     server.codes, server.broken = [0], "table 404 is damaged"
     with pytest.raises(InputError, match="table 404 is damaged"):
@@ -866,9 +804,7 @@ def test_a_job_server_that_is_broken_is_not_one_without_the_job(
     assert server.submitted == []
 
 
-def test_a_job_server_that_is_away_is_exit_code_4(
-    make_benchmark: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_server_that_is_away_is_exit_code_4(make_benchmark, capsys):
     file = str(make_benchmark().path)
     assert main(["nightly", "run", file, "--job-server", "http://127.0.0.1:9"]) == 4
     assert "no Ray job server takes jobs at http://127.0.0.1:9" in capsys.readouterr().err

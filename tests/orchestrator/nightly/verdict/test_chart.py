@@ -10,21 +10,21 @@ from orchestrator.nightly import Limits
 from orchestrator.nightly.verdict.chart import Chart, Scales, family_levels, holm
 
 
-def test_holm_rejects_step_by_step() -> None:
+def test_holm_rejects_step_by_step():
     chances = np.array([0.04, 0.001, 0.013, np.nan, 0.03])
     levels, rejected = holm(chances, 0.05)
     assert rejected.tolist() == [False, True, True, False, False]
     assert levels[[1, 2, 4, 0]] == pytest.approx([0.05 / 4, 0.05 / 3, 0.05 / 2, 0.05])
 
 
-def test_holm_keeps_the_rows_of_a_batch_apart() -> None:
+def test_holm_keeps_the_rows_of_a_batch_apart():
     chances = np.random.default_rng(0).uniform(0, 0.1, (50, 6))
     together = holm(chances, 0.2)[1]
     assert together.tolist() == [holm(row, 0.2)[1].tolist() for row in chances]
     assert 0 < together.sum() < together.size
 
 
-def test_an_error_level_follows_from_the_bearable_false_alarms() -> None:
+def test_an_error_level_follows_from_the_bearable_false_alarms():
     levels = family_levels({"quality": 25, "speed": 5}, Limits(false_alarms=0.3))
     assert 25 * (levels["quality"] / 25) ** 2 == pytest.approx(0.3 / 30 / 2)
     assert 5 * (levels["speed"] / 5) ** 2 == pytest.approx(0.3 / 30 / 2)
@@ -33,7 +33,7 @@ def test_an_error_level_follows_from_the_bearable_false_alarms() -> None:
     assert family_levels({"speed": 2}, Limits(false_alarms=30)) == {"speed": 2 * 0.05}
 
 
-def test_scales_turn_worse_upwards() -> None:
+def test_scales_turn_worse_upwards():
     scales = Scales(("acc", "ece", "images_per_second", "wall_seconds"), Limits())
     usual, worse = np.array([0.9, 0.02, 1000.0, 60.0]), np.array([0.8, 0.03, 800.0, 75.0])
     assert (scales.worse(worse) > scales.worse(usual)).all()
@@ -42,7 +42,7 @@ def test_scales_turn_worse_upwards() -> None:
     assert beyond == pytest.approx([0.895, 0.022, 850.0, 70.8])
 
 
-def test_control_limits_are_those_of_student_for_one_more_night() -> None:
+def test_control_limits_are_those_of_student_for_one_more_night():
     series = np.random.default_rng(1).normal(0.02, 0.0005, 22)
     chart = Chart(("ece",), Limits())
     for value in series[:-1]:
@@ -56,7 +56,7 @@ def test_control_limits_are_those_of_student_for_one_more_night() -> None:
     assert judged.half_width()[0] == pytest.approx(student.isf(judged.level[0], 23) * spread)
 
 
-def test_a_missing_night_changes_nothing() -> None:
+def test_a_missing_night_changes_nothing():
     chart, other = Chart(("ece", "acc"), Limits()), Chart(("ece", "acc"), Limits())
     rng = np.random.default_rng(2)
     for _ in range(12):
@@ -70,9 +70,7 @@ def test_a_missing_night_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("first", "second", "alarm"), [(0.0, 0.08, False), (0.08, 0.08, True)])
-def test_two_nights_out_are_an_alarm_on_the_same_side_only(
-    first: float, second: float, alarm: bool
-) -> None:
+def test_two_nights_out_are_an_alarm_on_the_same_side_only(first, second, alarm):
     chart = Chart(("ece",), Limits())
     usual = np.random.default_rng(4).normal(0.04, 0.0005, 20)
     for value in (*usual, first):
@@ -83,7 +81,7 @@ def test_two_nights_out_are_an_alarm_on_the_same_side_only(
     assert not chart.improved[0]
 
 
-def test_noise_alone_seldom_alarms_and_a_change_nearly_always() -> None:
+def test_noise_alone_seldom_alarms_and_a_change_nearly_always():
     metrics = ("ece",) * 20 + ("images_per_second",) * 20
     usual = np.repeat([0.02, 5000.0], 20)
     rng = np.random.default_rng(3)

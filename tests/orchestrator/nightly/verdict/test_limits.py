@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from orchestrator.nightly import MEASURES, CellKey, Limits, NightRecord, Shape
 
 
-def test_defaults_hold_where_nothing_is_said() -> None:
+def test_defaults_hold_where_nothing_is_said():
     limits = Limits.model_validate({"thresholds": {"ece": {"relative": 0.3}}})
     assert limits.threshold("ece").relative == 0.3
     assert limits.threshold("cifar10-c/ece").relative == 0.3
@@ -40,7 +40,7 @@ DIFFERENCES = {
 }
 
 
-def test_every_metric_has_its_smallest_difference_and_its_good_side() -> None:
+def test_every_metric_has_its_smallest_difference_and_its_good_side():
     found = {metric: Limits().threshold(metric) for metric in MEASURES}
     assert {name: (own.relative, own.absolute) for name, own in found.items()} == DIFFERENCES
     higher = {metric for metric, measure in MEASURES.items() if measure.higher}
@@ -56,7 +56,7 @@ def test_every_metric_has_its_smallest_difference_and_its_good_side() -> None:
     }
 
 
-def test_a_suite_may_have_limits_of_its_own() -> None:
+def test_a_suite_may_have_limits_of_its_own():
     limits = Limits.model_validate(
         {
             "thresholds": {"ece": {"relative": 0.3}, "cifar10-c/ece": {"relative": 0.4}},
@@ -95,12 +95,12 @@ def test_a_suite_may_have_limits_of_its_own() -> None:
         ({"windows": 5}, "Extra inputs"),
     ],
 )
-def test_wrong_limits_are_refused(values: dict[str, object], message: str) -> None:
+def test_wrong_limits_are_refused(values, message):
     with pytest.raises(ValidationError, match=message):
         Limits.model_validate(values)
 
 
-def test_a_cell_is_read_as_it_is_written() -> None:
+def test_a_cell_is_read_as_it_is_written():
     for cell in (CellKey("ce+ts", "a:b/c/d", "x/ece"), CellKey("ls", "d"), CellKey("ls", "on on")):
         assert CellKey.parse(str(cell)) == cell
     assert CellKey.parse(" ls  on  d :  ece ") == CellKey("ls", "d", "ece")
@@ -109,7 +109,7 @@ def test_a_cell_is_read_as_it_is_written() -> None:
             CellKey.parse(text)
 
 
-def test_a_record_survives_json() -> None:
+def test_a_record_survives_json():
     night = NightRecord(
         "2026-11-21",
         1.5,

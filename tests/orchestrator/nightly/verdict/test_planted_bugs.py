@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def _outcomes(laboratory: Laboratory, seed: int) -> dict[str, dict[str, float]]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -65,7 +64,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> NightRecord:
+def good(tmp_path_factory):
     return night_of_stages(tmp_path_factory.mktemp("good"))
 
 
@@ -99,12 +98,8 @@ def temperature_stuck(patch: pytest.MonkeyPatch) -> None:
     [(smoothing_off, "ls"), (mask_not_applied, "ce+macal"), (temperature_stuck, "ce+ts")],
 )
 def test_a_planted_bug_raises_the_alarm_and_names_the_cell(
-    plant: Callable[[pytest.MonkeyPatch], None],
-    recipe: str,
-    good: NightRecord,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    plant, recipe, good, tmp_path, monkeypatch
+):
     plant(monkeypatch)
     bad = replace(night_of_stages(tmp_path), environment={"code": "bad"})
     changed = {cell.recipe for cell in bad.cells if bad.cells[cell] != good.cells[cell]}
@@ -120,7 +115,7 @@ def test_a_planted_bug_raises_the_alarm_and_names_the_cell(
     assert any("code: good -> bad" in cause for found in alarm.alarms for cause in found.causes)
 
 
-def test_the_same_code_raises_none(good: NightRecord, tmp_path: Path) -> None:
+def test_the_same_code_raises_none(good, tmp_path):
     again = night_of_stages(tmp_path)
     assert again.cells == good.cells
     history = [dated(good, day) for day in range(1, GOOD_NIGHTS + 1)]

@@ -16,7 +16,7 @@ NOISE = RNG.normal(size=60)
 @pytest.mark.parametrize(
     ("metric", "expected"), [("ece", 3.0), ("wall_seconds", 1.0), ("images_per_second", 6.0)]
 )
-def test_a_night_counts_by_its_mean_or_by_its_best_time(metric: str, expected: float) -> None:
+def test_a_night_counts_by_its_mean_or_by_its_best_time(metric, expected):
     assert pooled(metric, (6.0, 1.0, 2.0)) == expected
 
 
@@ -36,33 +36,29 @@ def told(cell: CellKey, *nights: dict[int, float]) -> list[NightRecord]:
         ([{1: 2.0, 2: 9.0}, {7: 9.0}, {0: 9.0, 1: 4.0}], [2.0, np.nan, 4.0]),
     ],
 )
-def test_nights_of_a_cell_are_taken_over_the_seeds_that_the_last_ones_share(
-    nights: list[dict[int, float]], expected: list[float]
-) -> None:
+def test_nights_of_a_cell_are_taken_over_the_seeds_that_the_last_ones_share(nights, expected):
     assert np.array_equal(night_series(told(ECE, *nights), [ECE])[:, 0], expected, equal_nan=True)
 
 
-def test_a_series_starts_on_the_night_of_an_accepted_change() -> None:
+def test_a_series_starts_on_the_night_of_an_accepted_change():
     found = night_series(told(ECE, *({0: float(n)} for n in range(3))), [ECE], {ECE: "2026-01-02"})
     assert np.array_equal(found[:, 0], [np.nan, 1.0, 2.0], equal_nan=True)
 
 
 @pytest.mark.parametrize(("cell", "low"), [(ECE, [0.0, -1.0]), (SPEED, [np.nan, np.nan])])
-def test_figures_must_be_finite_and_those_of_ratios_above_0(
-    cell: CellKey, low: list[float]
-) -> None:
+def test_figures_must_be_finite_and_those_of_ratios_above_0(cell, low):
     nights = told(cell, *({0: value} for value in (0.0, -1.0, np.inf, 0.5)))
     found = night_series(nights, [cell])[:, 0]
     assert np.array_equal(found, [*low, np.nan, 0.5], equal_nan=True)
 
 
-def test_a_step_must_be_worth_its_while() -> None:
+def test_a_step_must_be_worth_its_while():
     # Half the product of nights and squared height: 20 and 45 where 36 is asked for.
     assert find_steps(np.repeat([0.0, 2.0], 10), 1.0) == ()
     assert len(find_steps(np.repeat([0.0, 3.0], 10), 1.0)) == 1
 
 
-def test_steps_are_found_where_they_are() -> None:
+def test_steps_are_found_where_they_are():
     series = np.repeat([0.0, 6.0, 2.0], 20) + NOISE
     steps = find_steps(series, 1.0)
     assert [step.index for step in steps] == [20, 40]
@@ -70,47 +66,45 @@ def test_steps_are_found_where_they_are() -> None:
     assert (steps[1].after, steps[1].nights) == (pytest.approx(series[40:].mean()), 20)
 
 
-def test_noise_and_constants_have_no_steps() -> None:
+def test_noise_and_constants_have_no_steps():
     assert find_steps(NOISE, 1.0) == ()
     assert find_steps(np.full(60, 3.0), 1e-9) == ()
     assert find_steps(np.array([0.0, 9.0, 0.0]), 1.0) == ()
 
 
-def test_a_level_lasts_five_nights_at_least() -> None:
+def test_a_level_lasts_five_nights_at_least():
     series = np.repeat([0.0, 20.0, 0.0], [20, 3, 20])
     places = [0, *(step.index for step in find_steps(series, 1.0)), len(series)]
     assert len(places) > 2
     assert min(np.diff(places)) >= 5
 
 
-def test_noise_must_be_given() -> None:
+def test_noise_must_be_given():
     with pytest.raises(ValueError, match="noise=0"):
         find_steps(NOISE, 0.0)
 
 
-def test_a_step_is_held_against_the_best_level_before() -> None:
+def test_a_step_is_held_against_the_best_level_before():
     series = np.repeat([3.0, 0.0, 4.0], 20) + 0.1 * NOISE
     found = worse_step(series, 0.1, 2.0)
-    assert found is not None
     step, level = found
     assert (step.index, level) == (40, pytest.approx(series[20:40].mean()))
 
 
-def test_the_shortest_series_with_a_step() -> None:
+def test_the_shortest_series_with_a_step():
     series = np.repeat([0.0, 4.0], 5)
     assert [step.index for step in find_steps(series, 0.1)] == [5]
     assert worse_step(series, 0.1, 2.0) is not None
     assert worse_step(series[1:], 0.1, 2.0) is None
 
 
-def test_the_best_level_may_be_lower_than_any_five_of_its_nights() -> None:
+def test_the_best_level_may_be_lower_than_any_five_of_its_nights():
     best = [0.0, 0.0, 0.3, 0.3, 0.0, 0.0]
     found = worse_step(np.array([1.0] * 10 + best + [1.11] * 15), 0.1, 1.0)
-    assert found is not None
     assert (found[0].index, found[1]) == (16, pytest.approx(0.1))
 
 
-def test_what_has_recovered_is_not_worse() -> None:
+def test_what_has_recovered_is_not_worse():
     series = np.repeat([0.0, 4.0], [40, 20]) + 0.1 * NOISE
     assert worse_step(series, 0.1, 2.0) is not None
     assert worse_step(np.append(series, 0.0), 0.1, 2.0) is None
@@ -129,9 +123,7 @@ def test_what_has_recovered_is_not_worse() -> None:
     ids=["six errors", "recovered yesterday", "the level is not above", "tonight is not above"],
 )
 @pytest.mark.parametrize("shift", [-100.0, 0.0, 100.0])
-def test_both_the_level_and_tonight_must_be_above_the_threshold(
-    later: list[float], threshold: float, worse: bool, shift: float
-) -> None:
+def test_both_the_level_and_tonight_must_be_above_the_threshold(later, threshold, worse, shift):
     for before in ([0.0] * 10, [-1.0, 1.0] * 5):
         found = worse_step(np.array(before + later) + shift, 1.0, threshold)
         assert (found is not None) == worse
@@ -139,17 +131,16 @@ def test_both_the_level_and_tonight_must_be_above_the_threshold(
             assert (found[0].index, found[1]) == (10, pytest.approx(shift))
 
 
-def test_a_staircase_of_small_steps_is_worse() -> None:
+def test_a_staircase_of_small_steps_is_worse():
     series = 0.1 * np.arange(60) + 0.05 * NOISE
     found = worse_step(series, 0.2, 2.0)
     assert found is not None
     assert max(step.after - step.before for step in find_steps(series, 0.2)) < 2.0
 
 
-def test_the_lowest_level_may_be_the_first_nights() -> None:
+def test_the_lowest_level_may_be_the_first_nights():
     series = np.array([0.0] * 5 + [1.0] * 10)
     found = worse_step(series, 0.05, 0.9)
-    assert found is not None
     step, level = found
     assert (step.index, step.nights, level) == (5, 10, 0.0)
     assert worse_step(series, 0.05, 1.1) is None
