@@ -7,10 +7,10 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 from filelock import FileLock, Timeout
@@ -44,6 +44,7 @@ LONGEST_PAUSE = 5.0
 LOCK_WAIT = 10.0
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class BusyError(InputError):
@@ -100,14 +101,22 @@ def sync(
     """
     journal = Path(journal).resolve()
     check_tracking_uri(uri)
-    parent = None if parent_pid is None else _Parent(parent_pid)
+    follows = parent_pid is not None
+    alone = (lambda: True) if parent_pid is None else _death_of(parent_pid)
+    patience = PATIENCE_ORPHANED if follows else PATIENCE_ONCE
     lock = FileLock(journal.with_name("shipped.lock"), mode=LOCK_MODE)
     try:
-        with lock.acquire(timeout=LOCK_WAIT if parent is None else -1):
+        with lock.acquire(timeout=-1 if follows else LOCK_WAIT):
             root = Path(artifact_root) if artifact_root else journal.with_name("artifacts")
             shipper = _Shipper(journal, uri, root)
-            _deliver_all(shipper, parent, poll_seconds, since)
-            if interrupted or (parent is not None and parent.dead()):
+            while True:
+                last = alone()  # Asked before: what it wrote in the meantime is delivered too.
+                while _patiently(shipper.step, patience, alone):
+                    pass
+                if last or shipper.over(since):
+                    break
+                time.sleep(poll_seconds)
+            if interrupted or (follows and alone()):
                 _patiently(shipper.close_open, PATIENCE_ORPHANED)
             _patiently(shipper.remove_doubles, PATIENCE_ORPHANED)
             return shipper.shipment
@@ -115,57 +124,39 @@ def sync(
         raise BusyError(f"journal {journal} is being delivered by another process") from error
 
 
-def _deliver_all(
-    shipper: _Shipper, parent: _Parent | None, poll_seconds: float, since: int
-) -> None:
-    while True:
-        orphaned = parent is not None and parent.dead()
-        patience = PATIENCE_ORPHANED if orphaned else PATIENCE_ONCE
-        follows = parent is not None and not orphaned
-        if _patiently(shipper.step, None if follows else patience, parent):
-            continue
-        if parent is None or orphaned or shipper.over(since):
-            return
-        time.sleep(poll_seconds)
-
-
 def _patiently(
-    action: Callable[[], bool], patience: float | None, parent: _Parent | None = None
-) -> bool:
-    """Repeat ``action`` while the tracker is away: ``patience`` seconds, or as ``parent`` lives."""
+    action: Callable[[], T], patience: float, alone: Callable[[], bool] = lambda: True
+) -> T:
+    """Repeat ``action`` while the tracker is away, for ``patience`` seconds once ``alone``."""
     start, pause = time.monotonic(), 0.5
     while True:
         try:
             return action()
         except UnreachableError as error:
-            if patience is None and parent is not None and parent.dead():
-                patience, start = PATIENCE_ORPHANED, time.monotonic()
-            waited = time.monotonic() - start
-            if patience is not None and waited + pause > patience:
+            now = time.monotonic()
+            if not alone():
+                start = now
+            elif now - start + pause > patience:
                 raise
             logger.warning("%s; trying again in %.1f s", error, pause)
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
-class _Parent:
-    """The process for which a journal is followed."""
+def _death_of(pid: int) -> Callable[[], bool]:
+    """Return what tells whether a process has ended, reaped or not."""
+    try:
+        process = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return lambda: True
 
-    def __init__(self, pid: int) -> None:
-        self._process: psutil.Process | None = None
-        with suppress(psutil.NoSuchProcess):
-            self._process = psutil.Process(pid)
-
-    def dead(self) -> bool:
-        """Return True if it has ended, reaped or not."""
+    def dead() -> bool:
         try:
-            return (
-                self._process is None
-                or not self._process.is_running()
-                or self._process.status() == psutil.STATUS_ZOMBIE
-            )
+            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
+
+    return dead
 
 
 class _Shipper:
@@ -219,15 +210,14 @@ class _Shipper:
         """Return True if the sweep has ended, at or after ``since``."""
         return self._ledger.ended is not None and self._ledger.ended >= since
 
-    def close_open(self) -> bool:
+    def close_open(self) -> None:
         """Mark open runs as KILLED, unless the journal itself has ended the sweep."""
         if self._ledger.ended is None and not self._pending:
             now = time.time_ns() // 1_000_000
             self._collect(self._changes.close_open(now, "interrupted"))
         self._deliver_pending()
-        return True
 
-    def remove_doubles(self) -> bool:
+    def remove_doubles(self) -> None:
         """Delete runs that a server created although its answer never came.
 
         Such a request may take effect so late that looking before repeating it does not help.
@@ -239,7 +229,6 @@ class _Shipper:
                     self._tracker.delete_run(run.id)
             self._doubtful.clear()
         self.shipment.runs = len(self._memory.runs)
-        return True
 
     def _connect(self) -> bool:
         """Open the tracker and find out how far earlier attempts got; false without any event."""
@@ -253,20 +242,17 @@ class _Shipper:
         self._tracker = open_tracker(self._uri, create=True)
         experiment, created = self._tracker.open_experiment(first[0].sweep, self._artifact_root)
         self._experiment, self._looked = experiment.id, created
-        self._remember(f"{experiment.id}@{experiment.created}", first[0])
-        self._connected = True
-        return True
-
-    def _remember(self, experiment: str, first: SweepStarted) -> None:
         # Not of the whole address: a short password can be found from its digest.
-        store = hashlib.sha256(f"{redacted(self._uri)} {experiment}".encode()).hexdigest()
-        fresh = Memory(store, first.sweep_id)
+        told = f"{redacted(self._uri)} {experiment.id}@{experiment.created}"
+        fresh = Memory(hashlib.sha256(told.encode()).hexdigest(), first[0].sweep_id)
         self._memory = Memory.load(self.journal)
         if (self._memory.store, self._memory.sweep_id) != (fresh.store, fresh.sweep_id):
             self._memory = fresh
         if not self._replay(self._memory.offset) or self._memory.last not in (0, self._last):
             self._memory, self._changes = fresh, Changes()
         self._reached = self._memory.offset
+        self._connected = True
+        return True
 
     def _replay(self, until: int) -> bool:
         """Take in what has been delivered already; false if that is not what the journal holds."""
@@ -291,7 +277,9 @@ class _Shipper:
         """Deliver all that is collected, studies first: their runs are the parents of trials'."""
         studies = [run for run in self._pending if run in self._ledger.studies]
         trials = [run for run in self._pending if run not in self._ledger.studies]
-        self._look_once()
+        if not self._looked and any(run not in self._memory.runs for run in self._pending):
+            self._adopt({names.SWEEP_ID: self._ledger.sweep_id})
+            self._looked = True
         for group in (studies, trials):
             if group:
                 self._deliver_group(group)
@@ -305,24 +293,23 @@ class _Shipper:
                 for future in as_completed(futures):
                     future.result()
                     if time.monotonic() - saved > SAVE_SECONDS:
-                        self._note()
+                        share = 1 - len(self._pending) / max(1, self._piece)
+                        self._memory.ahead = int(share * (self._reached - self._memory.offset))
+                        self._memory.save(self.journal)
                         saved = time.monotonic()
             finally:
                 for future in futures:
                     future.cancel()
-
-    def _note(self) -> None:
-        """Write down which runs there are, and about how much of the piece has been delivered."""
-        share = 1 - len(self._pending) / max(1, self._piece)
-        self._memory.ahead = int(share * (self._reached - self._memory.offset))
-        self._memory.save(self.journal)
 
     def _deliver(self, run: str, change: Change) -> None:
         self._guarded(run, lambda: self._send(run, change))
         del self._pending[run]
 
     def _send(self, run: str, change: Change) -> None:
-        tracker, run_id = self._tracker, self._known(run)
+        tracker = self._tracker
+        if run not in self._memory.runs and run in self._doubtful:
+            self._adopt({names.SWEEP_ID: self._ledger.sweep_id, names.KEY: run})
+        run_id = self._memory.runs.get(run)
         created = run_id is None
         if run_id is None:
             run_id = self._memory.runs[run] = self._create(run)
@@ -355,25 +342,13 @@ class _Shipper:
             self.shipment.refused.append(f"{run}: {error}")
             logger.error("refused for good: %s: %s", run, error)
 
-    def _look_once(self) -> None:
-        """Ask the tracker, once, which runs of the sweep it has, if one is not remembered."""
-        if not self._looked and any(run not in self._memory.runs for run in self._pending):
-            self._adopt({names.SWEEP_ID: self._ledger.sweep_id})
-            self._looked = True
-
-    def _known(self, run: str) -> str | None:
-        if run not in self._memory.runs and run in self._doubtful:
-            self._adopt({names.SWEEP_ID: self._ledger.sweep_id, names.KEY: run})
-        return self._memory.runs.get(run)
-
     def _adopt(self, tags: dict[str, str]) -> None:
         for found in self._tracker.runs(RunQuery([self._experiment], tags)):
             self._memory.runs.setdefault(found.tags[names.KEY], found.id)
 
     def _create(self, run: str) -> str:
         ledger, parent = self._ledger, None
-        trial = ledger.trials.get(run)
-        if trial is not None:
+        if (trial := ledger.trials.get(run)) is not None:
             name, tags, start = trial_name(trial, ledger), trial_tags(trial, ledger), trial.time
             parent = self._memory.runs.get(trial.study)
         else:
