@@ -9,7 +9,7 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from shutil import copyfile, copytree
@@ -45,13 +45,9 @@ class FolderTracker(Tracker):
         folder = tracked_folder(uri)
         if folder is None:
             raise ValueError(f"uri={uri!r} is not folder:/PATH")
-        self._folder = folder
+        self._folder, self._experiments = folder, folder / "experiments"
         with _translated(folder):
             make_folders(self._experiments)
-
-    @property
-    def _experiments(self) -> Path:
-        return self._folder / "experiments"
 
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
@@ -71,13 +67,13 @@ class FolderTracker(Tracker):
     def runs(self, query: RunQuery) -> Iterator[Run]:
         found = [
             run
-            for run in self._all(query.experiments)
+            for experiment in query.experiments
+            for run in _runs_in(self._experiments / experiment / "runs")
             if query.tags.items() <= run.tags.items()
             and (query.marked is None or run.tags.get(query.marked))
             and query.status in (None, run.status)
         ]
-        order = query.order
-        if order is None:
+        if (order := query.order) is None:
             found.sort(key=lambda run: (-run.started, run.id))
         else:
             found.sort(key=lambda run: ([_rank(run.metrics.get(m)) for m in order], run.started))
@@ -95,16 +91,8 @@ class FolderTracker(Tracker):
         parent: str | None = None,
     ) -> str:
         run_id = uuid.uuid4().hex
-        record = {
-            "name": name,
-            "parent": parent,
-            "status": names.RUNNING,
-            "started": started,
-            "ended": None,
-            "tags": dict(tags),
-            "params": {},
-            "metrics": {},
-        }
+        record = {"name": name, "parent": parent, "status": names.RUNNING, "started": started}
+        record |= {"ended": None, "tags": dict(tags), "params": {}, "metrics": {}}
         _write(self._experiments / experiment / "runs" / f"{run_id}.json", record)
         return run_id
 
@@ -168,18 +156,13 @@ class FolderTracker(Tracker):
 
     def download(self, task: str, alias: str, folder: Path) -> Path:
         name = model_name(task)
-        file = self._folder / "models" / f"{name}.json"
-        model = _model(file, task)
+        model = _model(self._folder / "models" / f"{name}.json", task)
         if alias not in model["aliases"]:
             raise InputError(f"no model {name!r} with alias {alias!r} in {self._folder}")
         run_id = model["versions"][int(model["aliases"][alias]) - 1]["run"]
         with _translated(folder):
             copytree(self._files(run_id) / MODEL_PLACE, folder / MODEL_PLACE, dirs_exist_ok=True)
         return folder / MODEL_PLACE
-
-    def _all(self, experiments: Sequence[str]) -> Iterator[Run]:
-        for experiment in experiments:
-            yield from _runs_in(self._experiments / experiment / "runs")
 
     def _file(self, run_id: str) -> Path:
         found = list(self._experiments.glob(f"*/runs/{run_id}.json")) if run_id.isalnum() else []
@@ -212,11 +195,10 @@ def describe_folder(folder: Path) -> str:
     return f"{folder}, {len(list(folder.glob('experiments/*/runs/*.json')))} runs"
 
 
-def _rank(value: float | None) -> tuple[int, float]:
+def _rank(value: float | None) -> tuple[bool, bool, float]:
     """Return what sorts numbers before NaN, and that before a metric that is missing."""
-    if value is None or math.isnan(value):
-        return (2 if value is None else 1), 0.0
-    return 0, value
+    number = math.nan if value is None else value
+    return value is None, math.isnan(number), 0.0 if math.isnan(number) else number
 
 
 def _runs_in(folder: Path) -> list[Run]:
