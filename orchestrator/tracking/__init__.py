@@ -9,37 +9,24 @@ from orchestrator.tracking._changes import Change
 from orchestrator.tracking._open import check_login, listens, open_tracker, ping, preload
 from orchestrator.tracking._process import ShipperProcess, delivered_runs, start_shipper
 from orchestrator.tracking._queries import stage_seconds, study_results
-from orchestrator.tracking._shipper import Shipment, sync
+from orchestrator.tracking._shipper import sync
 from orchestrator.tracking._single import SingleRun, deliver_run
 from orchestrator.tracking._storage_uri import storage_uri
 from orchestrator.tracking.best import (
     BestConfig,
-    StudyFilter,
     TrackedTrial,
     best_config,
     best_trials,
     known_studies,
     tracked_trial,
 )
-from orchestrator.tracking.tracker import (
-    LoginError,
-    RefusedError,
-    Tracker,
-    UnreachableError,
-)
 
 __all__ = [
     "BestConfig",
     "Change",
-    "LoginError",
-    "RefusedError",
-    "Shipment",
     "ShipperProcess",
     "SingleRun",
-    "StudyFilter",
     "TrackedTrial",
-    "Tracker",
-    "UnreachableError",
     "best_config",
     "best_trials",
     "check_login",

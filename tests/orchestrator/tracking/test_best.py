@@ -12,13 +12,13 @@ import yaml
 from orchestrator.storage.ledger import Study
 from orchestrator.tracking import (
     BestConfig,
-    StudyFilter,
     best_config,
     best_trials,
     open_tracker,
     sync,
     tracked_trial,
 )
+from orchestrator.tracking._comparable import StudyFilter
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 

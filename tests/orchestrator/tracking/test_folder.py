@@ -17,9 +17,7 @@ from orchestrator.cli import main
 from orchestrator.storage.ledger import Study, Trial
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tracking import (
-    RefusedError,
     TrackedTrial,
-    UnreachableError,
     best_trials,
     champion,
     open_tracker,
@@ -28,7 +26,7 @@ from orchestrator.tracking import (
 )
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.champion import load_champion, promote
-from orchestrator.tracking.tracker import RunQuery
+from orchestrator.tracking.tracker import RefusedError, RunQuery, UnreachableError
 from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
 from trainables.common.errors import InputError
 from trainables.data import PreparedData

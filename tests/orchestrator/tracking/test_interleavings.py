@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from orchestrator.storage.events import SweepEnded, TrialFinished, TrialStarted
 from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import Ledger, Study, Trial
-from orchestrator.tracking import UnreachableError, _shipper, open_tracker, sync
+from orchestrator.tracking import _shipper, open_tracker, sync
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.folder import FolderTracker
-from orchestrator.tracking.tracker import Run, RunQuery
+from orchestrator.tracking.tracker import Run, RunQuery, UnreachableError
 
 STUDIES = ("ce", "ls")
 TASK = "digits/convnet/digits"

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from orchestrator.tracking import UnreachableError, _shipper, open_tracker, sync
+from orchestrator.tracking import _shipper, open_tracker, sync
 from orchestrator.tracking._process import Memory, delivered, delivered_runs
-from orchestrator.tracking.tracker import Experiment, Run
+from orchestrator.tracking.tracker import Experiment, Run, UnreachableError
 from trainables.common.errors import InputError
 
 URI = "http://127.0.0.1:9"

@@ -10,7 +10,8 @@ import pytest
 from orchestrator.cli._doctor import _tracking
 from orchestrator.running.run import run_sweep
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tracking import UnreachableError, check_login, open_tracker, ping, sync
+from orchestrator.tracking import check_login, open_tracker, ping, sync
+from orchestrator.tracking.tracker import UnreachableError
 from trainables.common.errors import InputError
 
 SWEEP = """

@@ -10,15 +10,10 @@ import pytest
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import DBAPIError
 
-from orchestrator.tracking import (
-    LoginError,
-    RefusedError,
-    UnreachableError,
-    check_login,
-    ping,
-)
+from orchestrator.tracking import check_login, ping
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.errors import MAX_TEXT, translated
+from orchestrator.tracking.tracker import LoginError, RefusedError, UnreachableError
 
 URI = "http://ada:planted@host"
 

@@ -28,15 +28,9 @@ from orchestrator.cli import main
 from orchestrator.cli._doctor import _tracking
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tracking import (
-    StudyFilter,
-    best_trials,
-    check_login,
-    open_tracker,
-    sync,
-    tracked_trial,
-)
 from orchestrator.tracking import __main__ as program
+from orchestrator.tracking import best_trials, check_login, open_tracker, sync, tracked_trial
+from orchestrator.tracking._comparable import StudyFilter
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
 

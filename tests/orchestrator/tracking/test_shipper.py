@@ -18,21 +18,14 @@ from mlflow import MlflowClient
 
 from orchestrator.storage.events import to_line
 from orchestrator.storage.journal import read_events
-from orchestrator.tracking import (
-    RefusedError,
-    Shipment,
-    UnreachableError,
-    _shipper,
-    open_tracker,
-    start_shipper,
-    sync,
-)
 from orchestrator.tracking import __main__ as program
+from orchestrator.tracking import _shipper, open_tracker, start_shipper, sync
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE
+from orchestrator.tracking._shipper import Shipment
 from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.mlflow.server import MlflowTracker
-from orchestrator.tracking.tracker import RunQuery
+from orchestrator.tracking.tracker import RefusedError, RunQuery, UnreachableError
 from trainables.common.errors import InputError
 
 TASK = "digits/convnet/digits"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from orchestrator.tracking import UnreachableError
 from orchestrator.tracking.mlflow import sqlite
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.mlflow.sqlite import (
@@ -18,6 +17,7 @@ from orchestrator.tracking.mlflow.sqlite import (
     relocate,
     require_database,
 )
+from orchestrator.tracking.tracker import UnreachableError
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE
 

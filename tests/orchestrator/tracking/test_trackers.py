@@ -15,19 +15,19 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from orchestrator.tracking import (
-    LoginError,
-    RefusedError,
-    SingleRun,
-    UnreachableError,
-    deliver_run,
-    open_tracker,
-)
+from orchestrator.tracking import SingleRun, deliver_run, open_tracker
 from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.contract import TRACKER_CHECKS
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.server import MlflowTracker
-from orchestrator.tracking.tracker import Experiment, RunQuery, model_name
+from orchestrator.tracking.tracker import (
+    Experiment,
+    LoginError,
+    RefusedError,
+    RunQuery,
+    UnreachableError,
+    model_name,
+)
 from trainables.common.errors import InputError
 
 
