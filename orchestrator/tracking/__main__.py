@@ -1,13 +1,12 @@
-"""The shipper's process: ``python -m orchestrator.tracking --journal PATH``.
+"""The shipper's process: ``python -m orchestrator.tracking OPTIONS``, those of ``sync`` as JSON.
 
 The address of the tracker comes by the environment.
 """
 
-import argparse
+import json
 import logging
 import os
 import sys
-from pathlib import Path
 
 from orchestrator.tracking._process import URI_VARIABLE
 from trainables.common.addresses import scrubbed
@@ -20,27 +19,17 @@ NICENESS = 10
 
 def main() -> int:
     """Deliver a journal; return 0 when all of it is delivered, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.tracking", description=__doc__)
-    parser.add_argument("--journal", type=Path, required=True)
-    parser.add_argument("--artifact-root", type=Path)
-    parser.add_argument("--parent-pid", type=int)
-    parser.add_argument("--poll-seconds", type=float, default=1.0)
-    parser.add_argument("--since", type=int, default=0)
-    parser.add_argument("--plugin", nargs=2, action="append", default=[])
-    options = vars(parser.parse_args())
-    uri = os.environ.get(URI_VARIABLE)
-    if not uri:
-        parser.error(f"{URI_VARIABLE} is not set")
+    options, uri = json.loads(sys.argv[1]), os.environ[URI_VARIABLE]
     os.nice(NICENESS)
     _log_without_secrets(uri)
     try:
         from orchestrator.tracking._shipper import sync
 
-        if plugins := options.pop("plugin"):
+        if plugins := options.pop("plugins"):
             from trainables.plugins import Pinned, load_plugins  # They import PyTorch.
 
             load_plugins([Pinned(*plugin) for plugin in plugins])
-        shipment = sync(options.pop("journal"), uri, **options)
+        shipment = sync(uri=uri, **options)
     except InputError as error:
         logger.error("%s", error)
         return 1

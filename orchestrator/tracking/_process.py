@@ -30,8 +30,8 @@ class Memory:
     Attributes:
         store: Digest of the tracker's address and experiment for which the rest is true.
         offset: Bytes of the journal that have been delivered.
-        last: Time of the last event in them, 0 where an older shipper was at work. A line in its
-            place may be as long, after the journal was cut.
+        last: Time of the last event in them. A line in its place may be as long, after the journal
+            was cut.
         runs: Run id of each trial (by key) and study (by name).
         ahead: About how many bytes beyond ``offset`` have been delivered; a shipper that starts
             again delivers them again.
@@ -148,7 +148,7 @@ class ShipperProcess:
 def start_shipper(
     journal: str | Path,
     uri: str,
-    artifact_root: str | Path | None = None,
+    artifact_root: str | Path,
     poll_seconds: float = 1.0,
     plugins: Sequence[tuple[str, str]] = (),
 ) -> ShipperProcess:
@@ -163,17 +163,13 @@ def start_shipper(
     """
     check_tracking_uri(uri)
     journal = Path(journal).resolve()
-    arguments = {
-        "journal": journal,
-        "parent-pid": os.getpid(),
-        "poll-seconds": poll_seconds,
+    options = {
+        "journal": str(journal),
+        "artifact_root": str(Path(artifact_root).resolve()),
+        "parent_pid": os.getpid(),
+        "poll_seconds": poll_seconds,
         "since": time.time_ns() // 1_000_000,
+        "plugins": [] if plugged_tracker(uri) is None else list(plugins),
     }
-    command = [sys.executable, "-m", "orchestrator.tracking"]
-    if artifact_root is not None:
-        arguments["artifact-root"] = Path(artifact_root).resolve()
-    command += [f"--{name}={value}" for name, value in arguments.items()]
-    if plugged_tracker(uri) is not None:
-        for plugin in plugins:
-            command += ["--plugin", *plugin]
+    command = [sys.executable, "-m", "orchestrator.tracking", json.dumps(options)]
     return ShipperProcess(command, uri, journal)

@@ -248,7 +248,7 @@ class _Shipper:
         self._memory = Memory.load(self.journal)
         if (self._memory.store, self._memory.sweep_id) != (fresh.store, fresh.sweep_id):
             self._memory = fresh
-        if not self._replay(self._memory.offset) or self._memory.last not in (0, self._last):
+        if not self._replay(self._memory.offset) or self._memory.last != self._last:
             self._memory, self._changes = fresh, Changes()
         self._reached = self._memory.offset
         self._connected = True

@@ -81,7 +81,7 @@ def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
     monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
     picture = tmp_path / "picture.png"
     picture.write_bytes(b"png")
-    shipper = start_shipper(writer.path, server.uri, poll_seconds=0.05)
+    shipper = start_shipper(writer.path, server.uri, tmp_path, poll_seconds=0.05)
     writer.start()
     study = writer.open("ce", trials=24)
     keys = [writer.trial(study, number, 1 / (number + 1)) for number in range(12)]

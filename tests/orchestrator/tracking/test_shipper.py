@@ -288,9 +288,6 @@ def test_a_restart_takes_up_where_the_last_one_stopped(writer, tmp_path):
     assert sync(other, store).events == 12
     other.write_bytes(b"".join(lines))
     assert sync(other, store).events == len(lines) - 12
-    memory = json.loads(other.with_name("shipped.json").read_text())
-    other.with_name("shipped.json").write_text(json.dumps({**memory, "last": 0}))
-    assert sync(other, store).events == 0  # An older shipper was at work, which noted no time.
     other.write_bytes(b"".join(lines[:1] + lines[3:]))
     assert sync(other, store).events == len(lines) - 2
 
@@ -465,9 +462,7 @@ def test_a_journal_of_two_sweeps_or_without_a_start_is_refused(writer, store):
     with pytest.raises(InputError) as refusal:
         sync(writer.path, store)
     assert str(refusal.value) == f"journal {writer.path}, line 1: not the start of a sweep"
-
-
-def test_a_second_sweep_in_a_journal_is_refused(writer, store):
+    writer.path.write_bytes(b"")
     writer.start()
     writer.sweep_id = "0ther"
     writer.start()
@@ -481,39 +476,6 @@ def test_another_store_gets_everything_again(writer, tmp_path):
     (tmp_path / "linked").symlink_to(tmp_path / "tracked")
     assert sync(writer.path, f"folder:{tmp_path}/linked").events == 21
     assert len(runs_in(tmp_path / "tracked")) == 5
-
-
-def test_a_run_that_is_remembered_goes_on_though_another_one_bears_its_key(writer, tmp_path):
-    writer.start()
-    study = writer.open("ce")
-    key, uri = writer.begin(study, 0), f"folder:{tmp_path}/tracked"
-    sync(writer.path, uri)
-    tracker = open_tracker(uri)
-    (run,) = tracker.runs(RunQuery([writer.sweep], {"calsweep.key": key}))
-    late = tracker.create_run(writer.sweep, "made late", run.tags, run.started - 1, run.parent)
-    writer.score(key, 0.5)
-    writer.begin(study, 1)
-    sync(writer.path, uri)
-    assert tracker.run(run.id).metrics["objective"] == 0.5
-    assert tracker.run(late).metrics == {}
-
-
-def test_a_run_whose_creation_was_never_confirmed_is_not_created_twice(
-    writer, monkeypatch, tmp_path
-):
-    small_sweep(writer, tmp_path)
-    real, calls = FolderTracker.create_run, []
-
-    def answer_lost(self, *args):
-        calls.append(real(self, *args))
-        if len(calls) in (2, 3):
-            raise UnreachableError("connection reset")
-        return calls[-1]
-
-    monkeypatch.setattr(FolderTracker, "create_run", answer_lost)
-    sync(writer.path, f"folder:{tmp_path}/tracked")
-    assert len(calls) == 5
-    assert runs_in(tmp_path).keys() == set(calls)
 
 
 def test_a_creation_that_takes_effect_late_leaves_one_run(writer, monkeypatch, tmp_path):
@@ -598,12 +560,6 @@ def clock(sleep, monotonic=time.monotonic):
 # --- the process of its own -------------------------------------------------------------------
 
 
-@pytest.fixture
-def strict(monkeypatch):
-    """Make warnings of coming changes errors in processes started from here."""
-    monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
-
-
 def wait_for(condition, seconds=600):
     end = time.monotonic() + seconds
     while not condition():
@@ -616,7 +572,7 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
     writer.start()
     writer.end("interrupted")  # The end of an earlier attempt does not end it.
     uri = f"folder:{tmp_path}/tracked"
-    shipper = start_shipper(writer.path, uri, poll_seconds=0.1)
+    shipper = start_shipper(writer.path, uri, tmp_path, poll_seconds=0.1)
     wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
     writer.clock = itertools.count(time.time_ns() // 1_000_000)
     writer.start()
@@ -643,14 +599,15 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
     assert "runs delivered" in shipper.log.read_text()
 
 
-def test_killed_at_any_moment_it_delivers_everything_once(writer, tmp_path, strict):
+def test_killed_at_any_moment_it_delivers_everything_once(writer, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
     writer.start()
     study = writer.open("ce", trials=60)
     keys = [writer.trial(study, number, 0.1 + number) for number in range(60)]
     writer.close(study, keys[0], finished=60)
     writer.clock = iter([time.time_ns() // 1_000_000 + 60_000])
     writer.end()
-    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked", poll_seconds=0.05)
+    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked", tmp_path, 0.05)
     wait_for(lambda: len(runs_in(tmp_path)) > 5)
     os.kill(shipper.process.pid, signal.SIGKILL)
     wait_for(lambda: shipper.process.poll() is not None)
@@ -672,7 +629,8 @@ def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(write
     program = (
         "import sys, time\n"
         "from orchestrator.tracking import start_shipper\n"
-        "print(start_shipper(sys.argv[1], sys.argv[2], poll_seconds=0.1).process.pid, flush=True)\n"
+        "shipper = start_shipper(sys.argv[1], sys.argv[2], '.', poll_seconds=0.1)\n"
+        "print(shipper.process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     parent = subprocess.Popen(
@@ -707,7 +665,8 @@ def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
             MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db").sweeps() == {}
+    tracker = MlflowTracker(f"sqlite:///{tmp_path}/mlflow.db")
+    assert (tracker.sweeps(), tracker.lanes) == ({}, 1)
     there = sorted(path.name for path in tmp_path.iterdir())
     assert there == [".other.db.new.tmp", "mlflow.db", "mlflow.db.lock"]  # One may be made now.
 
@@ -787,56 +746,10 @@ def test_who_asks_once_waits_for_seconds_only(writer, waits, caplog):
     assert [record.getMessage() for record in caplog.records] == told
 
 
-def test_who_has_delivered_all_waits_a_minute_to_remove_doubles(writer, tmp_path, monkeypatch):
-    uri, waited, lost, late = f"folder:{tmp_path}/tracked", [], [], []
-    monkeypatch.setattr(_shipper, "time", clock(waited.append, lambda: sum(waited)))
-    create, ask = FolderTracker.create_run, FolderTracker.runs
-
-    def answer_lost(tracker, *arguments):
-        if not lost:
-            lost.append(arguments)
-            raise UnreachableError("timed out")
-        return create(tracker, *arguments)
-
-    def away_at_the_end(tracker, query):
-        if lost and "calsweep.key" not in query.tags:
-            if not late:
-                late.append(create(tracker, *lost[0]))
-            if sum(waited) < 50:
-                raise UnreachableError("away")
-        return ask(tracker, query)
-
-    monkeypatch.setattr(FolderTracker, "create_run", answer_lost)
-    monkeypatch.setattr(FolderTracker, "runs", away_at_the_end)
-    writer.start()
-    writer.open("ce")
-    assert sync(writer.path, uri).runs == 1
-    assert waited[:3] == [0.5, 0.5, 1.0]
-    (run,) = ask(open_tracker(uri), RunQuery([writer.sweep], {}))
-    assert run.id not in late
-
-
-def test_who_ends_open_runs_waits_a_minute_for_the_tracker(writer, tmp_path, monkeypatch):
-    uri, waited, real = f"folder:{tmp_path}/tracked", [], FolderTracker.set_status
-    monkeypatch.setattr(_shipper, "time", clock(waited.append, lambda: sum(waited)))
-
-    def away(tracker, run_id, status, moment):
-        if sum(waited) < 50:
-            raise UnreachableError("away")
-        real(tracker, run_id, status, moment)
-
-    monkeypatch.setattr(FolderTracker, "set_status", away)
-    writer.start()
-    writer.open("ce")
-    assert sync(writer.path, uri, interrupted=True).runs == 1
-    (run,) = open_tracker(uri).runs(RunQuery([writer.sweep], {}))
-    assert (run.status, waited[:3]) == ("KILLED", [0.5, 1.0, 2.0])
-
-
 @pytest.mark.parametrize("deliver", [sync, start_shipper])
 def test_an_address_that_cannot_be_used_is_refused_at_once(writer, deliver):
     with pytest.raises(InputError, match="'mlruns' is not supported"):
-        deliver(writer.path, "mlruns")
+        deliver(writer.path, "mlruns", "files")
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({"poll_seconds": 0.25}, 0.25), ({}, 1.0)])
@@ -853,24 +766,6 @@ def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatc
     assert (slept, told) == ([seconds] * 3, Shipment(events=3, runs=1))
 
 
-@pytest.mark.parametrize("after", [0, 1])
-def test_an_end_of_the_moment_that_was_named_or_later_is_the_end(
-    writer, tmp_path, monkeypatch, after
-):
-    slept = []
-
-    def sleep(seconds):
-        slept.append(seconds)
-        writer.end()
-
-    monkeypatch.setattr(_shipper, "time", clock(sleep))
-    writer.start()
-    writer.end()
-    since = writer.now + after
-    sync(writer.path, f"folder:{tmp_path}/tracked", parent_pid=os.getpid(), since=since)
-    assert len(slept) == after
-
-
 def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
     writer.start()
     study = writer.open("ce")
@@ -882,7 +777,7 @@ def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
     assert (run.tags["calsweep.key"], run.status) == (study, "KILLED")
 
 
-def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch, caplog, capsys):
+def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch, caplog):
     started, asked, nice = [], [], []
     caplog.set_level("INFO")
     monkeypatch.chdir(writer.path.parent)  # The process may have another folder.
@@ -904,8 +799,8 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
     assert options["env"] == {**os.environ, URI_VARIABLE: uri}
     assert options["stdout"].name == options["stderr"].name == str(shipper.log)
 
-    def answer(journal, uri, **options):
-        asked.append((journal, uri, options))
+    def answer(**options):
+        asked.append(options)
         if len(asked) > 1:
             raise InputError("refused")
         return Shipment(events=21, runs=5)
@@ -919,21 +814,15 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
     assert nice == [program.NICENESS] * 2  # The sweep's own processes come first.
     said = [record.getMessage() for record in caplog.records]
     assert said == ["21 events in 5 runs delivered", "refused"]
-    (journal, address, told), _ = asked
+    told, _ = asked
     assert before <= told.pop("since") <= time.time_ns() // 1_000_000
-    assert (journal, address) == (writer.path, uri)
-    root = writer.path.parent / "root"
-    expected = {"artifact_root": root, "parent_pid": os.getpid(), "poll_seconds": 0.25}
-    assert told == expected
-    monkeypatch.delitem(os.environ, URI_VARIABLE)
-    with pytest.raises(SystemExit):
-        program.main()
-    assert capsys.readouterr().err.endswith(": error: CALSWEEP_SHIPPER_URI is not set\n")
+    expected = {"journal": str(writer.path), "artifact_root": str(writer.path.parent / "root")}
+    assert told == expected | {"uri": uri, "parent_pid": os.getpid(), "poll_seconds": 0.25}
 
 
 def test_a_shipper_that_is_not_done_in_time_says_so(writer, tmp_path):
     writer.start()
-    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked")
+    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked", tmp_path)
     assert not shipper.wait_drained(0.2)
     shipper.stop()
     assert shipper.process.poll() is not None
@@ -976,8 +865,8 @@ def test_one_that_fails_is_started_again_some_times(tmp_path, monkeypatch, codes
     where = "orchestrator.tracking._process"
     monkeypatch.setattr(f"{where}.subprocess", SimpleNamespace(Popen=Process, **kinds))
     journal = tmp_path / "to" / "come" / "journal.jsonl"
-    shipper = start_shipper(journal, f"folder:{tmp_path}/tracked")
-    assert "--poll-seconds=1.0" in started[0]
+    shipper = start_shipper(journal, f"folder:{tmp_path}/tracked", tmp_path)
+    assert json.loads(started[0][-1])["poll_seconds"] == 1.0
     monkeypatch.setattr(f"{where}.time", SimpleNamespace(monotonic=lambda: clock[0]))
     assert not shipper.revive()
     assert shipper.wait_drained(2.5) == drained
