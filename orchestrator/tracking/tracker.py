@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.tracking._changes import Change
-from trainables.common.addresses import shown
+from trainables.common.addresses import redacted, shown
 from trainables.common.errors import InputError
 
 PAGE = 1000
@@ -83,7 +83,8 @@ class Tracker(ABC):
 
     Every method raises ``UnreachableError`` if the tracker gives no answer, and ``RefusedError`` if
     it will never obey. Logging what it holds already changes nothing. It should be sent
-    as many requests at once as it has ``lanes``.
+    as many requests at once as it has ``lanes``. Who keeps no models leaves ``register`` and
+    ``download`` out.
     """
 
     lanes = 1
@@ -152,7 +153,6 @@ class Tracker(ABC):
     def delete_run(self, run_id: str) -> None:
         """Delete a run."""
 
-    @abstractmethod
     def register(
         self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
     ) -> tuple[str, str, bool]:
@@ -162,16 +162,17 @@ class Tracker(ABC):
         the model's name, the version, and whether the alias pointed to another one before.
 
         Raises:
-            InputError: If another task's model has the name.
+            InputError: If another task's model has the name, or the tracker keeps no models.
         """
+        raise InputError(f"tracking {redacted(self.uri)} keeps no models")
 
-    @abstractmethod
     def download(self, task: str, alias: str, folder: Path) -> Path:
         """Download what an alias of a task's model points to into a folder; return where it lies.
 
         Raises:
-            InputError: If there is none.
+            InputError: If there is none, or the tracker keeps no models.
         """
+        raise InputError(f"tracking {redacted(self.uri)} keeps no models")
 
 
 def model_name(task: str) -> str:

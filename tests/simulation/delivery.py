@@ -99,12 +99,6 @@ class MemoryTracker(Tracker):
     def upload(self, run_id: str, name: str, path: Path) -> None:
         raise AssertionError("nothing is uploaded")
 
-    def register(self, *_: Any) -> tuple[str, str, bool]:
-        raise AssertionError("nothing is registered")
-
-    def download(self, *_: Any) -> Path:
-        raise AssertionError("nothing is downloaded")
-
 
 class Delivery:
     """Delivers a journal, piece by piece; what a killed shipper had noted stays."""
