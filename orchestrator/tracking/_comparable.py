@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from orchestrator.storage.ledger import Study
 from orchestrator.sweep.names import study_id
@@ -58,17 +59,11 @@ class StudyFilter:
         return " ".join(shown)
 
 
-@dataclass(frozen=True)
-class TrackedStudy:
+class TrackedStudy(NamedTuple):
     """A study as it is tracked."""
 
     study: Study
     run: Run
-
-    @classmethod
-    def of(cls, run: Run) -> TrackedStudy:
-        """Return the study of a run."""
-        return cls(study_of(run), run)
 
     @property
     def sweep(self) -> str:
@@ -110,7 +105,7 @@ def _studies(
     # Only studies bear that tag: a database looks at few runs where it starts from it.
     tags = {names.STUDY: study_id(task, recipe)}
     query = RunQuery(experiments, tags, marked=names.TRIALS)
-    found = [TrackedStudy.of(run) for run in tracker.runs(query)]
+    found = [TrackedStudy(study_of(run), run) for run in tracker.runs(query)]
     if not found:
         check_known(tracker, experiments, {names.TASK: task, names.RECIPE: recipe})
     return sorted(found, key=lambda entry: entry.study.time)
@@ -136,12 +131,11 @@ def _latest_code(kept: Sequence[TrackedStudy]) -> tuple[list[TrackedStudy], str]
     code = kept[-1].study.code
     same = [found for found in kept if found.study.code == code]
     others = [found for found in kept if found.study.code != code]
-    if not others:
-        return same, ""
-    return same, (
+    left_out = (
         f"from code {_short(code)}, the latest; left out: {_listing(others, _version)}; "
         "ask with --code, or --code any for all"
     )
+    return same, left_out if others else ""
 
 
 def _require_one(kept: Sequence[TrackedStudy], key: Key, describe: Describe, remedy: str) -> None:

@@ -69,14 +69,12 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
     Raises:
         InputError: If the server asks for another user or password.
     """
-    if not urlsplit(uri).hostname or not listens(uri):
-        return
-    try:
-        _state(uri, timeout)
-    except LoginError:
-        raise
-    except UnreachableError:
-        return
+    if urlsplit(uri).hostname and listens(uri):
+        try:
+            _state(uri, timeout)
+        except UnreachableError as error:
+            if isinstance(error, LoginError):
+                raise
 
 
 def listens(uri: str, timeout: float = 2.0) -> bool:

@@ -19,7 +19,7 @@ from orchestrator.tracking._comparable import (
 )
 from orchestrator.tracking._open import open_tracker
 from orchestrator.tracking._queries import find_experiments
-from orchestrator.tracking._tags import trial_of
+from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.tracker import PAGE, RefusedError, Run, RunQuery, Tracker
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
@@ -233,7 +233,8 @@ def tracked_trial(uri: str, run_id: str) -> TrackedTrial:
         raise InputError(f"run {run_id!r} on {redacted(uri)} is no trial of a sweep")
     if run.status != names.FINISHED or names.OBJECTIVE not in run.metrics:
         raise InputError(f"run {run_id!r} on {redacted(uri)} is no finished trial")
-    return _tracked(run, TrackedStudy.of(tracker.run(run.parent)))
+    parent = tracker.run(run.parent)
+    return _tracked(run, TrackedStudy(study_of(parent), parent))
 
 
 def _ranked(

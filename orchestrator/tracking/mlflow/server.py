@@ -60,13 +60,7 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 class MlflowTracker(Tracker):
-    """A tracking server, or a database without one.
-
-    A SQLite file that does not exist is created, and its folders, which takes seconds.
-
-    Raises:
-        UnreachableError: If the database cannot be opened.
-    """
+    """A tracking server, or a database without one; a SQLite file is created where missing."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
@@ -81,14 +75,6 @@ class MlflowTracker(Tracker):
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
     ) -> tuple[Experiment, bool]:
-        """Return the experiment of that name, and whether it had to be created.
-
-        A database that was moved together with ``artifact_root`` beside it learns of that.
-
-        Raises:
-            UnreachableError: Also if it has been deleted on the server, until it is restored.
-            RefusedError: If ``artifact_root`` is longer than the database can keep.
-        """
         place = (artifact_root.resolve() / _slug(name)).as_uri()
         with translated(self.uri):
             found = self.client.get_experiment_by_name(name)
@@ -110,15 +96,15 @@ class MlflowTracker(Tracker):
                 f"`mlflow experiments restore -x {found.experiment_id}`"
             )
         file = sqlite_file(self.uri)
+        # A database that was moved together with the files beside it learns of that.
         if file and file.resolve().parent == artifact_root.resolve().parent:
             with translated(self.uri):
                 relocate(file, found.experiment_id, found.artifact_location, place)
         return Experiment(found.experiment_id, found.creation_time or 0), False
 
     def sweeps(self) -> dict[str, str]:
-        ask = partial(
-            self.client.search_experiments, filter_string=f"tags.`{names.KIND}` = 'sweep'"
-        )
+        held = f"tags.`{names.KIND}` = 'sweep'"
+        ask = partial(self.client.search_experiments, filter_string=held)
         return {found.name: found.experiment_id for found in self._pages(ask)}
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
