@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from orchestrator.tracking import _shipper, open_tracker, sync
+from orchestrator.tracking import _shipper, sync
 from orchestrator.tracking._process import Memory, delivered, delivered_runs
 from orchestrator.tracking.tracker import Experiment, Run, UnreachableError
 from trainables.common.errors import InputError
@@ -66,22 +66,6 @@ def test_trials_are_delivered_several_at_once_after_their_study(server, writer):
     study, *trials = server.created
     assert study.tags["calsweep.kind"] == "study"
     assert {run.parent for run in trials} == {study.id}
-
-
-def test_a_file_is_written_by_one_at_a_time(server, writer, store):
-    assert open_tracker(store).lanes == 1
-    server.lanes = 1
-    inside, most = [], []
-
-    def log():
-        inside.append(1)
-        most.append(len(inside))
-        inside.pop()
-
-    server.on_log = log
-    sync(writer.path, store)
-    assert max(most) == 1
-    assert len(most) == TRIALS
 
 
 def test_pieces_follow_each_other_and_ask_once_what_is_there(server, writer, monkeypatch):

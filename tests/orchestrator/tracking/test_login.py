@@ -7,10 +7,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from orchestrator.cli._doctor import _tracking
 from orchestrator.running.run import run_sweep
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tracking import check_login, open_tracker, ping, sync
+from orchestrator.tracking import check_login, open_tracker
 from orchestrator.tracking.tracker import UnreachableError
 from trainables.common.errors import InputError
 
@@ -65,21 +64,6 @@ def test_without_a_user_the_remedy_is_named_as_well(closed, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
     with pytest.raises(InputError, match=f"refuses the login; {REMEDY}"):
         check_login(closed)
-
-
-def test_the_doctor_names_the_remedy(closed):
-    finding = _tracking(closed, "storage")
-    assert finding.detail == f"tracking {closed} {REFUSED}"
-    assert finding.remedy == REMEDY
-
-
-def test_what_a_user_may_not_do_is_named(closed, writer, monkeypatch):
-    monkeypatch.setattr(Refusal, "status", 403)
-    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
-    writer.start()
-    with pytest.raises(InputError, match="does not let user 'ada' do this"):
-        sync(writer.path, closed)
-    assert not ping(closed)[0]
 
 
 def test_a_request_that_may_have_taken_effect_is_not_repeated_unseen(closed, monkeypatch):
