@@ -195,7 +195,12 @@ BUGS = {
         '- (trial.status == "finished")',
         "",
     ),
-    "a run is created without looking": (_Shipper, "_look_once", "not self._looked", "False"),
+    "a run is created without looking": (
+        _Shipper,
+        "_deliver_pending",
+        "not self._looked",
+        "False",
+    ),
     "what is pending is forgotten": (
         _Shipper,
         "_deliver",
