@@ -91,8 +91,8 @@ class FolderTracker(Tracker):
         parent: str | None = None,
     ) -> str:
         run_id = uuid.uuid4().hex
-        record = {"name": name, "parent": parent, "status": names.RUNNING, "started": started}
-        record |= {"ended": None, "tags": dict(tags), "params": {}, "metrics": {}}
+        record: Record = {"name": name, "parent": parent, "tags": dict(tags), "started": started}
+        record |= {"status": names.RUNNING, "ended": None, "params": {}, "metrics": {}}
         _write(self._experiments / experiment / "runs" / f"{run_id}.json", record)
         return run_id
 
