@@ -1,8 +1,7 @@
-from .book import Acceptance, Book, Night
+from .book import Acceptance, Book, BusyError, Night
 from .commits.bisect import Bisection, bisect_night
 from .commits.gate import Gate, gate
 from .config import Nightly, benchmark_file, load_nightly
-from .lock import BusyError
 from .page import figure, headline, plotted, series_of, sparkline, to_csv, told
 from .publish import publish_failure
 from .record import COULD_NOT_RUN, CellKey, Finding, NightRecord, Row, Shape, Verdict

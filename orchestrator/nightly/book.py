@@ -1,16 +1,16 @@
 """All nights of one benchmark as a folder: figures, verdicts, and the accepted nights."""
 
 import json
+import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from orchestrator.nightly.lock import held_lock
 from orchestrator.nightly.record import CellKey, NightRecord, Verdict
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import make_folders, write_whole
@@ -23,7 +23,12 @@ ACCEPTED = "accepted.jsonl"
 FILES = {FACTS, RECORD, VERDICT, DELIVERED, BISECTION, TOLD, ACCEPTED, *REPORTS.values()}
 """Names of the files that tell of nights; the rest is what a night computes."""
 
+LOCK_SECONDS = 1.0  # Whoever is about to end keeps a start waiting, not away.
 T = TypeVar("T")
+
+
+class BusyError(InputError):
+    """Another run of the same benchmark is going on."""
 
 
 @dataclass(frozen=True)
@@ -129,12 +134,41 @@ class Book:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def fetch(self) -> None:
-        """Bring the folder up to date, where the storage lies elsewhere."""
+    @contextmanager
+    def held(self) -> Iterator[str]:
+        """Own all nights within the block, or refuse.
 
-    def held(self) -> AbstractContextManager[str]:
-        """Own all nights within the block; see ``held_lock``."""
-        return held_lock(self.folder)
+        As in a sweep's folder, ``run.lock`` is locked, by the file system and for all machines that
+        share it, and ``owner`` names the process for people.
+
+        Yields:
+            Whom they were taken over from, for a person to read; empty if that one ended in order.
+
+        Raises:
+            BusyError: If another process holds them.
+            InputError: If the folder cannot be written.
+        """
+        path, owner = self.folder / "run.lock", self.folder / "owner"
+
+        def named() -> str:
+            with suppress(FileNotFoundError):
+                return owner.read_text(encoding="utf-8", errors="replace")
+            return ""
+
+        with ExitStack() as stack:
+            try:
+                make_folders(self.folder)
+                stack.enter_context(FileLock(path, timeout=LOCK_SECONDS, mode=LOCK_MODE))
+                gone = named()
+                owner.write_text(f"process {os.getpid()} on {os.uname().nodename}", "utf-8")
+            except Timeout as error:
+                holder = named() or "another process"
+                raise BusyError(f"another run is going on: {holder} holds {path}") from error
+            except OSError as error:
+                why = error.strerror or error
+                raise InputError(f"lock {path} cannot be written: {why}") from error
+            stack.callback(owner.unlink, missing_ok=True)
+            yield gone
 
     def written(self, path: Path) -> None:
         """Hear of a file in the folder that was written."""

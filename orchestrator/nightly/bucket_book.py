@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.nightly.book import ACCEPTED, FILES, VERDICT, Acceptance, Book, write_text
-from orchestrator.nightly.lock import BusyError
+from orchestrator.nightly.book import (
+    ACCEPTED,
+    FILES,
+    VERDICT,
+    Acceptance,
+    Book,
+    BusyError,
+    write_text,
+)
 from orchestrator.storage.storage import answering, describe_process
 from trainables.common.errors import StorageError
 from trainables.store.cache import Cache

@@ -1,4 +1,4 @@
-"""The folder of all nights: their order, what becomes of them, and what is accepted."""
+"""The folder of all nights: their order, what becomes of them, what is accepted, who owns it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 import math
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from filelock import FileLock, Timeout
 from nights import ECE, record
 
-from orchestrator.nightly import Acceptance, Book, CellKey, Night, Verdict
+from orchestrator.nightly import Acceptance, Book, BusyError, CellKey, Night, Verdict
 from orchestrator.nightly.book import ACCEPTED, DELIVERED, FACTS, RECORD, VERDICT
 from trainables.common.errors import InputError, StorageError
 
@@ -202,3 +205,52 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         book.night("2026-11-21").write(FACTS, {})
     with pytest.raises(StorageError, match=r"accepted\.jsonl cannot be written: File exists"):
         book.accept(Acceptance(ECE, "2026-11-21", "meant", ""))
+    with pytest.raises(InputError) as refused, book.held():
+        pass
+    place = book.folder / "run.lock"
+    assert str(refused.value) == f"lock {place} cannot be written: File exists"
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from orchestrator.nightly import Book
+with Book(Path(sys.argv[1])).held():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_nobody_owns_a_folder_after_the_block(tmp_path):
+    folder = tmp_path / "deep"
+    with Book(folder).held() as gone:
+        assert (gone, (folder / "owner").exists()) == ("", True)
+    for error in (KeyboardInterrupt, OSError):
+        with pytest.raises(error), Book(folder).held():
+            raise error
+    assert [path.name for path in folder.iterdir()] == ["run.lock"]
+
+
+def test_a_second_run_is_refused_and_told_who_holds_it(tmp_path):
+    holder = f"process {os.getpid()} on {os.uname().nodename}"
+    with Book(tmp_path).held():
+        for named in (holder, "another process"):  # Which has not said yet who it is.
+            with pytest.raises(BusyError) as refused, Book(tmp_path).held():
+                pass
+            expected = f"another run is going on: {named} holds {tmp_path / 'run.lock'}"
+            assert str(refused.value) == expected
+            (tmp_path / "owner").unlink(missing_ok=True)
+
+
+def test_what_a_killed_process_left_is_taken_over_at_once(tmp_path):
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        process.stdout.readline()
+        with pytest.raises(BusyError, match=f"process {process.pid} "), Book(tmp_path).held():
+            pass
+        process.send_signal(signal.SIGKILL)
+        # It stays a zombie, which holds nothing.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with Book(tmp_path).held() as gone:
+            assert gone == f"process {process.pid} on {os.uname().nodename}"
