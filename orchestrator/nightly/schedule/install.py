@@ -69,18 +69,14 @@ class Request:
             server = ("--job-server", self.job_server)
         return entries.make_entry(self.nightly, self.at, self.time_zone, (*self.options, *server))
 
-    def manifests(self, entry: entries.Entry) -> str:
-        """Return what Kubernetes is told."""
-        if self.cluster is None:
-            raise InputError("--with kubernetes needs --image and --claim")
-        return entries.kubernetes_manifests(self.nightly, entry, self.cluster)
-
 
 def preview(request: Request) -> str:
     """Return what ``install`` would write, and write nothing; see ``Request.entry``."""
     entry = request.entry()
     if request.scheduler == "kubernetes":
-        return request.manifests(entry)
+        if request.cluster is None:
+            raise InputError("--with kubernetes needs --image and --claim")
+        return entries.kubernetes_manifests(request.nightly, entry, request.cluster)
     if _starter(request) == "cron":
         return entries.crontab_block(entry)
     return "\n".join(f"# {name}\n{text}" for name, text in entries.systemd_units(entry).items())
@@ -97,7 +93,10 @@ def install(request: Request, out: Path | None = None) -> list[str]:
     """
     nightly, starter, namespace = request.nightly, _starter(request), ""
     entry, text = request.entry(), preview(request)
-    _require(starter)
+    if starter == "systemd" and not _has_systemd():
+        raise InputError("no systemd of this user answers here; use --with cron, or --print")
+    if starter == "cron":
+        _read_crontab()
     uninstall(nightly)
     if request.scheduler == "kubernetes":
         lines = _apply(text, out or nightly.folder / "kubernetes.yaml")
@@ -149,20 +148,6 @@ def _starter(request: Request) -> str:
     return str(request.scheduler)
 
 
-def _require(starter: str) -> None:
-    """Refuse a scheduler of this machine that is not there."""
-    if starter == "systemd" and not _has_systemd():
-        raise InputError("no systemd of this user answers here; use --with cron, or --print")
-    if starter == "cron":
-        _read_crontab()
-
-
-def with_entry(table: str, entry: entries.Entry) -> str:
-    """Return a crontab with the entry in it, once; all other lines stay as they are."""
-    rest = without_entry(table, entry.name)
-    return rest + ("\n" if rest and not rest.endswith("\n") else "") + entries.crontab_block(entry)
-
-
 def without_entry(table: str, name: str) -> str:
     """Return a crontab without the entry of that name.
 
@@ -180,9 +165,9 @@ def without_entry(table: str, name: str) -> str:
 
 
 def _enter_crontab(entry: entries.Entry) -> list[str]:
-    text = entries.crontab_block(entry)
+    table, text = _read_crontab(), entries.crontab_block(entry)
     entry.log.parent.mkdir(parents=True, exist_ok=True)
-    _write_crontab(with_entry(_read_crontab(), entry))
+    _write_crontab(table + ("\n" if table and not table.endswith("\n") else "") + text)
     return [f"crontab entry: {text.splitlines()[1]}", f"its output goes to {entry.log}"]
 
 

@@ -47,20 +47,18 @@ def _start(client: Any, stem: str, entrypoint: str) -> str:
         job = stem if number == 1 else f"{stem}-{number}"
         found = _find_job(client, job)
         if found is None:
-            _submit(client, job, entrypoint)
+            try:
+                with explain_refusal(client.get_address()):
+                    client.submit_job(
+                        entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=0
+                    )
+            except InputError:
+                # Somebody else may have submitted the night in between.
+                if _find_job(client, job) is None:
+                    raise
         if found is None or not found.status.is_terminal():
             break
     return job
-
-
-def _submit(client: Any, job: str, entrypoint: str) -> None:
-    try:
-        with explain_refusal(client.get_address()):
-            client.submit_job(entrypoint=entrypoint, submission_id=job, entrypoint_num_cpus=0)
-    except InputError:
-        # Somebody else may have submitted the night in between.
-        if _find_job(client, job) is None:
-            raise
 
 
 def _find_job(client: Any, job: str) -> Any:
