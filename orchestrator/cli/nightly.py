@@ -99,7 +99,11 @@ def run(
     name = night or nightly.make_schedule(at or "00:00", time_zone).night_of(datetime.now(UTC))
     try:
         if job_server is not None:
-            return _submit(benchmark, name, job_server)
+            command = ("calsweep", "nightly", "run", str(benchmark.path), "--night", name)
+            options = ("--address", "auto", "--quiet")
+            job, code = nightly.submit_night(job_server, benchmark.name, name, (*command, *options))
+            echo(f"job {job} on {job_server} ended with exit code {code}")
+            return code
         return _run(benchmark, name, address, quiet)
     except nightly.BusyError as error:
         _complain(str(error))
@@ -134,14 +138,6 @@ def _run(benchmark: nightly.Nightly, name: str, address: str | None, quiet: bool
         echo("  (this night has run before; it was not run again)")
     echo(f"  {outcome.night.folder / 'report.md'}")
     return outcome.verdict.code
-
-
-def _submit(benchmark: nightly.Nightly, name: str, server: str) -> int:
-    command = ("calsweep", "nightly", "run", str(benchmark.path), "--night", name)
-    options = ("--address", "auto", "--quiet")
-    job, code = nightly.submit_night(server, benchmark.name, name, (*command, *options))
-    echo(f"job {job} on {server} ended with exit code {code}")
-    return code
 
 
 def _keep_traceback(benchmark: nightly.Nightly, error: Exception) -> list[str]:

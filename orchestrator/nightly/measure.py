@@ -17,23 +17,17 @@ TOTAL = CellKey(*WHOLE_NIGHT, "total_seconds")
 
 def current_environment(nightly: Nightly, data: Mapping[str, PreparedData]) -> dict[str, str]:
     """Return what may explain a change of the figures, by readable names."""
-    facts = provenance()
-    hardware = {f"hardware {name}": _text(value) for name, value in facts["hardware"].items()}
-    return {
-        **facts["versions"],
-        **hardware,
-        "code": facts["git_commit"] or "not from a repository",
-        **_fingerprints(nightly, data),
-        "benchmark": nightly.fingerprint,
-    }
-
-
-def _fingerprints(nightly: Nightly, data: Mapping[str, PreparedData]) -> dict[str, str]:
-    """Return what the data of each name are: of several tasks, or of several seeds, all of them."""
-    found = defaultdict[str, set[str]](set)
+    facts, found = provenance(), defaultdict[str, set[str]](set)
+    # Of several tasks, or of several seeds, the data of one name are all of them.
     for task, seed in product(nightly.sweep.tasks, nightly.sweep.all_seeds):
         found[f"data {task.dataset_name}"].add(data[task.data_name(seed)].key[:12])
-    return {name: ", ".join(sorted(keys)) for name, keys in found.items()}
+    return {
+        **facts["versions"],
+        **{f"hardware {name}": _text(value) for name, value in facts["hardware"].items()},
+        "code": facts["git_commit"] or "not from a repository",
+        **{name: ", ".join(sorted(keys)) for name, keys in found.items()},
+        "benchmark": nightly.fingerprint,
+    }
 
 
 def _text(value: Any) -> str:

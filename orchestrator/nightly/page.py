@@ -126,11 +126,6 @@ def night_summary(
     ]
 
 
-def failure_summary(name: str, night: str, reason: str) -> list[Block]:
-    """Return the summary of a night that could not run."""
-    return [Block(f"nightly {name}, {night}: could not run", (reason,))]
-
-
 def _findings(heading: str, findings: Sequence[Finding]) -> Block:
     """Return a row for each group of findings that belong together."""
     rows = [("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")]
@@ -138,19 +133,17 @@ def _findings(heading: str, findings: Sequence[Finding]) -> Block:
         found = group[0]
         value, expected = (figure(found.cell, number) for number in (found.value, found.expected))
         causes = "; ".join(dict.fromkeys(cause for each in group for cause in each.causes))
-        others = "; ".join(_beside(other) for other in group[1:]) or "-"
+        others = (
+            other.text if other.kind == "hard" else f"{other.cell} {difference(other)}"
+            for other in group[1:]
+        )
         rows.append(
             (
                 *(str(found.cell), value, expected, difference(found), found.since, found.text),
-                *(others, causes or "none known"),
+                *("; ".join(others) or "-", causes or "none known"),
             )
         )
     return Block(heading, table=tuple(rows))
-
-
-def _beside(found: Finding) -> str:
-    """Return another finding of a group in few words."""
-    return found.text if found.kind == "hard" else f"{found.cell} {difference(found)}"
 
 
 def _by_metric(record: NightRecord, texts: Mapping[CellKey, str]) -> tuple[tuple[str, ...], ...]:

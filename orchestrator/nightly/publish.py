@@ -116,7 +116,7 @@ class Publisher:
     def _untold(self, night: Night) -> list[str]:
         """Return the ways by which a night is still to be told."""
         told, ways = night.read(TOLD), _ways(self._nightly)
-        return ways if told is None else [way for way in ways if way in told.get("left", [])]
+        return ways if told is None else [way for way in ways if way in told["left"]]
 
     def _track(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
         """Bring the night's runs and its verdict to the tracking server; twice changes nothing."""
@@ -151,7 +151,7 @@ class Publisher:
 
 def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
     """Write and tell that a night could not run; what fails on the way is returned."""
-    blocks = page.failure_summary(nightly.name, night, reason)
+    blocks = [page.Block(f"nightly {nightly.name}, {night}: could not run", (reason,))]
     texts = {
         "markdown": page.to_markdown(blocks),
         "html": page.to_html(blocks),

@@ -82,10 +82,6 @@ class Culprit:
         chances = np.exp(weights - weights.max())
         return chances / chances.sum()
 
-    @property
-    def _measured(self) -> int:
-        return len(self._observed) + len(self._useless)
-
     def pass_over(self, commit: int) -> None:
         """Note that a commit cannot be measured."""
         self._useless.add(commit)
@@ -96,10 +92,11 @@ class Culprit:
         The last one is first, so that the alarm is confirmed; then the one that halves the
         open ones.
         """
-        if self._measured >= MOST_NIGHTS or self.chances.max() >= ENOUGH:
+        measured = len(self._observed) + len(self._useless)
+        if measured >= MOST_NIGHTS or self.chances.max() >= ENOUGH:
             return None
         halves = np.abs(np.cumsum(self.chances)[:-1] - 0.5)
-        if not self._measured:
+        if not measured:
             halves[-1] = -1.0
         left = [commit for commit in range(self._count + 1) if commit not in self._useless]
         return min(left, key=lambda commit: (halves[commit], -commit), default=None)

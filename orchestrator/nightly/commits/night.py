@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,18 +142,12 @@ def _call(
     with process:
         try:
             out, err = process.communicate()
-        except BaseException:
-            _end(process)
+        except BaseException:  # What it has started ends with it, if it is asked to.
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=GRACE_SECONDS)
+            process.kill()
             raise
     if process.returncode not in fine:
         said = (err.strip() or out.strip()).splitlines() or ["nothing"]
         raise InputError(f"{shown!r} ended with exit code {process.returncode}: {said[-1]}")
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ask a command to end, for what it has started ends with it; kill it if that takes long."""
-    process.terminate()
-    try:
-        process.communicate(timeout=GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()

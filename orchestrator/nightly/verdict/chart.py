@@ -112,7 +112,8 @@ class Chart:
     def __init__(self, metrics: Sequence[str], limits: Limits, batch: tuple[int, ...] = ()) -> None:
         shape = (*batch, len(metrics))
         self.scales = Scales(metrics, limits)
-        self._families = _columns_by_family(metrics)
+        names = np.array([measure_of(metric).family for metric in metrics])
+        self._families = {f: np.flatnonzero(names == f) for f in FAMILIES if f in names}
         self._levels = family_levels({f: len(c) for f, c in self._families.items()}, limits)
         self._good = np.full((limits.window, *shape), np.nan)
         self._noise = np.full((limits.window, *shape), np.nan)
@@ -217,11 +218,6 @@ class Chart:
 
 def _pushed(ring: Floats, where: Flags, values: Floats) -> Floats:
     return np.where(where, np.concatenate([ring[1:], values[None]]), ring)
-
-
-def _columns_by_family(metrics: Sequence[str]) -> dict[str, NDArray[np.intp]]:
-    names = np.array([measure_of(metric).family for metric in metrics])
-    return {family: np.flatnonzero(names == family) for family in FAMILIES if family in names}
 
 
 def family_levels(cells: Mapping[str, int], limits: Limits) -> dict[str, float]:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtr, stdtr
@@ -95,22 +94,17 @@ def detectable(
     return _Comparison(comparable(records), limits or Limits(), accepted or {}).detectable()
 
 
-class Levels(NamedTuple):
-    """Means before and since a change, and one night's deviation, on ``Scales.worse``."""
-
-    usual: float
-    bad: float
-    noise: float
-
-
 def levels(
     records: Sequence[NightRecord],
     cell: CellKey,
     limits: Limits,
     accepted: Mapping[CellKey, str],
     since: str,
-) -> Levels:
-    """Return the levels of a cell around the night ``since``; NaN where it has no night."""
+) -> tuple[float, float, float]:
+    """Return the means of a cell before and since a night, and one night's deviation.
+
+    They are on ``Scales.worse``, and NaN where there is no night.
+    """
     return _Comparison(comparable(records), limits, accepted, (cell,)).levels(since)
 
 
@@ -221,13 +215,12 @@ class _Comparison:
             if self._judged.nights[n] >= FEW_NIGHTS
         }
 
-    def levels(self, since: str) -> Levels:
-        """Return the first cell's levels before and since a night."""
+    def levels(self, since: str) -> tuple[float, float, float]:
+        """Return the first cell's means before and since a night, and a night's deviation."""
         start, series = self._names.index(since), self._worse[:, 0]
         before, after = series[:start], series[start:]
         usual = before[np.isfinite(before)][-self._window :]
-        noise = float(self._judged.noise[0])
-        return Levels(float(usual.mean()), float(np.nanmean(after)), noise)
+        return float(usual.mean()), float(np.nanmean(after)), float(self._judged.noise[0])
 
     def _alarm(self, column: int) -> Finding:
         since = int(self._chart.since[column])

@@ -41,7 +41,8 @@ def night_series(
     for column, cell in enumerate(cells):
         start = first_place(names, cell, accepted or {})
         rows = [{} if n < start else _finite(record, cell) for n, record in enumerate(records)]
-        seeds = _common_seeds(rows)
+        last = set(rows[-1]) if rows else set()
+        seeds = next((last & row.keys() for row in rows[-2::-1] if last & row.keys()), last)
         for night, row in enumerate(rows):
             if seeds and seeds <= row.keys():
                 table[night, column] = pooled(cell.metric, [row[seed] for seed in sorted(seeds)])
@@ -65,11 +66,6 @@ def _place(names: Sequence[str], night: str) -> int:
 def _finite(record: NightRecord, cell: CellKey) -> dict[int, float]:
     allows = measure_of(cell.metric).allows
     return {seed: value for seed, value in record.cells.get(cell, {}).items() if allows(value)}
-
-
-def _common_seeds(rows: Sequence[Mapping[int, float]]) -> set[int]:
-    last = set(rows[-1]) if rows else set()
-    return next((last & row.keys() for row in reversed(rows[:-1]) if last & row.keys()), last)
 
 
 @dataclass(frozen=True)
