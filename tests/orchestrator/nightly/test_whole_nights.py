@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +89,8 @@ class Listener:
 
     def run(self, uri: str, experiment: str, kind: str, run: SingleRun, files: Path) -> None:
         fields = {key: value for key, value in asdict(run).items() if key != "ended"}
+        # Those of cells are the means of ``record.json``.
+        fields["metrics"] = {key: v for key, v in run.metrics.items() if "/" not in key}
         self.heard.append({"run": [uri, experiment, kind, str(files)], **fields})
 
 
@@ -170,8 +173,11 @@ def told(tmp_path_factory):
         texts["broken.txt"] = f"{latest()}\n{laid_out(listener.heard, 3)}\n"
         texts["commands.txt"] = "".join(said)
         locks = (".moment", ".lock")
-        files = (path for path in place.rglob("*") if path.is_file() and path.suffix not in locks)
-        texts["files.txt"] = "\n".join(sorted(str(path.relative_to(place)) for path in files))
+        kept = defaultdict[str, list[str]](list)
+        for path in sorted(path for path in place.rglob("*") if path.is_file()):
+            if path.suffix not in locks:
+                kept[str(path.parent.relative_to(place))].append(path.name)
+        texts["files.txt"] = "\n".join(f"{own}: {', '.join(kept[own])}" for own in sorted(kept))
     return {kind: text.replace(str(folder), "FOLDER") for kind, text in texts.items()}
 
 
