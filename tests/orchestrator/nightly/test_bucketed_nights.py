@@ -24,14 +24,6 @@ FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
 Go = Callable[[str], None]
 
 
-class BrokenOffError(RuntimeError):
-    """Stands for the moment of a crash."""
-
-
-def broken_off(spec: SweepSpec) -> None:
-    raise BrokenOffError
-
-
 @pytest.fixture
 def weather(disturbed, monkeypatch):
     log_in(disturbed[0], monkeypatch)
@@ -110,11 +102,8 @@ def test_one_machine_at_a_time(benchmark, told_sweep, on):
 
 
 def test_a_night_that_broke_off_elsewhere_is_computed_anew(benchmark, told_sweep, on):
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, FIRST)
+    told_sweep.break_off(benchmark, FIRST)
     on("two")
-    told_sweep.before_end = lambda spec: None
     run_night(benchmark, SECOND)
     assert told_sweep.runs == [f"told-{FIRST}", f"told-{FIRST}", f"told-{SECOND}"]
     assert nights(benchmark) == [(FIRST, "ok"), (SECOND, "ok")]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from nights import write_night
@@ -32,14 +33,6 @@ from trainables.common.stages import EVERY_STAGE
 Make = Callable[..., Nightly]
 FIRST, SECOND = "2026-11-21", "2026-11-22"
 ECE = CellKey("ce", "d", "ece")
-
-
-class BrokenOffError(RuntimeError):
-    """Stands for the moment of a crash."""
-
-
-def broken_off(spec: SweepSpec) -> None:
-    raise BrokenOffError
 
 
 def tracked(benchmark: Nightly, experiment: str) -> list[dict[str, Any]]:
@@ -86,9 +79,7 @@ def test_a_night_is_recorded_judged_tracked_and_summed_up(make_benchmark, told_s
 
 def test_a_night_that_broke_off_is_gone_on_with(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "broken"})
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, FIRST)
+    told_sweep.break_off(benchmark, FIRST)
     night = Book(benchmark.folder).night(FIRST)
     assert night.unfinished
     started = night.facts["started"]
@@ -98,13 +89,8 @@ def test_a_night_that_broke_off_is_gone_on_with(make_benchmark, told_sweep, monk
     for artifact in (kept, *lost):
         artifact.mkdir(parents=True)
     lost[0].with_suffix(".lock").touch()  # As a process leaves it.
-    told_sweep.before_end = lambda spec: None
-
-    def held(*_: Any, **__: Any) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", held)
+        patch.setattr(os, "rmdir", Mock(side_effect=PermissionError))
         with pytest.raises(PermissionError):  # Else its cost would be missing.
             run_night(benchmark, FIRST)
     assert len(told_sweep.runs) == 1
@@ -121,9 +107,7 @@ def test_a_night_that_broke_off_is_gone_on_with(make_benchmark, told_sweep, monk
 
 def test_an_earlier_night_that_broke_off_is_finished_before_tonights(make_benchmark, told_sweep):
     benchmark = make_benchmark(sweep={"name": "earlier"})
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, FIRST)
+    told_sweep.break_off(benchmark, FIRST)
 
     def second_broken_off(spec: SweepSpec) -> None:
         assert not spec.name.endswith(SECOND), "the second breaks off"
@@ -147,40 +131,21 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(make_benchm
     assert len(nightlies(benchmark)) == 2
 
 
-@pytest.mark.parametrize("later", [SECOND, f"{FIRST}.2"])
-def test_a_night_that_broke_off_is_finished_though_its_name_is_later(
-    make_benchmark, told_sweep, later
-):
-    benchmark = make_benchmark(sweep={"name": "set-back"})
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, later)
-    told_sweep.before_end = lambda spec: None
-    run_night(benchmark, FIRST)  # The clock was set back.
-    assert told_sweep.runs[1:] == [f"set-back-{name}" for name in (later, FIRST)]
-
-
 def test_what_an_earlier_night_could_not_tell_is_said_once(make_benchmark, told_sweep):
     report = {"mail": ["no-such-program"], "when": "always"}
     benchmark = make_benchmark(sweep={"name": "mute"}, report=report)
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, FIRST)
-    told_sweep.before_end = lambda spec: None
+    told_sweep.break_off(benchmark, FIRST)
     (message,) = run_night(benchmark, SECOND).messages
     assert message.startswith("mail command 'no-such-program' failed")
 
 
 def test_half_a_night_of_other_code_is_given_up(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "other"})
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, FIRST)
+    told_sweep.break_off(benchmark, FIRST)
     trial = {"study": "d|ce", "number": 2, "key": "open", "seed": 2, "stage": "train"}
     with Journal(benchmark.sweep_folder(FIRST).journal) as journal:
         started = {"event": "trial_started", "role": "seed", "configuration": {}, **trial}
         journal.append(from_fields(started))
-    told_sweep.before_end = lambda spec: None
     with monkeypatch.context() as patch:
         patch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
         outcome = run_night(benchmark, SECOND)
@@ -206,13 +171,10 @@ def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     make_benchmark, told_sweep, name, other
 ):
     benchmark = make_benchmark(sweep={"name": f"{other.split()[-1]}-{name}"})
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, FIRST)
+    told_sweep.break_off(benchmark, FIRST)
     night = Book(benchmark.folder).night(FIRST)
     environment = night.facts["environment"]
     night.write(FACTS, {**night.facts, "environment": {**environment, other: "another"}})
-    told_sweep.before_end = lambda spec: None
     why = "it broke off, and code, libraries, hardware or data have changed since"
     given_up = (f"night {FIRST} is given up: {why}",)
     outcome = run_night(benchmark, name)
@@ -224,28 +186,16 @@ def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
 
 def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, monkeypatch):
     benchmark = make_benchmark(sweep={"name": "anew"})
-    told_sweep.before_end = broken_off
-    with pytest.raises(BrokenOffError):
-        run_night(benchmark, FIRST)
+    told_sweep.break_off(benchmark, FIRST)
     folder = benchmark.sweep_folder(FIRST).path
     half = folder / "half"
     half.touch()
-    asked = []
-
-    def away(*said: Any) -> None:
-        asked.append(said)
-        raise InputError("tracking http://127.0.0.1:9 gives no answer")
-
-    told_sweep.before_end = lambda spec: None
+    away = Mock(side_effect=InputError("tracking http://127.0.0.1:9 gives no answer"))
     monkeypatch.setattr("orchestrator.storage.provenance.git_commit", lambda: "c0ffee")
     # Nobody asks any more for the runs that the server misses.
     monkeypatch.setattr("orchestrator.nightly.run.sync", away)
-
-    def held(*_: Any, **__: Any) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", held)
+        patch.setattr(os, "rmdir", Mock(side_effect=PermissionError))
         left = f"{folder.parent} cannot be removed: it is of other surroundings"
         with pytest.raises(StorageError, match=f"^{re.escape(left)}$"):
             run_night(benchmark, FIRST)
@@ -256,7 +206,7 @@ def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, mon
     assert TOTAL in record.cells
     assert (folder.exists(), half.exists()) == (True, False)
     journal, files = benchmark.sweep_folder(FIRST).journal, folder.parents[1] / "mlflow-artifacts"
-    assert asked == [(journal, benchmark.sweep.tracking_uri, files, True)]
+    assert away.mock_calls == [call(journal, benchmark.sweep.tracking_uri, files, True)]
     expected = f"night {FIRST} begins anew: its surroundings have changed\n"
     assert said.getvalue() == expected
 
@@ -298,16 +248,6 @@ def test_a_night_is_tracked_where_all_nights_are_though_the_file_names_no_server
     with pytest.raises(KeyboardInterrupt):
         run_night(benchmark, FIRST)
     assert places == [benchmark.sweep.tracking_uri]
-
-
-def test_nights_of_one_date_are_compared_with_each_other(make_benchmark, told_sweep):
-    benchmark = make_benchmark(sweep={"name": "dated"})
-    names = (f"{FIRST}.1", FIRST, f"{FIRST}.10")
-    notes = [run_night(benchmark, name).verdict.notes for name in names]
-    assert [note.split("have ")[1].split(":")[0] for (note,) in notes] == [
-        "no night to compare with",
-        *["fewer than 5 nights to compare with"] * 2,
-    ]
 
 
 @pytest.mark.parametrize(
@@ -382,12 +322,9 @@ def test_a_tracking_server_that_is_away_gets_the_verdict_from_the_next_start(
     make_benchmark, told_sweep, monkeypatch
 ):
     benchmark = make_benchmark(sweep={"name": "away"})
-
-    def away(*_: Any) -> None:
-        raise InputError("tracking http://127.0.0.1:9 gives no answer")
-
+    away = InputError("tracking http://127.0.0.1:9 gives no answer")
     with monkeypatch.context() as patch:
-        patch.setattr("orchestrator.nightly.publish.sync", away)
+        patch.setattr("orchestrator.nightly.publish.sync", Mock(side_effect=away))
         outcome = run_night(benchmark, FIRST)
     assert outcome.verdict.status == "ok"
     assert any("waits for the next start" in message for message in outcome.messages)

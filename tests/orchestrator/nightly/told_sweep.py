@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
+import pytest
+
+from orchestrator.nightly import Nightly, run_night
 from orchestrator.running.run import SweepOutcome
-from orchestrator.storage.events import SweepEnded, from_fields
-from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import SweepSpec
+from tests.orchestrator.conftest import Writer
 
 METRICS = {"acc": 0.95, "ece": 0.02, "aece": 0.021, "cwece": 0.011, "nll": 0.2}
 EPOCH_SECONDS, PEAK, CHAIN = 0.5, 900.0 * 2**20, 12.0
@@ -40,6 +43,10 @@ def short_sweep(
     return {**own, "search": {"trials": 1}, "executor": "local"}
 
 
+class BrokenOffError(RuntimeError):
+    """Stands for the moment of a crash."""
+
+
 class ToldSweep:
     """Stands in for ``run_sweep``: writes the journal that a sweep of given figures would.
 
@@ -59,56 +66,46 @@ class ToldSweep:
     def __call__(self, spec: SweepSpec, **options: Any) -> SweepOutcome:
         self.runs.append(spec.name)
         self.options.append(options)
-        path = SweepFolder.of(spec).journal
-        with Journal(path) as journal:
-            said = {"event": "sweep_started", "sweep": spec.name, "sweep_id": spec.name}
-            journal.append(from_fields({**said, "spec": {}, "provenance": {}}))
+        writer = Writer(SweepFolder.of(spec).path, spec.name, spec.name)
+        with writer.journal:
+            writer.start(spec={})
             for task in spec.tasks:
                 for recipe in spec.expanded():
-                    self._study(journal, task.id, recipe.name, spec.seeds)
+                    self._study(writer, task.id, recipe.name, spec.seeds)
             self.before_end(spec)
-            journal.append(SweepEnded(status="finished"))
+            writer.end()
         ended = "failed" if self.failures else "finished"
         status = "interrupted" if self.interrupted else ended
         return SweepOutcome(spec, status, (), True, 30.0)
 
-    def _study(self, journal: Journal, task: str, recipe: str, seeds: tuple[int, ...]) -> None:
-        study = f"{task}|{recipe}"
-        reason = self.failures.get(study) or self.failures.get(recipe, "")
-        stage = "calibrate" if "+" in recipe else "train"
-        opened = {"study": study, "task": task, "recipe": recipe, "trials": 1, "row": True}
-        journal.append(from_fields({"event": "study_opened", **opened}), durable=False)
-        for number, seed in enumerate(seeds):
-            for event in self._trial(study, seed, number, stage, reason):
-                journal.append(from_fields(event), durable=False)
-        closed = {"finished": 0 if reason else 1, "failed": 1 if reason else 0, "reason": reason}
-        chosen = None if reason else f"{study} {seeds[0]}"
-        known = {"event": "study_closed", "study": study, "chosen": chosen, **closed}
-        journal.append(from_fields(known))
+    def break_off(self, benchmark: Nightly, night: str) -> None:
+        """Run a night up to the moment of a crash, before the end of its sweep."""
+        crash = Mock(side_effect=BrokenOffError)
+        with patch.object(self, "before_end", crash), pytest.raises(BrokenOffError):
+            run_night(benchmark, night)
 
-    def _trial(
-        self, study: str, seed: int, number: int, stage: str, reason: str
-    ) -> list[Mapping[str, Any]]:
+    def _study(self, writer: Writer, task: str, recipe: str, seeds: tuple[int, ...]) -> None:
+        study = writer.open(recipe, trials=1, task=task)
+        reason = self.failures.get(study) or self.failures.get(recipe, "")
+        for number, seed in enumerate(seeds):
+            self._trial(writer, study, number, seed, reason)
+        chosen = None if reason else f"{study} {seeds[0]}"
+        writer.close(study, chosen, int(not reason), int(bool(reason)), reason)
+
+    def _trial(self, writer: Writer, study: str, number: int, seed: int, reason: str) -> None:
         key, times = f"{study} {seed}", partial(self._times, study)
-        started = {"study": study, "number": number, "key": key, "seed": seed, "stage": stage}
-        role = "seed" if number else "search"
-        ended = {"status": "failed" if reason else "finished", "reason": reason, "seconds": 1.0}
+        stage, role = "calibrate" if "+" in study else "train", "seed" if number else "search"
+        writer.begin(study, number, role, seed, key=key, stage=stage)
         costs = {
             "epoch_seconds": EPOCH_SECONDS * times("epoch_seconds"),
             "peak_memory": PEAK * times("peak_memory"),
-            "artifact": key,
         }
-        test = {
-            f"test_{name}": value * times(name) + 0.001 * seed for name, value in METRICS.items()
-        }
-        cost = CHAIN * times("wall_seconds")
-        evaluated = {"key": key, "study": study, "seed": seed, "metrics": test, "seconds": cost}
-        events: list[Mapping[str, Any]] = [
-            {"event": "trial_started", "role": role, "configuration": {}, **started},
-            {"event": "trial_finished", "key": key, "metrics": {}, **ended, **costs},
-        ]
-        measured = not reason and key not in self.lost
-        return [*events, {"event": "evaluated", **evaluated}] if measured else events
+        ended = {"status": "failed" if reason else "finished", "reason": reason, "seconds": 1.0}
+        writer.write("trial_finished", key=key, metrics={}, artifact=key, **ended, **costs)
+        if not reason and key not in self.lost:
+            tested = {f"test_{m}": v * times(m) + 0.001 * seed for m, v in METRICS.items()}
+            seconds = CHAIN * times("wall_seconds")
+            writer.evaluate(key, study, seed, facts={"seconds": seconds}, **tested)
 
     def _times(self, study: str, metric: str) -> float:
         recipe = study.partition("|")[2]
