@@ -57,7 +57,18 @@ def lines(text: str) -> list[list[str]]:
     ]
 
 
-def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, monkeypatch, capsys):
+@pytest.fixture
+def command(benchmark, capsys):
+    """Return what runs a command about the benchmark and returns its code, output and errors."""
+
+    def run(name, *options):
+        code = main(["nightly", name, str(benchmark.path), *options])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, command, monkeypatch):
     book = Book(benchmark.folder)
     both = (found(ECE, 1), found(ACC, 1))
     judged(benchmark, record(0))
@@ -65,88 +76,75 @@ def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, monkeyp
     judged(benchmark, record(2), Verdict(name(2), "regression", both[1:], both[:1]))
     book.give_up(book.begin(name(3), 0.0, {}), "the code has changed")
     book.begin(name(4), 0.0, {})
-    assert main(["nightly", "status", str(benchmark.path), "--last", "4"]) == 0
-    shown = lines(capsys.readouterr().out)
-    assert shown[:6] == [
-        ["told: not scheduled from here"],
-        ["night", "verdict", "what"],
-        [name(1), "suspicious", "is worse, and 1 more figure with it"],
-        [name(2), "regression", "is worse"],
-        [name(3), "given up", "the code has changed"],
-        [name(4), "unfinished", "the next start goes on"],
-    ]
+    code, out, _ = command("status", "--last", "4")
+    assert (code, lines(out)[:6]) == (
+        0,
+        [
+            ["told: not scheduled from here"],
+            ["night", "verdict", "what"],
+            [name(1), "suspicious", "is worse, and 1 more figure with it"],
+            [name(2), "regression", "is worse"],
+            [name(3), "given up", "the code has changed"],
+            [name(4), "unfinished", "the next start goes on"],
+        ],
+    )
     book.give_up(book.begin(name(5), 0.0, {}), "§" * 300)
     # A terminal that is too narrow cuts nothing off.
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "60")
-    assert main(["nightly", "status", str(benchmark.path)]) == 0
-    assert capsys.readouterr().out.count("§") == 300
+    assert command("status")[1].count("§") == 300
 
 
-def test_status_draws_the_trend_of_one_metric(benchmark, capsys):
+def test_status_draws_the_trend_of_one_metric(benchmark, command):
     falling = (9.0, 9.0, 2.0, 1.6, 1.3, 1.1, 1.0)
     Book(benchmark.folder).begin("2025-12-31", 0.0, {})  # One more than are listed.
     for day, factor in enumerate(falling):
         judged(benchmark, record(day, factors={SPEED: 3.0 - factor, ECE: factor}))
-    file = str(benchmark.path)
-    assert main(["nightly", "status", file, "--metric", "images_per_second"]) == 0
-    shown = lines(capsys.readouterr().out)
+    shown = lines(command("status", "--metric", "images_per_second")[1])
     assert shown[2:9] == [[name(day), "ok"] for day in range(7)]
     assert shown[9] == ["recipe", "task", "images_per_second, 5 nights", "last"]
     assert ["ls", TASK, "▁▄▆▇█", "10150"] in shown[10:]
     assert len(shown[10:-1]) == 3
-    assert main(["nightly", "status", file]) == 0
-    assert ["ls", TASK, "█▅▃▂▁", "0.0203"] in lines(capsys.readouterr().out)
+    assert ["ls", TASK, "█▅▃▂▁", "0.0203"] in lines(command("status")[1])
     aece = {ECE._replace(metric="aece"): {0: 0.5}}
     judged(benchmark, replace(last := record(7), cells={**last.cells, **aece}))
-    assert main(["nightly", "status", file]) == 0
-    assert "0.5000" not in capsys.readouterr().out
-    assert main(["nightly", "status", file, "--metric", "beauty"]) == 2
+    assert "0.5000" not in command("status")[1]
     known = "acc, ece, nll, images_per_second, peak_memory, aece"
     said = f"calsweep: --metric: 'beauty' is not recorded; there are: {known}\n"
-    assert capsys.readouterr().err == said
+    assert command("status", "--metric", "beauty")[::2] == (2, said)
 
 
-def test_status_and_history_cope_with_a_night_on_which_all_failed(benchmark, capsys):
-    file = str(benchmark.path)
+def test_status_and_history_cope_with_a_night_on_which_all_failed(benchmark, command):
     judged(benchmark, replace(record(0), cells={}))
-    assert main(["nightly", "status", file]) == 0
-    assert main(["nightly", "history", file]) == 2
+    assert command("status")[0] == 0
     said = "calsweep: told has no figures in any night: all recipes failed\n"
-    assert capsys.readouterr().err == said
+    assert command("history") == (2, "", said)
     judged(benchmark, record(1))
     judged(benchmark, replace(record(2), cells={}))
-    assert main(["nightly", "status", file]) == 0
-    shown = lines(capsys.readouterr().out)
+    shown = lines(command("status")[1])
     assert ["recipe", "task", "ece, 3 nights", "last"] in shown
     assert ["ls", TASK, "·▅·", "-"] in shown
 
 
-def test_status_says_when_the_next_night_begins(benchmark, capsys):
+def test_status_says_when_the_next_night_begins(benchmark, command):
     # Not at the machine's own time, nor in its zone.
     before = datetime.now(UTC)
     scheduled(benchmark, "14:30", "Asia/Kolkata")
-    assert main(["nightly", "status", str(benchmark.path)]) == 0
+    out = command("status")[1]
     schedule = nightly.make_schedule("14:30", "Asia/Kolkata")
     starts = {schedule.next_start(moment) for moment in (before, datetime.now(UTC))}
     told = [f"told: by cron, next {start:%Y-%m-%d} 14:30 IST" for start in starts]
-    assert capsys.readouterr().out.splitlines()[0] in told
+    assert out.splitlines()[0] in told
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"scheduler": "cron", "when": "02:00"}'])
-def test_a_schedule_that_is_damaged_is_named(benchmark, text, capsys):
+def test_a_schedule_that_is_damaged_is_named(benchmark, text, command):
     path = benchmark.folder / INSTALLED
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    assert main(["nightly", "status", str(benchmark.path)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"calsweep: {path} is damaged: ")
-    assert said.count("\n") == 1
-
-
-def test_status_lists_one_night_at_least(benchmark, capsys):
-    assert main(["nightly", "status", str(benchmark.path), "--last", "0"]) == 2
-    assert "'--last': Input should be greater" in capsys.readouterr().err
+    code, _, error = command("status")
+    assert (code, error.count("\n")) == (2, 1)
+    assert error.startswith(f"calsweep: {path} is damaged: ")
 
 
 def test_a_command_without_a_file_is_about_the_shipped_benchmark(tmp_path, monkeypatch, capsys):
@@ -165,44 +163,40 @@ class Plot:
         path.write_text(repr((self.drawn, dpi)))
 
 
-def test_history_holds_the_series_asked_for_and_marks_their_alarms(benchmark, monkeypatch, capsys):
+def test_history_holds_the_series_asked_for_and_marks_their_alarms(benchmark, command, monkeypatch):
     monkeypatch.setattr(nightly, "plotted", Plot)
     alarms = (found(ECE, 1), found(ECE, 2), found(CellKey(*ECE.pair), 1))
     for day in range(4):
         suspicions = (found(OTHER, 1),)  # Those are not marked.
         raised = Verdict(name(day), "regression", alarms[: 2 if day == 1 else 3], suspicions)
         judged(benchmark, record(day), raised if day in (1, 3) else None)
-    file, folder = str(benchmark.path), benchmark.folder
+    folder, deep = benchmark.folder, benchmark.path.parent / "a/b"
     asked = ["--cell", f"ls on {TASK}", "--cell", str(OTHER), "--cell", str(ECE)]
-    assert main(["nightly", "history", file, *asked]) == 0
+    said = f"4 nights, 6 series: {folder / 'history.csv'}, .png\n"
+    assert command("history", *asked) == (0, said, "")
     cells = [CellKey("ls", TASK, metric) for metric in record(0).shape.metrics]
     alarmed = {ECE: [1, 3], CellKey(*ECE.pair): [3]}
     drawn = ([name(day) for day in range(4)], [*cells, OTHER], alarmed)
     assert (folder / "history.png").read_text() == repr((drawn, 110))
     rows = (folder / "history.csv").read_text()
     assert rows == nightly.to_csv([record(day) for day in range(4)], [*cells, OTHER])
-    assert rows.count("\n") == 1 + 4 * 6 * 3
-    said = f"4 nights, 6 series: {folder / 'history.csv'}, .png\n"
-    assert capsys.readouterr().out == said
-    some = ", ".join(f"'ce on {TASK}: {metric}'" for metric in ("acc", "ece", "nll"))
-    for absent in ("fl on e", f"ls on {TASK}: ec"):
-        assert main(["nightly", "history", file, "--cell", absent]) == 2
-        said = f": no cell {absent!r}; there are 15, such as {some}\n"
-        assert capsys.readouterr().err.endswith(said)
-    deep = benchmark.path.parent / "a/b"
-    assert main(["nightly", "history", file, "--out", str(deep)]) == 0
     said = f"4 nights, 15 series: {deep / 'history.csv'}, .png\n"
-    assert capsys.readouterr().out == said
+    assert command("history", "--out", str(deep)) == (0, said, "")
     assert {path.name for path in deep.iterdir()} == {"history.csv", "history.png"}
-    assert main(["nightly", "history", file, "--cell", "fl"]) == 2
-    assert capsys.readouterr().err == "calsweep: cell='fl' is not RECIPE on TASK: METRIC\n"
-    assert main(["nightly", "history", file, "--out", file]) == 2
-    reason = f"cannot be written: [Errno 17] File exists: '{file}'"
-    assert capsys.readouterr().err == f"calsweep: --out {file}: {reason}\n"
     monkeypatch.chdir(folder)
-    assert main(["nightly", "history", file, "--out", "s3://b/x"]) == 2
-    said = "calsweep: --out: 's3://b/x' is a URL; it is a path on this machine\n"
-    assert capsys.readouterr().err == said
+    file = str(benchmark.path)
+    some = ", ".join(f"'ce on {TASK}: {metric}'" for metric in ("acc", "ece", "nll"))
+    for options, error in (
+        (("--cell", "fl on e"), f"no cell 'fl on e'; there are 15, such as {some}"),
+        (
+            ("--cell", f"ls on {TASK}: ec"),
+            f"no cell 'ls on {TASK}: ec'; there are 15, such as {some}",
+        ),
+        (("--cell", "fl"), "cell='fl' is not RECIPE on TASK: METRIC"),
+        (("--out", file), f"--out {file}: cannot be written: [Errno 17] File exists: '{file}'"),
+        (("--out", "s3://b/x"), "--out: 's3://b/x' is a URL; it is a path on this machine"),
+    ):
+        assert command("history", *options) == (2, "", f"calsweep: {error}\n")
 
 
 @pytest.mark.parametrize("command", ["history", "accept"])
