@@ -21,7 +21,6 @@ from orchestrator.nightly import Book, CellKey, Finding, Nightly, Verdict, publi
 from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT, Night
 from orchestrator.nightly.publish import Publisher, publish_failure
 from orchestrator.storage.storage import Storage
-from orchestrator.tracking import SingleRun
 from trainables.common.errors import InputError
 
 REPORTS = ("report.md", "report.html", "junit.xml")
@@ -98,37 +97,19 @@ def test_a_night_is_a_run_with_all_its_figures(make_benchmark, world, written, e
     journal.touch()
     assert publisher(benchmark).publish(night) == []
     uri, files = benchmark.sweep.tracking_uri, Storage.of(benchmark.sweep).tracked_files
-    run = SingleRun(
-        key="told 2026-01-01",
-        name="nightly told, 2026-01-01: something got worse: it failed; 1 more finding",
-        status="FINISHED",
-        started=86_400,
-        ended=ended,
-        tags={
-            "calsweep.night": "2026-01-01",
-            "calsweep.night.benchmark": "told",
-            "calsweep.night.status": "regression",
-            "calsweep.night.alarms": f"ce on {TASK}, {ECE}",
-            "calsweep.night.torch": "1",
-        },
-        metrics={
-            "alarms": 2.0,
-            "suspicions": 1.0,
-            "improvements": 3.0,
-            f"{TASK}/ls/ece": pytest.approx(0.03),
-            f"{TASK}/ce/ece": 0.0,
-            "all/all/total_seconds": 9.0,
-        },
-        files={name: night.folder / name for name in (*REPORTS, RECORD, VERDICT)},
-    )
-    delivered = (uri, "told-nights", "nights", run, files)
-    assert world.sent == [
-        ("sync", (journal, uri, files, ("interrupted", True))),
-        ("run", delivered),
-    ]
+    assert world.took("sync") == [(journal, uri, files, ("interrupted", True))]
+    ((*place, run, root),) = world.took("run")
+    assert (place, root) == ([uri, "told-nights", "nights"], files)
+    # What else a run is told stands in test_whole_nights.
+    assert (run.key, run.started, run.ended) == ("told 2026-01-01", 86_400, ended)
+    assert run.files == {name: night.folder / name for name in (*REPORTS, RECORD, VERDICT)}
+    assert run.metrics == {
+        **{"alarms": 2.0, "suspicions": 1.0, "improvements": 3.0, f"{TASK}/ce/ece": 0.0},
+        **{f"{TASK}/ls/ece": pytest.approx(0.03), "all/all/total_seconds": 9.0},
+    }
     assert night.read(DELIVERED) == {"uri": "http://127.0.0.1:9/"}
     assert publisher(benchmark).publish(night) == []
-    assert len(world.sent) == 2
+    assert world.sent == []
 
 
 def test_a_tag_names_as_many_alarms_as_a_server_takes(make_benchmark, world):
@@ -257,13 +238,10 @@ def test_a_way_that_is_asked_for_no_longer_is_not_waited_for(make_benchmark, wor
     assert world.took("webhook", "mail") == []
 
 
-@pytest.mark.parametrize("old", [{}, {"told.json": {"problems": ["webhook: no answer"]}}])
-def test_a_way_that_is_asked_for_later_tells_of_later_nights_alone(make_benchmark, world, old):
+def test_a_way_that_is_asked_for_later_tells_of_later_nights_alone(make_benchmark, world):
     benchmark = make_benchmark()
     night = judged(benchmark, 0, *RAISED)
     assert publisher(benchmark).publish(night) == []
-    for name, content in old.items():  # From before it was written which ways are left.
-        night.write(name, content)
     benchmark = make_benchmark(report={**WAYS, "when": "always"})
     nights = [night, judged(benchmark, 1)]
     assert [publisher(benchmark).publish(known) for known in nights] == [[], []]
@@ -296,7 +274,6 @@ def test_a_night_that_could_not_run_is_told_and_written(
     title = "nightly told, 2026-01-01: could not run"
     body = {"nightly": "told", "night": "2026-01-01", "status": "could not run", "code": 4}
     text = (benchmark.folder / "report.md").read_text()
-    assert text == f"# {title}\n\n- the disk is full\n"
     assert world.took("webhook", "mail") == [
         ("http://h/hook", {**body, "reason": "the disk is full", "text": title}),
         (("mail", "me"), title, text),

@@ -172,15 +172,3 @@ def test_a_file_is_found_from_here_and_kept_by_its_whole_path(make_benchmark, mo
     assert load_nightly(path.name).path == path
     with pytest.raises(InputError, match=r"^nightly file: 's3://b/x' is a URL; "):
         load_nightly("s3://b/x")
-
-
-def test_a_file_that_is_missing_gets_one_line(tmp_path, capsys):
-    assert main(["nightly", "run", str(tmp_path / "none.yaml")]) == 2
-    assert "none.yaml: cannot be read" in capsys.readouterr().err
-
-
-def test_a_key_that_stands_twice_is_refused(tmp_path):
-    path = tmp_path / "nightly.yaml"
-    path.write_text("keep: 1\nkeep: 2\nsweep: {}\n")
-    with pytest.raises(InputError, match="stands twice"):
-        load_nightly(path)

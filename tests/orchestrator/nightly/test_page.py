@@ -14,7 +14,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from orchestrator.nightly import CellKey, Finding, NightRecord, Shape, Verdict, grouped, told
 from orchestrator.nightly.page import (
     Block,
-    failure_junit,
     figure,
     headline,
     heights,
@@ -235,16 +234,6 @@ def test_junit_has_the_alarms_of_the_whole_night():
     failure = ("failure", "soft", f"{TOTAL}: is slower", None)
     assert last == ("night", "2026-01-02", "9.0", failure)
     assert all(len(other) == 3 for other in others)
-
-
-def test_junit_of_a_night_that_could_not_run_is_one_error():
-    (suite,) = ElementTree.fromstring(failure_junit("n", "2026-01-02", 90.0, "the disk is full"))
-    assert suite.attrib["name"] == "n 2026-01-02"
-    assert suite.attrib["timestamp"] == "1970-01-01T00:01:30"
-    error = ("error", "could not run", "the disk is full", None)
-    assert [case(found) for found in suite.iter("testcase")] == [
-        ("2026-01-02", "night", "0.0", error)
-    ]
 
 
 def test_csv_has_a_row_for_every_value_in_the_order_of_nights():

@@ -562,11 +562,6 @@ def test_a_step_before_two_worse_nights_is_told_whatever_its_night_is_called(beg
     assert alarm.text == f"{ECE} has become worse in its series: {gap}"
 
 
-def test_the_same_night_in_the_history_is_left_out():
-    worse = record(10, factors={ECE: 1.2})
-    assert judge([*QUIET, worse], worse).status == "suspicious"
-
-
 def test_a_verdict_survives_json():
     worse = [record(night, 0.0, {ECE: 1.2, SPEED: 1.5}, {"torch": "2"}) for night in (10, 11)]
     verdict = judge([*QUIET, worse[0]], changed(worse[1], ACC, {0: math.nan}))
