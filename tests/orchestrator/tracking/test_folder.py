@@ -9,6 +9,7 @@ import stat
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import pytest
 import yaml
@@ -84,72 +85,54 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
 
 
 def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
-    study = Study(
-        **{"study": "t|ce", "task": "t", "recipe": "ce", "index": 0, "trials": 1, "row": True},
-        fingerprint="f1",
-        code="of the study",
-    )
+    told = {"study": "t|ce", "task": "t", "recipe": "ce", "trials": 1, "row": True}
+    study = Study(**told, index=0, fingerprint="f1", code="of the study")
     trial = Trial(
         **{"study": "t|ce", "number": 1, "key": "k", "role": "search", "seed": 0},
         **{"stage": "train", "configuration": {}, "artifact": "a1", "run_id": "r1"},
-        code="of the trial",
-        objective=0.1,
+        **{"code": "of the trial", "objective": 0.1, "test": {"ece": 0.75}},
         metrics={"val_ece": 0.25, "val_acc": 0.5},
-        test={"ece": 0.75},
     )
-    told: list[tuple] = []
-    store = SimpleNamespace(root=tmp_path, contains=lambda stage, key: (stage, key) in have)
-    have = {("train", "a1")}
-    place = SimpleNamespace(store=lambda: store, data=tmp_path)
-    info = SimpleNamespace(info="the data")
-
-    def export(store, stage, key, data, folder):
-        told.append((stage, key, data))
-
-    def register(*arguments):
-        told.append((arguments[:2], *arguments[3:]))
-        return "t", "3", True
-
-    def tracked(uri: str, run_id: str) -> TrackedTrial:
-        asked.append(uri)
-        return TrackedTrial(trial, study, "s")
-
-    asked: list[str] = []
-    monkeypatch.setattr(champion, "tracked_trial", tracked)
-    monkeypatch.setattr(champion, "Storage", lambda storage: place)
-    monkeypatch.setattr(champion.PreparedData, "open", lambda path: told.append(path) or info)
-    monkeypatch.setattr(champion, "export_chain", export)
-    tracker = SimpleNamespace(register=register)
-    monkeypatch.setattr(champion, "open_tracker", lambda uri: asked.append(uri) or tracker)
+    tracker, store = Mock(), Mock(root=tmp_path)
+    tracker.register.return_value = ("t", "3", True)
+    stand_ins = {
+        "tracked_trial": Mock(return_value=TrackedTrial(trial, study, "s")),
+        "Storage": lambda storage: SimpleNamespace(store=lambda: store, data=tmp_path),
+        "PreparedData": Mock(**{"open.return_value.info": "the data"}),
+        "export_chain": Mock(),
+        "open_tracker": Mock(return_value=tracker),
+        "load_chain": lambda folder: ("network", folder),
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(champion, name, stand_in)
     found = promote("r1", "folder:/t", "storage")
     assert found == champion.Champion("t", "3", "champion", "r1", True)
     facts = {"task": "t", "recipe": "ce", "sweep": "s", "run": "r1", "code": "of the trial"}
     facts |= {"fingerprint": "f1", "objective": "0.1"}
     facts |= {"val_ece": "0.25", "val_acc": "0.5", "test_ece": "0.75"}
     tags = {f"calsweep.{name}": value for name, value in facts.items()}
-    assert told == [tmp_path / "f1", ("train", "a1", "the data"), (("t", "r1"), tags, "champion")]
+    stand_ins["PreparedData"].open.assert_called_once_with(tmp_path / "f1")
+    folder = tracker.register.call_args.args[2]
+    stand_ins["export_chain"].assert_called_once_with(store, "train", "a1", "the data", folder)
+    tracker.register.assert_called_once_with("t", "r1", folder, tags, "champion")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     promote("r1", storage=str(tmp_path))
-    assert asked == ["folder:/t"] * 2 + [f"sqlite:///{tmp_path}/mlflow.db"] * 2
-    fetched: list[tuple] = []
-    tracker.download = lambda *arguments: fetched.append(arguments) or tmp_path / "there"
-    monkeypatch.setattr(champion, "load_chain", lambda folder: ("network", folder))
+    uris = ["folder:/t", f"sqlite:///{tmp_path}/mlflow.db"]
+    for asked in (stand_ins["tracked_trial"], stand_ins["open_tracker"]):
+        assert [one.args[0] for one in asked.call_args_list] == uris
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "folder:/elsewhere")
     for uri, address in (("folder:/t", "folder:/t"), (None, "folder:/elsewhere")):
-        assert load_champion("t", "f", uri) == ("network", tmp_path / "there")
-        assert asked.pop() == address
-    assert fetched == [("t", "champion", Path("f"))] * 2
-    have.clear()
-    with pytest.raises(InputError) as refusal:
-        promote("r1", "folder:/t", "storage")
-    assert str(refusal.value) == (
-        f"run r1: its weights are not in {tmp_path}; name the sweep's storage, or compute them "
-        "again with `calsweep reproduce r1`"
-    )
-    have.add(("train", ""))
-    trial.artifact = ""
-    with pytest.raises(InputError, match="its weights are not in"):
-        promote("r1", "folder:/t", "storage")
+        assert load_champion("t", "f", uri) == ("network", tracker.download.return_value)
+        assert stand_ins["open_tracker"].call_args == call(address)
+        assert tracker.download.call_args == call("t", "champion", Path("f"))
+    for contained, trial.artifact in ((False, "a1"), (True, "")):
+        store.contains.return_value = contained
+        with pytest.raises(InputError) as refusal:
+            promote("r1", "folder:/t", "storage")
+        assert str(refusal.value) == (
+            f"run r1: its weights are not in {tmp_path}; name the sweep's storage, or compute them "
+            "again with `calsweep reproduce r1`"
+        )
 
 
 def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
@@ -273,27 +256,6 @@ def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypa
         sync(writer.path, f"folder:{folder}")
     place = folder / "experiments" / writer.sweep / "experiment.json"
     assert str(away.value) == f"tracking folder: {place}: File exists"
-
-
-def test_what_is_in_the_way_is_named(tmp_path):
-    file = tmp_path / "experiments"
-    file.touch()
-    with pytest.raises(UnreachableError) as away:
-        open_tracker(f"folder:{tmp_path}")
-    assert str(away.value) == f"tracking folder: {tmp_path}: File exists"
-    file.unlink()
-    tracker = open_tracker(f"folder:{tmp_path}")
-    run = tracker.create_run(tracker.open_experiment("s", tmp_path)[0].id, "a run", {}, 1)
-    exported, place = tmp_path / "exported", file / "s" / "files" / run / "model"
-    (exported / "weights").mkdir(parents=True)
-    place.mkdir(parents=True)
-    (place / "weights").touch()
-    with pytest.raises(UnreachableError) as away:
-        tracker.register("t", run, exported, {}, "champion")
-    assert str(away.value).startswith(f"tracking folder: {place}: ")
-    assert "File exists" in str(away.value)
-    with pytest.raises(InputError, match=r"^no model 't' with alias 'champion' in "):
-        tracker.download("t", "champion", tmp_path)
 
 
 def test_many_questions_read_runs_once_and_hear_of_every_change(folder, tmp_path):

@@ -121,18 +121,6 @@ def test_who_asks_whether_a_server_answers_says_how_long_it_waits(monkeypatch, a
     assert asked == [(URI, 2.5), (URI, 5.0)]
 
 
-def test_a_server_that_answers_is_named_without_its_login(monkeypatch):
-    class Client:
-        def __init__(self, tracking_uri: str) -> None:
-            pass
-
-        def search_experiments(self, max_results: int) -> None:
-            pass
-
-    monkeypatch.setattr(server, "MlflowClient", Client)
-    assert server.probe(URI, 1.0) == "http://host answers"
-
-
 @pytest.mark.parametrize("user", ["", "bob"])
 def test_who_may_not_do_it_is_named(monkeypatch, user):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)

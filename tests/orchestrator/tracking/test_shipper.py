@@ -308,26 +308,6 @@ def test_what_a_sweep_did_anew_after_a_cut_is_delivered_whole(writer, store):
         assert runs[key].data.metrics.keys() >= {"train_loss", "val_acc", "objective"}
 
 
-def test_what_a_study_chose_anew_after_a_cut_is_told(writer, store):
-    writer.start()
-    study = writer.open("mbls")
-    keys = [writer.trial(study, number, 0.25) for number in range(2)]
-    tried = writer.path.stat().st_size
-    for key, figure in zip(keys, (0.5, 0.125), strict=True):
-        os.truncate(writer.path, tried)
-        writer.close(study, key)
-        writer.evaluate(key, study, test_ece=figure)
-        refused = sync(writer.path, store).refused
-    run = runs_of(store, writer.sweep)[study]
-    assert run.data.tags["calsweep.chosen"] == keys[1]
-    assert json.loads(run.data.tags["calsweep.configuration"]) == {"mbls": {"margin": 1.5}}
-    assert run.data.metrics["test_ece"] == 0.125
-    assert run.data.params == {"mbls.margin": "0.5"}  # A server takes no second value.
-    (told,) = refused
-    assert told.startswith(f"{study}: ")
-    assert "mbls.margin" in told
-
-
 def test_what_was_delivered_of_another_sweep_counts_for_nothing(writer, tmp_path):
     small_sweep(writer, tmp_path)
     store = f"folder:{tmp_path}/tracked"
