@@ -75,7 +75,7 @@ class MlflowTracker(Tracker):
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
     ) -> tuple[Experiment, bool]:
-        place = (artifact_root.resolve() / _slug(name)).as_uri()
+        place = (artifact_root.resolve() / re.sub(r"[^\w.-]", "_", name)).as_uri()
         with translated(self.uri):
             found = self.client.get_experiment_by_name(name)
             if found is None:
@@ -292,10 +292,6 @@ def _quoted(value: str) -> str:
     if mark in value:
         raise InputError(f"{value!r} cannot be looked up: it holds both ' and \"")
     return f"{mark}{value}{mark}"
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
 
 
 def _create(file: Path) -> None:
