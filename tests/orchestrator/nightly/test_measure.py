@@ -41,17 +41,15 @@ class Told:
         self._writer.close(study, chosen, **closed)
 
     def trial(self, study: str, seed: int, stage: str = "train", **ended: Any) -> None:
-        key = f"{study} {seed}"
-        own = {"study": study, "number": seed, "key": key, "seed": seed, "stage": stage}
-        role = "seed" if seed else "search"
-        self._writer.write("trial_started", role=role, configuration={}, **own)
+        key, role = f"{study} {seed}", "seed" if seed else "search"
+        self._writer.begin(study, seed, role, seed, key=key, stage=stage)
         known = {"status": "finished", "metrics": {}, "seconds": 1.0, "artifact": f"of {key}"}
         self._writer.write("trial_finished", key=key, **{**known, **ended})
 
     def test(self, study: str, seed: int, seconds: float | None = None, **metrics: float) -> None:
         tested = {f"test_{name}": value for name, value in metrics.items()}
-        own = {"key": f"{study} {seed}", "study": study, "seed": seed}
-        self._writer.write("evaluated", **own, metrics=tested, seconds=seconds)
+        facts = {"seconds": seconds}
+        self._writer.evaluate(f"{study} {seed}", study, seed, facts=facts, **tested)
 
     def ledger(self) -> Ledger:
         return read_ledger(self._writer.path)
