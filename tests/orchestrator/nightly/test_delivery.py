@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 
@@ -227,17 +226,6 @@ def test_a_way_that_failed_is_tried_again_by_the_next_start_alone(make_benchmark
     assert world.took("webhook", "mail") == []
 
 
-def test_a_way_that_is_asked_for_no_longer_is_not_waited_for(make_benchmark, world):
-    benchmark = make_benchmark(report={**WAYS, "when": "always"})
-    night = judged(benchmark, 0)
-    world.deaf = {"mail"}
-    assert publisher(benchmark).publish(night) == ["mail failed"]
-    world.took("webhook", "mail")
-    without = make_benchmark(report={"webhook": WAYS["webhook"], "when": "always"})
-    assert publisher(without).publish(night) == []
-    assert world.took("webhook", "mail") == []
-
-
 def test_a_way_that_is_asked_for_later_tells_of_later_nights_alone(make_benchmark, world):
     benchmark = make_benchmark()
     night = judged(benchmark, 0, *RAISED)
@@ -349,13 +337,6 @@ def test_a_mail_command_that_fails_in_any_way_is_named(code, expected, monkeypat
     monkeypatch.setattr(publish, "MAIL_SECONDS", 0.5 if "sleep" in code else 60)
     said = f"mail command {sys.executable!r}{expected}" if expected else ""
     assert publish._mail([sys.executable, "-c", code], "title", "text \ud800") == said
-
-
-def test_people_are_waited_for_as_long_as_the_manual_says():
-    manual = (Path(__file__).resolve().parents[3] / "docs/nightly.md").read_text(encoding="utf-8")
-    assert "by POST and has ten seconds to answer" in " ".join(manual.split())
-    assert "that no shell reads and that has a minute" in " ".join(manual.split())
-    assert (publish.WEBHOOK_SECONDS, publish.MAIL_SECONDS) == (10, 60)
 
 
 def test_a_webhook_that_says_nothing_leaves_no_thread_that_waits_for_ever(monkeypatch):

@@ -9,8 +9,7 @@ import pytest
 
 from orchestrator.tracking import _shipper, sync
 from orchestrator.tracking._process import Memory, delivered, delivered_runs
-from orchestrator.tracking.tracker import Experiment, Run, UnreachableError
-from trainables.common.errors import InputError
+from orchestrator.tracking.tracker import Experiment, Run
 
 URI = "http://127.0.0.1:9"
 TRIALS = 12
@@ -80,26 +79,6 @@ def test_another_password_is_no_other_tracker(server, writer):
     assert sync(writer.path, "http://ada:first@127.0.0.1:9").events > 0
     assert sync(writer.path, "http://ada:second@127.0.0.1:9").events == 0
     assert sync(writer.path, "http://127.0.0.1:8").events > 0
-
-
-def test_an_outage_in_the_middle_loses_nothing_and_repeats_no_run(server, writer, monkeypatch):
-    monkeypatch.setattr(_shipper, "PATIENCE_ONCE", 0.0)
-    calls = []
-
-    def log():
-        calls.append(1)
-        if len(calls) > TRIALS // 2:
-            raise UnreachableError("gone")
-
-    server.on_log = log
-    with pytest.raises(InputError, match="gone"):
-        sync(writer.path, URI)
-    assert len(calls) < TRIALS
-    server.on_log = lambda: None
-    sync(writer.path, URI)
-    keys = [run.tags["calsweep.key"] for run in server.created]
-    assert len(keys) == len(set(keys)) == TRIALS + 1
-    assert set(server.logged) == {run.id for run in server.created}
 
 
 @pytest.mark.parametrize("pieces", [1, 2])

@@ -26,7 +26,6 @@ import yaml
 
 from orchestrator.cli import main
 from orchestrator.cli._doctor import _tracking
-from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking import __main__ as program
 from orchestrator.tracking import best_trials, check_login, open_tracker, sync, tracked_trial
@@ -272,14 +271,6 @@ def test_a_resumed_sweep_logs_in_by_the_environment(gossip, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
     check_login(f"http://127.0.0.1:{gossip.server_port}")
     assert f"grace:{PASSWORD}" in Gossip.logins
-
-
-def test_a_sweep_stored_with_its_password_is_still_read(tmp_path):
-    uri = f"http://ada:{SECRET}@127.0.0.1:9"
-    folder = tmp_path / "sweeps/secretive"
-    folder.mkdir(parents=True)
-    (folder / "sweep.yaml").write_text(SWEEP.format(uri=uri, storage=tmp_path))
-    assert Storage(tmp_path).load_spec("secretive").tracking_uri == uri
 
 
 @pytest.fixture

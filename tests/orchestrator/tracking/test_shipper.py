@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -577,28 +576,6 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
     assert shipper.progress() == (writer.path.stat().st_size, writer.path.stat().st_size)
     assert {run.status for run in runs().values()} == {"FINISHED"}
     assert "runs delivered" in shipper.log.read_text()
-
-
-def test_killed_at_any_moment_it_delivers_everything_once(writer, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
-    writer.start()
-    study = writer.open("ce", trials=60)
-    keys = [writer.trial(study, number, 0.1 + number) for number in range(60)]
-    writer.close(study, keys[0], finished=60)
-    writer.clock = iter([time.time_ns() // 1_000_000 + 60_000])
-    writer.end()
-    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked", tmp_path, 0.05)
-    wait_for(lambda: len(runs_in(tmp_path)) > 5)
-    os.kill(shipper.process.pid, signal.SIGKILL)
-    wait_for(lambda: shipper.process.poll() is not None)
-    assert shipper.revive()
-    assert shipper.wait_drained(600), shipper.log.read_text()
-    runs = by_key(runs_in(tmp_path))
-    assert (sorted(runs), len(runs_in(tmp_path))) == (sorted([study, *keys]), 61)
-    assert {run["status"] for run in runs.values()} == {"FINISHED"}
-    assert {runs[key]["parent"] for key in keys} == {study}
-    for key in keys:
-        assert sorted(step for step, *_ in runs[key]["metrics"]["train_loss"]) == [0, 1]
 
 
 def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(writer, tmp_path):
