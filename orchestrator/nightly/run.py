@@ -105,11 +105,10 @@ class _Start:
 
     def _name_commit(self, night: Night) -> None:
         try:
-            found = find_commit(self._nightly, night.name, console=self._console)
+            message = find_commit(self._nightly, night.name, console=self._console).text
         except InputError as error:
-            self._messages.append(f"no commit was looked for: {error}")
-        else:
-            self._messages.append(found.text)
+            message = f"no commit was looked for: {error}"
+        self._messages.append(message)
 
     def _finish_earlier(self, night: Night) -> None:
         spec = self._spec(night)
