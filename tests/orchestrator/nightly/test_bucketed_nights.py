@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
@@ -21,7 +20,6 @@ from trainables.common.errors import InputError
 from trainables.store import cache, leases
 
 FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
-Go = Callable[[str], None]
 
 
 @pytest.fixture
