@@ -1,9 +1,9 @@
 """Rows of logits that are named on the command line, and files that are written whole."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from torch import Tensor
@@ -56,6 +56,12 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             write(stream)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays by name as a compressed ``.npz`` archive; see ``write_whole`` for errors."""
+    save: Any = np.savez_compressed  # Its types take no names of arrays by keyword.
+    write_whole(path, lambda stream: save(stream, **arrays))
 
 
 def save_log_probs(path: Path, log_probs: Tensor, labels: Tensor) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,11 @@ import torch
 from optuna.distributions import distribution_to_json
 from torch import Tensor
 
-from orchestrator.logits.files import write_whole
-from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial, read_sweeps
+from orchestrator.logits.files import write_arrays
+from orchestrator.replay.recorded import RecordedStudy, RecordedTrial, read_sweeps
 from orchestrator.running.reproduce import prepare_process
 from orchestrator.search.study import distribution_of
-from orchestrator.storage.ledger import Study
+from orchestrator.storage.ledger import Study, Trial
 from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
 from trainables.stages import StageRequest, TaskData, open_stage
@@ -25,15 +24,6 @@ from trainables.store.artifacts import ArtifactStore
 FORMAT = 1
 SAME = 1e-4
 """Largest difference of logits that are computed again on the machine that computed them."""
-
-
-@dataclass
-class _Rows:
-    """The rows of one study, a run for each known epoch of a trial."""
-
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    validation: list[Tensor] = field(default_factory=list)
-    test: list[Tensor] = field(default_factory=list)
 
 
 def export_blackbox(
@@ -68,52 +58,52 @@ def export_blackbox(
     arrays: dict[str, np.ndarray] = {}
     studies = []
     for number, study in enumerate(found.studies):
-        rows, known = _Rows(), found.ledger.studies[study.plan.id]
-        for trial in study.trials:
-            _add(rows, trial, study, known, root.store() if every_epoch else None)
+        known = found.ledger.studies[study.plan.id]
+        runs: list[dict[str, Any]] = []
+        validation: list[Tensor] = []
+        for place, trial in enumerate(study.trials):
+            logits = _epochs(trial, study, known, root.store()) if every_epoch else [trial.logits]
+            validation += logits
+            ends = [*[None] * (len(logits) - 1), place]
+            runs += [
+                _run(trial.trial, epoch if every_epoch else None, end)
+                for epoch, end in enumerate(ends, start=1)
+            ]
             done(next(numbers), total)
-        studies.append(_about(study, rows))
+        studies.append(_about(study, runs))
         arrays |= {
-            f"{number}/validation": torch.stack(rows.validation).float().numpy(),
+            f"{number}/validation": torch.stack(validation).float().numpy(),
             f"{number}/validation_labels": study.labels.numpy(),
-            f"{number}/test": torch.stack(rows.test).float().numpy(),
+            f"{number}/test": torch.stack([t.outputs for t in study.trials]).float().numpy(),
             f"{number}/test_labels": study.test_labels.numpy(),
         }
-    about = {"format": FORMAT, "sweep": sweep, **_origin(found), "studies": studies}
-    text = np.array(json.dumps(about))
-    save: Any = np.savez_compressed  # Its types take no names of arrays by keyword.
-    write_whole(path, lambda stream: save(stream, about=text, **arrays))
+    about = {
+        "format": FORMAT,
+        "sweep": sweep,
+        "objective": found.ledger.objective,
+        "code": found.ledger.git_commit,
+        "versions": found.ledger.provenance.get("versions") or {},
+        "studies": studies,
+    }
+    write_arrays(path, {"about": np.array(json.dumps(about)), **arrays})
     return about
 
 
-def _add(
-    rows: _Rows,
-    trial: RecordedTrial,
-    study: RecordedStudy,
-    known: Study,
-    store: ArtifactStore | None,
-) -> None:
-    told, last = trial.trial, trial.logits
-    logits = [last] if store is None else _epochs(trial, study, known, store)
-    rows.test.append(trial.outputs)
-    for epoch, each in enumerate(logits, start=1):
-        ended = epoch == len(logits)
-        rows.validation.append(each)
-        rows.runs.append(
-            {
-                "trial": told.number,
-                "seed": told.seed,
-                "epoch": None if store is None else epoch,
-                "parameters": told.parameters,
-                "configuration": told.configuration,
-                "test": len(rows.test) - 1 if ended else None,
-                "figures": {k: v for k, v in told.metrics.items() if k.startswith("val_")}
-                if ended
-                else {},
-                "objective": told.objective if ended else None,
-                "seconds": told.seconds if ended else None,
-            }
-        )
+def _run(trial: Trial, epoch: int | None, test: int | None) -> dict[str, Any]:
+    """Return what is told of a trial after an epoch; ``test`` is its row there after its last."""
+    ended = test is not None
+    figures = {k: v for k, v in trial.metrics.items() if ended and k.startswith("val_")}
+    return {
+        "trial": trial.number,
+        "seed": trial.seed,
+        "epoch": epoch,
+        "parameters": trial.parameters,
+        "configuration": trial.configuration,
+        "test": test,
+        "figures": figures,
+        "objective": trial.objective if ended else None,
+        "seconds": trial.seconds if ended else None,
+    }
 
 
 def _epochs(
@@ -138,7 +128,7 @@ def _epochs(
     return [*found[:-1], trial.logits]
 
 
-def _about(study: RecordedStudy, rows: _Rows) -> dict[str, Any]:
+def _about(study: RecordedStudy, runs: list[dict[str, Any]]) -> dict[str, Any]:
     plan = study.plan
     space = {
         f"{part}.{name}": distribution_to_json(distribution_of(parameter))
@@ -152,11 +142,5 @@ def _about(study: RecordedStudy, rows: _Rows) -> dict[str, Any]:
         "model": plan.task.model,
         "data": study.data.key,
         "space": space,
-        "runs": rows.runs,
+        "runs": runs,
     }
-
-
-def _origin(found: RecordedSweep) -> dict[str, Any]:
-    versions = found.ledger.provenance.get("versions") or {}
-    objective = found.ledger.objective
-    return {"objective": objective, "code": found.ledger.git_commit, "versions": versions}

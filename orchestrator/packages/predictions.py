@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orchestrator.logits.files import write_whole
+from orchestrator.logits.files import write_arrays
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
 from trainables.common.logit_rows import check_rows
@@ -40,18 +40,7 @@ class RowPredictions:
         Raises:
             InputError: If it cannot be written.
         """
-        write_whole(
-            path,
-            lambda stream: np.savez_compressed(
-                stream,
-                logits=self.logits.numpy(),
-                labels=self.labels.numpy(),
-                rows=self.rows.numpy(),
-                task=np.array(self.task),
-                recipe=np.array(self.recipe),
-                seed=np.array(self.seed),
-            ),
-        )
+        write_arrays(path, {name: np.asarray(getattr(self, name)) for name in NAMES})
 
     @classmethod
     def read(cls, path: Path) -> Self:

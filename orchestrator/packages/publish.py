@@ -1,16 +1,14 @@
 """Packages made from the sweeps of a storage."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from orchestrator.logits.files import write_whole
+from orchestrator.logits.files import write_arrays, write_whole
 from orchestrator.packages.derive import derive
 from orchestrator.packages.package import (
     HEADER,
@@ -61,36 +59,22 @@ def publish(
 ) -> list[Path]:
     """Write a package of sweeps that have ended, and its page, into a folder; return the files.
 
-    Raises:
-        InputError: See ``write_package``; also if the folder cannot be written.
-    """
-    with TemporaryDirectory(prefix="calsweep-publish-") as name:
-        return write_site(write_package(root, sweeps, Path(name), license, done), site)
-
-
-def write_package(
-    root: Storage,
-    sweeps: Sequence[str],
-    folder: Path,
-    license: str = NO_LICENSE,
-    done: Callable[[int, int], None] = lambda count, total: None,
-) -> Package:
-    """Write a package of sweeps that have ended into an empty folder.
-
     Only what stored predictions give anew is in it: figures of plugins' metrics are left out.
 
     Raises:
-        InputError: If a sweep is not there, has not ended, or lacks predictions or data.
+        InputError: If a sweep is not there, has not ended, or lacks predictions or data, or the
+            folder cannot be written.
     """
-    package = Package(folder)
-    for part in (JOURNALS, TEST, VALIDATION, SPLITS, SUITES):
-        (folder / part).mkdir()
-    for name in dict.fromkeys(sweeps):
-        _write_sweep(root, name, package, done)
-    header = json.dumps(header_of(license), indent=1) + "\n"
-    (folder / HEADER).write_text(header, encoding="utf-8")
-    derive(package)
-    return package
+    with TemporaryDirectory(prefix="calsweep-publish-") as folder:
+        package = Package(Path(folder))
+        for part in (JOURNALS, TEST, VALIDATION, SPLITS, SUITES):
+            (package.folder / part).mkdir()
+        for name in dict.fromkeys(sweeps):
+            _write_sweep(root, name, package, done)
+        header = json.dumps(header_of(license), indent=1) + "\n"
+        (package.folder / HEADER).write_text(header, encoding="utf-8")
+        derive(package)
+        return write_site(package, site)
 
 
 def _write_sweep(
@@ -112,37 +96,13 @@ def _write_sweep(
     for count, (study, trial) in enumerate(cells, start=1):
         stored.tested(study, trial).save(package.folder / TEST / f"{trial.key}.npz")
         if beside := stored.suites(study, trial):
-            save_suites(beside, package.folder / SUITES / f"{trial.key}.npz")
+            arrays = {name: value.numpy() for name, value in sorted(beside.items())}
+            write_arrays(package.folder / SUITES / f"{trial.key}.npz", arrays)
         done(count, len(cells))
     for study, trial in _compared(stored, ledger):
-        target = package.folder / VALIDATION / f"{trial.artifact}.npz"
-        stored.validated(study, trial).save(target)
+        stored.validated(study, trial).save(package.folder / VALIDATION / f"{trial.artifact}.npz")
     for data in stored.data.values():
-        write_split(data, package.folder / SPLITS / f"{data.key}.npz")
-
-
-def save_suites(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write what suites store of a trial, by ``SUITE/TENSOR``.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
-    save: Any = np.savez_compressed  # Its types take no names of arrays by keyword.
-    arrays = {name: value.numpy() for name, value in sorted(tensors.items())}
-    write_whole(path, lambda stream: save(stream, **arrays))
-
-
-def write_split(data: PreparedData, path: Path) -> None:
-    """Write which rows of a data set train, choose and judge.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
-    train, validation, test = split_of(data).values()
-    write_whole(
-        path,
-        lambda stream: np.savez_compressed(stream, train=train, validation=validation, test=test),
-    )
+        write_arrays(package.folder / SPLITS / f"{data.key}.npz", split_of(data))
 
 
 def split_of(data: PreparedData) -> dict[str, np.ndarray]:
