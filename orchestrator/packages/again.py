@@ -19,7 +19,7 @@ from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.documents import validate
 from orchestrator.sweep.plan import make_plan
-from orchestrator.sweep.spec import SweepSpec, without_places
+from orchestrator.sweep.spec import SweepSpec, TaskSpec, without_places
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.data.suites import Suite, find_suite, suite_directory
@@ -62,12 +62,19 @@ class Again:
             data = {key: prepare_data(spec) for key, spec in specs.items()}
             yield cls(folder, specs, data, ArtifactStore(folder / "artifacts"))
 
-    def suites(self, cell: Cell, prepared: PreparedData) -> list[tuple[Suite, Path]]:
+    def data_of(self, cell: Cell) -> PreparedData:
+        """Return the data that a cell was computed on."""
+        return self.data[cell.study.sweep_id][self._task(cell).data_name(cell.trial.seed)]
+
+    def suites(self, cell: Cell) -> list[tuple[Suite, Path]]:
         """Return the suites that a cell is measured on, and where they are stored here."""
+        root, data = self.specs[cell.study.sweep_id].data_root, self.data_of(cell)
+        found = (find_suite(name, root) for name in self._task(cell).suites)
+        return [(suite, suite_directory(suite, data)) for suite in found]
+
+    def _task(self, cell: Cell) -> TaskSpec:
         spec = self.specs[cell.study.sweep_id]
-        task = next(task for task in spec.tasks if task.id == cell.study.task)
-        found = (find_suite(name, spec.data_root) for name in task.suites)
-        return [(suite, suite_directory(suite, prepared)) for suite in found]
+        return next(task for task in spec.tasks if task.id == cell.study.task)
 
     def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
         """Search again; return the state at its end and what its journal would say.
@@ -75,13 +82,12 @@ class Again:
         Raises:
             InputError: If validation rows that a choice compares are not in the package.
         """
-        if ledger.sweep_id not in self._states:
-            events: list[Event] = []
-            plan, data = make_plan(self.specs[ledger.sweep_id]), self.data[ledger.sweep_id]
-            rows = partial(_rows, package)
-            state = search_again(plan, ledger, data, rows, events.append)
-            self._states[ledger.sweep_id] = state, events
-        return self._states[ledger.sweep_id]
+        name, events = ledger.sweep_id, list[Event]()
+        if name not in self._states:
+            rows, plan = partial(_rows, package), make_plan(self.specs[name])
+            state = search_again(plan, ledger, self.data[name], rows, events.append)
+            self._states[name] = state, events
+        return self._states[name]
 
 
 def _spec(ledger: Ledger, folder: Path, data_root: str) -> SweepSpec:

@@ -128,9 +128,8 @@ def unequal(
 
 
 def _close(told: Any, now: float, tolerance: float) -> bool:
-    if isinstance(told, bool) or not isinstance(told, int | float):
-        return False
-    return math.isclose(told, now, rel_tol=0.0, abs_tol=tolerance) or told == now
+    number = isinstance(told, int | float) and not isinstance(told, bool)
+    return number and math.isclose(told, now, rel_tol=0.0, abs_tol=tolerance)
 
 
 def check_splits(package: Package, again: Again) -> Iterator[str]:
@@ -150,18 +149,15 @@ def check_splits(package: Package, again: Again) -> Iterator[str]:
         elif any(not np.array_equal(archive.read(part), expected[part]) for part in expected):
             yield f"{name}: its row numbers are not those of the split"
     for cell in package.cells:
-        data = _data(again, cell)
-        test = data.test()
-        found = tested(package, cell)
-        yield from _rows(cell.title, found, data, data.test_numbers(), test.labels)
+        data, found = again.data_of(cell), tested(package, cell)
+        yield from _rows(cell.title, found, data, data.test_numbers(), data.test().labels)
 
 
 def check_suites(package: Package, again: Again, tolerance: float) -> Iterator[str]:
     """Compute every figure of a suite from what the package holds of it."""
     expected = set()
     for cell in package.cells:
-        prepared = _data(again, cell)
-        suites = again.suites(cell, prepared)
+        suites = again.suites(cell)
         name = f"{SUITES}/{cell.trial.key}.npz"
         try:
             tensors = _tensors(package, name)
@@ -198,12 +194,6 @@ def _tensors(package: Package, name: str) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-def _data(again: Again, cell: Cell) -> PreparedData:
-    own = again.data[cell.study.sweep_id]
-    task = next(t for t in again.specs[cell.study.sweep_id].tasks if t.id == cell.study.task)
-    return own[task.data_name(cell.trial.seed)]
-
-
 def _rows(
     what: str, found: RowPredictions, data: PreparedData, numbers: np.ndarray, labels: np.ndarray
 ) -> Iterator[str]:
@@ -233,7 +223,7 @@ def check_validation(package: Package, again: Again, tolerance: float) -> Iterat
             continue
         ledger, trial = known
         cell = Cell(ledger.sweep, ledger.studies[trial.study], trial)
-        data, found = _data(again, cell), RowPredictions.read(package.folder / name)
+        data, found = again.data_of(cell), RowPredictions.read(package.folder / name)
         labels = data.search().validation.labels
         yield from _rows(name, found, data, data.search_numbers("validation"), labels)
         now = calibration_report(found.logits, labels=found.labels)

@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.packages.derive import derive
 from orchestrator.packages.package import DERIVED, JOURNALS, MALFORMED, Package, header_of, opened
 from orchestrator.packages.site import write_site
-from orchestrator.storage.ledger import Study
 from trainables.common.errors import InputError
 from trainables.common.files import file_hash
 
@@ -78,15 +77,9 @@ def _determinants(package: Package) -> Iterator[tuple[str, str, Any]]:
         journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
         yield "journal", ledger.sweep_id, file_hash(journal)
         for study in ledger.studies.values():
-            yield from _of_study(study, ledger.sweep_id)
-
-
-def _of_study(study: Study, sweep_id: str) -> Iterator[tuple[str, str, Any]]:
-    origin = study.origin
-    yield "dataset", study.task, origin.get("dataset")
-    yield "split", study.task, origin.get("split")
-    yield "data", study.task, study.fingerprint
-    yield "model", study.task, study.model
-    yield "protocol", study.task, origin.get("protocol")
-    if study.row:
-        yield "row", f"{study.recipe} on {study.task}", f"sweep {sweep_id}"
+            for name in ("dataset", "split", "protocol"):
+                yield name, study.task, study.origin.get(name)
+            yield "data", study.task, study.fingerprint
+            yield "model", study.task, study.model
+            if study.row:
+                yield "row", f"{study.recipe} on {study.task}", f"sweep {ledger.sweep_id}"

@@ -111,13 +111,10 @@ def _on_test(
     package: Package, again: Again, cell: Cell, request: StageRequest
 ) -> tuple[dict[str, float], float]:
     """Return a cell's figures on test data now, and the largest change of a probability."""
-    data, device = (
-        PreparedData.open(request.data),
-        prepare_process(cell.study.origin, request.stage),
-    )
-    chosen = again.store, request.stage, request.key(), data
+    device = prepare_process(cell.study.origin, request.stage)
+    chosen = again.store, request.stage, request.key(), again.data_of(cell)
     now, artifact = evaluate_on_test(*chosen, device)
-    suites = again.suites(cell, data)
+    suites = again.suites(cell)
     for _, place in suites:
         now |= evaluate_suite(*chosen, place, device)[0]
     now |= pooled(now, {suite.label: suite.pool for suite, _ in suites})

@@ -37,18 +37,15 @@ def render_site(package: Package) -> str:
         build_table([result for result in results if result.task == task])
         for task in dict.fromkeys(result.task for result in results)
     ]
-    return (
-        environment()
-        .get_template("site.html")
-        .render(
-            name=", ".join(names),
-            tables=tables,
-            cells=[_cell(cell_record(package, cell)) for cell in package.cells],
-            several=len(tables) > 1,
-            facts=[*_facts(package)],
-            bibliography=(package.folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
-            version=library_version("calsweep"),
-        )
+    page = environment().get_template("site.html")
+    return page.render(
+        name=", ".join(names),
+        tables=tables,
+        cells=[_cell(cell_record(package, cell)) for cell in package.cells],
+        several=len(tables) > 1,
+        facts=_facts(package),
+        bibliography=(package.folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
+        version=library_version("calsweep"),
     )
 
 

@@ -62,7 +62,15 @@ class StoredSweep:
         Raises:
             InputError: If predictions or data are gone, or its rows are pixels.
         """
-        tensors = self._tensors(study, trial)
+        found = self.store.find("evaluate", trial.predictions)
+        if found is None:
+            raise InputError(
+                f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone; "
+                f"`calsweep run --resume {self.spec.name}` computes them again"
+            )
+        tensors = found.tensors("test")
+        if "images" in tensors:
+            raise _pixels(study)
         rows = torch.from_numpy(self.data_of(study, trial.seed).test_numbers().copy())
         return _named(study, trial, tensors["log_probs"], tensors["labels"], rows)
 
@@ -74,8 +82,8 @@ class StoredSweep:
         """
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found: dict[str, Tensor] = {}
+        data = self.data_of(study, trial.seed)
         for suite in (find_suite(name, self.spec.data_root) for name in task.suites):
-            data = self.data_of(study, trial.seed)
             kept = SuiteData.open(suite_directory(suite, data))
             outcome = self.store.find("evaluate", suite_key(trial.artifact, data, kept))
             if outcome is None:
@@ -98,18 +106,6 @@ class StoredSweep:
             raise _pixels(study)
         numbers = self.data_of(study, trial.seed).search_numbers("validation")
         return _named(study, trial, found.logits, found.labels, torch.from_numpy(numbers.copy()))
-
-    def _tensors(self, study: Study, trial: Trial) -> dict[str, Tensor]:
-        found = self.store.find("evaluate", trial.predictions)
-        if found is None:
-            raise InputError(
-                f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone; "
-                f"`calsweep run --resume {self.spec.name}` computes them again"
-            )
-        tensors = found.tensors("test")
-        if "images" in tensors:
-            raise _pixels(study)
-        return tensors
 
 
 def _named(
