@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,10 +14,10 @@ from torch import Tensor
 
 from orchestrator.storage.events import Epoch
 from orchestrator.storage.journal import iterate_events
-from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
+from orchestrator.storage.ledger import Ledger, Trial, read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan, StudyPlan, make_plan
-from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from orchestrator.sweep.spec import SweepSpec
 from search_spaces import Parameter
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
@@ -108,11 +109,10 @@ class RecordedStudy:
         The distance is the largest of any searched parameter's, as a share of its range, on its
         scale; two values of a categorical one are 1 apart. It is 0 for exactly the same.
         """
-        distances = [
-            self._distance(found.trial.configuration, configuration) for found in self.trials
-        ]
-        best = min(range(len(distances)), key=distances.__getitem__)
-        return best, distances[best]
+        given = (found.trial.configuration for found in self.trials)
+        distances = [self._distance(one, configuration) for one in given]
+        nearest = min(distances)
+        return distances.index(nearest), nearest
 
     def _distance(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
         return max(
@@ -215,17 +215,15 @@ def _read(
     skipped: dict[str, str] = {}
     studies = []
     wanted = [study for study in plan if study.recipe.name in (recipes or every)]
-    reader = _Reader(storage.store(), ledger, data, done, _trials(wanted, ledger), test)
+    known = [ledger.studies[study.id] for study in wanted if study.id in ledger.studies]
+    total = sum(len(study.searched) for study in known)
+    reader = _Reader(storage.store(), ledger, data, done, total, test)
     for study in wanted:
         try:
             studies.append(reader.study(study))
         except _NotReplayableError as reason:
             skipped[study.id] = str(reason)
     return RecordedSweep(folder, spec, ledger, plan, data, tuple(studies), skipped)
-
-
-def _trials(wanted: Sequence[StudyPlan], ledger: Ledger) -> int:
-    return sum(len(ledger.studies[s.id].searched) for s in wanted if s.id in ledger.studies)
 
 
 class _NotReplayableError(Exception):
@@ -265,18 +263,15 @@ class _Reader:
         if rows.images is not None:
             raise _NotReplayableError("pixels of an image are no rows that can be drawn anew")
         trials = tuple(self._trial(trial, data) for trial in finished)
-        first = finished[0].stage, finished[0].artifact
-        labels = rows.labels
-        tested = labels[:0]
+        tested = rows.labels[:0]
         if self._test:
+            first = finished[0].stage, finished[0].artifact
             tested = evaluate_on_test(self._store, *first, data)[1].tensors("test")["labels"]
         self._done(self._count, self._total)
-        return RecordedStudy(plan, trials, labels, tested, self._plain(plan, data), data)
-
-    def _plain(self, plan: StudyPlan, data: PreparedData) -> RecordedTrial | None:
-        study: Study | None = self._ledger.studies.get(plan.reference or "")
-        chosen = study.chosen_trial if study is not None else None
-        return None if chosen is None else self._trial(chosen, data)
+        reference = self._ledger.studies.get(plan.reference or "")
+        guard = reference.chosen_trial if reference else None
+        plain = self._trial(guard, data) if guard else None
+        return RecordedStudy(plan, trials, rows.labels, tested, plain, data)
 
     def _rows(self, trial: Trial) -> ValidationRows:
         if self._store.find(trial.stage, trial.artifact, whole=self._test) is None:
@@ -303,19 +298,13 @@ def _data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, Prepar
         task, first = tasks[study.task], prepared.get(study.fingerprint)
         if first is None:
             continue
+        same = [found for found in prepared.values() if found.fingerprint == first.fingerprint]
         for seed in spec.all_seeds:
-            names |= {task.data_name(seed): found for found in _on(prepared, first, task, seed)}
+            split = task.split_on(seed, first.split.validation_seed is None)
+            own = (found for found in same if found.split == split)
+            names |= {task.data_name(seed): found for found in islice(own, 1)}
         names[task.data_name(spec.all_seeds[0])] = first
     return names
-
-
-def _on(
-    prepared: Mapping[str, PreparedData], first: PreparedData, task: TaskSpec, seed: int
-) -> list[PreparedData]:
-    """Return the data of a task on a further seed, at most one."""
-    split = task.split_on(seed, first.split.validation_seed is None)
-    same = (found for found in prepared.values() if found.fingerprint == first.fingerprint)
-    return [found for found in same if found.split == split][:1]
 
 
 def _apart(parameter: Parameter, one: Any, other: Any) -> float:

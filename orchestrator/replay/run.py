@@ -5,7 +5,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -44,9 +44,9 @@ class Judged:
     budget: int
     number: int
     distance: float
-    loss: float = math.nan
-    default: float = math.nan
-    best: float = math.nan
+    loss: float
+    default: float
+    best: float
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def replay(
     total = each * sum(len(job[-1]) for job in jobs)
     judged: list[Judged] = []
     count = 0
-    for rows in _run(jobs, 1 if total <= ALONE else processes or _cores()):
+    for rows in _run(jobs, 1 if total <= ALONE else processes or len(os.sched_getaffinity(0))):
         judged += rows
         count += len({(row.strategy, row.search) for row in rows})
         searching(count, total)
@@ -226,7 +226,7 @@ def _judged(
 ) -> Iterator[Judged]:
     for choice in search.choices:
         chosen = -1 if choice.position is None else study.trials[choice.position].trial.number
-        row = Judged(
+        yield Judged(
             strategy=strategy,
             sweep=sweep,
             study=study.plan.id,
@@ -234,18 +234,10 @@ def _judged(
             budget=choice.budget,
             number=chosen,
             distance=sum(search.distances) / len(search.distances),
+            loss=losses.get(chosen, math.nan),
+            default=losses.get(DEFAULT, math.nan),
+            best=min(losses.values()),
         )
-        yield _with_losses(row, losses)
-
-
-def _with_losses(row: Judged, losses: Mapping[int, float]) -> Judged:
-    """Judge a choice by the test metric of each recorded trial, by number."""
-    return replace(
-        row,
-        loss=losses.get(row.number, math.nan),
-        default=losses.get(DEFAULT, math.nan),
-        best=min(losses.values()),
-    )
 
 
 def _summary(strategy: str, budget: int, group: Sequence[Judged]) -> Summary:
@@ -272,7 +264,3 @@ def _summary(strategy: str, budget: int, group: Sequence[Judged]) -> Summary:
 
 def _chunks(searches: int) -> list[range]:
     return [range(start, min(start + CHUNK, searches)) for start in range(0, searches, CHUNK)]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

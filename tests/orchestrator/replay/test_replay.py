@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from orchestrator.replay.recorded import RecordedStudy, RecordedTrial, _apart
-from orchestrator.replay.run import Judged, ReplayOutcome, _searches, _summary, _with_losses
+from orchestrator.replay.run import Judged, ReplayOutcome, _judged, _searches, _summary
 from orchestrator.replay.settings import ReplaySettings, changed, load_replay
-from orchestrator.replay.simulate import Table, resampled, simulate
+from orchestrator.replay.simulate import Choice, Search, Table, resampled, simulate
 from orchestrator.search.state import SweepState
 from orchestrator.storage.ledger import Trial
 from orchestrator.sweep.plan import make_plan
@@ -192,9 +192,9 @@ def test_equally_near_configurations_are_answered_by_the_first(
     assert twice.nearest(study.trials[2].trial.configuration) == (2, 0.0)
 
 
-def test_a_default_that_failed_is_no_default() -> None:
-    losses = {1: 0.25, 2: 0.75}
-    row = _with_losses(judged(0, 2, 0.0), losses)
+def test_a_default_that_failed_is_no_default(live: tuple[SweepState, RecordedStudy]) -> None:
+    search = Search((Choice(8, 2, 0.0),), (0.1,))
+    (row,) = _judged("a", "s", live[1], 0, search, {1: 0.25, 2: 0.75})
     assert (row.loss, row.best, math.isnan(row.default)) == (0.75, 0.25, True)
     other = judged(1, 0, 0.5)
     final = _summary("a", 8, [row, other, replace(other, number=-1, loss=math.nan)])
