@@ -108,21 +108,17 @@ def combine(
     if prefer is not None:
         first = {(r.recipe, r.task) for r in found if r.sweep == prefer}
         found = [r for r in found if r.sweep == prefer or (r.recipe, r.task) not in first]
-    _check_distinct(found)
-    if not mixed:
-        _check_same(found)
-    return found
-
-
-def _check_distinct(results: Iterable[StudyResult]) -> None:
     seen: dict[tuple[str, str], str] = {}
-    for result in results:
+    for result in found:
         other = seen.setdefault((result.recipe, result.task), result.sweep)
         if other != result.sweep:
             raise InputError(
                 f"{result.recipe} on {result.task} is in sweeps {other} and {result.sweep}; "
                 f"choose one: --prefer {other} or --prefer {result.sweep}"
             )
+    if not mixed:
+        _check_same(found)
+    return found
 
 
 def _check_same(results: Sequence[StudyResult]) -> None:
@@ -162,8 +158,7 @@ def _matching(what: str, patterns: Sequence[str] | None, names: Sequence[str]) -
         return set(names)
     matches: set[str] = set()
     for pattern in patterns:
-        ours = {name for name in names if fnmatchcase(name, pattern)}
-        if not ours:
+        if not (ours := {name for name in names if fnmatchcase(name, pattern)}):
             listing = ", ".join(dict.fromkeys(names))
             raise InputError(f"{what} {pattern!r} matches none; there are: {listing}")
         matches |= ours
@@ -207,11 +202,10 @@ def _levels(
     groups: dict[tuple[str, ...], list[str]] = {}
     for task, place in tasks.items():
         groups.setdefault(tuple(place[name] for name in names), []).append(task)
-    first: dict[str, int] = {}
-    for position, group in enumerate(groups):
-        first.setdefault(group[0] if group else "", position)
-    ordered = sorted(groups, key=lambda group: first[group[0] if group else ""])
-    return {group: tuple(groups[group]) for group in ordered}
+    firsts = [group[:1] for group in groups]
+    return {
+        group: tuple(groups[group]) for group in sorted(groups, key=lambda g: firsts.index(g[:1]))
+    }
 
 
 def places(results: Results) -> dict[tuple[str, ...], tuple[str, ...]]:

@@ -22,7 +22,6 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.tables.columns import shown_names
-from orchestrator.tables.records import cell_records
 from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
 
 
@@ -257,7 +256,7 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
 
 def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
     """Yield a head, then one line a row and column."""
-    for number, record in enumerate(cell_records(table)):
+    for number, record in enumerate(table.records()):
         if number == 0:
             yield [*record]
         yield [_harmless(value) if isinstance(value, str) else value for value in record.values()]
@@ -265,9 +264,7 @@ def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
 
 def render_json(table: ComparisonTable) -> str:
     """Return rows, columns, cells and notes as one JSON document; infinite ones are null."""
-    cells = [
-        {name: _plain(value) for name, value in record.items()} for record in cell_records(table)
-    ]
+    cells = [{name: _plain(value) for name, value in record.items()} for record in table.records()]
     document = {
         "sweeps": list(dict.fromkeys(result.sweep for result in table.results.values())),
         "rows": [one_line(row.label) for row in table.rows],

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, groupby, product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.columns import Column, column, floor_of
@@ -202,12 +202,39 @@ class ComparisonTable:
 
         ``frame.pivot(index="row", columns="column", values="mean")`` has the table's shape.
         """
-        # Here, since a table is shown more often than it is taken further.
-        import pandas as pd
+        import pandas as pd  # Here, since a table is shown more often than it is taken further.
 
-        from orchestrator.tables.records import cell_records
+        return pd.DataFrame.from_records([*self.records()])
 
-        return pd.DataFrame.from_records([*cell_records(self)])
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield one record a row and column, figures as fractions (NLL and Brier as they are).
+
+        Names of recipes, tasks, metrics and runs are separated by spaces. ``gain`` and ``group``
+        are there if the table has gains and groups.
+        """
+        for row in self.rows:
+            for position, entry in enumerate(self.columns):
+                notice, found = self.notice(row, entry), self.figure(row, entry)
+                gain = self.gain(row, entry)
+                ends = (gain.value, gain.low, gain.high) if gain else (None, None, None)
+                gained = dict(zip(("gain", "gain_low", "gain_high"), ends, strict=True))
+                yield {
+                    "layout": self.layout,
+                    "row": row.label,
+                    "recipes": " ".join(row.recipes),
+                    "column": " / ".join(entry.headings),
+                    "tasks": " ".join(entry.tasks),
+                    "metrics": " ".join(entry.metrics),
+                    "status": notice.text if notice else "finished" if found else "no figure",
+                    "mean": found.mean if found else None,
+                    "std": found.std if found else None,
+                    "seeds": self.seeds(row, entry),
+                    "noise_floor": self.noise_floor(row, entry),
+                    "published": self.published.get((row.label, position)),
+                    "run_ids": " ".join(self.run_ids(row, entry)),
+                    **(gained if self.gains is not None else {}),
+                    **({"group": self.letters(row, entry)} if self.ties is not None else {}),
+                }
 
     def _repr_html_(self) -> str:
         """Return the table as a notebook shows it."""
@@ -255,7 +282,9 @@ class ComparisonTable:
     @property
     def calibrates(self) -> bool:
         """Tell whether a recipe ends in a calibrator."""
-        return any(_ends_in_calibrator(recipe) for recipe in self.recipes)
+        parts = (recipe.rpartition("+") for recipe in self.recipes)
+        spaces = (space for method, _, last in parts if method for space in known_spaces(last))
+        return any(space.kind == "calibrators" for space in spaces)
 
     def notes(self) -> list[str]:
         """Return the lines below a table: signs, lost accuracy, failed trials, runs."""
@@ -275,8 +304,7 @@ class ComparisonTable:
         Raises:
             InputError: If there is no such row.
         """
-        found = [row for row in self.rows if baseline in (row.label, *row.recipes[:1])]
-        found = [row for row in found if len(row.recipes) == 1 or row.label == baseline]
+        found = [row for row in self.rows if row.label == baseline or row.recipes == (baseline,)]
         if not found:
             labels = ", ".join(row.label for row in self.rows)
             raise InputError(f"baseline {baseline!r} is no row of the table; there are: {labels}")
@@ -329,18 +357,17 @@ class ComparisonTable:
 
     def _cell(self, row: Row, position: int) -> Cell:
         entry = self.columns[position]
-        found = self.figure(row, entry)
+        found, sources = self.figure(row, entry), self.sources(row, entry.tasks)
         floor = self.noise_floor(row, entry) if self.floor else None
         show, published = entry.shown.show, self.published.get((row.label, position))
         beside = [] if floor is None else [f"(floor {show(floor)})"]
         asides = (*beside, *([] if published is None else [f"[paper {show(published)}]"]))
         if found is None:
             return Cell("–", asides=asides)
+        same = self._repeated.get(sources[0]) if len(sources) == 1 else None
+        marks = (same and f"= {same}", self.letters(row, entry))
+        asides = (*filter(None, marks), *asides)
         text = show(found.mean)
-        tied = self.letters(row, entry)
-        asides = (tied, *asides) if tied else asides
-        if same := self._same_as(row, entry):
-            asides = (f"= {same}", *asides)
         best, second = self._leaders[position]
         mark = {best: "best", second: "second"}.get(text, "") if math.isfinite(found.mean) else ""
         inside = INSIDE if floor is not None and found.mean <= floor else ""
@@ -366,11 +393,6 @@ class ComparisonTable:
         recipe, task = sources[0]
         found = self.ties.get((task, entry.metrics[0]))
         return found.letters.get(recipe, "") if found else ""
-
-    def _same_as(self, row: Row, entry: TableColumn) -> str:
-        """Return the recipe that a cell's one study repeats figure by figure, or nothing."""
-        sources = self.sources(row, entry.tasks)
-        return self._repeated.get(sources[0], "") if len(sources) == 1 else ""
 
     @cached_property
     def _repeated(self) -> dict[tuple[str, str], str]:
@@ -415,16 +437,14 @@ class ComparisonTable:
     @cached_property
     def _leaders(self) -> list[tuple[str | None, str | None]]:
         """Best and second best figure of each column as printed; equal prints are one."""
-        return [self._two_best(entry) for entry in self.columns]
-
-    def _two_best(self, entry: TableColumn) -> tuple[str | None, str | None]:
-        if entry.shown.neutral:
-            return None, None
-        found = (self.figure(row, entry) for row in self.rows)
-        texts = {entry.shown.show(item.mean) for item in found if item and math.isfinite(item.mean)}
-        ordered = sorted(texts, key=float, reverse=entry.shown.higher)
-        best, second = [*ordered, None, None][:2]
-        return best, second
+        leaders = []
+        for entry in self.columns:
+            figures = (self.figure(row, entry) for row in self.rows if not entry.shown.neutral)
+            means = [figure.mean for figure in figures if figure and math.isfinite(figure.mean)]
+            texts = sorted({*map(entry.shown.show, means)}, key=float, reverse=entry.shown.higher)
+            best, second, *_ = [*texts, None, None]
+            leaders.append((best, second))
+        return leaders
 
     @cached_property
     def _used(self) -> list[StudyResult]:
@@ -576,11 +596,6 @@ def _outcome(result: StudyResult | None) -> Notice | None:
         counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
         return Notice("running", f"running ({counts})")
     return None if result.test else Notice("no figures", "finished, without test figures")
-
-
-def _ends_in_calibrator(recipe: str) -> bool:
-    method, _, last = recipe.rpartition("+")
-    return bool(method) and "calibrators" in {space.kind for space in known_spaces(last)}
 
 
 def _named(results: Sequence[StudyResult]) -> str:

@@ -122,10 +122,8 @@ def _task(layout: Layout, results: Results, dataset: str, model: str) -> str:
 
 
 def _column(layout: Layout, results: Results, place: _Place, metric: str) -> TableColumn:
-    metrics: tuple[str, ...] = (metric,)
-    if layout.suite_metrics:
-        metrics = _suite_metrics(layout, results, place, metric) or metrics
-    return TableColumn(place.groups, place.tasks, metrics, column(metric))
+    suites = _suite_metrics(layout, results, place, metric) if layout.suite_metrics else ()
+    return TableColumn(place.groups, place.tasks, suites or (metric,), column(metric))
 
 
 def _suite_metrics(layout: Layout, results: Results, place: _Place, metric: str) -> tuple[str, ...]:
@@ -247,7 +245,14 @@ class Figures:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._found = _index(layout)
+        self._found: dict[tuple[str, ...], list[Figure]] = defaultdict(list)
+        table = load_published("results")
+        ours = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
+        for row in ours.dropna(subset="value").itertuples(index=False):
+            place = (row.dataset, row.model, row.method, row.stage2, row.posthoc, row.metric)
+            bins = int(str(row.n_bins)) if str(row.n_bins).isdigit() else None
+            figure = Figure(float(str(row.value)), str(row.note), bins)
+            self._found[tuple(map(str, place))].append(figure)
 
     def find(self, row: LayoutRow, dataset: str, model: str, metric: str) -> Figure | None:
         """Return a published figure, or None if there is none to compare with.
@@ -260,10 +265,8 @@ class Figures:
         key = published_key(row)
         bins, name = _bins(metric)
         place = (dataset, model, *key[:3], NAMES.get(name, name))
-        for figure in self._found.get(place, []):
-            if figure.note.startswith(key.note) and figure.bins in bins:
-                return figure
-        return None
+        found = self._found.get(place, [])
+        return next((f for f in found if f.note.startswith(key.note) and f.bins in bins), None)
 
     def states_bins(self) -> bool:
         """Return True if the table says how many bins its calibration errors have."""
@@ -279,15 +282,3 @@ def _bins(metric: str) -> tuple[set[int | None], str]:
     if not suite:
         return {None, BINS}, name
     return ({int(suite.removeprefix("bins-"))} if suite.startswith("bins-") else set()), name
-
-
-def _index(layout: Layout) -> dict[tuple[str, ...], list[Figure]]:
-    """Return the figures of a table by data set, model, method, stage2, posthoc and metric."""
-    table = load_published("results")
-    ours = table[(table["paper"] == layout.paper) & (table["table"] == layout.table)]
-    found: dict[tuple[str, ...], list[Figure]] = defaultdict(list)
-    for row in ours.dropna(subset="value").itertuples(index=False):
-        place = (row.dataset, row.model, row.method, row.stage2, row.posthoc, row.metric)
-        bins = int(str(row.n_bins)) if str(row.n_bins).isdigit() else None
-        found[tuple(map(str, place))].append(Figure(float(str(row.value)), str(row.note), bins))
-    return dict(found)
