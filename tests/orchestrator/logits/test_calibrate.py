@@ -55,60 +55,12 @@ def npz(tmp_path):
     return tmp_path / "net.npz"
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    return torch.from_numpy(logits).softmax(1).numpy()
-
-
-def test_named_arrays_need_no_kind(npz):
-    file = read_logits(npz)
-    logits, labels = draw()
-    assert file.name == "net"
-    assert file.fit is None
-    np.testing.assert_array_equal(file.rows.logits.numpy(), logits)
-    np.testing.assert_array_equal(file.rows.labels.numpy(), labels)
-
-
-@pytest.mark.parametrize(
-    ("scores", "labels_name"), [("probs", "labels"), ("predictions", "ground_truth")]
-)
-def test_probabilities_become_logarithms(tmp_path, scores, labels_name):
-    logits, labels = draw()
-    np.savez(tmp_path / "p.npz", **{scores: softmax(logits), labels_name: labels})
-    rows = read_logits(tmp_path / "p.npz", "probs").rows
-    np.testing.assert_allclose(rows.logits.softmax(1).numpy(), softmax(logits), atol=1e-6)
-
-
-def test_a_probability_of_zero_stays_finite(tmp_path):
-    np.savez(tmp_path / "p.npz", probs=np.array([[1.0, 0.0], [0.5, 0.5]]), labels=[0, 1])
-    logits = read_logits(tmp_path / "p.npz").rows.logits
-    assert bool(torch.isfinite(logits).all())
-    assert float(logits[0, 1]) == pytest.approx(np.log(np.finfo(np.float64).tiny))
-
-
-def test_what_a_file_holds_is_never_guessed(tmp_path):
-    logits, labels = draw()
-    np.savez(tmp_path / "n.npz", predictions=softmax(logits), ground_truth=labels)
-    with pytest.raises(InputError) as error:
-        read_logits(tmp_path / "n.npz")
-    assert str(error.value) == (
-        f"{tmp_path}/n.npz: does not say what it holds; give the kind (in a task: inputs.kind): "
-        "logits, probs"
-    )
-    np.savez(tmp_path / "m.npz", probs=softmax(logits), labels=labels)
-    with pytest.raises(InputError) as error:
-        read_logits(tmp_path / "m.npz", "logits")
-    assert str(error.value) == (
-        f"{tmp_path}/m.npz: its logits are probabilities (no row has a negative value, each adds "
-        "up to 1); give --kind probs, in a task inputs: {kind: probs}"
-    )
-
-
 TWO = np.zeros((2, 3))
 ONE_ARRAY = "scores: expected exactly one array named logits or probs or predictions; the file has"
 NO_SET = (
-    "row 0 is no set of probabilities: {}; a sum of 1 and no negative value are allowed "
-    "(or give kind=logits)"
-).format
+    "row 0 is no set of probabilities: sum 1.5, smallest 0.5; a sum of 1 and no negative value are "
+    "allowed (or give kind=logits)"
+)
 
 
 @pytest.mark.parametrize(
@@ -124,12 +76,6 @@ NO_SET = (
             {"logits": TWO, "probs": TWO, "labels": [0, 1]},
             None,
             f"{ONE_ARRAY} logits, probs, labels",
-        ),
-        ({"logits": TWO, "labels": [0, 3]}, None, "labels: 3 in row 1, allowed are 0 to 2"),
-        (
-            {"logits": TWO, "labels": [0.0, 0.5]},
-            None,
-            "labels: expected an array of whole numbers, found float64",
         ),
         (
             {"logits": np.zeros(3), "labels": [0, 1, 2]},
@@ -147,9 +93,7 @@ NO_SET = (
             None,
             "scores: expected an array of numbers, found <U1",
         ),
-        ({"probs": TWO + 0.5, "labels": [0, 1]}, None, NO_SET("sum 1.5, smallest 0.5")),
-        ({"probs": [[1.5, -0.5]], "labels": [0]}, None, NO_SET("sum 1, smallest -0.5")),
-        ({"probs": [[np.nan] * 2], "labels": [0]}, None, NO_SET("sum nan, smallest nan")),
+        ({"probs": TWO + 0.5, "labels": [0, 1]}, None, NO_SET),
         ({"predictions": TWO, "ground_truth": [0, 1]}, "p", "kind='p' is not one of logits, probs"),
     ],
 )
@@ -179,12 +123,6 @@ def test_unreadable_files_are_named(tmp_path, npz, name, text):
     with pytest.raises(InputError) as error:
         read_logits(tmp_path / name, "logits")
     assert str(error.value).startswith(f"{tmp_path / name}{text}")
-
-
-def test_npz_with_pickled_objects_is_refused(tmp_path):
-    np.savez(tmp_path / "o.npz", logits=np.array([object()], dtype=object), labels=[0])
-    with pytest.raises(InputError, match=r"o\.npz"):
-        read_logits(tmp_path / "o.npz")
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -237,10 +175,6 @@ def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, pay
         (
             ((np.zeros((2, 2)), [0, 1]),) * 2,
             "labels: expected an array of whole numbers, found list",
-        ),
-        (
-            ((np.zeros((2, 2)), np.zeros(2, int)), (np.zeros((2, 3)), np.zeros(2, int))),
-            "2 classes to fit on, 3 to test on; they must agree",
         ),
         (
             ((np.array([[None, 1]]), np.zeros(1, int)),) * 2,
@@ -389,22 +323,6 @@ def test_a_table_says_what_its_cells_hold():
         **{"ece": None, "accuracy": None, "nll": None, "gain": None, "seconds": 0.0},
     }
     assert len(CalibrationTable(["a"], rows[:1], [cells[0][:1]]).lines()[0].split("|")) == 5
-
-
-def test_the_table_in_text(npz):
-    file = read_logits(npz)
-    tasks = [plan_task(file, "0:200"), Task("early", file.rows.take(slice(0, 200)))]
-    table = calibrate_table(tasks, ["ts"], ["ce", "ls"])
-    for task in tasks:
-        figures = score(task.judge.logits, task.judge.labels, 15)
-        assert table.cell(task.name, "uncalibrated").ece == pytest.approx(figures[0])
-    lines = table.lines()
-    heads = [part.strip() for part in lines[0].split("|")[1:-1]]
-    assert heads == ["calibrator", "objective", "net", "early", "average"]
-    assert len({len(line) for line in lines}) == 1
-    assert len(lines) == 5
-    assert lines[-1].count("(") == 3
-    assert "+" in lines[-1] or "-" in lines[-1]
 
 
 def test_without_rows_to_fit_on_every_row_is_cross_fitted(tmp_path, npz):
@@ -646,20 +564,6 @@ def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(npz, monkeypat
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
     assert re.fullmatch(r"(recipe 0 of 2: uncalibrated rows · 0:00:\d\d\n)?", shown[0].getvalue())
-
-
-@pytest.mark.parametrize(("seconds", "lines"), [(600.0, 1), (0.01, 3)])
-def test_where_nobody_watches_a_line_is_printed_now_and_then(monkeypatch, seconds, lines):
-    monkeypatch.setattr("orchestrator.logits.progress.PATIENCE", 0.0)
-    monkeypatch.setattr("orchestrator.logits.progress.PLAIN_SECONDS", seconds)
-    shown = io.StringIO()
-    with shown_recipes(Console(file=shown), 2):
-        deadline = time.monotonic() + 60
-        while shown.getvalue().count("\n") < lines and time.monotonic() < deadline:
-            time.sleep(0.01)
-    found = shown.getvalue().splitlines()
-    assert all(line.startswith("recipe 0 of 2: uncalibrated rows · ") for line in found)
-    assert len(found) == 1 if seconds == 600 else len(found) >= lines
 
 
 class Waits:
