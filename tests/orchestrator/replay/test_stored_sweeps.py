@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
@@ -29,7 +28,7 @@ from orchestrator.replay.settings import changed
 from orchestrator.replay.simulate import Repeated, Table, repeat, simulate
 from orchestrator.running.data import prepare_data
 from orchestrator.search.state import SweepState
-from orchestrator.storage.events import Epoch, Evaluated, SweepEnded, SweepStarted, TrialFinished
+from orchestrator.storage.events import Epoch, SweepEnded, SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -83,44 +82,6 @@ def outcome(storage: Storage) -> ReplayOutcome:
     assert told == [(4, 8), (8, 8)]  # Two searches of a study by each of two strategies.
     assert found.skipped == {(name, "rows|given"): "nothing to search" for name in TRIALS}
     return found
-
-
-def test_what_was_chosen_is_measured_and_written_down(storage: Storage) -> None:
-    folder, store = storage.sweep("one"), storage.store()
-    ledger = read_ledger(folder.journal)
-    study = ledger.studies[STUDY]
-    events = [e for e in iterate_events(folder.journal) if isinstance(e, Evaluated)]
-    measured = [event for event in events if event.study == STUDY]
-    assert sorted(event.seed for event in measured) == [0, 1]
-    for event in measured:
-        trial, place = ledger.trials[event.key], folder.chosen / f"rows/spline/seed-{event.seed}"
-        assert study.chosen_trial is not None
-        assert (trial.seed, trial.configuration) == (event.seed, study.chosen_trial.configuration)
-        assert {path.name: str(path) for path in place.iterdir()} == event.artifacts
-        assert yaml.safe_load((place / "configuration.yaml").read_text()) == {
-            "task": "rows",
-            "recipe": "spline",
-            "seed": event.seed,
-            "objective": trial.objective,
-            "fixed": trial.configuration,
-        }
-        tested = store.find("evaluate", event.predictions)
-        assert tested is not None
-        assert tested.record["upstream"] == trial.artifact
-        assert event.metrics == {f"test_{k}": v for k, v in tested.record["metrics"].items()}
-        calibrated = store.find("calibrate", trial.artifact)
-        assert calibrated is not None
-        given = store.find("given", calibrated.record["request"]["upstream"])
-        assert given is not None
-        spent = given.record["seconds"] + calibrated.record["seconds"]
-        assert event.seconds == round(spent, 3)
-        assert set(event.computed) == {"given", "calibrate"}
-        # The published default is measured beside what was chosen over it.
-        assert (event.default_predictions is not None) == (event.key == study.chosen)
-        if event.default_predictions is not None:
-            default = store.find("evaluate", event.default_predictions)
-            assert default is not None
-            assert default.record["upstream"] == study.searched[0].artifact
 
 
 def test_every_trial_of_what_has_ended_is_read_and_measured(storage: Storage) -> None:
