@@ -194,12 +194,6 @@ def test_how_many_resamples_there_are_unless_told_otherwise():
     assert {own["seed"].default for own in known} == {0}
 
 
-def test_one_recipe_alone_has_a_value_and_no_difference(made_up):
-    found = paired_bootstrap({"ce": [made_up(LABELS, 0)]}, LABELS, baseline="ce", draws=5)
-    assert found.differences == {}
-    assert set(found.values) == {"ce"}
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

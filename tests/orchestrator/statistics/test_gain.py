@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 
 import pytest
@@ -153,15 +151,6 @@ def test_progress_is_counted_over_recipes_and_metrics(table, progress):
     assert steps == ["resampling", *((number, 10) for number in range(1, 11))]
 
 
-def test_gains_as_csv_are_fractions(table):
-    _, out, _ = table("--metrics", "ece", "--format", "csv")
-    rows = {row["recipe"]: row for row in csv.DictReader(io.StringIO(out))}
-    value, low, high = (float(rows["ls"][f"ece_gain{end}"]) for end in ("", "_low", "_high"))
-    assert -0.5 < low < value < high < 0
-    assert float(rows["mbls"]["ece_gain"]) == 0
-    assert rows["acls"]["ece_gain"] == rows["ce"]["ece_gain"] == ""
-
-
 def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, tmp_path):
     near, far = made_up(LABELS, 0), made_up(LABELS, 1, sharpness=4.0)
     kept = searched("fl", near, near)
@@ -194,19 +183,3 @@ def test_what_cannot_be_shown_is_one_line(table, arguments, message):
     assert code == 2
     assert message in err
     assert len(err.splitlines()) == 1
-
-
-def test_the_table_says_whether_the_search_has_seen_its_seeds(searched, made_up):
-    result = searched("ls+ts", made_up(LABELS, 0), None)
-    seeds = (result.searched_predictions, "other")
-    two = replace(result, test=2 * result.test, predictions=seeds)
-    fresh = replace(two, predictions=("one", "other"), varied=True)
-    notes = [build_table([found], ("ece",)).notes() for found in (two, fresh)]
-    assert [lines[0].partition("2 seeds")[2] for lines in notes] == [
-        ", the search's among them",
-        " and splits that no search has seen",
-    ]
-    told = "calibrators are fitted on the validation rows that choose configurations"
-    assert all(told in lines for lines in notes)
-    plain = replace(two, recipe="ls")
-    assert told not in build_table([plain], ("ece",)).notes()

@@ -157,16 +157,6 @@ def test_cliques_are_the_longest_runs_of_which_no_two_differ(alike, cliques):
     assert ["".join(clique) for clique in found] == cliques
 
 
-def test_cliques_join_what_does_not_differ():
-    rng = np.random.default_rng(0)
-    table = np.array([0, 0, 20, 20]) + rng.normal(size=(14, 4))
-    found = rank_comparison(scores_of(table))
-    assert {frozenset(clique) for clique in found.cliques()} == {
-        frozenset({"r0", "r1"}),
-        frozenset({"r2", "r3"}),
-    }
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
