@@ -437,7 +437,7 @@ class ComparisonTable:
     @cached_property
     def _leaders(self) -> list[tuple[str | None, str | None]]:
         """Best and second best figure of each column as printed; equal prints are one."""
-        leaders = []
+        leaders: list[tuple[str | None, str | None]] = []
         for entry in self.columns:
             figures = (self.figure(row, entry) for row in self.rows if not entry.shown.neutral)
             means = [figure.mean for figure in figures if figure and math.isfinite(figure.mean)]
