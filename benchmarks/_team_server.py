@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import signal
-import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from urllib.request import urlopen
 
 import psutil
 import psycopg2
-from _postgres import free_port, postgres_server
+from _servers import mlflow_server, postgres_server
 from sqlalchemy.engine import make_url
 
 AUTH = Path(__file__).parents[1] / "deploy" / "auth.ini"
@@ -86,36 +81,17 @@ def team_server(folder: Path, mlflow: str) -> Iterator[TeamServer]:
     with postgres_server(folder, secrets.token_hex(16)) as owner:
         database = _database(owner)
         environment = {
-            **os.environ,
             "MLFLOW_BACKEND_STORE_URI": database,
             "MLFLOW_AUTH_CONFIG_PATH": str(AUTH),
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "MLFLOW_AUTH_ADMIN_PASSWORD": password,
             "MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32),
         }
-        port, log = free_port(), folder / "server.log"
-        command = [mlflow, "server", "--app-name", "basic-auth", "--host", "127.0.0.1"]
-        command += ["--port", str(port), "--workers", "4"]
-        command += ["--uvicorn-opts", "--timeout-worker-healthcheck 60"]
-        command += ["--artifacts-destination", str(folder / "mlflow-artifacts")]
-        with open(log, "ab") as stream:
-            server = subprocess.Popen(
-                command, cwd=folder, stdout=stream, stderr=stream, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
-        try:
-            _wait(f"http://127.0.0.1:{port}/health", log)
-            yield TeamServer(
-                f"http://127.0.0.1:{port}",
-                database,
-                password,
-                log,
-                psutil.Process(server.pid),
-                _listener(make_url(owner).port),
-            )
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait()
+        words = ["--app-name", "basic-auth", "--workers", "4"]
+        words += ["--uvicorn-opts", "--timeout-worker-healthcheck 60"]
+        words += ["--artifacts-destination", str(folder / "mlflow-artifacts")]
+        with mlflow_server(folder, *words, mlflow=mlflow, **environment) as (uri, process):
+            log, postgres = folder / "server.log", _listener(make_url(owner).port)
+            yield TeamServer(uri, database, password, log, psutil.Process(process), postgres)
 
 
 def _database(owner: str) -> str:
@@ -137,15 +113,3 @@ def _listener(port: int | None) -> psutil.Process:
         if port in listening:
             return child
     raise RuntimeError(f"nothing listens on port {port}")
-
-
-def _wait(address: str, log: Path) -> None:
-    end = time.monotonic() + 120
-    while True:
-        try:
-            urlopen(address, timeout=2).close()
-            return
-        except OSError:
-            if time.monotonic() > end:
-                raise RuntimeError(log.read_text(encoding="utf-8")) from None
-            time.sleep(0.5)

@@ -20,18 +20,17 @@ import hashlib
 import json
 import os
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from _page import load, options, publish, setting, table
-from _postgres import free_port, postgres_here, postgres_server, wait_until_it_answers
+from _servers import mlflow_server, postgres_here, postgres_server
 
 SWEEP, TASK, RECIPE = "bench", "cifar10/resnet50/mukhoti2020", "mbls"
 METRICS = ("acc", "ece", "aece", "cwece", "nll")
@@ -155,25 +154,6 @@ def ask(who: str, uri: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@contextmanager
-def http_server(database: str, folder: Path) -> Iterator[str]:
-    """Serve a database by an MLflow server on the loopback."""
-    port = free_port()
-    command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", database]
-    with open(folder / "server.log", "ab") as log:
-        server = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, env={**os.environ, **QUIET},
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        wait_until_it_answers(f"http://127.0.0.1:{port}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
-
-
 def measure(store: str, runs: int, with_peer: bool, folder: Path) -> dict[str, Any]:
     """Fill a store of one kind and ask both."""
     from _tracking_store import fill, sweep_events
@@ -185,8 +165,10 @@ def measure(store: str, runs: int, with_peer: bool, folder: Path) -> dict[str, A
             fill(database, SWEEP, sweep_events(SWEEP, runs, seed=1, code="c0de"))
         if store == "postgres":
             _analyze(database)
-        front = http_server(database, folder) if store == "http" else nullcontext(database)
-        with front as uri:
+        words = ["--backend-store-uri", database, "--workers", "1"]
+        front = mlflow_server(folder, *words, **QUIET) if store == "http" else nullcontext()
+        with front as served:
+            uri = served[0] if served else database
             found = {who: ask(who, uri) for who in ("table", "best")}
             if with_peer:
                 found["peer"] = ask("peer", uri)

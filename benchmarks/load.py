@@ -31,7 +31,7 @@ from _load_logins import try_logins
 from _load_watch import SENT, Watch
 from _noop_sweep import JUDGED, NoOpSweep, run_no_ops, stage_report
 from _page import load, options, publish, setting
-from _postgres import postgres_here
+from _servers import postgres_here
 from _team_server import TeamServer, team_server
 
 from orchestrator.cluster.local import join_cluster

@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
-import psutil
 from _noop_sweep import JUDGED, memory, run_no_ops, stage_report
 from _page import options, publish, setting
+from _servers import mlflow_server
 
 from orchestrator.cluster.local import join_cluster
 
@@ -87,8 +84,8 @@ def ours(folder: Path, trials: int, uri: str) -> dict[str, float]:
         "search": done.searched / trials,
         "delivered": done.delivered / trials,
         "memory": done.grown,
-        "first": median(latencies[: trials // 10]),
-        "last": median(latencies[-trials // 10 :]),
+        "first": median_high(latencies[: trials // 10]),
+        "last": median_high(latencies[-trials // 10 :]),
     }
 
 
@@ -171,48 +168,6 @@ def glue(folder: Path, trials: int, uri: str) -> float:
     return (time.monotonic() - started) / trials
 
 
-@contextmanager
-def tracking_server(folder: Path) -> Iterator[str]:
-    """Run an MLflow server on the loopback; yield its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--host", "127.0.0.1"]
-    places = ["--artifacts-destination", f"{folder}/served", "--port", str(port), "--workers", "1"]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", *options, *places],
-        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    uri = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(f"{uri}/health")
-        yield uri
-    finally:
-        for process in (*psutil.Process(server.pid).children(recursive=True), server):
-            process.terminate()
-        server.wait()
-
-
-def wait_for(address: str) -> None:
-    """Wait until a server answers."""
-    deadline = time.monotonic() + 120
-    while True:
-        try:
-            urllib.request.urlopen(address, timeout=2).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-
-
-def median(values: list[float]) -> float:
-    """Return the middle value."""
-    return sorted(values)[len(values) // 2]
-
-
 def main() -> None:
     """Print the figures."""
     parser = options(__doc__)
@@ -241,7 +196,9 @@ def measure(sizes: list[int], peer_trials: int) -> list[str]:
     rows = []
     with tempfile.TemporaryDirectory() as name, join_cluster(None):
         folder = Path(name)
-        with tracking_server(folder) as uri:
+        database, served = f"sqlite:///{folder}/server.db", f"{folder}/served"
+        words = ["--backend-store-uri", database, "--artifacts-destination", served]
+        with mlflow_server(folder, *words, "--workers", "1") as (uri, _):
             warm_up(folder)
             for trials in sizes:
                 own = ours(folder, trials, uri)

@@ -1,4 +1,4 @@
-"""PostgreSQL on the loopback, for as long as a measurement takes."""
+"""PostgreSQL and MLflow on the loopback, for as long as a measurement takes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.request import urlopen
 
 USER = "calsweep"
 
@@ -78,3 +80,46 @@ def wait_until_it_answers(uri: str) -> None:
         if time.monotonic() > end:
             raise RuntimeError(f"{uri} does not answer")
         time.sleep(0.5)
+
+
+@contextmanager
+def mlflow_server(
+    folder: Path, *options: str, mlflow: str = "", **environment: str
+) -> Iterator[tuple[str, int]]:
+    """Run an MLflow server; yield its address and the number of its first process.
+
+    Args:
+        folder: Where it runs, and writes ``server.log``.
+        options: Of ``mlflow server``, beside host and port.
+        mlflow: The program, where it is that of another installation.
+        environment: More variables for it.
+    """
+    port, log = free_port(), folder / "server.log"
+    command = [mlflow] if mlflow else [sys.executable, "-m", "mlflow"]
+    with open(log, "ab") as stream:
+        server = subprocess.Popen(
+            [*command, "server", "--host", "127.0.0.1", "--port", str(port), *options],
+            cwd=folder,
+            stdout=stream,
+            stderr=stream,
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **environment},
+            start_new_session=True,
+        )
+    uri, end = f"http://127.0.0.1:{port}", time.monotonic() + 300
+    try:
+        while not _is_healthy(uri):
+            if time.monotonic() > end:
+                raise RuntimeError(log.read_text(encoding="utf-8"))
+            time.sleep(0.2)
+        yield uri, server.pid
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+
+
+def _is_healthy(uri: str) -> bool:
+    try:
+        urlopen(f"{uri}/health", timeout=2).close()
+    except OSError:
+        return False
+    return True
