@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from _machine import describe
-from _page import options, publish
+from _page import options, publish, row, table
 from torch import Tensor
 
 from orchestrator.storage.ledger import read_ledger
@@ -387,7 +387,7 @@ def fixed_rows(
 ) -> dict[str, dict[str, Any]]:
     """Return the heads whose q is 0.5 throughout, by row of Table 5."""
     found = {}
-    for row, switches in FIXED.items():
+    for step, switches in FIXED.items():
         names = ("resample", "optimizer", "views")
         settings = {**{name: getattr(reading, name) for name in names}, **switches}
         begins = own_weights and "restructure" in switches
@@ -398,7 +398,7 @@ def fixed_rows(
             f"{network.trained.key}-{limit or 'all'}-{label}",
             partial(trained_heads, study, network, [settings], INFERENCES, limit, begins),
         )
-        found[row] = next(head for head in heads if head["inference"] == reading.inference)
+        found[step] = next(head for head in heads if head["inference"] == reading.inference)
     return found
 
 
@@ -487,23 +487,14 @@ def cell(figures: dict[str, Any], part: str, metric: str) -> str:
     return "–" if part not in figures else f"{100 * figures[part][metric]:.2f}"
 
 
-def row(*cells: object) -> str:
-    """Return a line of a table."""
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def header(*names: str) -> Iterator[str]:
-    """Yield the first two lines of a table, figures right from the second column on."""
-    yield row(*names)
-    yield row("---", *["---:"] * (len(names) - 1))
-
-
 def screening_tables(study: Study, network: Network) -> Iterator[str]:
     """Yield the screening: every reading, and Table 5 under the best."""
-    yield from header("reading", "gamma", "ECE", "acc", "mean ECE over gamma", "q at 0 or its cap")
+    yield from table(
+        ["reading", "gamma", "ECE", "acc", "mean ECE over gamma", "q at 0 or its cap"], ()
+    )
     own = alone(study, network)
     for label in ("own", "ts"):
-        yield row(label, "", cell(own[label], "judge", "ece"), cell(own[label], "judge", "acc"))
+        yield row((label, "", cell(own[label], "judge", "ece"), cell(own[label], "judge", "acc")))
     lines = []
     extra = [replace(SHIPPED, clock="crossing"), replace(SHIPPED, views="augmented")]
     for reading in [*all_readings(), *extra]:
@@ -518,7 +509,7 @@ def screening_tables(study: Study, network: Network) -> Iterator[str]:
         order = head.get("judge", {}).get("ece", math.inf)
         order += max(0.0, own["own"]["judge"]["acc"] - TOLERANCE - head["judge"]["acc"])
         whole = [reading.name, head["gamma"], *figures, f"{100 * flat:.2f}"]
-        lines.append((order, row(*whole, f"{ends} of {len(heads)}")))
+        lines.append((order, row((*whole, f"{ends} of {len(heads)}"))))
     yield from (line for _, line in sorted(lines))
 
 
@@ -526,11 +517,11 @@ def table5_tables(
     study: Study, networks: Sequence[Network], readings: Sequence[Reading], limit: int | None
 ) -> Iterator[str]:
     """Yield Table 5 on the rows that judge, with the distance from the paper's."""
-    yield from header("reading", "network", *ROWS, "distance")
+    yield from table(["reading", "network", *ROWS, "distance"], ())
     for network in networks:
         dataset = network.dataset if network.dataset in PAPER else PAPER[0]
         for metric in ("ece", "acc"):
-            yield row(f"paper, {metric}", dataset, *published(dataset, metric), "")
+            yield row((f"paper, {metric}", dataset, *published(dataset, metric), ""))
         for reading, own in itertools.product(readings, (False, True)):
             found = table5(study, network, reading, limit, own)
             for metric in ("ece", "acc"):
@@ -539,25 +530,25 @@ def table5_tables(
                 name = f"{reading.name}{', own weights' if own else ''}, {metric}"
                 cells = [f"{value:.2f}" for value in values]
                 shown = f"{far:.2f}" if metric == "ece" else ""
-                yield row(name, network.title, *cells, shown)
+                yield row((name, network.title, *cells, shown))
 
 
 def confirming_tables(
     study: Study, found: Sequence[Network], part: str, limit: int | None
 ) -> Iterator[str]:
     """Yield every network under the confirmed readings, each at the gamma that is chosen."""
-    yield from header("network", "reading", "gamma", "ECE", "acc", "NLL", "accepted")
+    yield from table(["network", "reading", "gamma", "ECE", "acc", "NLL", "accepted"], ())
     for network in found:
         own = alone(study, network)
         for label in ("own", "ts"):
             figures = [cell(own[label], part, name) for name in ("ece", "acc")]
-            yield row(network.title, label, "", *figures, f"{own[label][part]['nll']:.4f}", "")
+            yield row((network.title, label, "", *figures, f"{own[label][part]['nll']:.4f}", ""))
         for reading in CONFIRMED:
             head = chosen(study, network, curve(study, network, reading, limit))
             figures = [cell(head, part, name) for name in ("ece", "acc")]
             accepted = "yes" if head["better"] else "no"
             nll = f"{head[part]['nll']:.4f}"
-            yield row(network.title, reading.name, head["gamma"], *figures, nll, accepted)
+            yield row((network.title, reading.name, head["gamma"], *figures, nll, accepted))
 
 
 def gamma_tables(
@@ -569,15 +560,15 @@ def gamma_tables(
         if len(gammas) == 1:
             continue
         yield f"\n{reading.name}:\n"
-        yield from header("network", *map(str, gammas))
+        yield from table(["network", *map(str, gammas)], ())
         curves = [curve(study, network, reading, limit) for network in found]
         for network, heads in zip(found, curves, strict=True):
             for metric in ("ece", "acc"):
-                yield row(f"{network.title} {metric}", *[cell(h, part, metric) for h in heads])
-            yield row(f"{network.title} q", *[f"{h['q']:.3f}" for h in heads])
+                yield row((f"{network.title} {metric}", *[cell(h, part, metric) for h in heads]))
+            yield row((f"{network.title} q", *[f"{h['q']:.3f}" for h in heads]))
         if len(found) > 1:
             means = [mean(h[part]["ece"] for h in heads) for heads in zip(*curves, strict=True)]
-            yield row("mean ece", *[f"{100 * value:.2f}" for value in means])
+            yield row(("mean ece", *[f"{100 * value:.2f}" for value in means]))
 
 
 def computed(lines: Iterator[str]) -> Iterator[str]:
