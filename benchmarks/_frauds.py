@@ -76,6 +76,11 @@ class Forge:
         """Return some cell."""
         return self.die.choice(self.package.cells)
 
+    def some(self) -> tuple[Cell, RowPredictions]:
+        """Return some cell and its predictions."""
+        cell = self.cell()
+        return cell, self.rows(cell)
+
     def searched(self) -> Cell:
         """Return some cell of a study that searched, of the search's own seed."""
         cells = [c for c in self.package.cells if c.study.trials > 1 and c.trial.role == "search"]
@@ -149,10 +154,9 @@ def edited_figures(forge: Forge) -> None:
 
 def other_bins(forge: Forge) -> None:
     """Errors over another number of bins, called what those over 15 are."""
-    cell = forge.cell()
-    rows, bins = forge.rows(cell), forge.die.choice([5, 10, 20, 30])
-    figures = evaluation_report(rows.logits, rows.labels, bins=bins)
-    forge.claim(cell, rows, figures)
+    cell, rows = forge.some()
+    bins = forge.die.choice([5, 10, 20, 30])
+    forge.claim(cell, rows, evaluation_report(rows.logits, rows.labels, bins=bins))
 
 
 def other_bins_said(forge: Forge) -> None:
@@ -165,8 +169,7 @@ def other_bins_said(forge: Forge) -> None:
 
 def other_labels(forge: Forge) -> None:
     """Labels that some wrong predictions meet."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     labels, guess = rows.labels.clone(), rows.logits.argmax(1)
     wrong = (guess != labels).nonzero()[:, 0].tolist()
     for row in forge.die.sample(wrong, max(1, len(wrong) // 4)):
@@ -182,8 +185,7 @@ def _kept(rows: RowPredictions, order: Tensor) -> RowPredictions:
 
 def dropped_rows(forge: Forge) -> None:
     """Test data without some rows that are hard."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     loss = -rows.logits.gather(1, rows.labels[:, None])[:, 0]
     order = loss.argsort()[: -forge.die.randint(1, 10)].sort().values
     forge.claim(cell, _kept(rows, order))
@@ -191,8 +193,7 @@ def dropped_rows(forge: Forge) -> None:
 
 def duplicated_rows(forge: Forge) -> None:
     """Some easy rows twice, in place of hard ones."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     order = (-rows.logits.gather(1, rows.labels[:, None])[:, 0]).argsort()
     count = forge.die.randint(1, 10)
     forge.claim(cell, _kept(rows, torch.cat([order[:-count], order[:count]]).sort().values))
@@ -200,8 +201,7 @@ def duplicated_rows(forge: Forge) -> None:
 
 def shuffled_rows(forge: Forge) -> None:
     """The same rows in another order: each figure is right, and row by row nothing is."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     order = torch.tensor(forge.die.sample(range(len(rows.labels)), len(rows.labels)))
     forge.claim(cell, _kept(rows, order))
 
@@ -272,8 +272,7 @@ def tuned_on_test(forge: Forge) -> None:
 
 def fitted_on_test(forge: Forge) -> None:
     """A temperature that was fitted on test rows."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     fitted = build_calibrator("ts").fit(rows.logits, rows.labels)
     logits = fitted(rows.logits).log_softmax(1).to(rows.logits.dtype)
     if torch.allclose(logits, rows.logits, atol=1e-4):  # It was as good as can be already.
@@ -283,8 +282,7 @@ def fitted_on_test(forge: Forge) -> None:
 
 def trained_on_test(forge: Forge) -> None:
     """Predictions of a network that has seen some test rows in training."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     logits = rows.logits.clone()
     for row in forge.die.sample(range(len(logits)), len(logits) // 10):
         logits[row, rows.labels[row]] += 2.0
@@ -293,8 +291,7 @@ def trained_on_test(forge: Forge) -> None:
 
 def swapped_predictions(forge: Forge) -> None:
     """Predictions and figures of two cells in each other's place."""
-    one = forge.cell()
-    rows = forge.rows(one)
+    one, rows = forge.some()
     # Two methods may come to the same network: then nothing would be swapped.
     differing = [c for c in forge.package.cells if not forge.rows(c).logits.equal(rows.logits)]
     other = forge.die.choice(differing)
@@ -377,8 +374,7 @@ def lost_rival(forge: Forge) -> None:
 
 def another_class(forge: Forge) -> None:
     """A class more than the data have, which no row is of and class-wise errors gain by."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     empty = torch.full((len(rows.logits), 1), -30.0, dtype=rows.logits.dtype)
     forge.claim(cell, replace(rows, logits=torch.cat([rows.logits, empty], dim=1)))
 
@@ -406,8 +402,7 @@ def missing_seed(forge: Forge) -> None:
 
 def pickled_objects(forge: Forge) -> None:
     """A file of predictions with a pickled object in it."""
-    cell = forge.cell()
-    rows = forge.rows(cell)
+    cell, rows = forge.some()
     parts = {"labels": rows.labels.numpy(), "rows": rows.rows.numpy(), "seed": np.array(rows.seed)}
     words = {"task": np.array(rows.task), "recipe": np.array([{"code": 1}], dtype=object)}
     np.savez(forge.path(cell), logits=rows.logits.numpy(), **parts, **words)
