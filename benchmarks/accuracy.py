@@ -93,8 +93,8 @@ def table(results: list[list[dict[str, float]]]) -> str:
     return "\n".join(lines)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Return the command line's options."""
+def main() -> None:
+    """Train, print the table and write it if asked to."""
     parser = options(__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help=".npz with a test set")
     parser.add_argument("--model", default="resnet8")
@@ -105,12 +105,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1, help="of the plain loop")
     parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Train, print the table and write it if asked to."""
-    wanted = parse_arguments()
+    wanted = parser.parse_args()
     torch.set_num_threads(wanted.threads)
     with Progress(console=Console(stderr=True)) as progress:
         results = [compare(wanted, seed, progress) for seed in range(wanted.seeds)]

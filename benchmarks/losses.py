@@ -6,7 +6,6 @@ above its tables says what their columns hold.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -214,19 +213,14 @@ def show(title: str, rows: Sequence[Sequence[str]]) -> None:
     Console(width=120).print(table)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Return the command line's options."""
+def main() -> None:
+    """Measure every loss at every shape, print the tables and write them if asked to."""
     parser = options(__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--losses", nargs="*", default=LOSSES.names(), help="all by default")
     parser.add_argument("--min-run-time", type=float, default=0.2, help="seconds a step and round")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch on a processor")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Measure every loss at every shape, print the tables and write them if asked to."""
-    wanted = parse_arguments()
+    wanted = parser.parse_args()
     torch.set_num_threads(wanted.threads)
     warm_up(wanted.device)
     tables = []

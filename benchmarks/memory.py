@@ -125,18 +125,13 @@ def _memory(running: list[subprocess.Popen[bytes]]) -> int:
             process.resume()
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Return the command line's options."""
+def main() -> None:
+    """Measure and print one line of JSON, or be one of the trials."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=float, default=600, help="10^6 bytes of images")
     parser.add_argument("--copy", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--trial", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Measure and print one line of JSON, or be one of the trials."""
-    options = parse_arguments()
+    options = parser.parse_args()
     if options.trial:
         trial(options.trial, options.copy)
         return

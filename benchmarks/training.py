@@ -141,8 +141,8 @@ def limit_line(options: argparse.Namespace, mine: Side, info: DatasetInfo) -> st
     )
 
 
-def parse_arguments() -> argparse.Namespace:
-    """Return the command line's options."""
+def main() -> None:
+    """Measure, print the figures and add them to a file if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="resnet8")
     parser.add_argument("--batch-size", type=int, default=128)
@@ -154,12 +154,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2, help="of the plain loop")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch on a processor")
     parser.add_argument("--out", type=Path, help="Markdown file to add the figures to")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Measure, print the figures and add them to a file if asked to."""
-    options = parse_arguments()
+    options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device = torch.device(options.device)
     mine, theirs, info = sides(options)
