@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import torch
 
+from orchestrator.packages.package import Package
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.tiny_sweep import compute_within
@@ -46,3 +48,10 @@ def board(
     SweepFolder.of(spec).write_spec(spec)
     compute_within(spec)
     return Storage(storage)
+
+
+def unpacked(archive: Path, folder: Path) -> Package:
+    """Return a package whose archive is taken out into a folder."""
+    with zipfile.ZipFile(archive) as packed:
+        packed.extractall(folder)
+    return Package(folder)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from orchestrator.packages.verify import VerifyOptions, verify
 from orchestrator.storage.events import Event, StudyOpened, SweepStarted, to_line
 from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.storage import Storage
-from tests.orchestrator.packages.boards import board
+from tests.orchestrator.packages.boards import board, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -67,38 +68,18 @@ def test_what_was_measured_on_suites_is_merged(tmp_path: Path) -> None:
         assert all("bins-10/ece" in cell.trial.test for cell in package.cells)
 
 
-def of(kind: type[Event], change: Callable[[Event], None]) -> Callable[[Package], None]:
-    """Return what changes the events of a kind in a package."""
+def of(kind: type[Event], **changes: Any) -> Callable[[Package], None]:
+    """Return what sets fields of the events of a kind in a package, or has them computed."""
 
     def apply(package: Package) -> None:
         (journal,) = (package.folder / JOURNALS).iterdir()
         events = list(iterate_events(journal))
-        for event in events:
+        for event, (name, value) in product(events, changes.items()):
             if isinstance(event, kind):
-                change(event)
+                setattr(event, name, value(getattr(event, name)) if callable(value) else value)
         journal.write_bytes(b"".join(map(to_line, events)))
 
     return apply
-
-
-def set_code(event: Event) -> None:
-    assert isinstance(event, SweepStarted)
-    event.provenance = {"git_commit": "decade", "versions": {}}
-
-
-def set_data(event: Event) -> None:
-    assert isinstance(event, StudyOpened)
-    event.fingerprint = "0" * 32
-
-
-def set_split(event: Event) -> None:
-    assert isinstance(event, StudyOpened)
-    event.origin = {**event.origin, "split": {**event.origin["split"], "seed": 5}}
-
-
-def set_recipe(event: Event) -> None:
-    assert isinstance(event, StudyOpened)
-    event.recipe = "ls"
 
 
 def set_bins(package: Package) -> None:
@@ -109,10 +90,16 @@ def set_bins(package: Package) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (of(SweepStarted, set_code), "code revision of one.zip and two.zip: c0ffee, decade"),
-        (of(StudyOpened, set_data), "data digits/tiny of one.zip and two.zip: "),
-        (of(StudyOpened, set_split), "split digits/tiny of one.zip and two.zip: "),
-        (of(StudyOpened, set_recipe), "row ls on digits/tiny of one.zip and two.zip: "),
+        (
+            of(SweepStarted, provenance={"git_commit": "decade", "versions": {}}),
+            "code revision of one.zip and two.zip: c0ffee, decade",
+        ),
+        (of(StudyOpened, fingerprint="0" * 32), "data digits/tiny of one.zip and two.zip: "),
+        (
+            of(StudyOpened, origin=lambda own: {**own, "split": {**own["split"], "seed": 5}}),
+            "split digits/tiny of one.zip and two.zip: ",
+        ),
+        (of(StudyOpened, recipe="ls"), "row ls on digits/tiny of one.zip and two.zip: "),
         (set_bins, "bins of one.zip and two.zip differ: 15 and 10"),
     ],
     ids=["code", "data", "split", "row", "bins"],
@@ -126,9 +113,7 @@ def test_what_differs_is_refused_by_name(
 ) -> None:
     one, two = tmp_path / "one.zip", tmp_path / "two.zip"
     one.write_bytes(machines[0].read_bytes())
-    with zipfile.ZipFile(machines[1]) as archive:
-        archive.extractall(tmp_path / "two")
-    change(Package(tmp_path / "two"))
+    change(unpacked(machines[1], tmp_path / "two"))
     derive(Package(tmp_path / "two"))
     Package(tmp_path / "two").pack(two)
     assert merged(one, two, out=tmp_path / "site") == 2
@@ -143,15 +128,9 @@ def test_other_versions_are_refused_by_name(
 ) -> None:
     paths = []
     for number, package in enumerate(machines):
-        with zipfile.ZipFile(package) as archive:
-            archive.extractall(tmp_path / str(number))
-        found = Package(tmp_path / str(number))
-
-        def set_torch(event: Event, number: int = number) -> None:
-            assert isinstance(event, SweepStarted)
-            event.provenance = {**event.provenance, "versions": {"torch": f"2.{number}"}}
-
-        of(SweepStarted, set_torch)(found)
+        found = unpacked(package, tmp_path / str(number))
+        told = {"git_commit": "c0ffee", "versions": {"torch": f"2.{number}"}}
+        of(SweepStarted, provenance=told)(found)
         derive(Package(found.folder))
         paths.append(Package(found.folder).pack(tmp_path / f"{number}.zip"))
     assert merged(*paths, out=tmp_path / "site") == 2

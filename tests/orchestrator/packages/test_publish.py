@@ -15,10 +15,9 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.packages.bibliography import bibliography
-from orchestrator.packages.package import Package
 from orchestrator.packages.site import render_site
 from orchestrator.storage.storage import Storage
-from tests.orchestrator.packages.boards import BOARD
+from tests.orchestrator.packages.boards import BOARD, unpacked
 from trainables.metrics import evaluation_report
 from trainables.plugins import load_plugins
 
@@ -85,9 +84,7 @@ def test_the_page_says_how_each_cell_is_computed_again(site: Path) -> None:
 
 
 def test_a_page_of_a_thousand_cells_is_below_a_megabyte(site: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(site / "package.zip") as archive:
-        archive.extractall(tmp_path)
-    package = Package(tmp_path)
+    package = unpacked(site / "package.zip", tmp_path)
     package.__dict__["cells"] = (package.cells * 170)[:1000]
     text = render_site(package)
     assert text.count("--trial") == 1000
@@ -95,9 +92,7 @@ def test_a_page_of_a_thousand_cells_is_below_a_megabyte(site: Path, tmp_path: Pa
 
 
 def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(site / "package.zip") as archive:
-        archive.extractall(tmp_path)
-    package = Package(tmp_path)
+    package = unpacked(site / "package.zip", tmp_path)
     package.ledgers[0].sweep = "<script>alert(1)</script>"
     package.cells[0].trial.configuration = {"ce": {"<b>": "</code><script>"}}
     page = render_site(package)

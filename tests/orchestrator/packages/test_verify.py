@@ -24,7 +24,7 @@ from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
 from orchestrator.storage.events import Evaluated, StudyClosed, TrialFinished
 from orchestrator.storage.storage import Storage
-from tests.orchestrator.packages.boards import board
+from tests.orchestrator.packages.boards import board, unpacked
 from trainables.common.errors import InputError
 from trainables.common.portable import VARIABLES
 from trainables.plugins import load_plugins
@@ -35,6 +35,7 @@ frauds: Any = importlib.import_module("_frauds")
 sys.path.remove(str(BENCHMARKS))
 
 WHOLE = VerifyOptions(share=1.0, revision="c0ffee")
+CHEAP = replace(WHOLE, share=0.0)
 # What nothing but another training can find.
 UNSEEN = {"fitted_on_test", "trained_on_test", "swapped_predictions", "copied_seed"}
 UNSEEN |= {"lower_confidences"}
@@ -78,8 +79,7 @@ def test_what_is_portable_is_the_same_to_the_last_digit_or_not_computed(
     bits = board(tmp_path / "storage", "bits", recipes="[ce]", seeds="[0]", more=more)
     publish(bits, ["bits"], tmp_path)
     package = tmp_path / "package.zip"
-    exact = VerifyOptions(share=1.0, revision="c0ffee", tolerance=0.0)
-    assert verify(package, exact).problems == []
+    assert verify(package, replace(WHOLE, tolerance=0.0)).problems == []
     monkeypatch.delenv("MKL_CBWR")
     assert main(["verify", str(package), "--revision", "c0ffee"]) == 2
     told = "calsweep: resources.portable: this process computes; start it with env "
@@ -103,11 +103,10 @@ def test_a_package_is_the_same_each_time(storage: Storage, package: Path, tmp_pa
 @pytest.mark.parametrize("kind", frauds.FRAUDS, ids=lambda kind: kind.__name__)
 def test_a_fraud_is_refused(kind: Any, storage: Storage, package: Path, tmp_path: Path) -> None:
     forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
-    cheap = VerifyOptions(share=0.0, revision="c0ffee")
-    unseen = verify(forged, cheap).accepted
+    unseen = verify(forged, CHEAP).accepted
     assert unseen == (kind.__name__ in UNSEEN)
     if unseen:
-        again = replace(cheap, trials=touched(package, forged))
+        again = replace(CHEAP, trials=touched(package, forged))
         assert not verify(forged, again).accepted
 
 
@@ -214,8 +213,7 @@ STRANGE = (None, "words", -1, 1e300, [], {}, True, [[1]], {"a": {"b": None}}, "0
 def test_what_another_journal_claims_is_refused(package: Path, tmp_path: Path, seed: int) -> None:
     """Change one value of one event to something strange; the checksums are right."""
     die, folder = Random(seed), tmp_path / "forged"
-    with zipfile.ZipFile(package) as archive:
-        archive.extractall(folder)
+    unpacked(package, folder)
     (journal,) = (folder / "journals").iterdir()
     lines = journal.read_bytes().splitlines()
     events = [json.loads(line) for line in lines]
@@ -314,6 +312,5 @@ def test_a_forged_suite_is_refused_without_training(
 ) -> None:
     storage, package = measured
     forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
-    cheap = VerifyOptions(share=0.0, revision="c0ffee")
-    problems = " ".join(verify(forged, cheap).problems)
+    problems = " ".join(verify(forged, CHEAP).problems)
     assert [text for text in told if text not in problems] == []
