@@ -624,13 +624,9 @@ def test_fit_on_another_file(tmp_path, npz, command):
     "words",
     [
         ("calibrate", "no.npz"),
-        ("calibrate", "net.npz", "--with", "nope"),
-        ("calibrate", "net.npz", "--fit-rows", "9"),
         ("apply", "nowhere", "net.npz"),
         ("apply", "nowhere", "net.npz", "--out", "x.csv"),
         ("apply", "nowhere", "net.npz", "--out", "net.npz/x.npz"),
-        ("calibrate", "net.npz", "--with", "ts", "--out", "net.npz"),
-        ("calibrate", "net.npz", "--with", "ts", "--out", "net.npz/below"),
         ("calibrate", "net.npz", "--with", "ts", "--out", "s3://bucket/x"),
     ],
 )

@@ -23,7 +23,7 @@ from orchestrator.cli._replay import _settings
 from orchestrator.replay import ReplayOutcome, ReplaySettings, read_sweeps, replay
 from orchestrator.replay.output import HEADINGS, cells, draw, headings, notes, write_replay
 from orchestrator.replay.recorded import _NotReplayableError, _Reader
-from orchestrator.replay.run import _chunks, _searches
+from orchestrator.replay.run import _searches
 from orchestrator.replay.settings import changed
 from orchestrator.replay.simulate import Repeated, Table, repeat, simulate
 from orchestrator.running.data import prepare_data
@@ -476,11 +476,6 @@ def test_searches_stand_in_one_order_whichever_ended_first(
     monkeypatch.setattr("orchestrator.replay.run._run", lambda *given: iter([rows[::-1]]))
     settings = ReplaySettings(strategies={"z": {}, "a": {}})
     assert replay("nowhere", settings).judged == rows
-
-
-def test_searches_are_given_out_five_at_a_time() -> None:
-    assert _chunks(12) == [range(5), range(5, 10), range(10, 12)]
-    assert _chunks(5) == [range(5)]
 
 
 @pytest.mark.parametrize("processes", [3, None])

@@ -153,6 +153,7 @@ def test_strengths_are_those_of_two_players_in_chess() -> None:
         ({"status": "failed"}, "4 of 4 seeds on 10/one"),
         ({"test": ({"nll": 1.0, "brier": np.nan, "ece": 0.1},) * 4}, "0 of 4 seeds on 10/one"),
         ({"test": ({"nll": np.inf, "brier": 1.0, "ece": 0.1},) * 4}, "0 of 4 seeds on 10/one"),
+        ({"seeds": 2, "reason": "out of reach"}, "2 of 4 seeds on 10/one: out of reach"),
         ({"task": "30/one"}, "not run on 10/one"),
     ],
 )
@@ -176,21 +177,6 @@ def test_networks_go_by_data_set_and_model() -> None:
     found = arena(both, "given", draws=1)
     assert found.networks == ("one/vit", "one", "t2")
     assert [standing.seconds for standing in found.standings] == [None, 0.0]
-
-
-def test_what_is_incomplete_is_left_out_with_the_reason(capsys) -> None:
-    failed = result("even", "one", 10, seeds=2, status="failed", reason="out of reach")
-    others = [r for r in RESULTS if (r.recipe, r.task) != ("even", "10/one")]
-    found = arena([*others, failed], "given", draws=10)
-    assert found.absent == {"even": "2 of 4 seeds on 10/one: out of reach"}
-    show_arena(found, "markdown")
-    text = capsys.readouterr().out.split("\n")
-    assert text[3].startswith("| best ")
-    assert text[-2] == "left out: even (2 of 4 seeds on 10/one: out of reach)"
-    show_arena(found, "csv")
-    best, *_ = csv.DictReader(capsys.readouterr().out.splitlines())
-    assert list(best) == list(FIELDS)
-    assert best["recipe"] == found.standings[0].recipe
 
 
 def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:

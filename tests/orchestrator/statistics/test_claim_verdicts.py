@@ -209,14 +209,6 @@ def test_pairs_are_of_one_sweep_and_task_and_have_predictions():
     assert found == [(*place, "ce+macal", "ce") for place in places]
 
 
-def test_other_data_sets_and_absent_recipes_are_not_testable(study, artifacts):
-    lt = LOWERS.model_copy(update={"datasets": ("*-lt*",)})
-    results = [study("ce", 8.0), study("ce+macal", 1.5)]
-    for claim, rows in ((lt, results), (LOWERS, results[:1])):
-        found = judge_claim(claim, rows, artifacts)
-        assert (found.pairs, found.verdict) == ((), "not testable here")
-
-
 @pytest.fixture
 def calsweep(command_on, study):
     """Return a function that runs a command on a sweep in which MaC-Cal helps."""

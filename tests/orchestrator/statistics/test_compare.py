@@ -165,15 +165,6 @@ def test_a_small_difference_is_inside_the_floor_and_acc_has_none(artifacts, eval
     assert (accuracy.floors, accuracy.inside_floor("ce+ts")) == ({}, False)
 
 
-def test_logits_are_compared_with_those_that_were_given(artifacts, evaluated, made_up):
-    given, scaled = (
-        evaluated(recipe, [made_up(LABELS, 0, sharpness)], LABELS, model="given")
-        for recipe, sharpness in (("given", 4.0), ("ts", 1.0))
-    )
-    found = compare([scaled, given], artifacts, draws=2).bootstrap
-    assert (found.baseline, list(found.differences)) == ("given", ["ts"])
-
-
 def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
     fine = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     others = [
