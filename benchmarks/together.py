@@ -1,29 +1,24 @@
-"""Heads trained together against the same heads trained one by one, and calibrations on their own.
+"""Heads trained together against the same heads trained one by one.
 
 Run it as
 
     OMP_NUM_THREADS=1 python benchmarks/together.py
 
 Seconds are those of the process, so that other work on the machine does not count, for one thread.
-What a study of full size takes is extrapolated from an epoch of a few heads and a few calibrations:
-both are proportional to epochs and trials.
+What a study of full size takes is extrapolated from an epoch of a few heads: it is proportional to
+epochs and trials.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from _machine import describe
-from torch import Tensor
 
-from trainables.calibrators import calibrator_from_recipe, cross_fit
 from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
 
 TRIALS, EPOCHS = 50, 25
@@ -35,14 +30,6 @@ HEADS = (
     (50_000, 512, 100, 8, 0, "tst"),
 )
 WIDTHS = 16, 1024
-# Rows, classes and how many calibrations are measured.
-CALIBRATIONS = ((5_000, 10, 20), (5_000, 100, 10), (25_000, 100, 4), (25_000, 1000, 1))
-SEARCHED = {
-    "ts-ls": ("smoothing", np.linspace(0.0, 0.2, TRIALS)),
-    "cts": ("shrinkage", np.geomspace(0.01, 100.0, TRIALS)),
-    "vs": ("weight_decay", np.linspace(0.0, 0.01, TRIALS)),
-}
-NEWTON_CLASSES = 100  # Vector scaling of more classes takes too long here.
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -93,53 +80,12 @@ def measure_heads(shape: tuple[int, int, int, int, int, str]) -> str:
     )
 
 
-def draw_rows(rows: int, classes: int) -> tuple[Tensor, Tensor]:
-    """Return float32 logits whose labels are drawn from their softmax at a temperature of 2."""
-    draw = torch.Generator().manual_seed(classes)
-    logits = 3 * torch.randn(rows, classes, generator=draw)
-    labels = torch.multinomial((logits / 2).softmax(1), 1, generator=draw)
-    return logits, labels.squeeze(1)
-
-
-def calibrate(recipe: str, values: Sequence[float], logits: Tensor, labels: Tensor) -> None:
-    """Compute a trial's calibrate stage for each value of the searched parameters."""
-    for value in values:
-        build = partial(calibrator_from_recipe, recipe, {SEARCHED[recipe][0]: float(value)})
-        build().fit(logits, labels)
-        cross_fit(build, logits, labels)
-
-
-def measure_calibrations(rows: int, classes: int, count: int) -> list[str]:
-    """Return rows of the table of calibrations."""
-    logits, labels = draw_rows(rows, classes)
-    found = []
-    for recipe, (_, values) in SEARCHED.items():
-        if recipe == "vs" and classes > NEWTON_CLASSES:
-            continue
-        some = values[np.linspace(0, TRIALS - 1, count).astype(int)]
-        each = seconds(lambda r=recipe, v=some: calibrate(r, v, logits, labels)) / count
-        found.append(
-            f"| {recipe} | {rows} | {classes} | {count} | {each:.2f} | {TRIALS * each:.0f} |"
-        )
-    return found
-
-
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("heads", "calibrations"))
-    only = parser.parse_args().only
     torch.set_num_threads(1)
-    calibrate("ts-ls", [0.1], *draw_rows(100, 10))
-    if only != "calibrations":
-        for shape in HEADS:
-            sys.stdout.write(measure_heads(shape) + "\n")
-            sys.stdout.flush()
-    if only != "heads":
-        for sizes in CALIBRATIONS:
-            sys.stdout.write("\n".join(measure_calibrations(*sizes)) + "\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"\n{describe(torch.device('cpu'))}\n")
+    for shape in HEADS:
+        print(measure_heads(shape), flush=True)
+    print(f"\n{describe(torch.device('cpu'))}")
 
 
 if __name__ == "__main__":
