@@ -249,7 +249,8 @@ def _differences(package: Package, again: Again, ledger: Ledger, tolerance: floa
         if known is None:
             continue
         opening = study.opening(data[study.plan.task.data_name(spec.all_seeds[0])], spec)
-        yield from _unlike(known, opening, tolerance)
+        for field in _unlike(known, opening, StudyOpened, tolerance):
+            yield f"study {name}: {field} is not what the sweep file and the data make it"
         yield from _unlike_trials(known, list(study.trials.values()), tolerance)
         requests = {trial.key: trial.request for trial in study.trials.values()}
         for key, trial in known.begun.items():
@@ -260,15 +261,11 @@ def _differences(package: Package, again: Again, ledger: Ledger, tolerance: floa
     yield from _unlike_scores(ledger, events, tolerance)
 
 
-def _unlike(known: Study, opening: StudyOpened, tolerance: float) -> Iterator[str]:
-    for name, value in _said(opening, StudyOpened).items():
-        if not _alike(getattr(known, name), value, tolerance):
-            yield f"study {known.name}: {name} is not what the sweep file and the data make it"
-
-
-def _said(event: Event, kind: type[Event]) -> dict[str, Any]:
-    """Return the fields of an event but for when it was."""
-    return {name: value for name, value in fields_of(event, kind).items() if name != "time"}
+def _unlike(told: Any, event: Event, kind: type[Event], tolerance: float) -> Iterator[str]:
+    """Yield the fields of an event, but for when it was, of which something else is told."""
+    for name, value in fields_of(event, kind).items():
+        if name != "time" and not _alike(getattr(told, name, None), value, tolerance):
+            yield name
 
 
 def _unlike_trials(
@@ -280,9 +277,8 @@ def _unlike_trials(
         trial = known.begun.get(key) or expected[key]
         yield f"study {known.name}: trial {trial.number} ({key[:12]}) is {where}"
     for key in {*expected} & {*known.begun}:
-        for name, value in _said(expected[key], TrialStarted).items():
-            if not _alike(getattr(known.begun[key], name), value, tolerance):
-                yield f"study {known.name}: {name} of trial {key[:12]} was not suggested"
+        for name in _unlike(known.begun[key], expected[key], TrialStarted, tolerance):
+            yield f"study {known.name}: {name} of trial {key[:12]} was not suggested"
 
 
 def _unmeasured(known: Study, chosen: Iterable[str]) -> Iterator[str]:
@@ -301,9 +297,8 @@ def _unlike_scores(ledger: Ledger, events: Iterable[Any], tolerance: float) -> I
                 yield f"objective of trial {event.key[:12]} is not what its figures give"
         elif isinstance(event, StudyClosed):
             closed = ledger.studies[event.study].closed if event.study in ledger.studies else None
-            for name, value in _said(event, StudyClosed).items():
-                if closed is None or not _alike(getattr(closed, name), value, tolerance):
-                    yield f"study {event.study}: {name} is not what the search comes to"
+            for name in _unlike(closed, event, StudyClosed, tolerance):
+                yield f"study {event.study}: {name} is not what the search comes to"
 
 
 def _alike(told: Any, now: Any, tolerance: float) -> bool:

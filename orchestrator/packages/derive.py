@@ -67,7 +67,7 @@ def cell_record(package: Package, cell: Cell) -> dict[str, Any]:
         "configuration": trial.configuration,
         "trial": trial.key,
         "predictions": f"{TEST}/{trial.key}.npz",
-        "command": command(cell),
+        "command": f"calsweep verify package.zip --retrain 0 --trial {trial.key[:12]}",
         "dataset": origin.get("dataset"),
         "data": study.fingerprint,
         "split": split,
@@ -79,11 +79,6 @@ def cell_record(package: Package, cell: Cell) -> dict[str, Any]:
         "versions": study.versions,
         "trials": {"finished": study.finished, "failed": study.failed},
     }
-
-
-def command(cell: Cell) -> str:
-    """Return the command that computes a cell's trial again, beside the package."""
-    return f"calsweep verify package.zip --retrain 0 --trial {cell.trial.key[:12]}"
 
 
 def crate(package: Package) -> str:
