@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -151,19 +150,11 @@ def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
         return None
 
     def enough(seeds: int) -> bool:
-        whole = replace(own, seeds=seeds, freedom=_more(own, seeds))
+        freedom = own.freedom * (seeds - 1) / (own.seeds - 1)
+        whole = replace(own, seeds=seeds, freedom=freedom)
         return size >= reach(whole.freedom, level) * whole.error
 
-    return _first(enough, own.seeds)
-
-
-def _more(own: Contrast, seeds: int) -> float:
-    return own.freedom * (seeds - 1) / (own.seeds - 1)
-
-
-def _first(enough: Callable[[int], bool], start: int) -> int | None:
-    """Return the smallest number from a start on that is enough; None beyond any reason."""
-    numbers = range(start, MOST_SEEDS)
+    numbers = range(own.seeds, MOST_SEEDS)
     place = bisect_left(numbers, True, key=enough)
     return numbers[place] if place < len(numbers) else None
 
