@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 from trainables.common.errors import InputError, known_names
-from trainables.metrics import METRICS, Metric
+from trainables.metrics import METRICS
 
 
 class Column(NamedTuple):
@@ -60,22 +60,16 @@ def column(name: str) -> Column:
     suite, slash, metric = name.rpartition("/")
     if name == "seconds":
         return SECONDS
-    if metric in METRICS and not slash:
-        return _column_of(METRICS[metric])
-    if metric in METRICS and SUITE.fullmatch(suite):
-        found = _column_of(METRICS[metric])
-        return found._replace(label=f"{suite} {found.label}")
-    known = known_names(metric, shown_names())
-    raise InputError(f"unknown metric {name!r}; {known}, and SUITE/METRIC for a suite")
-
-
-def _column_of(metric: Metric) -> Column:
+    if metric not in METRICS or (slash and not SUITE.fullmatch(suite)):
+        known = known_names(metric, shown_names())
+        raise InputError(f"unknown metric {name!r}; {known}, and SUITE/METRIC for a suite")
+    found = METRICS[metric]
     return Column(
-        metric.label,
-        100 if metric.percent else 1,
-        metric.digits,
-        higher=metric.better == "higher",
-        neutral=metric.better == "neither",
+        f"{suite} {found.label}".strip(),
+        100 if found.percent else 1,
+        found.digits,
+        higher=found.better == "higher",
+        neutral=found.better == "neither",
     )
 
 
