@@ -76,6 +76,11 @@ def live(data: PreparedData, spec: SweepSpec) -> tuple[SweepState, RecordedStudy
     return state, recorded(state, data, known)
 
 
+@pytest.fixture
+def study(live: tuple[SweepState, RecordedStudy]) -> RecordedStudy:
+    return live[1]
+
+
 def recorded(
     state: SweepState, data: PreparedData, known: dict[str, torch.Tensor]
 ) -> RecordedStudy:
@@ -120,9 +125,8 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(
 
 
 def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+    study: RecordedStudy, spec: SweepSpec
 ) -> None:
-    _, study = live
     asked = simulate(Table(study), spec, seed=3, budgets=(4, 1, 4, 8))
     assert asked == simulate(Table(study), spec, seed=3, budgets=(1, 4))
     turned = Table(replace(study, trials=study.trials[::-1]))
@@ -133,9 +137,8 @@ def test_budgets_are_asked_once_and_in_order_whatever_order_trials_lie_in(
 
 
 def test_a_search_begins_at_the_sweeps_seed_and_the_replays(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+    study: RecordedStudy, spec: SweepSpec
 ) -> None:
-    _, study = live
 
     def distances(seed: int, number: int) -> set[float]:
         settings = ReplaySettings(resample=False, strategies={"as run": {}}, seed=seed)
@@ -149,7 +152,7 @@ def test_a_search_begins_at_the_sweeps_seed_and_the_replays(
 
 
 def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
+    study: RecordedStudy, spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[int, int]] = []
     searched: list[int] = []
@@ -166,15 +169,13 @@ def test_searches_of_one_number_draw_the_same_rows_and_others_other_ones(
     monkeypatch.setattr("orchestrator.replay.run.resampled", draw)
     settings = ReplaySettings(strategies={"as run": {}}, seed=5)
     for chosen in (settings, settings.model_copy(update={"validation": 50})):
-        _searches(("told", live[1], {"as run": spec}, chosen, range(1, 3)))
+        _searches(("told", study, {"as run": spec}, chosen, range(1, 3)))
     assert asked == [(60, 6), (60, 7)]  # None where they are drawn without replacement.
     assert searched == [60, 60, 50, 50]
 
 
-def test_rows_that_are_drawn_again_keep_their_labels(
-    live: tuple[SweepState, RecordedStudy],
-) -> None:
-    study = replace(live[1], labels=torch.arange(60) % 3)
+def test_rows_that_are_drawn_again_keep_their_labels(study: RecordedStudy) -> None:
+    study = replace(study, labels=torch.arange(60) % 3)
     rows = resampled(60, seed=1)
     found = study.trials[0]
     labels, logits = study.labels[rows], found.logits[rows]
@@ -184,17 +185,14 @@ def test_rows_that_are_drawn_again_keep_their_labels(
     }
 
 
-def test_equally_near_configurations_are_answered_by_the_first(
-    live: tuple[SweepState, RecordedStudy],
-) -> None:
-    _, study = live
+def test_equally_near_configurations_are_answered_by_the_first(study: RecordedStudy) -> None:
     twice = replace(study, trials=(*study.trials, *study.trials))
     assert twice.nearest(study.trials[2].trial.configuration) == (2, 0.0)
 
 
-def test_a_default_that_failed_is_no_default(live: tuple[SweepState, RecordedStudy]) -> None:
+def test_a_default_that_failed_is_no_default(study: RecordedStudy) -> None:
     search = Search((Choice(8, 2, 0.0),), (0.1,))
-    (row,) = _judged("a", "s", live[1], 0, search, {1: 0.25, 2: 0.75})
+    (row,) = _judged("a", "s", study, 0, search, {1: 0.25, 2: 0.75})
     assert (row.loss, row.best, math.isnan(row.default)) == (0.75, 0.25, True)
     other = judged(1, 0, 0.5)
     final = _summary("a", 8, [row, other, replace(other, number=-1, loss=math.nan)])
@@ -237,10 +235,7 @@ def test_a_strategy_changes_what_it_names_alone(spec: SweepSpec) -> None:
         changed(tuned, "grid", {"sampler": "grid"})
 
 
-def test_a_strategy_may_search_for_several_metrics(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
-) -> None:
-    _, study = live
+def test_a_strategy_may_search_for_several_metrics(study: RecordedStudy, spec: SweepSpec) -> None:
     several = changed(spec, "several", {"pareto": ["acc", "ece"]})
     found = simulate(Table(study), several, seed=0)
     assert found.distances[0] == 0.0
@@ -248,9 +243,8 @@ def test_a_strategy_may_search_for_several_metrics(
 
 
 def test_a_guard_that_was_never_there_guards_no_strategy(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
+    study: RecordedStudy, spec: SweepSpec
 ) -> None:
-    _, study = live
     free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
     strict = changed(spec, "strict", {"accuracy_tolerance": 0.0, "keep_default": False})
     alone = Table(replace(study, plain=None))
@@ -262,10 +256,7 @@ def test_a_guard_that_was_never_there_guards_no_strategy(
     assert best[0].objective > best[1].objective
 
 
-def test_other_rows_make_other_objectives(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
-) -> None:
-    _, study = live
+def test_other_rows_make_other_objectives(study: RecordedStudy, spec: SweepSpec) -> None:
     free = changed(spec, "free", {"accuracy_tolerance": None, "keep_default": False})
     rows = resampled(60, 1)
     assert rows.unique().numel() < 60
@@ -276,10 +267,7 @@ def test_other_rows_make_other_objectives(
     assert found.position == nll.index(min(nll))
 
 
-def test_rows_drawn_for_a_search_do_not_judge_it(
-    live: tuple[SweepState, RecordedStudy], spec: SweepSpec
-) -> None:
-    _, study = live
+def test_rows_drawn_for_a_search_do_not_judge_it(study: RecordedStudy, spec: SweepSpec) -> None:
     drawn = study.drawn(50, seed=1)
     assert (len(drawn.labels), len(drawn.test_labels)) == (50, 70)
     for found, own in zip(study.trials, drawn.trials, strict=True):
@@ -309,10 +297,7 @@ def test_rows_drawn_for_a_search_do_not_judge_it(
     assert drawn.losses("nll")[0] == pytest.approx(float(others))
 
 
-def test_the_nearest_configuration_answers_and_says_how_near_it_is(
-    live: tuple[SweepState, RecordedStudy],
-) -> None:
-    _, study = live
+def test_the_nearest_configuration_answers_and_says_how_near_it_is(study: RecordedStudy) -> None:
     tried = study.trials[2].trial.configuration
     assert study.nearest(tried) == (2, 0.0)
     margin = {**tried["mbls"], "margin": tried["mbls"]["margin"] + 0.02}
