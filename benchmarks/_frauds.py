@@ -10,6 +10,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import isfunction
 from pathlib import Path
 from random import Random
 
@@ -432,37 +433,12 @@ def lower_confidences(forge: Forge) -> None:
     forge.tell(events)
 
 
-FRAUDS: tuple[Callable[[Forge], None], ...] = (
-    edited_table,
-    edited_cells,
-    damaged_predictions,
-    edited_figures,
-    other_bins,
-    other_bins_said,
-    other_labels,
-    dropped_rows,
-    duplicated_rows,
-    shuffled_rows,
-    other_split,
-    edited_split,
-    other_revision,
-    tuned_on_test,
-    fitted_on_test,
-    trained_on_test,
-    swapped_predictions,
-    copied_seed,
-    edited_configuration,
-    hidden_trial,
-    more_trials,
-    failed_rival,
-    lost_rival,
-    another_class,
-    edited_validation,
-    missing_seed,
-    pickled_objects,
-    better_suite,
-    lower_confidences,
+FRAUDS: tuple[Callable[[Forge], None], ...] = tuple(
+    kind
+    for name, kind in list(globals().items())
+    if isfunction(kind) and kind.__module__ == __name__ and not name.startswith("_")
 )
+"""All functions above, in their order."""
 
 
 def planted(
