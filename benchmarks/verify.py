@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -21,20 +20,11 @@ import torch
 from _frauds import FRAUDS, planted
 from _page import load, options, setting
 
-from orchestrator.executors.in_process import InProcess
 from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import VerifyOptions, verify
-from orchestrator.running.data import prepare_data
-from orchestrator.running.drive import drive
-from orchestrator.search.state import SweepState
-from orchestrator.storage.events import SweepEnded, SweepStarted
-from orchestrator.storage.journal import Journal
-from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.provenance import provenance
-from orchestrator.storage.storage import Storage, SweepFolder
-from orchestrator.sweep.plan import make_plan
-from orchestrator.sweep.spec import SweepSpec, parse_sweep
-from trainables.stages import validation_rows
+from orchestrator.running.run import run_sweep
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.spec import parse_sweep
 
 NAME = "board"
 SWEEP = """
@@ -49,6 +39,7 @@ recipes: [ce, {searched}, "{searched}+{calibrator}"]
 search: {{trials: {trials}, sampler: {sampler}, keep_default: {keep}}}
 seeds: [{first}, {second}]
 executor: local
+tracking: {{uri: "folder:{folder}/runs"}}
 storage: {folder}/storage
 """
 SHARE = 0.1
@@ -96,28 +87,9 @@ def make(seed: int, folder: Path) -> Path:
     labels = np.arange(90) % 3
     arrays = {"x_train": pixels[:30], "y_train": labels[:30]}
     np.savez(folder / "strange.npz", x_test=pixels, y_test=labels, **arrays)
-    _run(parse_sweep(text, NAME), f"{seed:032x}")
+    assert run_sweep(parse_sweep(text, NAME)).status == "finished"
     publish(Storage(folder / "storage"), [NAME], folder / "site")
     return folder / "site" / "package.zip"
-
-
-def _run(spec: SweepSpec, sweep_id: str) -> None:
-    """Run a sweep as ``run_sweep`` does in this process, but for the process that ships runs."""
-    folder, data, store = SweepFolder.of(spec), prepare_data(spec), Storage.of(spec).store()
-    folder.write_spec(spec)
-    began = SweepStarted(
-        sweep=spec.name,
-        sweep_id=sweep_id,
-        spec=spec.model_dump(mode="json"),
-        provenance=provenance(),
-    )
-    with Journal(folder.journal) as journal:
-        journal.append(began)
-        known = partial(validation_rows, store)
-        plan = make_plan(spec)
-        state = SweepState(plan, sweep_id, data, journal.append, predictions=known)
-        drive(state, Ledger(), store, InProcess(store.root), journal.append, lambda text: None)
-        journal.append(SweepEnded(status="finished"))
 
 
 def verified(package: Path) -> Honest:
