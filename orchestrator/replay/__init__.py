@@ -7,11 +7,4 @@ of a table, and nothing of it enters a journal.
 import lazy_loader
 
 # Imported when first used: a command that only names the room must not wait for torch.
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "recorded": ["RecordedStudy", "RecordedSweep", "read_sweeps"],
-        "run": ["ReplayOutcome", "replay"],
-        "settings": ["ReplaySettings", "load_replay"],
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

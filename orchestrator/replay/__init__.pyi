@@ -1,6 +1,6 @@
-from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, read_sweeps
-from orchestrator.replay.run import ReplayOutcome, replay
-from orchestrator.replay.settings import ReplaySettings, load_replay
+from .recorded import RecordedStudy, RecordedSweep, read_sweeps
+from .run import ReplayOutcome, replay
+from .settings import ReplaySettings, load_replay
 
 __all__ = [
     "RecordedStudy",
