@@ -435,37 +435,6 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
     assert float(kept.logits.exp().sum(1).max()) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_damaged_calibrator_is_not_applied(tmp_path, npz, capsys):
-    out = tmp_path / "out"
-    words = [str(npz), "--with", "ts", "--objectives", "ce", "--out", str(out)]
-    assert main(["calibrate", *words]) == 0
-    fitted = out / "net" / "ts-ce"
-    path = fitted / "calibrator.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    capsys.readouterr()
-    mapped = tmp_path / "mapped.npz"
-    assert main(["apply", str(fitted), str(npz), "--out", str(mapped)]) == 2
-    told = capsys.readouterr().err
-    assert told == (
-        f"calsweep: {fitted}: damaged calibrator (calibrator.safetensors does not match its "
-        "checksum); fit it again\n"
-    )
-    assert not mapped.exists()
-
-
-def test_a_calibrator_that_cannot_be_written_ends_the_command(tmp_path, npz, capsys):
-    out = tmp_path / "out"
-    (out / "net").mkdir(parents=True)
-    (out / "net" / "ts-ce").write_text("a file")
-    words = [str(npz), "--with", "ts", "--objectives", "ce", "--out", str(out)]
-    assert main(["calibrate", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"calsweep: cannot write calibrator {out}/net/ts-ce: ")
-    assert told.count("\n") == 1
-
-
 @pytest.mark.parametrize("name", ["table.md", "table.json"])
 def test_a_table_that_cannot_be_written_is_one_line(tmp_path, npz, capsys, name):
     (tmp_path / "out" / name).mkdir(parents=True)

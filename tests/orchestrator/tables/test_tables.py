@@ -815,15 +815,6 @@ def test_figures_and_differences_that_chance_explains_are_marked():
     assert differences(make_table(results, options), "ls") == ("≈ -0.80", "")
 
 
-def test_a_suite_has_its_own_floor():
-    own = {"x_1/ece": 0.2, "x_1/ece_floor": 0.03}
-    results = [study("ce", {"ece": 0.05, "ece_floor": 0.01, **own})]
-    found = make_table(results, TableOptions(metrics=("x_1/ece",), floor=True))
-    text = render(found, "markdown")
-    assert rows_of(text)["ce"] == ["**20.00** (floor 3.00)"]
-    assert r"| recipe | x\_1 ECE % ↓ |" in text
-
-
 # Rows, columns, selection
 
 
