@@ -34,12 +34,10 @@ from trainables.metrics import metrics_digest
 
 FORMAT = 1
 BINS = 15
-HEADER, TABLE, CELLS, BIBLIOGRAPHY, CRATE = (
-    *("package.json", "table.csv", "cells.json", "calsweep.bib", "ro-crate-metadata.json"),
-)
+HEADER, TABLE, CELLS = "package.json", "table.csv", "cells.json"
+BIBLIOGRAPHY, CRATE = "calsweep.bib", "ro-crate-metadata.json"
 DERIVED = (TABLE, CELLS, BIBLIOGRAPHY, CRATE)
-JOURNALS, TEST, VALIDATION, SPLITS = "journals", "test", "validation", "splits"
-SUITES = "suites"
+JOURNALS, TEST, VALIDATION, SPLITS, SUITES = "journals", "test", "validation", "splits", "suites"
 MEMBER = re.compile(
     rf"(?:{JOURNALS}/[A-Za-z0-9_-]{{1,64}}\.jsonl"
     rf"|(?:{TEST}|{VALIDATION}|{SPLITS}|{SUITES})/[0-9a-f]{{32,64}}\.npz"
