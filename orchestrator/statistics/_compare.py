@@ -11,7 +11,6 @@ from torch import Tensor
 
 from orchestrator.statistics._bootstrap import (
     DRAWS,
-    LEVEL,
     Difference,
     Measured,
     PairedBootstrap,
@@ -210,7 +209,6 @@ def compare(
     metric: str = "ece",
     *,
     baseline: str | None = None,
-    level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
     over_seeds: bool = False,
@@ -241,7 +239,6 @@ def compare(
         predictions.truths,
         metric,
         baseline=baseline,
-        level=level,
         draws=draws,
         seed=seed,
         done=done,
