@@ -35,6 +35,7 @@ from orchestrator.logits.files import make_folder, parse_rows, save_log_probs
 from orchestrator.logits.progress import _Watch, shown_recipes
 from orchestrator.logits.scoring import score
 from tests.orchestrator.disks import files_of_at_most
+from tests.trainables.data.refusals import refusal
 from trainables.calibrators import build_calibrator, cross_fit, load_calibrator
 from trainables.common.errors import InputError
 from trainables.data import LogitRows, read_logits
@@ -99,9 +100,9 @@ NO_SET = (
 )
 def test_bad_files_are_one_line_errors(tmp_path, arrays, kind, text):
     np.savez(tmp_path / "bad.npz", **arrays)
-    with pytest.raises(InputError) as error:
-        read_logits(tmp_path / "bad.npz", kind)
-    assert str(error.value) == (text if kind else f"{tmp_path / 'bad.npz'}: {text}")
+    assert refusal(read_logits, tmp_path / "bad.npz", kind) == (
+        text if kind else f"{tmp_path / 'bad.npz'}: {text}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,9 +121,7 @@ def test_unreadable_files_are_named(tmp_path, npz, name, text):
         (tmp_path / name).write_text("no arrays here")
     if name.startswith("cut"):
         (tmp_path / name).write_bytes(npz.read_bytes()[:200])
-    with pytest.raises(InputError) as error:
-        read_logits(tmp_path / name, "logits")
-    assert str(error.value).startswith(f"{tmp_path / name}{text}")
+    assert refusal(read_logits, tmp_path / name, "logits").startswith(f"{tmp_path / name}{text}")
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -184,9 +183,7 @@ def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, pay
 )
 def test_pickles_of_another_shape_are_refused(tmp_path, content, text):
     (tmp_path / "odd.pkl").write_bytes(pickle.dumps(content))
-    with pytest.raises(InputError) as error:
-        read_logits(tmp_path / "odd.pkl", "logits")
-    assert str(error.value) == f"{tmp_path / 'odd.pkl'}: {text}"
+    assert refusal(read_logits, tmp_path / "odd.pkl", "logits") == f"{tmp_path / 'odd.pkl'}: {text}"
 
 
 @pytest.mark.parametrize(
@@ -208,9 +205,7 @@ def test_parse_rows(text, expected):
 )
 def test_parse_rows_refuses_the_rest(texts, told):
     for text in texts:
-        with pytest.raises(InputError) as refusal:
-            parse_rows(text, 10)
-        assert str(refusal.value) == f"rows {text!r}: {told}"
+        assert refusal(parse_rows, text, 10) == f"rows {text!r}: {told}"
 
 
 @pytest.mark.parametrize(("text", "left"), [("0:100", 300), ("300:", 300), ("100:150", 350)])
@@ -368,9 +363,8 @@ def test_nothing_is_gained_over_a_fit_that_has_no_figures(npz, monkeypatch):
 
 def test_a_file_in_the_place_of_a_folder_for_results_is_named(npz):
     below = npz / "below"
-    with pytest.raises(InputError) as caught:
-        make_folder(below)
-    assert str(caught.value) == f"{below}: cannot be a folder for results (Not a directory)"
+    told = f"{below}: cannot be a folder for results (Not a directory)"
+    assert refusal(make_folder, below) == told
     with pytest.raises(InputError, match=r"^--out: 's3:/+bucket/x' is a URL; it is a path on"):
         make_folder("s3://bucket/x")
 

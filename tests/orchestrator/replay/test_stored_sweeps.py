@@ -34,6 +34,7 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.tiny_sweep import compute_within
+from tests.trainables.data.refusals import refusal
 from trainables.common.errors import InputError
 from trainables.stages import ValidationRows, validation_rows
 
@@ -173,9 +174,7 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
     alone = Storage(tmp_path)
     shutil.copytree(storage.sweep("open").path, alone.sweep("open").path)
     for _ in range(2):
-        with pytest.raises(InputError) as raised:
-            read_sweeps(alone)
-        assert str(raised.value) == (
+        assert refusal(read_sweeps, alone) == (
             "sweep 'open' has not ended, and its choices come first; "
             "go on with `calsweep run --resume open`"
         )
@@ -318,9 +317,7 @@ def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
     assert {row.loss for row in rows} == {drawn.losses("nll")[row.number] for row in rows}
     few = settings.model_copy(update={"validation": 159})
     assert len(replay(storage, few, ["one"]).judged) == len(rows)
-    with pytest.raises(InputError) as caught:
-        replay(storage, few.model_copy(update={"validation": 160}), ["one"])
-    assert str(caught.value) == (
+    assert refusal(replay, storage, few.model_copy(update={"validation": 160}), ["one"]) == (
         "validation: 160 leaves no row to judge by: rows|spline has 160 validation and test rows; "
         "give a smaller number"
     )

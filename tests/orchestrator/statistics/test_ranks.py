@@ -17,6 +17,7 @@ from orchestrator.statistics import (
     rank_comparison,
 )
 from orchestrator.storage.results import StudyResult
+from tests.trainables.data.refusals import refusal
 from trainables.common.errors import InputError
 
 
@@ -320,9 +321,7 @@ def test_tasks_of_given_logits_are_blocks_of_their_own():
 
 def test_blocks_that_cannot_be_ranked_are_one_line():
     twice = [study("ce", "digits", 0.1), study("ce", "digits", 0.1, sweep="t", task="other")]
-    with pytest.raises(InputError) as refused:
-        block_scores(twice, "ece")
-    assert str(refused.value) == (
+    assert refusal(block_scores, twice, "ece") == (
         "ce on digits and convnet twice: digits/convnet/p of s and other of t; choose one"
     )
     with pytest.raises(InputError) as refused:

@@ -22,6 +22,7 @@ from orchestrator.tables.make import TableOptions, comparison_table, make_table,
 from orchestrator.tables.renderers import RENDERERS, to_rich
 from orchestrator.tables.table import Gain, Row, TableColumn
 from tests.orchestrator.whole import assert_same
+from tests.trainables.data.refusals import refusal
 from trainables.common.errors import InputError
 from trainables.metrics import REPORTED
 
@@ -127,7 +128,7 @@ def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
 )
 def test_a_column_that_is_not_there_is_refused(name, near):
     told = f"unknown metric '{name}'; {near}, and SUITE/METRIC for a suite"
-    assert refused(column, name) == told
+    assert refusal(column, name) == told
 
 
 def test_a_difference_of_nothing_has_no_minus():
@@ -715,31 +716,24 @@ def test_a_table_from_the_server_has_the_columns_asked_for(monkeypatch):
     )
 
 
-def refused(call, *arguments, **options):
-    """Return what is said of a call that is refused."""
-    with pytest.raises(InputError) as caught:
-        call(*arguments, **options)
-    return str(caught.value)
-
-
 def test_wrong_requests_are_refused():
     ours = study("ce", figures())
     formats = "terminal, markdown, csv, json, latex, html"
-    assert refused(render, table_of(ours), "pdf") == f"unknown format 'pdf'; there are: {formats}"
+    assert refusal(render, table_of(ours), "pdf") == f"unknown format 'pdf'; there are: {formats}"
     unknown = "unknown metric 'auc'; near are: auroc, acc"
-    assert refused(table_of(ours).sorted_by, "auc").startswith(unknown)
-    assert refused(table_of, ours, metrics=("auc",)).startswith(unknown)
+    assert refusal(table_of(ours).sorted_by, "auc").startswith(unknown)
+    assert refusal(table_of, ours, metrics=("auc",)).startswith(unknown)
     for metrics, named in ((("ece", "acc", "ece"), "ece, acc, ece"), ((), "none")):
         told = f"metrics {named}: give each once, at least one"
-        assert refused(table_of, ours, metrics=metrics) == told
-    assert refused(build_table, []) == "there are no results to make a table of"
+        assert refusal(table_of, ours, metrics=metrics) == told
+    assert refusal(build_table, []) == "there are no results to make a table of"
 
 
 def test_two_results_of_one_pair_are_refused():
     other = dataclasses.replace(study("ce", figures()), sweep="night")
     for second, sweeps in ((other, "demo and night"), (study("ce", figures()), "demo")):
         told = f"two results for ce on {TASK} (sweep {sweeps}); choose one"
-        assert refused(table_of, study("ce", figures()), second) == told
+        assert refusal(table_of, study("ce", figures()), second) == told
 
 
 # Comparison with a row, and with chance
@@ -792,7 +786,7 @@ def test_a_difference_needs_both_figures():
     for baseline in ("fl", "dfl"):
         assert differences(found.compared_with(baseline), "ls", 2) == ("", "")
     told = "baseline 'mbls' is no row of the table; there are: ce, ls, fl, dfl"
-    assert refused(found.compared_with, "mbls") == told
+    assert refusal(found.compared_with, "mbls") == told
 
 
 def test_figures_and_differences_that_chance_explains_are_marked():
@@ -911,7 +905,7 @@ def test_rows_may_be_more_than_recipes():
             "rows: 'colour' is not one of recipe, dataset, model, protocol, task",
         ),
     ):
-        assert refused(build_table, results, ("ece",), rows=rows) == message
+        assert refusal(build_table, results, ("ece",), rows=rows) == message
 
 
 def test_no_two_tasks_are_ever_averaged_unasked():
@@ -929,9 +923,9 @@ def test_recipes_and_tasks_are_chosen_by_wildcards():
     assert found.tasks == ("a/x/p", "a/y/p")
     assert make_table(iter(results), TableOptions(recipes=["*"])).recipes[0] == "ce"
     told = "recipe 'fl' matches none; there are: ce, mbls, mbls+ts, ce+ts"
-    assert refused(make_table, results, TableOptions(recipes=["ce", "fl"])) == told
+    assert refusal(make_table, results, TableOptions(recipes=["ce", "fl"])) == told
     told = "task 'c/*' matches none; there are: a/x/p, b/x/p, a/y/p"
-    assert refused(make_table, results, TableOptions(tasks=["a/*", "c/*"])) == told
+    assert refusal(make_table, results, TableOptions(tasks=["a/*", "c/*"])) == told
     assert make_table(results, TableOptions(recipes=["*ts", "mbls"])).recipes == (
         *("mbls", "mbls+ts", "ce+ts"),
     )
@@ -940,11 +934,11 @@ def test_recipes_and_tasks_are_chosen_by_wildcards():
 def test_options_that_exclude_each_other_are_refused():
     results = [study("ce", figures())]
     told = "--published needs --layout, which names the paper's table"
-    assert refused(make_table, results, TableOptions(published=True)) == told
+    assert refusal(make_table, results, TableOptions(published=True)) == told
     options = TableOptions(rows=("recipe", "model"), layout="macal/table1")
     told = "--rows and --layout exclude each other: a layout has its own rows"
-    assert refused(make_table, results, options) == told
-    assert "give each once" in refused(make_table, results, TableOptions(metrics=()))
+    assert refusal(make_table, results, options) == told
+    assert "give each once" in refusal(make_table, results, TableOptions(metrics=()))
 
 
 def test_the_cost_of_the_chosen_configurations_is_a_column():
@@ -1006,7 +1000,7 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     sweeps = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "2"})]]
     about = f"{what} {TASK}" if field == "fingerprint" else what
     told = f"{about} differs between sweeps a and b; --mixed shows them together"
-    assert refused(combine, sweeps) == told
+    assert refusal(combine, sweeps) == told
     (note,) = make_table(combine(sweeps, mixed=True)).notes()
     word = {"fingerprint": "their data differ", "code": "their code differs"}[field]
     assert note == f"from the sweeps a, b; {word}"

@@ -13,7 +13,7 @@ from orchestrator.tables.layouts import layout_names, load_layout
 from orchestrator.tables.make import TableOptions, make_table, render
 from orchestrator.tables.published import load_published
 from orchestrator.tables.table import Gain
-from trainables.common.errors import InputError
+from tests.trainables.data.refusals import refusal
 
 NETWORKS = ("resnet50", "resnet110", "wrn-26-10", "densenet121")
 
@@ -391,9 +391,7 @@ def test_two_names_of_one_task_are_columns_of_their_own(tmp_path):
 
 def test_two_tasks_for_one_column_must_be_told_apart():
     runs = study("ce"), study("ce", protocol="mukhoti2020/0.1")
-    with pytest.raises(InputError) as caught:
-        fill("macal/table1", *runs)
-    assert str(caught.value) == (
+    assert refusal(fill, "macal/table1", *runs) == (
         "layout macal/table1: cifar10 / resnet50 fits several tasks: cifar10/resnet50/mukhoti2020, "
         "cifar10/resnet50/mukhoti2020/0.1; choose with --tasks"
     )
@@ -412,9 +410,7 @@ def test_one_s_own_layout_by_its_path(tmp_path):
         ({"metrics": ()}, "metrics none: give each once, at least one"),
         ({"columns": "papers"}, "columns 'papers' is not one of auto, paper, sweep"),
     ):
-        with pytest.raises(InputError) as caught:
-            fill(str(path), study("ce"), **options)
-        assert str(caught.value) == message
+        assert refusal(fill, str(path), study("ce"), **options) == message
 
 
 def test_csv_has_a_line_a_cell_with_fractions():
