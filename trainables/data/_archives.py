@@ -47,11 +47,7 @@ class Checked:
 
 
 def unpack(archive: Path, folder: str) -> None:
-    """Unpack the folder in an archive beside it.
-
-    Raises:
-        Exception: One of ``FAILURES`` if that cannot be done.
-    """
+    """Unpack the folder in an archive beside it, or raise one of ``FAILURES``."""
     # Renamed when whole: what an interruption leaves must not pass for the folder.
     with scratch_folder(".unpacking-", archive.parent) as scratch:
         # Members of .zip files are kept inside the folder in any case.

@@ -88,11 +88,7 @@ def file_contents(paths: Iterable[Path]) -> Iterator[bytes]:
 
 
 def read_content(path: Path) -> bytes:
-    """Return the bytes of a file.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
+    """Return the bytes of a file."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -101,11 +97,7 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image of eight bits a channel.
-
-    Raises:
-        InputError: If it is absent, damaged or deeper; also for faults that show while it is used.
-    """
+    """Open an image of eight bits a channel; faults that show in its use are told too."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:
@@ -123,22 +115,14 @@ def is_image(path: Path) -> bool:
 
 
 def subfolders(folder: Path) -> list[str]:
-    """Return the sorted names of the folders in ``folder``, without hidden ones.
-
-    Raises:
-        InputError: If ``folder`` is none.
-    """
+    """Return the sorted names of the folders in ``folder``, without hidden ones."""
     if not folder.is_dir():
         raise InputError(f"{folder} does not exist or is no folder")
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Return the sorted names of the folders in ``folder``, each a class.
-
-    Raises:
-        InputError: If there are fewer than two.
-    """
+    """Return the sorted names of the folders in ``folder``, two or more, each a class."""
     found = subfolders(folder)
     if len(found) < 2:
         raise InputError(f"{folder} has class folders {found}, two or more are needed")
@@ -182,11 +166,7 @@ class ListedReader(OutlinedReader):
 
     @abstractmethod
     def listing(self) -> Listed:
-        """Return class names and images.
-
-        Raises:
-            InputError: If the folder is not laid out as it should be.
-        """
+        """Return class names and images, or refuse a folder that is not laid out so."""
 
     def image_files(self, listing: Listing) -> ImageFiles:
         """Return one part as files, decoded while they are stored and never held all at once."""
@@ -232,17 +212,7 @@ IMAGES = Kept("image", is_image)
 def list_classes(
     folder: Path, classes: Sequence[str], below: str = "", kept: Kept = IMAGES
 ) -> list[tuple[Path, int]]:
-    """Return the rows in class folders, by class and by file name.
-
-    Args:
-        folder: Holds a folder for each class.
-        classes: Their names, in the order of the labels.
-        below: The folder in each that holds the rows; empty if itself does.
-        kept: Which files are rows.
-
-    Raises:
-        InputError: If a class has none; the text names its folder.
-    """
+    """Return the rows in the folders ``folder/CLASS/below``, by class and by file name."""
     listing: list[tuple[Path, int]] = []
     for label, name in enumerate(classes):
         place = folder / name / below
@@ -254,11 +224,7 @@ def list_classes(
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Return the names in the ``classes`` of a JSON object, in the order of their numbers.
-
-    Raises:
-        InputError: If it cannot be read, or names no two or more different classes.
-    """
+    """Return the names in the ``classes`` of a JSON object, in the order of their numbers."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         names = document.get("classes") if isinstance(document, dict) else None
@@ -271,11 +237,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
 
 
 def read_words(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the number, from 1, and the words of every line of a text file that is not blank.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
+    """Return the number, from 1, and the words of every line that is not blank."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

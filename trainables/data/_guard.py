@@ -53,10 +53,7 @@ def _make_guard() -> tuple[
     Callable[[], bool],
     Callable[[], AbstractContextManager[None]],
 ]:
-    """Return the functions that seal, that tell, and that seal for a while.
-
-    What they share is out of anyone's reach.
-    """
+    """Return what seals, tells and seals for a while; what they share is out of reach."""
     roots: set[str] = set()
     # Renamed files and hard links have another path but the same identity.
     identities: set[tuple[int, int, int] | None] = set()

@@ -56,11 +56,7 @@ class ImageArrays:
         )
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array.
-
-        Raises:
-            InputError: If it cannot be read, or images hold values out of their range.
-        """
+        """Return an array, images as uint8."""
         values = self._archive.read(self._given.get(name, name))
         if not name.startswith("x_"):
             return values

@@ -71,11 +71,7 @@ def sorted_names(labels: np.ndarray) -> tuple[str, ...]:
 def number_names(
     labels: np.ndarray, names: Sequence[str], what: str, place: Path | str
 ) -> np.ndarray:
-    """Return names of classes (N,) as their numbers (N,), int64.
-
-    Raises:
-        InputError: If one is no class.
-    """
+    """Return names of classes (N,) as their numbers (N,), int64."""
     numbers = {name: number for number, name in enumerate(names)}
     found = [numbers.get(name, -1) for name in labels.tolist()]
     if -1 in found:

@@ -22,11 +22,7 @@ def split_address(address: str | Path) -> tuple[Path, str]:
 
 
 def find_sets(path: Path) -> list[str]:
-    """Return the names ``dataset/model`` of a file's sets, in the file's order.
-
-    Raises:
-        InputError: If it cannot be read or has none.
-    """
+    """Return the names ``dataset/model`` of a file's sets, in the file's order."""
     with _opened(path) as file:
         names = [
             f"{dataset}/{model}"
@@ -40,12 +36,7 @@ def find_sets(path: Path) -> list[str]:
 
 
 def read_set(path: Path, name: str) -> tuple[str, dict[str, np.ndarray]]:
-    """Return a set's name and arrays, see ``ARRAYS``; the only one of a file needs no name.
-
-    Raises:
-        InputError: If there is no such set, an array is missing, is a link to another file, or
-            cannot be read.
-    """
+    """Return a set's name and its ``ARRAYS``; the only one of a file needs no name."""
     if not name:
         names = find_sets(path)
         if len(names) > 1:

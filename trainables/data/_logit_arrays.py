@@ -44,14 +44,9 @@ def plain_name(name: str) -> str:
 class ArrayFiles:
     """Files ``.npy`` of one folder whose names differ only in what they hold, as an archive.
 
-    Args:
-        path: One of them; ``path`` becomes the first of their scores.
-
     Attributes:
+        path: The first of their scores.
         name: What their names share, or else the folder's name.
-
-    Raises:
-        InputError: If none of them is named as scores, or two mean the same.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,11 +89,7 @@ def _taken_apart(path: Path) -> tuple[str, str]:
 
 
 class ScoreTable:
-    """A table with a column of labels and one of scores for each class, as an archive.
-
-    Raises:
-        InputError: If its columns do not say which are which.
-    """
+    """A table with a column of labels and one of scores for each class, as an archive."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,11 +109,7 @@ class ScoreTable:
             self.names = [*kinds, "labels", "classes"]
 
     def read(self, name: str) -> np.ndarray:
-        """Return labels (N,), names of classes (K,) or scores (N, K).
-
-        Raises:
-            InputError: If the file cannot be read.
-        """
+        """Return labels (N,), names of classes (K,) or scores (N, K)."""
         if name == "labels":
             return read_columns(self.path, [self._label])[self._label]
         if name == "classes":

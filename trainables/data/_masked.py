@@ -111,13 +111,10 @@ class MaskedImages(Inputs, kind="images-with-masks"):
 
 
 def sample_pixels(masks: np.ndarray) -> Pixels:
-    """Return equally many labelled pixels of each mask, ``SAMPLED`` in all; the same every time.
+    """Return equally many labelled pixels of each mask (N, H, W), always the same.
 
-    A mask's labelled pixels are cut, line by line, into as many runs as are wanted, and one is
-    drawn of each: so they are spread over the image. A mask with fewer gives all of them.
-
-    Args:
-        masks: (N, H, W), uint8.
+    Of the ``SAMPLED`` in all, a mask's labelled pixels are cut, line by line, into as many runs as
+    are wanted, and one is drawn of each. A mask with fewer gives all of them.
     """
     wanted = max(1, SAMPLED // max(len(masks), 1))
     found = [_spread(mask.ravel(), wanted, seed) for seed, mask in enumerate(masks)]
@@ -215,19 +212,12 @@ def image_sizes(masks: Tensor) -> Tensor:
 def draw_windows(
     sizes: Tensor, crop: tuple[int, int], scaled: bool, generator: Generator
 ) -> Tensor:
-    """Draw what a crop shows of each image: (5, B), top, left, height, width, flip (0 or 1).
+    """Draw what a crop shows of images of ``sizes`` (B, 2): top, left, height, width, flip (5, B).
 
     Drawn where the generator lives, and computed where the sizes are: nothing waits for a device.
-
     Numbers are in pixels of the image; a window may reach beyond it. Logarithms of scales are
     uniform in those of 0.5 and 2, places uniform among those that show as much as possible, and
     whole pixels where nothing is scaled.
-
-    Args:
-        sizes: Height and width of each image, (B, 2).
-        crop: Height and width of the crops.
-        scaled: Whether images are scaled first.
-        generator: Draws.
     """
     draws = torch.rand(4, len(sizes), generator=generator, device=generator.device)
     scale, *places, flip = move(draws, sizes.device)

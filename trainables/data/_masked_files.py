@@ -96,11 +96,7 @@ class MaskedFiles(Rows):
 
 
 def read_mask(path: Path) -> np.ndarray:
-    """Return a mask's classes (H, W), uint8.
-
-    Raises:
-        InputError: If it cannot be read, or its pixels are colours.
-    """
+    """Return a mask's classes (H, W), uint8."""
     with opened(path) as image:
         if image.mode not in MASK_MODES:
             raise InputError(
@@ -149,12 +145,7 @@ class MaskedReader(Reader):
         return {part: path for part, path in found.items() if path.is_file()}
 
     def parts(self) -> dict[str, Pairs]:
-        """Return the files of each part.
-
-        Raises:
-            InputError: If a list is absent, empty, or names a file that is absent, or one that is
-                named already.
-        """
+        """Return the files of each part, all there and each named once."""
         lists = self.lists()
         if "train" not in lists:
             raise InputError(f"{self.path / LISTS / 'train.txt'} does not exist; {LAYOUT}")

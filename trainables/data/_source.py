@@ -180,11 +180,7 @@ class OutlinedReader(Reader):
 
     @abstractmethod
     def outline(self) -> Outline:
-        """Return class names and the labels of training and test rows.
-
-        Raises:
-            InputError: See ``Reader.labels``.
-        """
+        """Return class names and the labels of training and test rows; see ``labels``."""
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         _, train, test = self.outline()

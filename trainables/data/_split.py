@@ -63,13 +63,7 @@ class SplitSpec:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Sorted row numbers, int64.
-
-    Attributes:
-        train: Rows of the source's training part, (N,).
-        validation: Others of them, (V,).
-        test: Rows of the source's test part, (T,), or of its training part if it has none.
-    """
+    """Sorted row numbers, int64: test rows are of the training part where there is no other."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -98,19 +92,10 @@ def shuffled(count: int, seed: int, stream: str) -> np.ndarray:
 
 
 def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
-    """Share ``size`` out over classes in proportion to their ``counts``, by largest remainder.
+    """Share ``size`` out over classes in proportion to their ``counts`` (K,), by largest remainder.
 
-    Args:
-        counts: Rows a class, (K,).
-        size: How many to take in all.
-        least: Take at least so many of every class that has them.
-        spare: Leave at least so many of every class that has them.
-
-    Returns:
-        How many to take of each class, (K,), int64.
-
-    Raises:
-        ValueError: If no such numbers add up to ``size``.
+    Of every class that has them, at least ``least`` rows are taken and ``spare`` left; where no
+    such numbers (K,) add up to ``size``, that is a ``ValueError``.
     """
     high = np.maximum(counts - spare, 0)
     low = np.minimum(least, high)

@@ -32,11 +32,7 @@ def silent(text: str) -> None:
 
 
 def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lock: Path) -> Found:
-    """Return what ``find`` finds, or else what ``make`` makes; one process makes, others wait.
-
-    Raises:
-        OSError: If the folder of the file ``lock`` cannot be written.
-    """
+    """Return what ``find`` finds, or else what ``make`` makes; one process makes, others wait."""
     found = find()
     if found is not None:
         return found
@@ -57,12 +53,7 @@ def make_folder(directory: Path, write: Callable[[Path], None]) -> None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return a manifest.
-
-    Raises:
-        InputError: If it is absent, damaged or of another version.
-        PermissionError: If it may not be read.
-    """
+    """Return a manifest of today's version; one that may not be read is a ``PermissionError``."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except PermissionError:
@@ -75,11 +66,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_array(path: Path, mapped: bool = True) -> np.ndarray:
-    """Return the array of a file ``.npy``, memory-mapped unless told otherwise.
-
-    Raises:
-        InputError: If it is absent, damaged or holds Python objects.
-    """
+    """Return the array of a file ``.npy``, memory-mapped unless told otherwise."""
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except UNREADABLE_MEMBER as error:
@@ -115,11 +102,7 @@ def describe_files(directory: Path) -> Files:
 
 
 def check_sizes(directory: Path, files: Files) -> None:
-    """Look for every file of a manifest, without reading it.
-
-    Raises:
-        InputError: If one is absent or has another size; the text names it.
-    """
+    """Look for every file of a manifest and at its size, without reading it."""
     for name, entry in files.items():
         path = directory / name
         size = path.stat().st_size if path.is_file() else None
@@ -129,11 +112,7 @@ def check_sizes(directory: Path, files: Files) -> None:
 
 
 def check_hashes(directory: Path, files: Files) -> None:
-    """Hash every file of a manifest.
-
-    Raises:
-        InputError: If one is absent or damaged; the text names it.
-    """
+    """Hash every file of a manifest."""
     for name, entry in files.items():
         path = directory / name
         if not path.is_file():

@@ -14,11 +14,7 @@ TABLES = (".csv", ".tsv", ".parquet")
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the names of a table's columns, in order.
-
-    Raises:
-        InputError: If the file is absent, is no such table, or names a column twice.
-    """
+    """Return the names of a table's columns, in order."""
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet
@@ -37,19 +33,10 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_columns(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> dict[str, Any]:
-    """Return columns of a table by name, each an array (N,).
+    """Return the columns ``names`` of a table, and as float64 ``numbers``, by name, (N,) each.
 
     Those of a CSV file are strings, as written, in arrays of objects. Those of a Parquet file have
     its own types; one of lists of one length becomes an array (N, K).
-
-    Args:
-        path: The file.
-        names: The columns to read.
-        numbers: Further columns, to be read as float64.
-
-    Raises:
-        InputError: If the file cannot be read, a row does not fit the columns, or a value is
-            missing or no number where one is needed.
     """
     read = _read_parquet if path.suffix == ".parquet" else _read_csv
     try:

@@ -19,11 +19,7 @@ SHOWN = 40  # Characters of a wrong value in a message.
 
 
 def read_files(listing: Listing) -> LabelledTexts:
-    """Return the texts of files.
-
-    Raises:
-        InputError: If one cannot be read, is no UTF-8 or blank; the text names it.
-    """
+    """Return the texts of files."""
     texts = [_text(read_content(path), str(path)) for path, _ in listing]
     return LabelledTexts.of(texts, labels_of(listing))
 
@@ -40,12 +36,7 @@ def _text(content: bytes, place: str) -> str:
 
 
 def read_lines(path: Path) -> tuple[list[str], list[Label]]:
-    """Return texts and labels of JSON lines, unpacked if the name ends in ``.xz``.
-
-    Raises:
-        InputError: If the file is absent, damaged or empty, or a line is not as it should be; the
-            text names the line.
-    """
+    """Return texts and labels of JSON lines, unpacked if the name ends in ``.xz``."""
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as stream:
             rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(stream, 1)]
@@ -57,12 +48,7 @@ def read_lines(path: Path) -> tuple[list[str], list[Label]]:
 
 
 def read_table(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[Label]]:
-    """Return texts and labels of a table, from the columns so named.
-
-    Raises:
-        InputError: If the file cannot be read or is empty, a column is not there, or a value is
-            no text or no label; the text names the row, the first being 0.
-    """
+    """Return texts and labels of a table, from the columns so named."""
     there = column_names(path)
     for key, name in zip(("text", "label"), columns, strict=True):
         if name not in there:
@@ -106,16 +92,7 @@ def _short(value: object) -> str:
 
 
 def find_classes(path: Path, labels: Sequence[Label], source: Path) -> tuple[str, ...]:
-    """Return the names of classes: those of the file ``path`` if it is there, or else the labels'.
-
-    Args:
-        path: See ``read_classes``.
-        labels: Of all training rows.
-        source: Where the labels are from, for messages.
-
-    Raises:
-        InputError: If the file is damaged, or labels tell no two or more classes.
-    """
+    """Return the classes that the file ``path`` names if it is there, or else the labels do."""
     if path.exists():
         return read_classes(path)
     try:
@@ -140,11 +117,7 @@ def _told(labels: Sequence[Label]) -> tuple[str, ...]:
 
 
 def number_labels(labels: Sequence[Label], classes: tuple[str, ...], path: Path) -> np.ndarray:
-    """Return labels as numbers of classes (N,), int64.
-
-    Raises:
-        InputError: If one is no class; the text names its line or row.
-    """
+    """Return labels as numbers of classes (N,), int64."""
     numbers = {name: number for number, name in enumerate(classes)}
     found = [numbers.get(label, -1) if isinstance(label, str) else label for label in labels]
     for line, number in enumerate(found, 1):

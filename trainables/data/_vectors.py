@@ -14,10 +14,6 @@ def read_vectors(path: Path, words: Sequence[str]) -> np.ndarray:
 
     A line of the file is a word and the D numbers of its vector, separated by single spaces, as in
     Pennington et al. (2014).
-
-    Raises:
-        InputError: If the file cannot be read, a line has another number of values, a value is no
-            finite number, or no word has a vector; the text names the line.
     """
     rows = {word: row for row, word in enumerate(words)}
     found: dict[int, np.ndarray] = {}

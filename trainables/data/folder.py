@@ -52,7 +52,6 @@ class FolderReader(PathReader, ListedReader):
     """
 
     def instruction(self) -> str:
-        """Return how the folder has to be laid out."""
         return LAYOUT
 
     def listing(self) -> Listed:
@@ -83,16 +82,7 @@ def is_parted(folder: Path) -> bool:
 
 
 def list_folders(folder: Path, kept: Kept, layout: str) -> Listed:
-    """Return the classes' names and all rows of a folder, or of ``train`` and ``test`` in it.
-
-    Args:
-        folder: Holds a folder for each class, or ``train`` and ``test`` with such folders.
-        kept: Which files are rows.
-        layout: What to say of the layout where a folder is no such one.
-
-    Raises:
-        InputError: If it is not laid out as it should be.
-    """
+    """Return the classes' names and all rows of a folder, or of ``train`` and ``test`` in it."""
     if is_parted(folder):
         note_unused(folder)
         folders = {part: folder / part for part in PARTS}

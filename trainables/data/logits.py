@@ -32,7 +32,6 @@ class LogitsReader(PathReader, OutlinedReader):
     validation = ALL
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Take ``kind``; see ``Reader.adjust``."""
         super().adjust(settings)
         if settings.get("kind", KINDS[0]) not in KINDS:
             raise InputError(
@@ -68,7 +67,6 @@ class LogitsReader(PathReader, OutlinedReader):
         return info.classes, train.labels, None if test is None else test.labels
 
     def instruction(self) -> str:
-        """Return what has to be given, in one line."""
         return "give the path of a file of logits"
 
     def files(self) -> list[Path]:

@@ -47,15 +47,12 @@ class NpzReader(PathReader, OutlinedReader):
         return classes, labels["train"], labels.get("test")
 
     def instruction(self) -> str:
-        """Return what has to be given, in one line."""
         return f"give the path of an .npz file with {', '.join(KEYS)}"
 
     def files(self) -> list[Path]:
-        """Return the archive."""
         return [self.path]
 
     def test_paths(self) -> list[Path]:
-        """Return the archive: training and test images share it."""
         return [self.path]
 
     def _archive(self) -> ImageArrays:

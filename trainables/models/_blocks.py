@@ -119,14 +119,7 @@ def basic_block(inputs: int, outputs: int, stride: int) -> nn.Module:
 def stages(
     inputs: int, widths: Sequence[int], counts: Sequence[int], block: BlockMaker
 ) -> nn.Sequential:
-    """Return one sequence of blocks for each width; every stage but the first halves the image.
-
-    Args:
-        inputs: Channels that enter the first stage.
-        widths: Channels that leave each stage.
-        counts: Blocks of each stage.
-        block: Makes one block.
-    """
+    """Return a sequence of ``counts`` blocks for each width; all but the first halve the image."""
     parts: list[nn.Module] = []
     for position, (width, count) in enumerate(zip(widths, counts, strict=True)):
         blocks = [block(inputs, width, 2 if position else 1)]

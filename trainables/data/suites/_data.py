@@ -35,11 +35,7 @@ class SuiteData:
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
-        """Find a stored suite; reads the manifest only.
-
-        Raises:
-            InputError: If the manifest is absent, damaged or of another version.
-        """
+        """Find a stored suite; reads the manifest only."""
         path = on_this_machine(Path(directory).absolute()) / SUITE_MANIFEST
         document = read_manifest(path)
         try:

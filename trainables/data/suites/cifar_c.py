@@ -39,10 +39,7 @@ class OfficialCorruptions(CorruptionSuite):
     images = 10_000
 
     def check(self, info: DatasetInfo) -> None:
-        """Accept tasks with the clean data set's form and class names.
-
-        Users' archives may leave the names out.
-        """
+        """Accept tasks with the clean data's form and class names, which npz archives may lack."""
         form = self.form(info)
         if form.row != (32, 32, 3):
             height, width = form.size

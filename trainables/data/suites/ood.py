@@ -137,11 +137,7 @@ class OodSuite(Suite):
         return self.reader.test_paths()
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
-        """Return the one part, and labels of the other data set, which are compared with nothing.
-
-        Raises:
-            InputError: If the other data set has the task's own images.
-        """
+        """Return the one part, and labels of the other data set, which nothing is compared with."""
         source = read_source(self.argument, self.root, download)
         if source.fingerprint == prepared.fingerprint:
             raise self.refuse(f"has the images of the task itself, {prepared.info.name!r}")
