@@ -1,7 +1,6 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
 from trainables.data._batches import Batcher, move
-from trainables.data._given import GivenLogits, LogitShape
 from trainables.data._guard import (
     TestDataSealedError,
     inherit_seal,
@@ -11,7 +10,7 @@ from trainables.data._guard import (
 from trainables.data._images import IMAGE_AUGMENTATIONS, Images, ImageShape
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
 from trainables.data._labels import DataNote
-from trainables.data._logit_archives import split_address
+from trainables.data._logit_arrays import split_address
 from trainables.data._logit_files import LogitFile, LogitRows, logit_sets, read_logits
 from trainables.data._masked import (
     MASK_AUGMENTATIONS,
@@ -35,6 +34,7 @@ from trainables.data._source import (
 )
 from trainables.data._split import SplitSpec
 from trainables.data._texts import Texts, TextShape
+from trainables.data.logits import GivenLogits, LogitShape
 
 __all__ = [
     "IMAGE_AUGMENTATIONS",

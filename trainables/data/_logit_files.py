@@ -17,8 +17,16 @@ from trainables.common.errors import InputError
 from trainables.common.logit_rows import ROWS_AT_ONCE, check_rows
 from trainables.common.paths import local_path
 from trainables.data._labels import note, number_names, plain_labels, shown_names, sorted_names
-from trainables.data._logit_archives import HDF5, find_sets, read_set, split_address
-from trainables.data._logit_arrays import ArrayFiles, NamedArrays, ScoreTable, plain_name
+from trainables.data._logit_arrays import (
+    HDF5,
+    ArrayFiles,
+    NamedArrays,
+    ScoreTable,
+    find_sets,
+    plain_name,
+    read_set,
+    split_address,
+)
 from trainables.data._tables import TABLES
 
 KINDS = ("logits", "probs")

@@ -1,5 +1,6 @@
 """Texts as inputs: stored as the numbers of their words, int32 (N, L)."""
 
+import base64
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from trainables.common.checks import check_choice, check_count
+from trainables.common.errors import InputError
 from trainables.data._batches import Batcher
 from trainables.data._inputs import Inputs, InputShape
 from trainables.data._rows import RowArrays, Rows
-from trainables.data._vectors import packed, read_vectors, unpacked
 
 PADDING = 0  # The number that stands before a text; words are numbered from 1.
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
@@ -59,7 +60,8 @@ class TextShape(InputShape):
         """The vectors (tokens, D), float32, that of the padding zero; None if there are none."""
         if not self.packed:
             return None
-        read = torch.from_numpy(unpacked(self.packed, self.tokens - 1))
+        numbers = np.frombuffer(base64.b64decode(self.packed), "<f4").astype(np.float32)
+        read = torch.from_numpy(numbers.reshape(self.tokens - 1, -1))
         return torch.cat((torch.zeros(1, read.shape[1]), read))
 
 
@@ -181,3 +183,46 @@ class LabelledTexts(RowArrays):
     def blocks(self) -> Iterator[np.ndarray]:
         for start in range(0, len(self), BLOCK):
             yield self.read(start, start + BLOCK)
+
+
+def read_vectors(path: Path, words: Sequence[str]) -> np.ndarray:
+    """Return the vectors of words, (len(words), D), float32; zeros for those that have none.
+
+    A line of the file is a word and the D numbers of its vector, separated by single spaces, as in
+    Pennington et al. (2014).
+    """
+    rows = {word: row for row, word in enumerate(words)}
+    found: dict[int, np.ndarray] = {}
+    try:
+        with path.open(encoding="utf-8") as stream:
+            width = stream.readline().count(" ")
+            stream.seek(0)
+            for number, line in enumerate(stream, 1):
+                word, *values = line.rstrip().rsplit(" ", width)
+                if len(values) != width or not width:
+                    raise InputError(f"{path}, line {number}: needed is a word and its vector")
+                if word in rows:
+                    found[rows[word]] = _vector(values, f"{path}, line {number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise InputError(f"{path} has a vector of none of the {len(words)} words of the texts")
+    vectors = np.zeros((len(words), width), np.float32)
+    for row, vector in found.items():
+        vectors[row] = vector
+    return vectors
+
+
+def _vector(values: list[str], place: str) -> np.ndarray:
+    try:
+        vector = np.array(values, np.float32)
+    except ValueError as error:
+        raise InputError(f"{place}: {error}") from error
+    if not np.isfinite(vector).all():
+        raise InputError(f"{place}: a value is not finite")
+    return vector
+
+
+def packed(vectors: np.ndarray) -> str:
+    """Return vectors (N, D) as a text that JSON can hold."""
+    return base64.b64encode(vectors.astype("<f4").tobytes()).decode()

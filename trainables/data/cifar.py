@@ -4,10 +4,9 @@ from pathlib import Path
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._archives import Checked
 from trainables.data._images import Images
 from trainables.data._inputs import DatasetInfo
-from trainables.data._published import TorchvisionReader
+from trainables.data._published import Checked, TorchvisionReader
 from trainables.data._rows import Rows
 from trainables.data._source import SOURCES, Reader
 from trainables.data._split import take_counts

@@ -1,8 +1,7 @@
 import numpy as np
 
-from trainables.data._archives import Checked
 from trainables.data._images import Images
-from trainables.data._published import TorchvisionReader
+from trainables.data._published import Checked, TorchvisionReader
 from trainables.data._source import SOURCES
 
 

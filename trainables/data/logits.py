@@ -1,20 +1,60 @@
 """Logits that were computed elsewhere, as the rows of a data set."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from trainables.common.errors import InputError
-from trainables.data._given import GivenLogits
-from trainables.data._inputs import DatasetInfo
-from trainables.data._logit_archives import split_address
-from trainables.data._logit_arrays import ArrayFiles
+from trainables.data._inputs import DatasetInfo, Inputs, InputShape
+from trainables.data._logit_arrays import ArrayFiles, split_address
 from trainables.data._logit_files import KINDS, LogitRows, read_logits
 from trainables.data._rows import RowArrays
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 from trainables.data._split import ALL
+
+
+@dataclass(frozen=True)
+class LogitShape(InputShape):
+    """The constants of given logits.
+
+    Attributes:
+        width: K, the number of classes.
+    """
+
+    kind: ClassVar[str] = "logits"
+
+    width: int
+
+    def blank(self, device: torch.device) -> Tensor:
+        return torch.zeros(1, self.width, device=device)
+
+
+@dataclass(frozen=True)
+class GivenLogits(Inputs, kind="logits"):
+    """Logits (N, K), stored as float32.
+
+    Attributes:
+        width: K, the number of classes.
+    """
+
+    dtype: ClassVar[np.dtype] = np.dtype(np.float32)
+    trains: ClassVar[bool] = False
+
+    width: int
+    augmentation: str = "none"
+
+    @property
+    def row(self) -> tuple[int]:
+        return (self.width,)
+
+    @property
+    def shape(self) -> LogitShape:
+        return LogitShape(self.width)
 
 
 @SOURCES.register("logits")

@@ -8,8 +8,8 @@ import numpy as np
 
 from trainables.common.errors import InputError
 from trainables.common.files import scratch_folder
-from trainables.data._archives import FAILURES, line_of
 from trainables.data._inputs import DatasetInfo
+from trainables.data._published import FAILURES, line_of
 from trainables.data._source import SOURCES, SourceStatus
 from trainables.data._texts import LabelledTexts
 from trainables.data.text import CLASSES, TextsReader

@@ -1,8 +1,7 @@
 import numpy as np
 
-from trainables.data._archives import Checked
 from trainables.data._images import Images
-from trainables.data._published import TorchvisionReader
+from trainables.data._published import Checked, TorchvisionReader
 from trainables.data._source import SOURCES
 
 MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._archives import FAILURES, line_of
 from trainables.data._inputs import DatasetInfo
 from trainables.data._masked_files import LISTS, MASKS, MaskedFiles, MaskedReader
+from trainables.data._published import FAILURES, line_of
 from trainables.data._source import SOURCES, SourceStatus
 
 CLASSES = (

@@ -8,7 +8,7 @@ from torch import nn
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape, TextShape
-from trainables.data._vectors import packed
+from trainables.data._texts import packed
 from trainables.models import Network, build_model, model_names
 from trainables.models.gpool_cnn import LargestOfText
 
@@ -69,7 +69,7 @@ def test_padding_has_a_vector_of_zeros_that_is_not_learnt() -> None:
     assert not embedding.grad[0].any()
 
 
-def test_vectors_that_are_given_stay_as_they_are() -> None:
+def test_texts_that_are_given_stay_as_they_are() -> None:
     vectors = torch.arange(12.0).view(4, 3) - 3
     vectors[0] = 0.0  # Of the padding, which the text leaves out.
     made = build_model("gpool-cnn", 2, TextShape(4, 7, packed(vectors[1:].numpy())))

@@ -4,12 +4,12 @@ from trainables.data.suites._base import (
     SUITES,
     Part,
     Suite,
+    SuiteData,
     check_suites,
     find_suite,
     suite_code,
     suite_names,
 )
-from trainables.data.suites._data import SuiteData
 from trainables.data.suites._prepare import prepare_suite, suite_directory
 from trainables.data.suites.ood import auroc, fpr_at_tpr
 

@@ -3,8 +3,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trainables.data.suites._base import Outputs, Suite
-from trainables.data.suites._data import SuiteData
+from trainables.data.suites._base import Outputs, Suite, SuiteData
 from trainables.metrics import REPORTED, calibration_report
 
 # Hendrycks and Dietterich (2019), Section 4: four noises, four blurs, four weathers, three others.

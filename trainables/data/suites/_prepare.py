@@ -21,8 +21,7 @@ from trainables.data._stored import (
     silent,
     write_blocks,
 )
-from trainables.data.suites._base import Suite, find_suite
-from trainables.data.suites._data import LABELS, SuiteData
+from trainables.data.suites._base import LABELS, Suite, SuiteData, find_suite
 
 
 def suite_directory(suite: Suite, prepared: PreparedData) -> Path:

@@ -8,8 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from trainables.data import DatasetInfo, PreparedData
-from trainables.data.suites._base import SUITES, Outputs, Part, Suite
-from trainables.data.suites._data import SuiteData
+from trainables.data.suites._base import SUITES, Outputs, Part, Suite, SuiteData
 from trainables.metrics import METRICS, REPORTED, calibration_report
 
 COUNT = re.compile(r"[1-9]\d{0,5}")

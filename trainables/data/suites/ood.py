@@ -20,8 +20,7 @@ from trainables.data import (
 )
 from trainables.data._split import limit_rows
 from trainables.data.cifar import LongTailMixin
-from trainables.data.suites._base import SUITES, Outputs, Part, Suite
-from trainables.data.suites._data import SuiteData
+from trainables.data.suites._base import SUITES, Outputs, Part, Suite, SuiteData
 
 PART = "images"
 OWN = ("npz", "folder")

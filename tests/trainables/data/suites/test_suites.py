@@ -30,8 +30,8 @@ from trainables.data.suites import (
     suite_directory,
     suite_names,
 )
+from trainables.data.suites._base import SuiteData
 from trainables.data.suites._corruptions import CORRUPTIONS
-from trainables.data.suites._data import SuiteData
 from trainables.data.suites.cifar_c import Cifar10C, OfficialCorruptions
 from trainables.data.suites.ood import PART, fitted
 from trainables.metrics import calibration_report
