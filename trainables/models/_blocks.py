@@ -37,26 +37,33 @@ class Residual(nn.Module):
 class PreActivation(nn.Module):
     """A residual unit whose normalisation and activation come first (He et al. 2016b).
 
+    The shortcut is the identity where shapes agree, else a 1x1 convolution.
+
     Args:
-        channels: Channels of the input.
         branch: The added branch, from the activated input on; it ends in a convolution.
-        shortcut: Brings the input to the branch's shape, or None for the identity.
-        from_activated: Whether the shortcut starts at the activated input (as in the papers) or at
-            the raw one (as in several released codes). The identity always starts at the raw one.
+        inputs: Channels of the input.
+        outputs: Channels of the branch.
+        stride: Of the branch.
+        bias: Whether the convolution has one.
+        from_activated: Whether the convolution starts at the activated input (as in the papers) or
+            at the raw one (as in several released codes). The identity starts at the raw one.
     """
 
     def __init__(
         self,
-        channels: int,
         branch: nn.Module,
-        shortcut: nn.Module | None,
-        from_activated: bool,
+        inputs: int,
+        outputs: int,
+        stride: int,
+        bias: bool = False,
+        from_activated: bool = False,
     ) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm2d(channels)
+        self.norm = nn.BatchNorm2d(inputs)
         self.branch = branch
-        self.shortcut = nn.Identity() if shortcut is None else shortcut
-        self.from_activated = from_activated and shortcut is not None
+        changes = stride > 1 or inputs != outputs
+        self.shortcut = convolution(inputs, outputs, 1, stride, bias) if changes else nn.Identity()
+        self.from_activated = from_activated and changes
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (N, C, H, W) to (N, C', H', W')."""

@@ -78,8 +78,7 @@ class PaddedShortcut(nn.Module):
 
 def bottleneck_block(inputs: int, outputs: int, stride: int) -> nn.Module:
     """Return a bottleneck residual block with a projection where the shape changes."""
-    layers = bottleneck_branch(inputs, outputs, stride)
-    branch = nn.Sequential(*layers, nn.BatchNorm2d(outputs))
+    branch = nn.Sequential(*bottleneck_branch(inputs, outputs, stride), nn.BatchNorm2d(outputs))
     return Residual(branch, projection(inputs, outputs, stride))
 
 
@@ -106,13 +105,6 @@ def resnet(
     return assemble([*layers, GlobalAverage()], widths[-1], num_classes)
 
 
-def padded_shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return the identity where shapes agree, else ``PaddedShortcut``."""
-    if stride == 1 and inputs == outputs:
-        return nn.Identity()
-    return PaddedShortcut(stride, outputs - inputs)
-
-
 def resnet_cifar(
     num_classes: int, shape: ImageShape, *, blocks: int, last_survival: float = 1.0
 ) -> Network:
@@ -127,7 +119,8 @@ def resnet_cifar(
         nonlocal made
         made += 1
         branch = basic_branch(inputs, outputs, stride)
-        shortcut = padded_shortcut(inputs, outputs, stride)
+        same = stride == 1 and inputs == outputs
+        shortcut = nn.Identity() if same else PaddedShortcut(stride, outputs - inputs)
         if last_survival == 1:
             return Residual(branch, shortcut)
         return StochasticResidual(branch, shortcut, 1 - made / total * (1 - last_survival))
@@ -139,9 +132,7 @@ def resnet_cifar(
 def preactivation_bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
     """Return a pre-activation bottleneck; its projection starts at the raw input, unnormalised."""
     branch = nn.Sequential(*bottleneck_branch(inputs, outputs, stride))
-    same = stride == 1 and inputs == outputs
-    shortcut = None if same else convolution(inputs, outputs, 1, stride)
-    return PreActivation(inputs, branch, shortcut, from_activated=False)
+    return PreActivation(branch, inputs, outputs, stride)
 
 
 def preresnet(num_classes: int, shape: ImageShape, *, blocks: int) -> Network:

@@ -34,9 +34,7 @@ def wide_block(
         *norm_relu(outputs),
         convolution(outputs, outputs, 3, bias=bias),
     )
-    same = stride == 1 and inputs == outputs
-    shortcut = None if same else convolution(inputs, outputs, 1, stride, bias)
-    return PreActivation(inputs, branch, shortcut, from_activated)
+    return PreActivation(branch, inputs, outputs, stride, bias, from_activated)
 
 
 def _widths(factor: int) -> tuple[int, int, int]:
