@@ -4,11 +4,11 @@ import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from PIL import Image
@@ -109,6 +109,12 @@ def opened(path: Path) -> Iterator[Image.Image]:
         raise InputError(f"{path} cannot be read as an image: {error}") from error
 
 
+def glance(path: Path) -> tuple[tuple[int, int], str]:
+    """Return width and height, and mode, of an image without decoding it."""
+    with opened(path) as image:
+        return image.size, image.mode
+
+
 def is_image(path: Path) -> bool:
     """Return True if a file has the ending of an image and is not hidden."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
@@ -179,12 +185,11 @@ class ListedReader(OutlinedReader):
 
     def files(self) -> list[Path]:
         """Return the lists and every image; no image where the layout is wrong."""
-        lists = [self.path / name for name in self.lists]
-        try:
+        found = [self.path / name for name in self.lists]
+        with suppress(InputError):
             _, train, test = self.listing()
-        except InputError:
-            return lists
-        return lists + [path for path, _ in (*train, *(test or ()))]
+            found += [path for path, _ in (*train, *(test or ()))]
+        return found
 
 
 def labels_of(listing: Listing) -> np.ndarray:
@@ -192,33 +197,20 @@ def labels_of(listing: Listing) -> np.ndarray:
     return np.array([label for _, label in listing], np.int64)
 
 
-class Kept(NamedTuple):
-    """Which files of class folders are rows.
-
-    Attributes:
-        noun: What one is called in messages.
-        wanted: Tells whether a file is one.
-        allowed: What to say of such files where there are none.
-    """
-
-    noun: str
-    wanted: Callable[[Path], bool]
-    allowed: str = ""
-
-
-IMAGES = Kept("image", is_image)
-
-
 def list_classes(
-    folder: Path, classes: Sequence[str], below: str = "", kept: Kept = IMAGES
+    folder: Path,
+    classes: Sequence[str],
+    below: str = "",
+    wanted: Callable[[Path], bool] = is_image,
+    noun: str = "image",
 ) -> list[tuple[Path, int]]:
-    """Return the rows in the folders ``folder/CLASS/below``, by class and by file name."""
+    """Return the wanted files in ``folder/CLASS/below``, one or more, by class and by name."""
     listing: list[tuple[Path, int]] = []
     for label, name in enumerate(classes):
         place = folder / name / below
-        found = sorted(path for path in place.glob("*") if kept.wanted(path))
+        found = sorted(path for path in place.glob("*") if wanted(path))
         if not found:
-            raise InputError(f"{place} holds no {kept.noun}{kept.allowed}")
+            raise InputError(f"{place} holds no {noun}")
         listing += [(path, label) for path in found]
     return listing
 

@@ -37,10 +37,6 @@ def _below(path: str, roots: Iterable[str]) -> bool:
     return any(real == root or real.startswith(root + os.sep) for root in roots)
 
 
-def _files_below(root: str) -> list[str]:
-    return [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
-
-
 def _spellings(path: str, is_os_open: bool) -> list[str]:
     """Return the paths that ``path`` may mean; ``os.open`` hides which directory it starts from."""
     if not is_os_open or os.path.isabs(path) or not os.path.isdir(DESCRIPTORS):
@@ -83,7 +79,9 @@ def _make_guard() -> tuple[
             sys.addaudithook(refuse)
         for path in paths:
             real = os.path.realpath(path)
-            identities.update(map(_identity, [real, *_files_below(real)]))
+            identities.add(_identity(real))
+            for folder, _, names in os.walk(real):
+                identities.update(_identity(os.path.join(folder, name)) for name in names)
             identities.discard(None)
             roots.add(real)
         os.environ[INHERITED] = os.pathsep.join(sorted(roots))

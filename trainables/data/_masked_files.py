@@ -1,8 +1,10 @@
 """Images with masks in their files, in the layout of PASCAL VOC."""
 
+import itertools
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._files import file_contents, opened, read_classes, read_words
+from trainables.data._files import file_contents, glance, opened, read_classes, read_words
 from trainables.data._inputs import DatasetInfo
 from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
@@ -71,7 +73,7 @@ class MaskedFiles(Rows):
     def content(self) -> Iterator[bytes | memoryview]:
         """Yield the size and the bytes of every file."""
         yield f"{self.size}{len(self)}".encode()
-        yield from file_contents(path for pair in self.pairs for path in pair)
+        yield from file_contents(itertools.chain(*self.pairs))
 
     def _row(self, files: tuple[Path, Path]) -> np.ndarray:
         image, mask = files
@@ -162,14 +164,14 @@ class MaskedReader(Reader):
         return found
 
     def _listed(self, path: Path) -> Pairs:
-        names = [name for _, words in read_words(path) for name in words]
-        if not names:
-            raise InputError(f"{path} is empty; needed is a name a line")
         pairs = [
             (self.path / IMAGES / f"{name}.jpg", self.path / self.masks / f"{name}.png")
-            for name in names
+            for _, words in read_words(path)
+            for name in words
         ]
-        for file in (file for pair in pairs for file in pair):
+        if not pairs:
+            raise InputError(f"{path} is empty; needed is a name a line")
+        for file in itertools.chain(*pairs):
             if not file.is_file():
                 raise InputError(f"{file} does not exist, but {path} names it")
         return pairs
@@ -177,15 +179,20 @@ class MaskedReader(Reader):
     def read(self, download: bool) -> tuple[DatasetInfo, MaskedFiles, MaskedFiles | None]:
         """Return images and masks as lists of files, after a look at every size."""
         train, test, own = self._rows()
-        sizes = [_glance(image) for image, _ in (*train, *(test or ()))]
-        size = (max(height for height, _ in sizes), max(width for _, width in sizes))
+        widths, heights = zip(*(glance(i)[0] for i, _ in (*train, *(test or ()))), strict=True)
+        size = max(heights), max(widths)
+        rule = "test is a list of the data set; validation is a draw from train"
+        if test is None:
+            rule = "no list of test images: test and validation are draws from train"
+        elif own is not None:
+            rule = "the data set's own lists train, val and test"
         classes = self._classes(train)
         rows = MaskedFiles(train, size, len(classes), own)
         info = DatasetInfo(
             name=self.name,
             classes=classes,
             inputs=MaskedImages(size, IMAGENET_MEAN, IMAGENET_STD, self.crop),
-            split_rule=self._split_rule(test is not None, own is not None),
+            split_rule=rule,
             source=f"{self.path}; mean and standard deviation of ImageNet's training images",
         )
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
@@ -201,21 +208,14 @@ class MaskedReader(Reader):
             return train, test or val, None
         return [*train, *val], test, np.arange(len(train), len(train) + len(val))
 
-    @staticmethod
-    def _split_rule(tested: bool, own: bool) -> str:
-        if own:
-            return "the data set's own lists train, val and test"
-        if tested:
-            return "test is a list of the data set; validation is a draw from train"
-        return "no list of test images: test and validation are draws from train"
-
     def _classes(self, train: Pairs) -> tuple[str, ...]:
         path = self.path / CLASSES
         if self.names:
             return self.names
         if path.exists():
             return read_classes(path)
-        highest = max(_highest(mask) for _, mask in train)
+        shown = (mask[mask != VOID] for mask in (read_mask(path) for _, path in train))
+        highest = max(int(mask.max(initial=0)) for mask in shown)
         return tuple(str(number) for number in range(max(highest, 1) + 1))
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
@@ -229,11 +229,9 @@ class MaskedReader(Reader):
     def files(self) -> list[Path]:
         """Return the lists, class names and every image and mask; only lists if one is wrong."""
         found = [*self.lists().values(), self.path / CLASSES]
-        try:
-            pairs = [pair for part in self.parts().values() for pair in part]
-        except InputError:
-            return found
-        return found + [file for pair in pairs for file in pair]
+        with suppress(InputError):
+            found += [file for part in self.parts().values() for pair in part for file in pair]
+        return found
 
     def test_paths(self) -> list[Path]:
         """Return images and masks of the test list; all where there is none, or a list is wrong."""
@@ -250,14 +248,3 @@ class MaskedReader(Reader):
         except InputError as error:
             return SourceStatus(False, str(error), LAYOUT)
         return SourceStatus(True, f"{self.path}: images with masks: {found}")
-
-
-def _glance(path: Path) -> tuple[int, int]:
-    """Return height and width of an image without decoding it."""
-    with opened(path) as image:
-        return image.height, image.width
-
-
-def _highest(path: Path) -> int:
-    classes = read_mask(path)
-    return int(classes.max(initial=0, where=classes != VOID))

@@ -126,7 +126,9 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 
 
 def _record_path(reader: Reader, destination: Path) -> Path:
-    fields = [reader.full_name(), _signature(reader), *filter(None, [dict(reader.settings)])]
+    # What changes with a data set: its files, and the code of a plugin's reader.
+    signature = " ".join(filter(None, (reader.signature(), _code(reader))))
+    fields = [reader.full_name(), signature, *filter(None, [dict(reader.settings)])]
     return destination / RECORDS / f"{digest(fields)}.json"
 
 
@@ -237,11 +239,6 @@ def _write_record(reader: Reader, source: Source, destination: Path) -> None:
     if _code(reader):
         record["test_paths"] = [str(test.absolute()) for test in reader.test_paths()]
     write_whole(path, json.dumps(record, indent=1))
-
-
-def _signature(reader: Reader) -> str:
-    """Return what changes with a data set: its files, and the code of a plugin's reader."""
-    return " ".join(filter(None, (reader.signature(), _code(reader))))
 
 
 def _code(reader: Reader) -> str | None:

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median_low
 
@@ -7,11 +8,11 @@ from PIL import Image, ImageOps
 from trainables.common.errors import InputError
 from trainables.data._files import (
     SUFFIXES,
-    Kept,
     Listed,
     ListedReader,
     Listing,
     class_folders,
+    glance,
     is_image,
     labels_of,
     list_classes,
@@ -32,7 +33,6 @@ LAYOUT = (
     "lay it out as PATH/<class>/<image>, whose share `split.test` is held out, or as "
     "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
 )
-IMAGE_FILES = Kept("image", is_image, f"; allowed are {', '.join(SUFFIXES)}")
 
 
 @SOURCES.register("folder")
@@ -56,7 +56,8 @@ class FolderReader(PathReader, ListedReader):
 
     def listing(self) -> Listed:
         """Return the classes' names and all images, by class and by file name."""
-        return list_folders(self.path, IMAGE_FILES, LAYOUT)
+        noun = f"image; allowed are {', '.join(SUFFIXES)}"
+        return list_folders(self.path, LAYOUT, is_image, noun)
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         """Return all images, by class and by file name."""
@@ -81,17 +82,17 @@ def is_parted(folder: Path) -> bool:
     return all((folder / part).is_dir() for part in PARTS)
 
 
-def list_folders(folder: Path, kept: Kept, layout: str) -> Listed:
+def list_folders(folder: Path, layout: str, wanted: Callable[[Path], bool], noun: str) -> Listed:
     """Return the classes' names and all rows of a folder, or of ``train`` and ``test`` in it."""
     if is_parted(folder):
         note_unused(folder)
         folders = {part: folder / part for part in PARTS}
         classes = _same_classes(folders)
-        train, test = (list_classes(folders[part], classes, kept=kept) for part in PARTS)
+        train, test = (list_classes(folders[part], classes, "", wanted, noun) for part in PARTS)
         return classes, train, test
     try:
         classes = class_folders(folder)
-        return classes, list_classes(folder, classes, kept=kept), None
+        return classes, list_classes(folder, classes, "", wanted, noun), None
     except InputError as error:
         raise InputError(f"{error}; {layout}") from error
 
@@ -110,7 +111,7 @@ def _same_classes(folders: dict[str, Path]) -> tuple[str, ...]:
 def _stack(train: Listing, test: Listing) -> np.ndarray:
     """Return the images of both parts in one size, as (N, H, W, 1), or (N, H, W, 3) with colour."""
     paths = [path for path, _ in (*train, *test)]
-    sizes, modes = zip(*map(_glance, paths), strict=True)
+    sizes, modes = zip(*map(glance, paths), strict=True)
     mode = "L" if set(modes) <= set(GREY_MODES) else "RGB"
     width, height = sizes[0]
     if len(set(sizes)) > 1:
@@ -122,9 +123,3 @@ def _stack(train: Listing, test: Listing) -> np.ndarray:
             fitted = ImageOps.fit(image.convert(mode), (width, height), Image.Resampling.BILINEAR)
             pixels[row] = np.asarray(fitted).reshape(height, width, -1)
     return pixels
-
-
-def _glance(path: Path) -> tuple[tuple[int, int], str]:
-    """Return width and height, and mode, of an image without decoding it."""
-    with opened(path) as image:
-        return image.size, image.mode

@@ -1,4 +1,6 @@
-from collections.abc import Mapping
+import json
+import lzma
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,22 +10,14 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.common.files import file_hash
 from trainables.common.paths import local_path
-from trainables.data._files import Kept, Listed
-from trainables.data._inputs import DatasetInfo
-from trainables.data._labels import note_unused
+from trainables.data._files import Listed, Listing, labels_of, read_classes, read_content
+from trainables.data._inputs import DatasetInfo, check_classes
+from trainables.data._labels import note_unused, plain_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
-from trainables.data._tables import TABLES
-from trainables.data._text_files import (
-    find_classes,
-    number_labels,
-    read_files,
-    read_lines,
-    read_table,
-)
+from trainables.data._tables import TABLES, column_names, read_columns
 from trainables.data._texts import LabelledTexts, Texts
 from trainables.data.folder import PARTS, is_parted, list_folders
 
-TEXT_FILES = Kept("text", lambda path: path.is_file() and not path.name.startswith("."))
 ENDINGS = (".jsonl", ".jsonl.xz", *TABLES)
 CLASSES = "classes.json"
 NUMBERS = ("vocabulary", "length")
@@ -32,6 +26,8 @@ LAYOUT = (
     "give JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or .parquet, or "
     "two of them, PATH/train and PATH/test, or a UTF-8 file a text, PATH/<class>/<file>"
 )
+Label = int | str
+SHOWN = 40  # Characters of a wrong value in a message.
 
 
 class TextsReader(OutlinedReader):
@@ -69,11 +65,9 @@ class TextsReader(OutlinedReader):
     def read(self, download: bool) -> tuple[DatasetInfo, LabelledTexts, LabelledTexts | None]:
         """Return all texts; which words they are stored by is found from training texts alone."""
         classes, train, test = self._parts()
-        split_rule = (
-            "no test texts: test and validation are stratified draws"
-            if test is None
-            else "test is the part named so; validation is a stratified draw from train"
-        )
+        split_rule = "no test texts: test and validation are stratified draws"
+        if test is not None:
+            split_rule = "test is the part named so; validation is a stratified draw from train"
         inputs = self.inputs
         if self.vectors is not None:
             inputs = replace(inputs, embeddings=file_hash(self.vectors))
@@ -82,7 +76,7 @@ class TextsReader(OutlinedReader):
 
     @property
     def source(self) -> str:
-        """Return where the texts come from, for people."""
+        """Where the texts come from, for people."""
         return str(self.path)
 
     def outline(self) -> Outline:
@@ -123,7 +117,9 @@ class TextsReader(OutlinedReader):
             LabelledTexts.of([*map(self.used, part)], number_labels(its, classes, path))
             for part, its, path in zip(texts, labels, lines, strict=True)
         ]
-        _check_present(classes, parts[0], lines[0])
+        absent = np.flatnonzero(np.bincount(parts[0].labels, minlength=len(classes)) == 0)
+        if len(absent):
+            raise InputError(f"{lines[0]}: class {classes[absent[0]]!r} has no training text")
         return classes, parts[0], parts[1] if len(parts) > 1 else None
 
     def _labelled(self, path: Path) -> tuple[list[str], list[int | str]]:
@@ -145,7 +141,7 @@ class TextsReader(OutlinedReader):
         return (self.path if self.path.is_dir() else self.path.parent) / CLASSES
 
     def _folders(self) -> Listed:
-        return list_folders(self.path, TEXT_FILES, LAYOUT)
+        return list_folders(self.path, LAYOUT, _is_text, "text")
 
 
 @SOURCES.register("text")
@@ -162,8 +158,117 @@ class TextReader(PathReader, TextsReader):
     """
 
 
-def _check_present(classes: tuple[str, ...], train: LabelledTexts, path: Path) -> None:
-    """Refuse a class that has no training text."""
-    absent = np.flatnonzero(np.bincount(train.labels, minlength=len(classes)) == 0)
-    if len(absent):
-        raise InputError(f"{path}: class {classes[absent[0]]!r} has no training text")
+def _is_text(path: Path) -> bool:
+    return path.is_file() and not path.name.startswith(".")
+
+
+def read_files(listing: Listing) -> LabelledTexts:
+    """Return the texts of files."""
+    texts = [_text(read_content(path), str(path)) for path, _ in listing]
+    return LabelledTexts.of(texts, labels_of(listing))
+
+
+def _text(content: bytes, place: str) -> str:
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        where = f"{error.reason} at byte {error.start}"
+        raise InputError(f"{place} is no UTF-8 text ({where}); store it as UTF-8") from error
+    if not text.strip():
+        raise InputError(f"{place} is empty; remove it, or put its text there")
+    return text
+
+
+def read_lines(path: Path) -> tuple[list[str], list[Label]]:
+    """Return texts and labels of JSON lines, unpacked if the name ends in ``.xz``."""
+    try:
+        with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as stream:
+            rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(stream, 1)]
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not rows:
+        raise InputError(f"{path} is empty; needed is a line for each text")
+    return [text for text, _ in rows], [label for _, label in rows]
+
+
+def read_table(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[Label]]:
+    """Return texts and labels of a table, from the columns so named."""
+    there = column_names(path)
+    for key, name in zip(("text", "label"), columns, strict=True):
+        if name not in there:
+            raise InputError(
+                f"{path}: has no column {name!r}; its columns are {', '.join(map(repr, there))}; "
+                f"name one by inputs: {{{key}: COLUMN}}"
+            )
+    found = read_columns(path, columns)
+    texts = found[columns[0]].tolist()
+    if not texts:
+        raise InputError(f"{path} is empty; needed is a row for each text")
+    for row, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(f"{path}: {columns[0]}={_short(text)} in row {row} is no text")
+    labels = plain_labels(found[columns[1]], columns[1], path)
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+        raise InputError(
+            f"{path}: column {columns[1]!r} is {labels.dtype} {labels.shape}; needed are numbers "
+            "or names of classes, one a row"
+        )
+    return texts, labels.tolist()
+
+
+def _row(line: bytes, place: str) -> tuple[str, Label]:
+    content = _text(line, place)
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place} is no JSON: {error}") from error
+    text, label = (fields.get(k) for k in ("text", "label")) if isinstance(fields, dict) else "  "
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"{place}: text={_short(text)} is no text; needed are `text` and `label`")
+    if not isinstance(label, Label) or isinstance(label, bool) or not str(label).strip():
+        raise InputError(f"{place}: label={_short(label)} is neither a class's number nor its name")
+    return text, label
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+
+
+def find_classes(path: Path, labels: Sequence[Label], source: Path) -> tuple[str, ...]:
+    """Return the classes that the file ``path`` names if it is there, or else the labels do."""
+    if path.exists():
+        return read_classes(path)
+    try:
+        classes = _told(labels)
+        check_classes(classes)
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from error
+    return classes
+
+
+def _told(labels: Sequence[Label]) -> tuple[str, ...]:
+    numbers = {label for label in labels if isinstance(label, int)}
+    names = {label for label in labels if isinstance(label, str)}
+    if numbers and names:
+        raise ValueError("labels are numbers and names; without classes.json, allowed is one form")
+    if numbers != set(range(len(numbers))):
+        raise ValueError(
+            "labels leave numbers out; without classes.json, they must be 0, 1, ... with none "
+            "left out"
+        )
+    return tuple(sorted(names) or map(str, sorted(numbers)))
+
+
+def number_labels(labels: Sequence[Label], classes: tuple[str, ...], path: Path) -> np.ndarray:
+    """Return labels as numbers of classes (N,), int64."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    found = [numbers.get(label, -1) if isinstance(label, str) else label for label in labels]
+    for line, number in enumerate(found, 1):
+        if not 0 <= number < len(classes):
+            place = f"row {line - 1}" if path.suffix in TABLES else f"line {line}"
+            raise InputError(
+                f"{path}, {place}: label={_short(labels[line - 1])} is no class; allowed is 0 "
+                f"to {len(classes) - 1} or a name such as {classes[0]!r}"
+            )
+    return np.array(found, np.int64)

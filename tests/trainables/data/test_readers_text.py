@@ -29,8 +29,8 @@ from trainables.data import (
 from trainables.data import _texts as texts_module
 from trainables.data._rows import fingerprint
 from trainables.data._source import SourceStatus
-from trainables.data._text_files import read_files
 from trainables.data._texts import LabelledTexts, Texts, words_of
+from trainables.data.text import read_files
 from trainables.models import build_model
 
 Row = dict[str, object]
