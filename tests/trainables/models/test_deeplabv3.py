@@ -9,10 +9,18 @@ import pytest
 import torch
 
 from trainables.common.errors import InputError
-from trainables.data import ImageShape, MaskedShape
+from trainables.data import MaskedShape
 from trainables.models import build_model
 
 SHAPE = MaskedShape((72, 88))
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where weights are looked for."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints"
 
 
 @torch.no_grad()
@@ -27,16 +35,14 @@ def test_logits_are_of_pixels_and_features_of_eighths(name: str, millions: float
 
 @pytest.mark.parametrize("content", [None, b"no weights"])
 def test_pretrained_weights_are_read_from_their_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+    checkpoints: Path, content: bytes | None
 ) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    path = tmp_path / "checkpoints" / "resnet34-b627a593.pth"
+    path = checkpoints / "resnet34-b627a593.pth"
     said = (
         "does not exist; download https://download.pytorch.org/models/resnet34-b627a593.pth there, "
         "or leave out @pretrained"
     )
     if content is not None:
-        path.parent.mkdir()
         path.write_bytes(content)
         said = "cannot be read: Weights only load failed.*"  # One line of torch's many.
     told = f"^pretrained weights of resnet34: .*{re.escape(path.name)} {said}$"
@@ -44,19 +50,15 @@ def test_pretrained_weights_are_read_from_their_file(
         build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
 
 
-def test_pretrained_weights_are_those_that_the_extractor_begins_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pretrained_weights_are_those_that_the_extractor_begins_with(checkpoints: Path) -> None:
     from torchvision.models import resnet34
 
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with torch.device("meta"):
         resnet = resnet34()
     # One number each in the file.
     values = resnet.state_dict().items()
     stored = {name: torch.tensor(0.25).expand(value.shape) for name, value in values}
-    (tmp_path / "checkpoints").mkdir()
-    torch.save(stored, tmp_path / "checkpoints" / "resnet34-b627a593.pth")
+    torch.save(stored, checkpoints / "resnet34-b627a593.pth")
     network = build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
     found = [bool((weight == 0.25).all()) for weight in network.parameters()]
     begun = len(list(resnet.parameters())) - 2  # But for the classifier.
@@ -69,22 +71,14 @@ def test_pretrained_weights_are_those_that_the_extractor_begins_with(
     [("resnet50", "resnet50-0676ba61.pth"), ("resnet101", "resnet101-63fe2227.pth")],
 )
 def test_pretrained_weights_are_those_of_the_papers(
-    name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, file: str, checkpoints: Path
 ) -> None:
     """Of its two sets torchvision calls another one, of a longer training, its default."""
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
     with torch.device("meta"), pytest.raises(InputError, match=f"/{file} does not exist"):
         build_model(f"deeplabv3-{name}@pretrained", 3, SHAPE)
 
 
-def test_a_file_of_weights_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    (tmp_path / "checkpoints").mkdir()
-    torch.save({"fc.bias": Path("x")}, tmp_path / "checkpoints" / "resnet34-b627a593.pth")
+def test_a_file_of_weights_runs_nothing(checkpoints: Path) -> None:
+    torch.save({"fc.bias": Path("x")}, checkpoints / "resnet34-b627a593.pth")
     with pytest.raises(InputError, match="cannot be read: "):
         build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
-
-
-def test_whole_images_are_refused() -> None:
-    with pytest.raises(InputError, match="takes images with masks, the data are images"):
-        build_model("deeplabv3-small", 3, ImageShape(3, 32))

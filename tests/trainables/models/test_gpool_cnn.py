@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainables.common.errors import InputError
-from trainables.data import ImageShape, TextShape
-from trainables.data._texts import packed
+from trainables.data import TextShape
 from trainables.models import Network, build_model, model_names
 from trainables.models.gpool_cnn import LargestOfText
 
@@ -67,21 +65,6 @@ def test_padding_has_a_vector_of_zeros_that_is_not_learnt() -> None:
     assert -0.05 <= embedding.min() < -0.049
     assert embedding.grad is not None
     assert not embedding.grad[0].any()
-
-
-def test_texts_that_are_given_stay_as_they_are() -> None:
-    vectors = torch.arange(12.0).view(4, 3) - 3
-    vectors[0] = 0.0  # Of the padding, which the text leaves out.
-    made = build_model("gpool-cnn", 2, TextShape(4, 7, packed(vectors[1:].numpy())))
-    given = [name for name, value in made.named_buffers() if torch.equal(value, vectors)]
-    assert given == ["extractor.0.weight"]
-    assert given[0] not in dict(made.named_parameters())
-    assert torch.equal(made.embed(torch.tensor([[2, 0]])), vectors[[2, 0]].T[None])
-
-
-def test_images_are_refused() -> None:
-    with pytest.raises(InputError, match="'gpool-cnn' takes texts, the data are images"):
-        build_model("gpool-cnn", 4, ImageShape(1, 8))
 
 
 def test_the_first_of_the_largest_values_has_the_gradient() -> None:

@@ -107,14 +107,6 @@ def test_shapes_on_meta(name: str, channels: int, size: int) -> None:
     assert network.classify(features).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_classifier_of_features_is_forward(name: str) -> None:
-    network = build_model(name, 5, ImageShape(3, 32)).eval()
-    batch = images(3)
-    with torch.no_grad():
-        assert torch.equal(network.classifier(network.features(batch)), network(batch))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*LAYERS, "timm:resnet18", "torchvision:resnet18"])
 def test_logits_are_those_of_float32_weights_under_autocast(name: str) -> None:
@@ -163,11 +155,6 @@ def test_biases_of_convolutions_begin_at_zero() -> None:
     assert all(bias is not None and not bias.any() for bias in biases)
 
 
-def test_tiny_imagenet_form_pools_to_two_by_two() -> None:
-    assert on_meta("resnet50", 64).feature_dim == 4 * 2048
-    assert on_meta("resnet50", 224).feature_dim == 2048
-
-
 def test_data_that_no_network_takes_are_told_so() -> None:
     check_takes("convnet", InputShape)
     with pytest.raises(InputError) as caught:
@@ -175,36 +162,6 @@ def test_data_that_no_network_takes_are_told_so() -> None:
     assert str(caught.value) == (
         "model 'convnet' takes images, the data are logits; for those: there is none"
     )
-
-
-def outputs_in(network: Network, training: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    network.train(training)
-    with torch.no_grad():
-        return network(images(2)), network(images(2))
-
-
-def test_stochastic_depth_only_in_training() -> None:
-    torch.manual_seed(0)
-    network = build_model("resnet110-sd", 5, ImageShape(3, 32))
-    first, second = outputs_in(network, training=True)
-    assert not torch.equal(first, second)
-    first, second = outputs_in(network, training=False)
-    assert torch.equal(first, second)
-
-
-def test_stochastic_depth_repeats_under_the_same_seed() -> None:
-    network = build_model("resnet110-sd", 5, ImageShape(3, 32)).train()
-    results = []
-    for _ in range(2):
-        torch.manual_seed(7)
-        with torch.no_grad():
-            results.append(network(images(2)))
-    assert torch.equal(results[0], results[1])
-
-
-def test_plain_twin_is_deterministic_in_training() -> None:
-    first, second = outputs_in(build_model("resnet20", 5, ImageShape(3, 32)), training=True)
-    assert torch.equal(first, second)
 
 
 def test_survival_falls_linearly_to_one_half() -> None:
@@ -228,16 +185,6 @@ def test_kept_branches_follow_their_probability() -> None:
     assert block.eval()(one).item() == pytest.approx(1.7)
     with pytest.raises(ValueError, match=r"survival=0.0 is outside \(0, 1\]"):
         StochasticResidual(torch.nn.Identity(), torch.nn.Identity(), survival=0.0)
-
-
-def test_padded_shortcut_has_no_parameters() -> None:
-    from trainables.models.resnet import PaddedShortcut
-
-    batch = images(2, channels=4, size=8)
-    result = PaddedShortcut(2, 4)(batch)
-    assert result.shape == (2, 8, 4, 4)
-    assert torch.equal(result[:, :4], batch[:, :, ::2, ::2])
-    assert result[:, 4:].abs().sum() == 0
 
 
 @pytest.mark.parametrize(("count", "more"), [(32, ""), (33, ", ... (1 more)")])
