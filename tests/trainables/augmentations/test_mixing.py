@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from trainables.augmentations import AUGMENTATIONS
 from trainables.augmentations._mixing import Pairs, paired
-from trainables.augmentations.cutmix import draw_box
-from trainables.augmentations.mit import MixupInferenceInTraining, decouple
+from trainables.augmentations.mit import MixupInferenceInTraining
 from trainables.common.errors import InputError
 from trainables.data import TextShape
 from trainables.losses import build_loss
@@ -81,13 +80,6 @@ def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> 
         assert pairs.loss(loss, a, b, (0.5, 0.5)).item() == pytest.approx(case["loss"], rel=RTOL)
 
 
-def test_decoupling_undoes_mixing() -> None:
-    a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
-    mixed, other = 0.8 * a + 0.2 * b, 0.3 * a + 0.7 * b
-    for found, expected in zip(decouple(mixed, other, (0.8, 0.3)), (a, b), strict=True):
-        torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize(("alpha", "margin"), [(0.2, 0.0), (1.0, 0.5), (2.0, 0.9)])
 def test_ratios_keep_their_sides_and_their_distance(alpha: float, margin: float) -> None:
     method = AUGMENTATIONS.build("mit", alpha=alpha, margin=margin)
@@ -132,20 +124,6 @@ def test_a_history_counts_a_pair_once() -> None:
     assert (first, second) == (True, False)
     assert torch.equal(own, rows)
     assert torch.equal(other, rows.flip(0))
-
-
-def test_mit_a_cuts_after_every_block() -> None:
-    extractor = nn.Sequential(nn.Conv2d(1, 2, 1), nn.ReLU(), nn.Conv2d(2, 3, 1), nn.Flatten())
-    method = AUGMENTATIONS.build("mit", variant="a")
-    assert isinstance(method, MixupInferenceInTraining)
-    network = Network(extractor, nn.Linear(12, 2))
-    images = torch.randn(5, 1, 2, 2)
-    steps = method._steps(network)
-    assert len(steps) == 3
-    value = images
-    for layers in steps:
-        value = layers(value)
-    torch.testing.assert_close(value, network(images))
 
 
 @pytest.mark.parametrize("variant", ["l", "a"])
@@ -196,83 +174,6 @@ def test_words_are_mixed_as_their_embeddings() -> None:
     vectors = network.embed(texts)
     expected = network(shares[0] * vectors + shares[1] * vectors[order])
     torch.testing.assert_close(logits, expected)
-
-
-def test_pairs_belong_together() -> None:
-    targets = torch.arange(8)
-    images = targets.float()[:, None, None, None].expand(8, 1, 2, 2)
-    order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
-    pairs = paired(images, targets, 10 * targets, order)
-    assert torch.equal(pairs.other_inputs[:, 0, 0, 0].long(), pairs.other_targets)
-    assert torch.equal(pairs.other_indices, 10 * pairs.other_targets)
-    assert sorted(pairs.other_targets.tolist()) == targets.tolist()
-    assert not torch.equal(pairs.other_targets, targets)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_boxes_lie_inside_and_have_their_share_at_most(share: float) -> None:
-    source = np.random.default_rng(0)
-    areas = []
-    for _ in range(200):
-        rows, columns = draw_box(20, 30, share, source)
-        assert 0 <= rows.start <= rows.stop <= 20
-        assert 0 <= columns.start <= columns.stop <= 30
-        areas.append((rows.stop - rows.start) * (columns.stop - columns.start) / 600)
-    assert max(areas) <= share
-    if share:
-        assert max(areas) > 0.7 * share
-
-
-def test_cutmix_weighs_by_the_area_that_was_replaced() -> None:
-    seen: list[Tensor] = []
-
-    class Recorder(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            seen.append(images)
-            return images.flatten(1)
-
-    targets, value = torch.arange(6) % 2, build_loss("ce")
-    images = torch.arange(6.0)[:, None, None, None].expand(6, 1, 8, 8).contiguous()
-    kept = images.clone()
-    network, shares = Network(Recorder(), nn.Linear(64, 2)), []
-    for seed in range(10):
-        method = AUGMENTATIONS.build("cutmix")
-        drawn = method.draw(network, images, torch.Generator().manual_seed(seed))
-        loss, logits = method.training_loss(
-            network, value, images, targets, torch.arange(6), *drawn
-        )
-        assert torch.equal(images, kept)
-        order = torch.randperm(6, generator=torch.Generator().manual_seed(seed))
-        replaced = seen[-1] != images
-        assert torch.equal(seen[-1][replaced], images[order][replaced])
-        share = replaced[order != torch.arange(6)].float().mean().item()
-        shares.append(share)
-        expected = (1 - share) * value(logits, targets) + share * value(logits, targets[order])
-        torch.testing.assert_close(loss, expected)
-    assert min(shares) < 0.2 < 0.5 < max(shares)
-
-
-def test_mixup_goes_between_the_two_inputs_and_nearer_to_the_own() -> None:
-    seen: list[Tensor] = []
-
-    class Watching(nn.Module):
-        def forward(self, inputs: Tensor) -> Tensor:
-            seen.append(inputs)
-            return inputs
-
-    network = Network(Watching(), nn.Linear(2, 2, dtype=torch.float64))
-    own = torch.tensor([[0.0, 1.0]] * 6, dtype=torch.float64)
-    own[::2] = torch.tensor([1.0, 1.0], dtype=torch.float64)
-    method, rows = AUGMENTATIONS.build("mixup", alpha=1.0), torch.arange(6)
-    order, shares = method.draw(network, own, torch.Generator())
-    pairs = paired(own, torch.zeros(6).long(), rows, order)
-    method.training_loss(network, build_loss("ce"), own, pairs.targets, rows, order, shares)
-    (mixed,) = seen
-    torch.testing.assert_close(mixed[:, 1], torch.ones(6, dtype=torch.float64))
-    ratios = mixed[pairs.inputs[:, 0] != pairs.other_inputs[:, 0], 0]
-    assert len(ratios.unique()) == 2
-    assert ratios.unique().sum() == pytest.approx(1)
-    assert torch.equal(mixed[:, 0].round(), pairs.inputs[:, 0])
 
 
 BATCH, ALPHA = 6, 0.4
