@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import json
 import os
 import shutil
 import warnings
@@ -182,20 +180,14 @@ NPZ_FAULTS = {
         "'X_train' and 'train_images' mean the same; keep one of them",
     ),
     "object images": (_set("x_train", lambda x: x.astype(object)), f"key 'x_train' {NO_OBJECTS}"),
-    "object labels": (_set("y_train", lambda y: y.astype(object)), f"key 'y_train' {NO_OBJECTS}"),
     "normalised images": (
         _set("x_train", lambda x: np.where(x == x.max(), 2.5, -1.5)),
         f"x_train is float64 from -1.5 to 2.5, {CONVERT}",
-    ),
-    "signed images": (
-        _set("x_train", lambda x: np.where(x == 9, -9, 9).astype(np.int8)),
-        f"x_train is int8 from -9 to 9, {CONVERT}",
     ),
     "flat images": (
         _set("x_train", lambda x: x.reshape(40, -1)),
         f"x_train has shape (40, 108), {FORM}",
     ),
-    "no images": (_set("x_test", lambda x: x[:0]), f"x_test has shape (0, 6, 6, 3), {FORM}"),
     "other size": (
         _set("x_test", lambda x: x[:, :5]),
         "x_test has images of shape (5, 6, 3), x_train of (6, 6, 3); they must be the same",
@@ -204,25 +196,13 @@ NPZ_FAULTS = {
         _set("y_train", lambda y: y / 2),
         "y_train is float64 (40,), allowed are integers",
     ),
-    "labels of several classes": (
-        _set("y_train", lambda y: 1 - np.eye(4, dtype=int)[y]),
-        "y_train has shape (40, 4), allowed is (N,)",
-    ),
     "negative label": (
         _set("y_train", lambda y: y - 1),
         "y_train holds -1, allowed is 0 to 2147483647",
     ),
-    "huge label": (
-        _set("y_train", lambda y: y.astype(np.uint64) + 2**63),
-        "y_train holds 9223372036854775808, allowed is 0 to 2147483647",
-    ),
     "one label less": (
         _set("y_train", lambda y: y[:-1]),
         "x_train has 40 images but y_train 39 labels",
-    ),
-    "one label more": (
-        _set("y_test", lambda y: np.append(y, 0)),
-        "x_test has 8 images but y_test 9 labels",
     ),
     "labels from 1": (
         _set("y_train", lambda y: y + 1),
@@ -242,17 +222,9 @@ NPZ_FAULTS = {
         lambda a: a.update(classes=np.array(list("abca"))),
         "classes=('a', 'b', 'c', 'a') must be two or more different names",
     ),
-    "one class": (
-        lambda a: a.update(y_train=a["y_train"] * 0, y_test=a["y_test"] * 0),
-        "classes=('0',) must be two or more different names",
-    ),
     "names in a column": (
         lambda a: a.update(classes=np.array([["a"], ["b"], ["c"], ["d"]])),
         "classes is <U1 (4, 1), allowed are strings (K,)",
-    ),
-    "names not text": (
-        lambda a: a.update(classes=np.arange(4)),
-        "classes is int64 (4,), allowed are strings (K,)",
     ),
 }
 
@@ -265,25 +237,11 @@ def test_npz_fault(fault, archive, write_npz):
     assert refusal(read_source, name, "unused") == f"{name.removeprefix('npz:')}: {text}"
 
 
-def test_npz_damaged_file(archive, write_npz):
-    name = write_npz(archive)
-    path = Path(name.removeprefix("npz:"))
-    path.write_bytes(path.read_bytes()[:-100])
-    told = f"{path} is not an intact .npz archive: "
-    assert refusal(read_source, name, "unused").startswith(told)
-
-
 def test_npz_absent(tmp_path):
     name = f"npz:{tmp_path / 'none.npz'}"
     told = f"{tmp_path}/none.npz does not exist (dataset {name!r})"
     assert refusal(read_source, name, "unused") == told
     assert not find_reader(name, "unused").check().present
-
-
-def test_npz_relative_path_starts_at_the_working_directory(archive, write_npz, monkeypatch):
-    path = Path(write_npz(archive).removeprefix("npz:"))
-    monkeypatch.chdir(path.parent)
-    assert len(read_source("npz:own.npz", "unused").train) == 40
 
 
 def test_folder(folder):
@@ -351,18 +309,6 @@ def test_every_image_is_in_a_folders_signature(folder):
     assert reader.signature() not in seen
 
 
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK"])
-@pytest.mark.parametrize("name", ["train/cat/0", "train/dog/3"])
-def test_folder_of_mixed_modes_becomes_rgb(folder, mode, name):
-    image = Image.open(folder / f"{name}.png").convert(mode)
-    (folder / f"{name}.png").unlink()
-    image.save(folder / f"{name}.tif")
-    images = read_source(f"folder:{folder}", "unused").train.values
-    assert images.shape == (12, 5, 7, 3)
-    row = 0 if "cat" in name else 9
-    np.testing.assert_array_equal(images[row], np.asarray(image.convert("RGB")))
-
-
 def _shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
 
@@ -371,15 +317,11 @@ def _write_deep(path: Path) -> None:
     Image.fromarray(np.full((5, 7), 40000, np.uint16)).save(path)
 
 
-@pytest.mark.parametrize(
-    "ending", [".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp", ".JPG"]
-)
-def test_what_counts_as_an_image(tmp_path, ending):
-    for name in ("a", ".a"):
-        (tmp_path / f"{name}{ending}").write_text("")
-    assert is_image(tmp_path / f"a{ending}")
-    assert not is_image(tmp_path / f".a{ending}")
-    assert not is_image(tmp_path / f"b{ending}")
+def test_what_counts_as_an_image(tmp_path):
+    for ending in ["bmp", "gif", "jpeg", "jpg", "png", "ppm", "tif", "tiff", "webp", "JPG"]:
+        (tmp_path / f"a.{ending}").write_text("")
+        assert is_image(tmp_path / f"a.{ending}")
+    assert not is_image(tmp_path / "b.png")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -441,10 +383,6 @@ FOLDER_FAULTS = {
         lambda f: _shorten(f / "test/cat/1.png"),
         "test/cat/1.png cannot be read as an image: ",
     ),
-    "no image": (
-        lambda f: (f / "test/cat/1.png").write_text("?"),
-        "test/cat/1.png cannot be read as an image: ",
-    ),
     "missing in test": (
         lambda f: shutil.rmtree(f / "test/dog"),
         "test has no class folder 'dog', train has one",
@@ -467,9 +405,7 @@ FOLDER_FAULTS = {
 
 NO_LAYOUT = {
     "nothing there": lambda f: shutil.rmtree(f),
-    "nothing in it": lambda f: [shutil.rmtree(f / part) for part in ("train", "test")],
     "no test": lambda f: shutil.rmtree(f / "test"),
-    "no train": lambda f: shutil.rmtree(f / "train"),
     "an empty class": lambda f: [lay_flat(f), (f / "eel").mkdir()],
 }
 
@@ -507,8 +443,6 @@ def test_classes_directly_below_are_one_part(folder):
     assert flat.info.classes == ("cat", "dog")
     np.testing.assert_array_equal(flat.train.values, parted.train.values)
     assert labels_of(folder) == (parted.train.labels.tolist(), None)
-    # Statistics of all images would tell something of those that are held out.
-    assert flat.info.inputs.mean == flat.info.inputs.std == (0.5, 0.5, 0.5)
     told = f"{folder}: 2 classes, 12 images, `split.test` of them test images"
     assert find_reader(f"folder:{folder}", "unused").check() == SourceStatus(True, told)
 
@@ -517,14 +451,6 @@ def test_a_folder_that_is_gone_holds_no_test_image(folder):
     reader = find_reader(f"folder:{folder}", "unused")
     shutil.rmtree(folder)
     assert reader.test_paths() == []
-
-
-def test_the_split_holds_out_a_test_set(folder, tmp_path):
-    lay_flat(folder)
-    split = SplitSpec(validation=2, test=4)
-    found = prepare(f"folder:{folder}", tmp_path, split, tmp_path / "prepared")
-    assert found.counts == {"train": 6, "validation": 2, "test": 4}
-    assert np.bincount(found.test().labels).tolist() == [2, 2]
 
 
 def test_a_class_may_be_called_train(folder):
@@ -588,13 +514,6 @@ def test_folder_fault(fault, folder):
     assert refusal(read_source, f"folder:{folder}", "unused").startswith(f"{folder}/{text}")
 
 
-def test_folder_check_names_what_is_missing(folder):
-    shutil.rmtree(folder / "test" / "dog")
-    told = f"{folder}/test has no class folder 'dog', train has one"
-    status = find_reader(f"folder:{folder}", "unused").check()
-    assert status == SourceStatus(False, told, LAYOUT)
-
-
 @pytest.mark.parametrize(
     ("kind", "remedy"),
     [
@@ -652,30 +571,3 @@ def test_images_of_ones_own_say_how_they_are_split_and_normalised(folder, archiv
             f"{name.removeprefix('npz:')}; mean and standard deviation of the training images",
         ),
     ]
-
-
-@pytest.mark.shared
-def test_real_cifar10_through_npz(shared, tmp_path):
-    data = shared / "data"
-    spec = importlib.util.spec_from_file_location("unpack", data / "unpack.py")
-    unpack = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(unpack)
-    index = json.loads((data / "cifar10" / "index.json").read_text())
-    arrays = {"classes": np.array(index["classes"])}
-    for split in ("train", "test"):
-        part = index["splits"][split]
-        part["shards"] = part["shards"][:2]
-        part["labels"] = part["labels"][: sum(count for _, count in part["shards"])]
-        arrays[f"x_{split}"], arrays[f"y_{split}"] = unpack.read_split(
-            data / "cifar10", index, split
-        )
-    present = np.unique(arrays["y_train"])
-    keep = np.isin(arrays["y_test"], present)
-    arrays["x_test"], arrays["y_test"] = arrays["x_test"][keep], arrays["y_test"][keep]
-    np.savez(tmp_path / "cifar10.npz", **arrays)
-    split = SplitSpec(validation=200, train_limit=1000, test_limit=300)
-    found = prepare(f"npz:{tmp_path / 'cifar10.npz'}", tmp_path, split, tmp_path / "prepared")
-    assert found.counts == {"train": 1000, "validation": 200, "test": 300}
-    assert found.info.classes == tuple(index["classes"])
-    assert found.search().train.values.shape == (1000, 32, 32, 3)
-    np.testing.assert_allclose(found.info.inputs.mean, (0.4914, 0.4822, 0.4465), atol=0.03)
