@@ -104,12 +104,6 @@ def test_open_gives_what_prepare_gave(digits, monkeypatch):
     assert digits.directory.name == digits.key
 
 
-def test_second_time_reads_nothing(tmp_path, reads):
-    first, second = (prepare("digits", tmp_path, SplitSpec(), tmp_path / "p") for _ in range(2))
-    assert first == second
-    assert reads == ["digits"]
-
-
 def test_key_follows_content_and_split(archive, write_npz, tmp_path):
     name = write_npz(archive)
     first = prepare(name, tmp_path, SplitSpec(), tmp_path / "p")
@@ -175,15 +169,6 @@ def test_key_is_free_of_the_path(archive, write_npz, tmp_path):
     copy.write_bytes(Path(name.removeprefix("npz:")).read_bytes())
     second = prepare(f"npz:{copy}", tmp_path, SplitSpec(), tmp_path / "q")
     assert first.key == second.key
-
-
-def test_the_sources_of_all_that_is_prepared_hold_test_images(archive, write_npz, folder, tmp_path):
-    split = SplitSpec(validation=4)
-    for name in (write_npz(archive), f"folder:{folder}", "digits"):
-        prepare(name, tmp_path, split, tmp_path / "p")
-    (inside,) = find_reader("digits", tmp_path).test_paths()
-    expected = {tmp_path / "own.npz", folder / "test", inside}
-    assert set(raw_test_paths(tmp_path / "p")) == expected
 
 
 def test_sources_of_one_name_in_two_places_are_all_remembered(

