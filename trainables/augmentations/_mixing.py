@@ -48,7 +48,9 @@ class PairAugmentation(Augmentation):
 
     def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
         order = torch.randperm(len(inputs), generator=generator)
-        return order, *self.draw_mixture(network, inputs.shape, random_source(generator))
+        # torch's own beta draws take no generator.
+        source = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+        return order, *self.draw_mixture(network, inputs.shape, source)
 
     def training_loss(
         self,
@@ -84,8 +86,3 @@ def paired(inputs: Tensor, targets: Tensor, indices: Tensor, order: Tensor) -> P
 def shares_of(own: float) -> Tensor:
     """Return the shares of the inputs and of their partners in a mixture, (2,)."""
     return torch.tensor([own, 1 - own])
-
-
-def random_source(generator: Generator) -> np.random.Generator:
-    """Return a numpy source seeded from ``generator``; torch's beta draws take no generator."""
-    return np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))

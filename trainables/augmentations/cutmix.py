@@ -12,27 +12,13 @@ from trainables.losses import Loss
 from trainables.models import Network
 
 
-def draw_box(
-    height: int, width: int, share: float, source: np.random.Generator
-) -> tuple[slice, slice]:
-    """Return rows and columns of a box with ``share`` of the area, where it lies inside the image.
-
-    The centre is uniform over the image; parts outside are cut off.
-    """
-    side = math.sqrt(share)
-    spans = []
-    for length in (height, width):
-        centre, half = int(source.integers(length)), int(length * side) // 2
-        spans.append(slice(max(centre - half, 0), min(centre + half, length)))
-    return spans[0], spans[1]
-
-
 @AUGMENTATIONS.register("cutmix")
 class CutMix(PairAugmentation):
     """Pastes a box of another image into each image and weighs the losses by area.
 
-    One box for the batch, with the share 1 - l of the area, l ~ Beta(alpha, alpha); the losses are
-    weighted by the area that was in fact replaced.
+    One box for the batch, with the share 1 - l of the area, l ~ Beta(alpha, alpha). Its centre is
+    uniform over the image, and parts outside are cut off: the losses are weighted by the area that
+    was in fact replaced.
 
     Source: Yun et al., CutMix, ICCV 2019.
 
@@ -56,12 +42,14 @@ class CutMix(PairAugmentation):
             raise InputError(
                 "cutmix pastes boxes of images, and the data are none; take mixup or mit"
             )
-        height, width = shape[-2:]
-        rows, columns = draw_box(height, width, 1 - source.beta(self.alpha, self.alpha), source)
-        box = torch.zeros(height, width, dtype=torch.bool)
-        box[rows, columns] = True
-        replaced = (rows.stop - rows.start) * (columns.stop - columns.start) / (height * width)
-        return box, shares_of(1 - replaced)
+        side = math.sqrt(1 - source.beta(self.alpha, self.alpha))
+        spans = []
+        for length in shape[-2:]:
+            centre, half = int(source.integers(length)), int(length * side) // 2
+            spans.append(slice(max(centre - half, 0), centre + half))
+        box = torch.zeros(shape[-2:], dtype=torch.bool)
+        box[tuple(spans)] = True
+        return box, shares_of(1 - int(box.sum()) / box.numel())
 
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
