@@ -115,6 +115,15 @@ def glance(path: Path) -> tuple[tuple[int, int], str]:
         return image.size, image.mode
 
 
+def same_classes(train: Path, test: Path) -> tuple[str, ...]:
+    """Return the class folders of ``train``, which ``test`` must have too, and no others."""
+    for folder, other in ((train, test), (test, train)):
+        for name in subfolders(other):
+            if name not in subfolders(folder):
+                raise InputError(f"{folder} has no class folder {name!r}, {other.name} has one")
+    return class_folders(train)
+
+
 def is_image(path: Path) -> bool:
     """Return True if a file has the ending of an image and is not hidden."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()

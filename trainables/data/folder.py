@@ -17,6 +17,7 @@ from trainables.data._files import (
     labels_of,
     list_classes,
     opened,
+    same_classes,
     subfolders,
 )
 from trainables.data._images import images_info
@@ -86,26 +87,15 @@ def list_folders(folder: Path, layout: str, wanted: Callable[[Path], bool], noun
     """Return the classes' names and all rows of a folder, or of ``train`` and ``test`` in it."""
     if is_parted(folder):
         note_unused(folder)
-        folders = {part: folder / part for part in PARTS}
-        classes = _same_classes(folders)
-        train, test = (list_classes(folders[part], classes, "", wanted, noun) for part in PARTS)
+        folders = [folder / part for part in PARTS]
+        classes = same_classes(*folders)
+        train, test = (list_classes(part, classes, "", wanted, noun) for part in folders)
         return classes, train, test
     try:
         classes = class_folders(folder)
         return classes, list_classes(folder, classes, "", wanted, noun), None
     except InputError as error:
         raise InputError(f"{error}; {layout}") from error
-
-
-def _same_classes(folders: dict[str, Path]) -> tuple[str, ...]:
-    """Return the class folders of ``train``, which ``test`` must have too, and no others."""
-    found = {part: subfolders(folder) for part, folder in folders.items()}
-    classes = class_folders(folders["train"])
-    for part, other in (PARTS, PARTS[::-1]):
-        for name in found[other]:
-            if name not in found[part]:
-                raise InputError(f"{folders[part]} has no class folder {name!r}, {other} has one")
-    return classes
 
 
 def _stack(train: Listing, test: Listing) -> np.ndarray:

@@ -1,11 +1,10 @@
 from trainables.common.errors import InputError
-from trainables.data._files import Listed, list_classes, subfolders
+from trainables.data._files import Listed, list_classes, same_classes
 from trainables.data._images import Images
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD, OfficialReader
 from trainables.data._source import SOURCES
 
 CLASSES = 1000
-PARTS = ("train", "val")
 
 
 @SOURCES.register("imagenet")
@@ -41,15 +40,11 @@ class ImageNetReader(OfficialReader):
 
     def listing(self) -> Listed:
         """Return both parts, whose classes are the sorted WordNet identifiers of the folders."""
-        train, val = (subfolders(self.path / part) for part in PARTS)
-        for part, found, other in (("train", train, val), ("val", val, train)):
-            missing = sorted(set(other) - set(found))
-            if missing:
-                raise InputError(f"{self.path / part} has no class folder {missing[0]!r}")
-        if len(train) != CLASSES:
+        train, val = self.path / "train", self.path / "val"
+        classes = same_classes(train, val)
+        if len(classes) != CLASSES:
             raise InputError(
-                f"{self.path / 'train'} has {len(train)} class folders, ImageNet has {CLASSES}; "
-                "give other images as folder:PATH"
+                f"{train} has {len(classes)} class folders, ImageNet has {CLASSES}; give other "
+                "images as folder:PATH"
             )
-        first, second = (list_classes(self.path / part, train) for part in PARTS)
-        return tuple(train), first, second
+        return classes, list_classes(train, classes), list_classes(val, classes)
