@@ -63,11 +63,6 @@ def _is_one_hot(labels: np.ndarray) -> bool:
     return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all())
 
 
-def sorted_names(labels: np.ndarray) -> tuple[str, ...]:
-    """Return the different names among labels, sorted."""
-    return tuple(np.unique(labels).tolist())
-
-
 def number_names(
     labels: np.ndarray, names: Sequence[str], what: str, place: Path | str
 ) -> np.ndarray:

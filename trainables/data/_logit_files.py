@@ -16,7 +16,7 @@ from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
 from trainables.common.logit_rows import ROWS_AT_ONCE, check_rows
 from trainables.common.paths import local_path
-from trainables.data._labels import note, number_names, plain_labels, shown_names, sorted_names
+from trainables.data._labels import note, number_names, plain_labels, shown_names
 from trainables.data._logit_arrays import (
     HDF5,
     ArrayFiles,
@@ -202,7 +202,7 @@ def _class_names(arrays: NamedArrays, labels: list[np.ndarray]) -> tuple[str, ..
         return ()
     if CLASSES in arrays.names:
         return tuple(map(str, arrays.read(CLASSES).ravel().tolist()))
-    names = sorted_names(np.concatenate(labels))
+    names = tuple(np.unique(np.concatenate(labels)).tolist())
     how = f"labels are names, taken in sorted order ({shown_names(names)})"
     note(arrays.path, f"{how}; `classes` names another order")
     return names

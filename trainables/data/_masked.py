@@ -150,7 +150,7 @@ class MaskedBatcher(ImageBatcher):
 
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
         """Return the images of ``example``, (B, 3, h, w)."""
-        return self._views(batch, augmentation, generator)[0]
+        return self.example(batch, batch, augmentation, generator)[0]
 
     def example(
         self, batch: Tensor, labels: Tensor, augmentation: str, generator: Generator
@@ -161,7 +161,20 @@ class MaskedBatcher(ImageBatcher):
         by 0.5 to 2 first; ``crop-flip-light`` changes contrast and brightness too. Pixels that
         count nowhere are ``IGNORED``: void ones, and those of a crop that reaches beyond the image.
         """
-        return self._views(batch, augmentation, generator)
+        check_choice("augmentation", augmentation, MASK_AUGMENTATIONS)
+        images, masks = self.plain(batch), batch[:, 3:]
+        if augmentation == "none":
+            return images, _targets(masks.squeeze(1))
+        scaled = augmentation.startswith("scale")
+        windows = draw_windows(image_sizes(masks.squeeze(1)), self._crop, scaled, generator)
+        grid, _, _ = crop_grid(windows, self._crop, batch.shape[2:])
+        images = F.grid_sample(images, grid, align_corners=False)
+        # Shifted by one, so that the zeros beyond the image are no class.
+        shifted = (masks.float() + 1) * (masks < MASK_OUTSIDE)
+        found = F.grid_sample(shifted, grid, mode="nearest", align_corners=False).long().squeeze(1)
+        if augmentation.endswith("light"):
+            images = _relit(images, generator)
+        return images, torch.where(found > 0, found - 1, IGNORED)
 
     def whole(self, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images at their own size, (b, 3, h, w), and masks, int64 (b, h, w).
@@ -179,24 +192,6 @@ class MaskedBatcher(ImageBatcher):
                     _targets(masks[first:last, :height, :width]),
                 )
                 first = last
-
-    def _views(
-        self, batch: Tensor, augmentation: str, generator: Generator
-    ) -> tuple[Tensor, Tensor]:
-        check_choice("augmentation", augmentation, MASK_AUGMENTATIONS)
-        images, masks = self.plain(batch), batch[:, 3:]
-        if augmentation == "none":
-            return images, _targets(masks.squeeze(1))
-        scaled = augmentation.startswith("scale")
-        windows = draw_windows(image_sizes(masks.squeeze(1)), self._crop, scaled, generator)
-        grid, _, _ = crop_grid(windows, self._crop, batch.shape[2:])
-        images = F.grid_sample(images, grid, align_corners=False)
-        # Shifted by one, so that the zeros beyond the image are no class.
-        shifted = (masks.float() + 1) * (masks < MASK_OUTSIDE)
-        found = F.grid_sample(shifted, grid, mode="nearest", align_corners=False).long().squeeze(1)
-        if augmentation.endswith("light"):
-            images = _relit(images, generator)
-        return images, torch.where(found > 0, found - 1, IGNORED)
 
 
 def _targets(masks: Tensor) -> Tensor:

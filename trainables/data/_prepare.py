@@ -11,9 +11,8 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
 from trainables.common.sharing import why
-from trainables.data._inputs import DatasetInfo, Inputs
+from trainables.data._inputs import DatasetInfo
 from trainables.data._prepared import MANIFEST, SEARCH, TEST, PreparedData
-from trainables.data._rows import Rows
 from trainables.data._source import SOURCES, Reader, Source, find_reader, read_source
 from trainables.data._split import Split, SplitSpec, make_split
 from trainables.data._stored import (
@@ -195,8 +194,15 @@ def _write(
         "validation": source.train.take(rows.validation),
         "test": (source.test or source.train).take(rows.test),
     }
+    inputs = source.info.inputs
     for name, part in parts.items():
-        _write_part(directory, name, source.info.inputs, part, getattr(rows, name), notice)
+        apart = name == "test"  # From what a search sees.
+        folder, prefix = (directory / TEST, "") if apart else (directory / SEARCH, f"{name}_")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{prefix}{inputs.kind}.npy"
+        write_blocks(path, inputs, len(part), part.blocks(), notice)
+        for kind, array in (("labels", part.labels), ("indices", getattr(rows, name))):
+            np.save(folder / f"{prefix}{kind}.npy", np.ascontiguousarray(array), allow_pickle=False)
     counts = {
         name: np.bincount(parts[name].labels, minlength=source.info.num_classes).tolist()
         for name in ("train", "validation")
@@ -212,18 +218,6 @@ def _write(
         "files": describe_files(directory),
     }
     (directory / MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
-
-
-def _write_part(
-    directory: Path, name: str, inputs: Inputs, part: Rows, numbers: np.ndarray, notice: Notice
-) -> None:
-    """Write one part's rows, labels and row numbers, test data apart from what a search sees."""
-    folder, prefix = (directory / TEST, "") if name == "test" else (directory / SEARCH, f"{name}_")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{prefix}{inputs.kind}.npy"
-    write_blocks(path, inputs, len(part), part.blocks(), notice)
-    for kind, array in (("labels", part.labels), ("indices", numbers)):
-        np.save(folder / f"{prefix}{kind}.npy", np.ascontiguousarray(array), allow_pickle=False)
 
 
 def _write_record(reader: Reader, source: Source, destination: Path) -> None:

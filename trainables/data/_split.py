@@ -116,8 +116,7 @@ def draw(
     labels: np.ndarray, size: int, seed: int, stream: str, *, least: int = 0, spare: int = 0
 ) -> np.ndarray:
     """Return ``size`` sorted rows of ``labels`` (N,), every class with its share; see ``allot``."""
-    counts = np.bincount(labels)
-    return take_counts(labels, allot(counts, size, least, spare), seed, stream)
+    return take_counts(labels, allot(np.bincount(labels), size, least, spare), seed, stream)
 
 
 def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) -> np.ndarray:

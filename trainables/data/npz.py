@@ -7,7 +7,7 @@ from trainables.common.archives import ArrayArchive, ArrayHeader
 from trainables.common.errors import InputError
 from trainables.data._images import MAX_CHANNELS, check_images, images_info
 from trainables.data._inputs import DatasetInfo, check_classes
-from trainables.data._labels import note, number_names, plain_labels, sorted_names
+from trainables.data._labels import note, number_names, plain_labels
 from trainables.data._rows import RowArrays, check_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
@@ -208,7 +208,7 @@ def _classes(archive: ImageArrays, train: np.ndarray) -> tuple[str, ...]:
             raise ValueError(f"classes is {header.dtype} {header.shape}, allowed are strings (K,)")
         names = tuple(archive.read("classes").tolist())
     elif train.dtype.kind == "U":
-        names = sorted_names(train)
+        names = tuple(np.unique(train).tolist())
     else:
         names = _numbered(train)
     check_classes(names)

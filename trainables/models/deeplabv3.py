@@ -14,7 +14,6 @@ from trainables.data import MaskedShape
 from trainables.models._base import Network
 from trainables.models._registry import PRETRAINED, Builder, register_model
 
-RESNETS = ("resnet34", "resnet50", "resnet101")
 RATES = (12, 24, 36)
 
 
@@ -98,14 +97,10 @@ def _deeplabv3(
     return PixelNetwork(nn.Sequential(*layers, *head), nn.Linear(last.weight.shape[1], num_classes))
 
 
-def _register() -> None:
-    for name in RESNETS:
-        for ending, pretrained in (("", False), (PRETRAINED, True)):
-            builder: Builder = partial(_deeplabv3, backbone=name, pretrained=pretrained)
-            register_model(f"deeplabv3-{name}{ending}", takes=MaskedShape)(builder)
-
-
-_register()
+for _name in ("resnet34", "resnet50", "resnet101"):
+    for _ending, _given in (("", False), (PRETRAINED, True)):
+        _builder: Builder = partial(_deeplabv3, backbone=_name, pretrained=_given)
+        register_model(f"deeplabv3-{_name}{_ending}", takes=MaskedShape)(_builder)
 
 
 def _stage(inputs: int, width: int, stride: int, blocks: int) -> nn.Sequential:
