@@ -165,9 +165,8 @@ def _make(
     rows = _split(source.info.name, source.train.labels, test, split, own, trains)
     fitted = replace(source, info=source.info.fitted(source.train.take(rows.train)))
     if _intact(directory) is None:  # Of another copy of these files it may be there, and in use.
-        make_folder(
-            directory, lambda scratch: _write(scratch, fitted, split, rows, directory.name, notice)
-        )
+        with make_folder(directory) as scratch:
+            _write(scratch, fitted, split, rows, directory.name, notice)
     _write_record(reader, source, destination)
     return PreparedData.open(directory)
 

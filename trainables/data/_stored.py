@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,10 +42,11 @@ def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lo
         return find() or make()
 
 
-def make_folder(directory: Path, write: Callable[[Path], None]) -> None:
-    """Fill a folder by ``write`` that replaces ``directory`` when whole."""
+@contextmanager
+def make_folder(directory: Path) -> Iterator[Path]:
+    """Give a folder to fill that replaces ``directory`` when whole."""
     with scratch_folder(".making-", directory.parent) as scratch:
-        write(scratch)
+        yield scratch
         inherit(scratch)
         if directory.exists():
             with scratch_folder(".damaged-", directory.parent) as old:

@@ -37,9 +37,6 @@ class TextShape(InputShape):
         tokens: Different numbers that there are, that of the padding among them.
         length: Numbers of a text, L.
         packed: Vectors of the words, see ``vectors``; empty where networks are to learn them.
-
-    Raises:
-        ValueError: If one is below 1.
     """
 
     kind: ClassVar[str] = "texts"
@@ -47,10 +44,6 @@ class TextShape(InputShape):
     tokens: int
     length: int
     packed: str = field(default="", repr=False)
-
-    def __post_init__(self) -> None:
-        check_count("tokens", self.tokens)
-        check_count("length", self.length)
 
     def blank(self, device: torch.device) -> Tensor:
         return torch.zeros(1, self.length, dtype=torch.int32, device=device)

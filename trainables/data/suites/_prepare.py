@@ -76,30 +76,24 @@ def _make(
     suite: Suite, prepared: PreparedData, directory: Path, download: bool, notice: Notice
 ) -> SuiteData:
     require_unsealed(f"suite {suite.name!r}")
-    make_folder(directory, lambda scratch: _write(suite, prepared, scratch, download, notice))
+    with make_folder(directory) as folder:
+        labels, parts = suite.read(prepared, download)
+        np.save(folder / f"{LABELS}.npy", labels, allow_pickle=False)
+        for name, rows, blocks in parts:
+            path, tell = folder / f"{name}.npy", partial(_notify, notice, name)
+            write_blocks(path, prepared.info.inputs, rows, blocks, tell)
+        files = describe_files(folder)
+        document = {
+            "schema": SCHEMA,
+            "name": suite.full_name(),
+            "root": str(suite.root),
+            "signature": suite.signature(),
+            "fingerprint": digest({name: entry["sha256"] for name, entry in files.items()}),
+            "test_paths": [str(path) for path in suite.test_paths()],
+            "files": files,
+        }
+        (folder / SUITE_MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
     return SuiteData.open(directory)
-
-
-def _write(
-    suite: Suite, prepared: PreparedData, folder: Path, download: bool, notice: Notice
-) -> None:
-    labels, parts = suite.read(prepared, download)
-    np.save(folder / f"{LABELS}.npy", labels, allow_pickle=False)
-    inputs = prepared.info.inputs
-    for part in parts:
-        path = folder / f"{part.name}.npy"
-        write_blocks(path, inputs, part.rows, part.blocks, partial(_notify, notice, part.name))
-    files = describe_files(folder)
-    document = {
-        "schema": SCHEMA,
-        "name": suite.full_name(),
-        "root": str(suite.root),
-        "signature": suite.signature(),
-        "fingerprint": digest({name: entry["sha256"] for name, entry in files.items()}),
-        "test_paths": [str(path) for path in suite.test_paths()],
-        "files": files,
-    }
-    (folder / SUITE_MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 def _notify(notice: Notice, part: str, text: str) -> None:
