@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import pickle
 import struct
 import tarfile
@@ -14,22 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import savemat
+from small_data import make_images, make_labels, md5
 from torchvision.datasets import CIFAR10, CIFAR100, SVHN, FashionMNIST
 
 from trainables.data import PreparedData, RowArrays, SplitSpec, prepare
-
-
-def md5(path: Path) -> str:
-    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-
-
-def make_images(count: int, size: int = 32, channels: int = 3, seed: int = 0) -> np.ndarray:
-    shape = (count, size, size, channels)
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-
-
-def make_labels(count: int, classes: int = 10) -> np.ndarray:
-    return np.arange(count, dtype=np.int64) % classes
 
 
 @pytest.fixture(scope="session")

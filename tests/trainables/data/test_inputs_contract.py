@@ -215,19 +215,6 @@ def test_rows_are_stored_as_their_kind_encodes_them(prepared, kind, name):
     assert (blank.shape, blank.dtype) == (plain.shape, plain.dtype)
 
 
-@pytest.mark.parametrize("resident", [True, False])
-def test_batches_come_in_order(prepared, resident, monkeypatch):
-    values = prepared.search().train.values
-    inputs = prepared.info.inputs
-    (whole,) = inputs.batcher(values).batches(torch.arange(len(values)), len(values))
-    expected = inputs.batcher(values).plain(whole)
-    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
-    batcher = inputs.batcher(values)
-    order = torch.randperm(len(values))
-    found = torch.cat([batcher.plain(batch) for batch in batcher.batches(order, 16)])
-    assert torch.equal(found, expected[order])
-
-
 def test_the_key_is_of_rows_and_split(prepared, name, tmp_path):
     again = prepare(name, tmp_path, SplitSpec(), tmp_path / "data")
     assert again.key == prepared.key

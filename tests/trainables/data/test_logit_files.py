@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from refusals import refusal
+from small_data import refusal
 
 from trainables.common.errors import InputError
 from trainables.data import (

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -326,24 +325,6 @@ def test_threads_at_once_read_once(tmp_path, reads):
         )
     assert len({prepared.key for prepared in found}) == 1
     assert reads == ["digits"]
-
-
-def _prepare_into(queue, folder: Path) -> None:
-    queue.put(prepare("digits", folder, SplitSpec(), folder / "p").key)
-
-
-def test_processes_at_once(tmp_path):
-    context = get_context("fork")
-    queue = context.SimpleQueue()
-    running = [context.Process(target=_prepare_into, args=(queue, tmp_path)) for _ in range(3)]
-    for process in running:
-        process.start()
-    keys = {queue.get() for _ in running}
-    for process in running:
-        process.join()
-    assert [process.exitcode for process in running] == [0, 0, 0]
-    (key,) = keys
-    PreparedData.open(tmp_path / "p" / key).verify()
 
 
 def test_too_small_for_the_split(tmp_path):

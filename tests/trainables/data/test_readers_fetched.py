@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tarfile
 import zipfile
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from refusals import refusal
+from small_data import md5, refusal
 
 from trainables.common.errors import InputError
 from trainables.data import (
@@ -420,8 +419,7 @@ def packed(
     name = "cub200" if kind is Cub200Reader else "tiny-imagenet"
     root = request.getfixturevalue(name.partition("-")[0])
     target = _pack(root, kind.folder, kind.archive)
-    digest = hashlib.md5(target.read_bytes(), usedforsecurity=False).hexdigest()
-    monkeypatch.setattr(kind, "md5", digest)
+    monkeypatch.setattr(kind, "md5", md5(target))
     return name, root, target
 
 
@@ -455,9 +453,8 @@ def test_an_archive_with_a_wrong_checksum_is_refused(packed):
 def test_an_archive_that_cannot_be_unpacked_is_named(packed, monkeypatch):
     name, root, archive = packed
     archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
-    digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
     for kind in (TinyImageNetReader, Cub200Reader):
-        monkeypatch.setattr(kind, "md5", digest)
+        monkeypatch.setattr(kind, "md5", md5(archive))
     for _ in ("first", "again"):
         told = refusal(read_source, name, root)
         assert told.startswith(f"dataset {name!r}: {archive} cannot be unpacked: ")
@@ -470,8 +467,7 @@ def test_an_archive_writes_nothing_elsewhere(cub200, monkeypatch):
         tar.add(cub200 / folder, arcname=folder)
         tar.add(cub200 / folder / "classes.txt", arcname="../elsewhere")
     shutil.rmtree(cub200 / folder)
-    digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
-    monkeypatch.setattr(Cub200Reader, "md5", digest)
+    monkeypatch.setattr(Cub200Reader, "md5", md5(archive))
     with pytest.raises(InputError, match=r"cannot be unpacked: .*elsewhere"):
         read_source("cub200", cub200)
     assert list(cub200.iterdir()) == [archive]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from refusals import refusal
 from scipy.stats import kstest
+from small_data import refusal
 from torch import Tensor
 from torchvision.models.segmentation import DeepLabV3_ResNet50_Weights
 

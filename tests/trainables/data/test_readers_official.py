@@ -13,7 +13,7 @@ from pickle import UnpicklingError
 
 import numpy as np
 import pytest
-from refusals import refusal
+from small_data import refusal
 from torchvision.datasets import CIFAR10, CIFAR100, FashionMNIST
 
 from trainables.common.errors import InputError

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 from PIL import Image
-from refusals import refusal
 from sklearn.datasets import load_digits
+from small_data import refusal
 
 from trainables.common.errors import InputError
 from trainables.data import (

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 import sklearn.datasets
 import torch
-from refusals import refusal
 from sklearn.utils import Bunch
+from small_data import refusal
 
 from trainables.common.errors import InputError
 from trainables.data import (

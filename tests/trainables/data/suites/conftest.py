@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from small_suites import ROWS, MakeTask, make_images, write_npz
+from small_data import ROWS, make_images, md5, write_npz
 
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.data.suites._corruptions import CORRUPTIONS
@@ -17,15 +17,14 @@ from trainables.data.suites.cifar_c import Cifar10C, OfficialCorruptions
 
 
 @pytest.fixture
-def make_task(tmp_path: Path) -> MakeTask:
+def make_task(tmp_path: Path) -> Callable[..., PreparedData]:
     """Prepare random images as a task; 20 test images unless limited."""
 
     def make(
         size: int = 32, channels: int = 3, classes: int = 10, test_limit: int | None = None
     ) -> PreparedData:
-        path = write_npz(
-            tmp_path / f"task-{size}-{channels}-{classes}.npz", size, channels, classes
-        )
+        place = tmp_path / f"task-{size}-{channels}-{classes}.npz"
+        path = write_npz(place, size, channels, classes)
         split = SplitSpec(validation=classes, test_limit=test_limit)
         return prepare(f"npz:{path}", tmp_path, split, tmp_path / "prepared")
 
@@ -55,6 +54,5 @@ def packed_arrays(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with tarfile.open(archive, "w") as tar:
         tar.add(arrays / "CIFAR-10-C", arcname="CIFAR-10-C")
     shutil.rmtree(arrays / "CIFAR-10-C")
-    digest = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
-    monkeypatch.setattr(Cifar10C, "md5", digest)
+    monkeypatch.setattr(Cifar10C, "md5", md5(archive))
     return arrays

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from small_data import write_npz
 from small_stages import Workshop
-from small_suites import write_npz
 
 from tests.own_process import run_script
 from trainables.common.devices import default_device
