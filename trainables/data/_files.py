@@ -60,11 +60,9 @@ class ImageFiles(Rows):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Return height, width and three channels."""
         return (*self.size, 3)
 
     def take(self, indices: np.ndarray) -> Self:
-        """Return the rows ``indices`` (M,), in that order; nothing is read."""
         paths = [self.paths[index] for index in indices]
         return replace(self, paths=paths, labels=self.labels[indices])
 

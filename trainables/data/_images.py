@@ -161,7 +161,6 @@ class ImagesWithMargin(Images, kind="images-with-margin"):
     shown: tuple[int, int]
 
     def __post_init__(self) -> None:
-        """Check every value."""
         super().__post_init__()
         if not all(1 <= shown <= size for shown, size in zip(self.shown, self.size, strict=True)):
             raise ValueError(f"shown={self.shown} is outside [1, {self.size}]")

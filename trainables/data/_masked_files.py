@@ -62,7 +62,6 @@ class MaskedFiles(Rows):
         return (*self.size, 4)
 
     def take(self, indices: np.ndarray) -> Self:
-        """Return the rows ``indices`` (M,), in that order; nothing is read."""
         return replace(self, pairs=[self.pairs[index] for index in indices], validation=None)
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -71,7 +70,6 @@ class MaskedFiles(Rows):
         return np.stack(rows) if rows else np.empty((0, *self.shape), self.dtype)
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """Yield the size and the bytes of every file."""
         yield f"{self.size}{len(self)}".encode()
         yield from file_contents(itertools.chain(*self.pairs))
 

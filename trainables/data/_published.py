@@ -92,7 +92,6 @@ class PublishedReader(Reader):
     address = ""
 
     def info(self, classes: tuple[str, ...]) -> DatasetInfo:
-        """Return the constants."""
         return DatasetInfo(self.name, classes, self.inputs, self.split_rule, self.citation)
 
 
@@ -110,7 +109,6 @@ class TorchvisionReader(PublishedReader):
 
     @property
     def published(self) -> Any:
-        """Return torchvision's class."""
         # Imported here because torchvision takes more than a second, of every command there is.
         return getattr(importlib.import_module("torchvision.datasets"), self.dataset)
 
@@ -201,7 +199,6 @@ class OfficialReader(PublishedReader, ListedReader):
         return self.info(classes), files(train), None if test is None else files(test)
 
     def test_paths(self) -> list[Path]:
-        """Return the folder of the test images, and the archive."""
         packed = [self.root / self.archive] if self.archive else []
         return [self.path / self.test_folder, *packed]
 

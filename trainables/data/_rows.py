@@ -103,7 +103,6 @@ class RowArrays(Rows):
         return replace(self, values=self.values[indices], labels=self.labels[indices])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return a view of the rows from ``start`` to before ``stop``."""
         return self.values[start:stop]
 
     def content(self) -> Iterator[bytes | memoryview]:

@@ -100,7 +100,6 @@ class Texts(Inputs, kind="texts"):
 
     @property
     def given(self) -> tuple[np.dtype, tuple[int, ...]]:
-        """Return the form of texts: one object a row."""
         return np.dtype(object), ()
 
     @property
@@ -129,7 +128,6 @@ class Texts(Inputs, kind="texts"):
         return replace(self, words=tuple(ranked), length=length, packed=vectors)
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Return texts (N,) as numbers (N, L)."""
         rows = np.full((len(values), self.length), PADDING, self.dtype)
         for row, text in zip(rows, values, strict=True):
             known = [self._numbers[word] for word in words_of(text) if word in self._numbers]
@@ -162,7 +160,6 @@ class LabelledTexts(RowArrays):
 
     @classmethod
     def of(cls, texts: Sequence[str], labels: np.ndarray) -> Self:
-        """Return texts with their labels (N,), int64."""
         return cls(np.array(texts, object), labels)
 
     def content(self) -> Iterator[bytes | memoryview]:

@@ -49,17 +49,14 @@ class Cifar10Reader(TorchvisionReader):
     classes: tuple[str, ...] = CLASSES
 
     def unpacked(self) -> list[Checked]:
-        """Return the pickled batches and their list of names."""
         data = self.published
         listed = [*data.train_list, *data.test_list, (data.meta["filename"], data.meta["md5"])]
         return [Checked(self.root / data.base_folder / name, md5) for name, md5 in listed]
 
     def archives(self) -> list[Checked]:
-        """Return the one archive."""
         return [Checked(self.root / self.published.filename, self.published.tgz_md5)]
 
     def holds_test(self, path: Path) -> bool:
-        """Tell the test batch and the archive from the rest."""
         data = self.published
         return path.name in {data.filename, *(name for name, _ in data.test_list)}
 

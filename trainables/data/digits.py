@@ -48,7 +48,6 @@ class DigitsReader(Reader):
         return self.files()
 
     def check(self) -> SourceStatus:
-        """Look for the file inside scikit-learn."""
         if any(path.is_file() for path in self.files()):
             return SourceStatus(True, "1,797 images inside scikit-learn")
         return SourceStatus(False, "scikit-learn has no digits", "pip install scikit-learn")

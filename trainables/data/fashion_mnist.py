@@ -28,7 +28,6 @@ class FashionMnistReader(TorchvisionReader):
         return [Checked(packed.path.with_suffix(""), None) for packed in self.archives()]
 
     def archives(self) -> list[Checked]:
-        """Return the four downloaded files."""
         folder = self.root / "FashionMNIST" / "raw"
         return [Checked(folder / name, md5) for name, md5 in self.published.resources]
 

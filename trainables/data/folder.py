@@ -56,12 +56,10 @@ class FolderReader(PathReader, ListedReader):
         return LAYOUT
 
     def listing(self) -> Listed:
-        """Return the classes' names and all images, by class and by file name."""
         noun = f"image; allowed are {', '.join(SUFFIXES)}"
         return list_folders(self.path, LAYOUT, is_image, noun)
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
-        """Return all images, by class and by file name."""
         classes, listing, others = self.listing()
         pixels = _stack(listing, others or ())
         train = RowArrays(pixels[: len(listing)], labels_of(listing))

@@ -102,7 +102,6 @@ class LogitsReader(PathReader, OutlinedReader):
         return RowArrays(values, rows.labels.numpy())
 
     def outline(self) -> Outline:
-        """Return class names and labels, after checking everything."""
         info, train, test = self.read(download=False)
         return info.classes, train.labels, None if test is None else test.labels
 
@@ -110,12 +109,10 @@ class LogitsReader(PathReader, OutlinedReader):
         return "give the path of a file of logits"
 
     def files(self) -> list[Path]:
-        """Return the file, or the files that belong together."""
         place, _ = split_address(self.path)
         if place.suffix == ".npy" and place.is_file():
             return ArrayFiles(place).files
         return [place]
 
     def test_paths(self) -> list[Path]:
-        """Return the files: rows to fit on and to test on may share one."""
         return self.files()

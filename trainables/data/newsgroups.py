@@ -31,7 +31,6 @@ class NewsgroupsReader(TextsReader):
 
     @property
     def path(self) -> Path:
-        """The folder ``20newsgroups`` below the root."""
         return self.root / "20newsgroups"
 
     def instruction(self) -> str:
@@ -43,7 +42,6 @@ class NewsgroupsReader(TextsReader):
         return text.partition("\n\n")[2]
 
     def read(self, download: bool) -> tuple[DatasetInfo, LabelledTexts, LabelledTexts | None]:
-        """Return both official parts, after a download if need be."""
         if not self._lines():
             if not download:
                 raise InputError(f"dataset {self.name!r}: {self._absent()}; {self.instruction()}")
@@ -51,11 +49,9 @@ class NewsgroupsReader(TextsReader):
         return super().read(download)
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the labels found by reading every article."""
         return super().labels() if self._lines() else None
 
     def check(self) -> SourceStatus:
-        """Read every article, if they are there."""
         if not self._lines():
             return SourceStatus(False, self._absent(), self.instruction())
         return super().check()

@@ -112,7 +112,6 @@ class NpzReader(PathReader, OutlinedReader):
     """
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
-        """Return the arrays of the archive, checked."""
         archive = self._archive()
         labels, classes, row = self._checked(archive)
         parts = [
@@ -124,7 +123,6 @@ class NpzReader(PathReader, OutlinedReader):
         return images_info(self.name, self.path, classes, parts[0], rule), parts[0], test
 
     def outline(self) -> Outline:
-        """Return class names and labels, after checking everything but the pixels."""
         labels, classes, _ = self._checked(self._archive())
         return classes, labels["train"], labels.get("test")
 

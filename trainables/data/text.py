@@ -80,12 +80,10 @@ class TextsReader(OutlinedReader):
         return str(self.path)
 
     def outline(self) -> Outline:
-        """Return class names and labels, after reading every text."""
         classes, train, test = self._parts()
         return classes, train.labels, None if test is None else test.labels
 
     def files(self) -> list[Path]:
-        """Return the files of lines and class names or those of the texts, and that of vectors."""
         vectors, lines = [self.vectors] if self.vectors else [], self._lines()
         if lines:
             return [*lines, self._class_file(), *vectors]

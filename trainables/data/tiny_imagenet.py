@@ -27,10 +27,7 @@ class TinyImageNetReader(OfficialReader):
     lists = ("val/val_annotations.txt",)
 
     def listing(self) -> Listed:
-        """Return both parts: by class and file name, and in the order of the annotations.
-
-        The classes are the sorted WordNet identifiers of the training folders.
-        """
+        """Return both parts: by class and file name, and in the order of the annotations."""
         train = self.path / "train"
         classes = class_folders(train)
         return classes, list_classes(train, classes, "images"), self._annotated(classes)

@@ -45,7 +45,6 @@ class Voc2012Reader(MaskedReader):
         return AUGMENTED_MASKS if self.augmented else MASKS
 
     def lists(self) -> dict[str, Path]:
-        """Return the lists ``train``, perhaps the augmented one, and ``val``."""
         found = super().lists()
         found.pop("test", None)
         if self.augmented:
@@ -53,7 +52,6 @@ class Voc2012Reader(MaskedReader):
         return found
 
     def read(self, download: bool) -> tuple[DatasetInfo, MaskedFiles, MaskedFiles | None]:
-        """Return images and masks as lists of files, downloaded first if need be."""
         if download and not self.check().present:
             try:
                 datasets = importlib.import_module("torchvision.datasets")

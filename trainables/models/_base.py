@@ -16,7 +16,6 @@ class GlobalAverage(nn.Module):
     """
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the averages (N, C)."""
         return images.mean(dim=(2, 3))
 
 
@@ -24,7 +23,6 @@ class GlobalMaximum(nn.Module):
     """Takes the maxima of images (N, C, H, W) over their pixels, (N, C)."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the maxima (N, C)."""
         return images.amax(dim=(2, 3))
 
 

@@ -156,14 +156,8 @@ def split_at_classifier(
 ) -> Network:
     """Cut a library's network before its last layer, and try the parts on one blank image.
 
-    Args:
-        name: What the network is called in messages.
-        model: The whole network; its classifier is replaced by the identity.
-        classifier: The module of ``model`` that gives the logits.
-        shape: Channels and size of the images.
-
-    Raises:
-        InputError: If the classifier is not one linear layer, or such images do not pass.
+    The classifier, the module of ``model`` that gives the logits, is replaced by the identity
+    there; one that is no linear layer is refused, and so are images that do not pass.
     """
     places = [place for place, module in model.named_modules() if module is classifier]
     if not isinstance(classifier, nn.Linear) or not places:

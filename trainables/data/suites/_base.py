@@ -185,21 +185,13 @@ class Suite(ABC):
         raise self.refuse("its figures cannot be computed from what it stores")
 
     def check_shape(self, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> None:
-        """Make sure that a tensor is there and has a shape.
-
-        Raises:
-            InputError: If not.
-        """
+        """Refuse tensors of which one is not there or has another shape."""
         found = tuple(tensors[name].shape) if name in tensors else "missing"
         if found != shape:
             raise self.refuse(f"{name} is {found}, expected is {shape}")
 
     def form(self, info: DatasetInfo) -> Images:
-        """Return a task's inputs, for suites of images.
-
-        Raises:
-            InputError: If they are of another kind.
-        """
+        """Return a task's inputs, for suites of images; refuse other kinds."""
         if not isinstance(info.inputs, Images):
             raise self.refuse(f"is of images, {info.name!r} holds {info.inputs.kind}")
         return info.inputs

@@ -29,7 +29,6 @@ class BinsSuite(Suite):
 
     @classmethod
     def accepts(cls, argument: str) -> bool:
-        """Return True if ``argument`` is a number from 1 to 999999."""
         return COUNT.fullmatch(argument) is not None
 
     def check(self, info: DatasetInfo) -> None:

@@ -59,18 +59,15 @@ class OfficialCorruptions(CorruptionSuite):
             )
 
     def missing_download(self) -> str:
-        """Return the archive unless it is there, packed or unpacked."""
         packed = self.root / self.archive
         if (self.root / self.folder).is_dir() or packed.is_file():
             return ""
         return f"suite {self.name!r} is not downloaded yet: {packed} is absent"
 
     def signature(self) -> str:
-        """Return a hash of names, sizes and times of the arrays."""
         return files_signature(map(self._path, (*CORRUPTIONS, LABELS)))
 
     def test_paths(self) -> list[Path]:
-        """Return the arrays' folder and the archive."""
         return [self.root / self.folder, self.root / self.archive]
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, Iterator[Part]]:
