@@ -38,7 +38,7 @@ PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5)
 SUM_TOLERANCE = 1e-3
 
-Part = tuple[Any, Any, str]
+Part = tuple[Any, Any, str | None]
 """Scores, labels and the kind of the scores."""
 
 
@@ -192,8 +192,7 @@ def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, par
     scores = _only(path, known, score_arrays, "scores")
     labels = _only(path, known, label_arrays, "labels")
     found = plain_labels(arrays.read(known[labels]), known[labels], path)
-    needed = _need_kind(path, kind or score_arrays[scores])
-    return arrays.read(known[scores]), found, needed
+    return arrays.read(known[scores]), found, kind or score_arrays[scores]
 
 
 def _class_names(arrays: NamedArrays, labels: list[np.ndarray]) -> tuple[str, ...]:
@@ -231,16 +230,14 @@ def _only(path: Path, names: Collection[str], wanted: Collection[str], what: str
     return found[0]
 
 
-def _need_kind(path: Path, kind: str | None) -> str:
+def _rows(
+    path: Path, scores: Any, labels: Any, kind: str | None, names: tuple[str, ...]
+) -> LogitRows:
     if kind is None:
         raise InputError(
             f"{path}: does not say what it holds; give the kind (in a task: inputs.kind): "
             f"{', '.join(KINDS)}"
         )
-    return kind
-
-
-def _rows(path: Path, scores: Any, labels: Any, kind: str, names: tuple[str, ...]) -> LogitRows:
     values = _numbers(path, scores, "scores", "fiu")
     if names and values.shape[1:] != (len(names),):
         raise InputError(
@@ -318,8 +315,7 @@ def _read_pair(path: Path, kind: str | None) -> LogitFile:
     except Exception as error:
         # a damaged pickle may raise anything at all, and all of it means the same
         raise InputError(f"{path}: cannot be read as a pickled pair ({error})") from error
-    needed = _need_kind(path, kind)
-    return _file(path, path.stem, [(*_pair(path, pair), needed) for pair in _pair(path, content)])
+    return _file(path, path.stem, [(*_pair(path, pair), kind) for pair in _pair(path, content)])
 
 
 def _pair(path: Path, content: Any) -> tuple[Any, Any]:

@@ -41,16 +41,12 @@ class Cub200Reader(OfficialReader):
         for image, name in self._column("images.txt").items():
             label = labels.get(image, "")
             if not (label.isdecimal() and 1 <= int(label) <= len(classes)):
-                raise InputError(
-                    f"{self.path / 'image_class_labels.txt'}: image {image} has class {label!r}, "
-                    f"allowed is 1 to {len(classes)}"
-                )
+                told = f"image {image} has class {label!r}, allowed is 1 to {len(classes)}"
+                raise InputError(f"{self.path / 'image_class_labels.txt'}: {told}")
             part = split.get(image, "")
             if part not in parts:
-                raise InputError(
-                    f"{self.path / 'train_test_split.txt'}: image {image} has {part!r}, allowed is "
-                    "0 or 1"
-                )
+                told = f"image {image} has {part!r}, allowed is 0 or 1"
+                raise InputError(f"{self.path / 'train_test_split.txt'}: {told}")
             parts[part].append((self.path / "images" / name, int(label) - 1))
         for kind, listing in (("training", parts["1"]), ("test", parts["0"])):
             self._check_complete(kind, listing, classes)

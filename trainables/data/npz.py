@@ -155,10 +155,8 @@ class NpzReader(PathReader, OutlinedReader):
             parts = [part for part in PARTS if f"x_{part}" in archive.names]
             rows = [_image_shape(archive, part) for part in parts]
             if rows[0] != rows[-1]:
-                raise ValueError(
-                    f"x_test has images of shape {rows[1]}, x_train of {rows[0]}; they must be the "
-                    "same"
-                )
+                told = f"x_test has images of shape {rows[1]}, x_train of {rows[0]}"
+                raise ValueError(f"{told}; they must be the same")
             given = {part: _labels(archive, part) for part in parts}
             classes = _classes(archive, given["train"])
             labels = {

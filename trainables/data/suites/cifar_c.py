@@ -46,11 +46,10 @@ class OfficialCorruptions(CorruptionSuite):
                 f"has 32 x 32 images of 3 channels, {info.name!r} has {width} x {height} of "
                 f"{form.channels}"
             )
-        if info.num_classes != len(self.classes):
-            raise self.refuse(
-                f"has {len(self.classes)} classes, {info.name!r} has {info.num_classes}"
-            )
-        unnamed = info.classes == tuple(map(str, range(info.num_classes)))
+        classes = len(self.classes)
+        if info.num_classes != classes:
+            raise self.refuse(f"has {classes} classes, {info.name!r} has {info.num_classes}")
+        unnamed = info.classes == tuple(map(str, range(classes)))
         if info.classes != self.classes and not (unnamed and info.name.startswith("npz:")):
             number = next(k for k, name in enumerate(self.classes) if info.classes[k] != name)
             raise self.refuse(
@@ -86,12 +85,11 @@ class OfficialCorruptions(CorruptionSuite):
     def _labels(self) -> np.ndarray:
         labels = self._array(LABELS, np.integer, "are integers")
         first = labels[: self.images].astype(np.int64)
-        if not 0 <= first.min() <= first.max() < len(self.classes):
-            raise self.refuse(
-                f"{self._path(LABELS)} holds labels outside 0..{len(self.classes) - 1}"
-            )
+        path, most = self._path(LABELS), len(self.classes) - 1
+        if not 0 <= first.min() <= first.max() <= most:
+            raise self.refuse(f"{path} holds labels outside 0..{most}")
         if (labels.reshape(SEVERITIES, -1) != first).any():
-            raise self.refuse(f"{self._path(LABELS)} differs between severities")
+            raise self.refuse(f"{path} differs between severities")
         return first
 
     def _path(self, name: str) -> Path:
