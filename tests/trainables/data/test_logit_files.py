@@ -318,10 +318,6 @@ FAULTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], str
         lambda scores, labels: (np.eye(3, dtype=int)[labels], labels),
         "probabilities: expected floating values",
     ),
-    "a sum of 2": (
-        lambda scores, labels: (scores * np.array([[1], [1], [1], [1], [2]]), labels),
-        "row 4 is no set of probabilities: sum 2",
-    ),
 }
 
 

@@ -523,6 +523,9 @@ def test_voc2012_is_downloaded_where_it_is_not_there(tmp_path, monkeypatch):
     place = "http://host.robots.ox.ac.uk/pascal/VOC/voc2012"
     with pytest.raises(InputError, match=r"train\.txt does not exist"):
         read_source("voc2012", tmp_path, download=False)
+    assert missing_download("voc2012", tmp_path).startswith("dataset 'voc2012' is not downloaded")
+    (sealed,) = find_reader("voc2012", tmp_path).test_paths()
+    assert sealed == tmp_path / "VOCtrainval_11-May-2012.tar"
     assert asked == []
     assert refusal(read_source, "voc2012", tmp_path) == (
         "dataset 'voc2012': RuntimeError: no network at all; "
@@ -542,9 +545,3 @@ def test_voc2012_is_downloaded_where_it_is_not_there(tmp_path, monkeypatch):
 def test_classes_of_voc2012_have_their_usual_numbers():
     meta = DeepLabV3_ResNet50_Weights.COCO_WITH_VOC_LABELS_V1.meta["categories"]
     assert list(Voc2012Reader.names) == ["background", *meta[1:]]
-
-
-def test_voc2012_says_what_has_to_be_downloaded(tmp_path):
-    assert "voc2012" in missing_download("voc2012", tmp_path)
-    (sealed,) = find_reader("voc2012", tmp_path).test_paths()
-    assert sealed == tmp_path / "VOCtrainval_11-May-2012.tar"

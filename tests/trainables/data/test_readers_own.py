@@ -443,6 +443,8 @@ def test_classes_directly_below_are_one_part(folder):
     assert flat.info.classes == ("cat", "dog")
     np.testing.assert_array_equal(flat.train.values, parted.train.values)
     assert labels_of(folder) == (parted.train.labels.tolist(), None)
+    # Statistics of all images would tell something of those that are held out.
+    assert flat.info.inputs.mean == flat.info.inputs.std == (0.5, 0.5, 0.5)
     told = f"{folder}: 2 classes, 12 images, `split.test` of them test images"
     assert find_reader(f"folder:{folder}", "unused").check() == SourceStatus(True, told)
 
@@ -548,26 +550,3 @@ def test_a_place_on_another_machine_is_refused_by_what_it_is_for():
         read_source("npz:s3://b/x", "unused")
     with pytest.raises(InputError, match=r"^data root: 's3:/+b' is a URL"):
         find_reader("digits", "s3://b")
-
-
-def test_images_of_ones_own_say_how_they_are_split_and_normalised(folder, archive, write_npz):
-    name = write_npz(archive)
-    parted = read_source(f"folder:{folder}", "unused").info
-    lay_flat(folder)
-    whole, packed = (read_source(its, "unused").info for its in (f"folder:{folder}", name))
-    assert (whole.inputs.mean, whole.inputs.std) == ((0.5,) * 3, (0.5,) * 3)
-    assert [(info.split_rule, info.source) for info in (parted, whole, packed)] == [
-        (
-            "test is the folder test; validation is a stratified draw from train",
-            f"{folder}; mean and standard deviation of the training images",
-        ),
-        (
-            "no test images: test and validation are stratified draws",
-            f"{folder}; normalised to [-1, 1], because statistics of all images would include "
-            "test images",
-        ),
-        (
-            "test is x_test; validation is a stratified draw from x_train",
-            f"{name.removeprefix('npz:')}; mean and standard deviation of the training images",
-        ),
-    ]
