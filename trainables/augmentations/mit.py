@@ -20,21 +20,6 @@ Layers = Callable[[Tensor], Tensor]
 Ratios = Tensor | tuple[float, float]
 
 
-def decouple(mixed: Tensor, other_mixed: Tensor, ratios: Ratios) -> tuple[Tensor, Tensor]:
-    """Solve two mixtures of two unknowns for a and b, the unknowns.
-
-    Args:
-        mixed: ``l1 * a + (1 - l1) * b``.
-        other_mixed: ``l2 * a + (1 - l2) * b``.
-        ratios: l1 and l2, which differ.
-    """
-    first, second = ratios
-    gap = first - second
-    a = ((1 - second) * mixed - (1 - first) * other_mixed) / gap
-    b = (first * other_mixed - second * mixed) / gap
-    return a, b
-
-
 @AUGMENTATIONS.register("mit")
 class MixupInferenceInTraining(PairAugmentation):
     """Trains on the two sides of mixed inputs, decoupled from two mixtures of each pair.
@@ -111,7 +96,10 @@ class MixupInferenceInTraining(PairAugmentation):
         for layers, (first, second) in zip(steps, ratios, strict=True):
             mixed = layers(first * a + (1 - first) * b)
             other_mixed = layers(second * a + (1 - second) * b)
-            a, b = decouple(mixed, other_mixed, (first, second))
+            # Two mixtures of two unknowns, solved for these.
+            gap = first - second
+            a = ((1 - second) * mixed - (1 - first) * other_mixed) / gap
+            b = (first * other_mixed - second * mixed) / gap
         return a, b
 
     def draw_ratios(self, source: np.random.Generator) -> tuple[float, float]:
