@@ -1,7 +1,6 @@
 """Any network of timm and torchvision whose classifier is one linear layer."""
 
 import importlib
-from types import ModuleType
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,13 +31,19 @@ def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     timm = importlib.import_module("timm")
     if not timm.is_model(base.partition(".")[0]):
         raise unknown_model(f"timm:{base}", [f"timm:{known}" for known in timm.list_models()])
+    pretrained, form = base != name, {"num_classes": num_classes, "in_chans": shape.channels}
     try:
-        model = _create(timm, base, base != name, num_classes, shape)
+        settings = timm.get_pretrained_cfg(base)
+        # The side of the images that it was made for, if it takes no others.
+        fixed = settings.input_size[-1] if settings and settings.fixed_input_size else 0
+        if fixed and not pretrained:
+            form["img_size"] = shape.size
+        model = timm.create_model(base, pretrained=pretrained, **form)
     except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
         raise cannot_take(f"timm:{name}", shape, error) from error
     classifier = model.get_classifier()
-    if base != name and (size := _only_size(timm, base)):
-        model = Resized(model, size)
+    if pretrained and fixed:
+        model = Resized(model, fixed)
     return split_at_classifier(f"timm:{name}", model, classifier, shape)
 
 
@@ -59,26 +64,6 @@ class Resized(nn.Module):
         """Return what the network gives for images (N, C, H, W)."""
         size = (self.size, self.size)
         return self.network(F.interpolate(images, size, mode="bilinear", antialias=True))
-
-
-def _only_size(timm: ModuleType, name: str) -> int:
-    """Return the side of the images that a network was made for; 0 if it takes others too."""
-    settings = timm.get_pretrained_cfg(name)
-    fixed = settings is not None and settings.fixed_input_size
-    return int(settings.input_size[-1]) if fixed else 0
-
-
-def _create(
-    timm: ModuleType, name: str, pretrained: bool, num_classes: int, shape: ImageShape
-) -> Any:
-    own = not pretrained and _only_size(timm, name)
-    size = {"img_size": shape.size} if own else {}
-    return timm.create_model(
-        name, pretrained=pretrained, num_classes=num_classes, in_chans=shape.channels, **size
-    )
-
-
-WITHOUT_AUXILIARY = {"aux_logits": False, "init_weights": True}
 
 
 @register_model("torchvision:")
@@ -112,7 +97,7 @@ def torchvision_model(name: str, num_classes: int, shape: ImageShape) -> Network
 
 def _arguments(name: str, size: int) -> dict[str, Any]:
     if name in ("googlenet", "inception_v3"):
-        return WITHOUT_AUXILIARY
+        return {"aux_logits": False, "init_weights": True}
     if name.startswith("vit"):
         return {"image_size": size}
     if name.startswith("maxvit"):
@@ -121,21 +106,11 @@ def _arguments(name: str, size: int) -> dict[str, Any]:
 
 
 def _take_channels(model: nn.Module, channels: int) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Conv2d):
-            if module.in_channels != channels:
-                model.set_submodule(name, _with_channels(module, channels))
-            return
-
-
-def _with_channels(old: nn.Conv2d, channels: int) -> nn.Conv2d:
-    new = nn.Conv2d(
-        channels,
-        old.out_channels,
-        kernel_size=old.kernel_size,  # type: ignore[arg-type]
-        stride=old.stride,  # type: ignore[arg-type]
-        padding=old.padding,  # type: ignore[arg-type]
-        bias=old.bias is not None,
-    )
-    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
-    return new
+    """Replace the first convolution by one of other channels where they differ."""
+    name, old = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
+    if old.in_channels != channels:
+        sizes = old.kernel_size, old.stride, old.padding, old.dilation
+        form: Any = *sizes, old.groups, old.bias is not None
+        new = nn.Conv2d(channels, old.out_channels, *form)
+        nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+        model.set_submodule(name, new)

@@ -37,10 +37,6 @@ def wide_block(
     return PreActivation(branch, inputs, outputs, stride, bias, from_activated)
 
 
-def _widths(factor: int) -> tuple[int, int, int]:
-    return 16 * factor, 32 * factor, 64 * factor
-
-
 def wide_resnet(
     num_classes: int,
     shape: ImageShape,
@@ -54,7 +50,7 @@ def wide_resnet(
 
     ``bias`` is that of the first convolution.
     """
-    widths = _widths(factor)
+    widths = 16 * factor, 32 * factor, 64 * factor
     layers = [
         convolution(shape.channels, 16, 3, bias=bias),
         stages(16, widths, (blocks,) * 3, block),
@@ -66,7 +62,7 @@ def wide_resnet(
 
 def wide_resnet_post(num_classes: int, shape: ImageShape, *, blocks: int, factor: int) -> Network:
     """Build the post-activation form of depth ``6 * blocks + 2``, projections not counted."""
-    widths = _widths(factor)
+    widths = 16 * factor, 32 * factor, 64 * factor
     body = stages(16, widths, (blocks,) * 3, basic_block)
     return assemble([stem(shape.channels, 16), body, GlobalAverage()], widths[-1], num_classes)
 
