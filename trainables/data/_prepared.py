@@ -36,6 +36,9 @@ class SearchData:
 class PreparedData:
     """A split data set on disk, made by ``prepare`` or found by ``PreparedData.open``.
 
+    A file that is absent or damaged is an ``InputError`` that names it, and a question for test
+    rows in a sealed process a ``TestDataSealedError``.
+
     Attributes:
         directory: Holds ``search/``, ``test/`` and the manifest ``split.json``.
         key: Hash (hex) of all that determines the content: rows, constants and split.
@@ -82,51 +85,29 @@ class PreparedData:
         return found
 
     def search(self) -> SearchData:
-        """Return training and validation rows.
-
-        Raises:
-            InputError: If a file is absent or damaged.
-        """
+        """Return training and validation rows."""
         return SearchData(
             train=self._load(SEARCH, "train_"), validation=self._load(SEARCH, "validation_")
         )
 
     def test(self) -> RowArrays:
-        """Return the test rows: for the chosen configuration of a study only.
-
-        Raises:
-            TestDataSealedError: If this process is sealed.
-            InputError: If a file is absent or damaged.
-        """
+        """Return the test rows: for the chosen configuration of a study only."""
         require_unsealed("PreparedData.test()")
         arrays = self._load(TEST, "")
         hand_out(arrays.arrays)
         return arrays
 
     def test_numbers(self) -> np.ndarray:
-        """Return which rows of the source the test rows are, (N,), int64.
-
-        Raises:
-            TestDataSealedError: If this process is sealed.
-            InputError: If the file is absent or damaged.
-        """
+        """Return which rows of the source the test rows are, (N,), int64."""
         require_unsealed("PreparedData.test_numbers()")
         return read_array(self.directory / TEST / "indices.npy")
 
     def search_numbers(self, part: str) -> np.ndarray:
-        """Return which rows of the source a part is, ``train`` or ``validation``, (N,), int64.
-
-        Raises:
-            InputError: If the file is absent or damaged.
-        """
+        """Return which rows of the source ``train`` or ``validation`` is, (N,), int64."""
         return read_array(self.directory / SEARCH / f"{part}_indices.npy")
 
     def verify(self) -> None:
-        """Hash every file that this process may open and compare with the manifest.
-
-        Raises:
-            InputError: If a file is damaged; the text names it.
-        """
+        """Hash every file that this process may open and compare with the manifest."""
         closed = f"{TEST}/" if is_sealed() else "\0"
         open_to_us = {n: entry for n, entry in self.files.items() if not n.startswith(closed)}
         check_hashes(self.directory, open_to_us)

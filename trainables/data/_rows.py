@@ -15,6 +15,8 @@ BLOCK_BYTES = 64 * 2**20
 class Rows(ABC):
     """Rows with labels, in memory or still in their files; read in blocks, so of any number.
 
+    One that cannot be read is an ``InputError``.
+
     Attributes:
         labels: (N,), int64, every entry at least 0.
         validation: Rows of the data set's own validation list, sorted, (V,); None if it has none.
@@ -47,11 +49,7 @@ class Rows(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the values of the rows from ``start`` to before ``stop``, (M, *shape).
-
-        Raises:
-            InputError: If a row cannot be read.
-        """
+        """Return the values of the rows from ``start`` to before ``stop``, (M, *shape)."""
 
     @abstractmethod
     def content(self) -> Iterator[bytes | memoryview]:

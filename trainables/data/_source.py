@@ -74,6 +74,9 @@ Outline = tuple[tuple[str, ...], np.ndarray, np.ndarray | None]
 class Reader(ABC):
     """Reads one data set; a subclass is one registry entry.
 
+    A setting that is unknown or out of its range is an ``InputError``, and so is a file that is
+    damaged, or absent and cannot be downloaded.
+
     Args:
         name: The full name, such as ``npz:my.npz``.
         argument: What follows the colon; empty if nothing does.
@@ -107,11 +110,7 @@ class Reader(ABC):
         self.settings: Mapping[str, Any] = {}
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Take the ``inputs`` of a task, how rows are to be stored; most kinds have no choice.
-
-        Raises:
-            InputError: If one is unknown or out of its range.
-        """
+        """Take the ``inputs`` of a task, how rows are to be stored; most kinds have no choice."""
         for key in settings:
             if key not in self.accepts:
                 allowed = ", ".join(self.accepts) or "none"
@@ -122,11 +121,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
-        """Return constants, training images and test images (None if there is no official set).
-
-        Raises:
-            InputError: If a file is absent (and cannot be downloaded) or damaged.
-        """
+        """Return constants, training images and test images, or None without an official set."""
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Return labels as ``read`` would, or None where only images or a download tell them.

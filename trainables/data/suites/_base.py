@@ -27,6 +27,8 @@ Outputs = Callable[[np.ndarray], Tensor]
 class SuiteData:
     """A suite's rows in the form of one task, on disk; found by ``SuiteData.open``.
 
+    For the errors of what reads them see ``PreparedData``.
+
     Attributes:
         directory: Holds one ``.npy`` a part, ``labels.npy`` and the manifest ``suite.json``.
         name: The suite's, with an absolute path if it has one.
@@ -59,27 +61,18 @@ class SuiteData:
         return found
 
     def values(self, part: str) -> np.ndarray:
-        """Return the rows (N, ...) of one part, in the form of the task's, memory-mapped.
-
-        Raises:
-            TestDataSealedError: If this process runs search trials.
-            InputError: If the file is absent or damaged.
-        """
+        """Return the rows (N, ...) of one part, in the form of the task's, memory-mapped."""
         require_unsealed(f"suite {self.name!r}")
         found = read_array(self.directory / f"{part}.npy")
         hand_out([found])
         return found
 
     def labels(self) -> np.ndarray:
-        """Return the labels (N,), int64, memory-mapped; raises as ``values`` does."""
+        """Return the labels (N,), int64, memory-mapped."""
         return self.values(LABELS)
 
     def verify(self) -> None:
-        """Hash every file and compare with the manifest.
-
-        Raises:
-            InputError: If a file is absent or damaged; the text names it.
-        """
+        """Hash every file and compare with the manifest."""
         check_hashes(self.directory, self.files)
 
 
@@ -137,11 +130,7 @@ class Suite(ABC):
 
     @abstractmethod
     def check(self, info: DatasetInfo) -> None:
-        """Make sure that the suite fits a task's data.
-
-        Raises:
-            InputError: If it does not; the text says why.
-        """
+        """Refuse a task's data that the suite does not fit, by an ``InputError`` that says why."""
 
     def missing_download(self) -> str:
         """Return what would have to be downloaded first, in one line; empty if nothing."""
@@ -177,11 +166,7 @@ class Suite(ABC):
     def figures(
         self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
     ) -> dict[str, float]:
-        """Return the metrics of ``judge`` from its tensors, without the network.
-
-        Raises:
-            InputError: If the suite cannot do so, or the tensors are not of its rows.
-        """
+        """Return the metrics of ``judge`` from tensors of its rows, without the network."""
         raise self.refuse("its figures cannot be computed from what it stores")
 
     def check_shape(self, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> None:
