@@ -85,13 +85,7 @@ class MixupInferenceInTraining(PairAugmentation):
     def run(
         self, pairs: Pairs, steps: list[Layers], ratios: Sequence[Ratios]
     ) -> tuple[Tensor, Tensor]:
-        """Return the logits of both sides, (N, K) each.
-
-        Args:
-            pairs: The rows to mix.
-            steps: Layers that follow each other, to be decoupled after each.
-            ratios: l1 and l2 of each step.
-        """
+        """Return the logits of both sides, (N, K) each, decoupled after each of the steps."""
         a, b = pairs.inputs, pairs.other_inputs
         for layers, (first, second) in zip(steps, ratios, strict=True):
             mixed = layers(first * a + (1 - first) * b)

@@ -39,9 +39,6 @@ class ImageFiles(Rows):
         resize: What an image is first brought to (bilinear, antialiased) before its centre is
             kept: one number for the shorter side, two for height and width. With none, files must
             have ``size`` already.
-
-    Raises:
-        ValueError: If the lengths differ or a label is negative.
     """
 
     paths: Sequence[Path]

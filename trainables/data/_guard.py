@@ -122,12 +122,7 @@ def require_unsealed(what: str) -> None:
 
 
 def seal_paths(paths: Iterable[str]) -> None:
-    """Refuse, from now on and for good, to open the files and folders ``paths``.
-
-    Raises:
-        TestDataSealedError: If test arrays read earlier are still held; the seal holds all the
-            same.
-    """
+    """Refuse, from now on and for good, to open ``paths``; arrays of theirs still held are told."""
     _seal(paths)
     gc.collect()
     held = sum(reference() is not None for reference in _handed_out)

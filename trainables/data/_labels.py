@@ -33,9 +33,6 @@ def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray
 
     One-hot rows (N, K), whole numbers written as floats or as text, and truth values become whole
     numbers; a note tells so, where they were no numbers yet.
-
-    Raises:
-        InputError: If a name is blank; the text names its row.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

@@ -182,9 +182,6 @@ def make_split(
     Every class keeps its share in every part, to one row, and at least one training row where a
     network ``trains``; else all rows but those of the test may be for validation. ``own`` are the
     rows of the data set's own validation list, sorted.
-
-    Raises:
-        ValueError: If there are too few rows for ``spec``; the text names its field.
     """
     rows = np.arange(len(train))
     if test is None:

@@ -28,9 +28,6 @@ class ImageArrays:
     They may be called ``X_train``, ``train_images`` or the like; ``X`` and ``y`` alone are training
     rows. Images of floats in [0, 1], of whole numbers from 0 to 255 in another type, and with
     channels first are brought to uint8 (N, H, W, C), with a ``DataNote``.
-
-    Raises:
-        InputError: See ``ArrayArchive``; also if two arrays mean the same.
     """
 
     def __init__(self, path: Path) -> None:

@@ -35,11 +35,7 @@ def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[
 
 
 def model_names(takes: type[InputShape] = InputShape) -> list[str]:
-    """Return the names of our networks, sorted; ``timm:``, ``torchvision:`` work beside them.
-
-    Args:
-        takes: Only of those for such inputs.
-    """
+    """Return the names of our networks for such inputs, sorted; those of libraries work too."""
     return [
         name
         for name in MODELS.names()

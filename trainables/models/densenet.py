@@ -52,9 +52,6 @@ def densenet(
 
     The stem has ``first`` channels, and each dense block its number of ``counts`` layers.
     ``bottleneck`` is the BC form: bottleneck layers, and transitions that halve the channels.
-
-    Raises:
-        InputError: If the image is too small for the transitions.
     """
     smallest = 2 ** (len(counts) - 1)
     if shape.size < smallest:

@@ -21,10 +21,6 @@ def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     always new. Images are normalised by the data set, not by the network's own statistics. A name
     is one from ``timm.list_models()``, such as ``vit_small_patch16_224``; a tag of pretrained
     weights may follow it after a dot.
-
-    Raises:
-        InputError: If timm has no such network, it cannot take such images, its classifier is not
-            one linear layer, or its pretrained weights cannot be had.
     """
     base = name.removesuffix(PRETRAINED)
     # timm takes two seconds to import, which a command that builds no network should not wait for.
@@ -73,10 +69,6 @@ def torchvision_model(name: str, num_classes: int, shape: ImageShape) -> Network
     These are made for images of about 224 pixels: ``torchvision:resnet50`` halves the image twice
     before its first block and is not the ``resnet50`` of the papers. Pretrained weights are offered
     through ``timm:NAME@pretrained``.
-
-    Raises:
-        InputError: If torchvision has no such network, it cannot take such images, or it does not
-            end in one linear layer.
     """
     # torchvision is imported here because importing it takes about a second.
     models = importlib.import_module("torchvision.models")
