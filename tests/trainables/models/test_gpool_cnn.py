@@ -38,24 +38,6 @@ def test_texts_of_any_length_pass(length: int) -> None:
     assert torch.equal(made.classifier(made.features(texts(length))), made(texts(length)))
 
 
-@torch.no_grad()
-def test_embedded_texts_give_the_outputs_of_texts() -> None:
-    made = network()
-    embedded = made.embed(texts())
-    assert embedded.shape == (3, 100, 60)
-    assert torch.equal(made.embed(embedded), embedded)
-    assert torch.equal(made(embedded), made(texts()))
-
-
-@torch.no_grad()
-def test_blocks_in_turn_give_the_features() -> None:
-    made = network()
-    values = made.embed(texts())
-    for block in made.blocks():
-        values = block(values)
-    torch.testing.assert_close(values, made.features(texts()))
-
-
 def test_padding_has_a_vector_of_zeros_that_is_not_learnt() -> None:
     made = network()
     made(texts()).sum().backward()

@@ -13,7 +13,7 @@ from trainables.common.devices import default_device
 from trainables.common.errors import InputError
 from trainables.data.suites import SuiteData, auroc, find_suite, fpr_at_tpr, prepare_suite
 from trainables.data.suites.ood import PART
-from trainables.metrics import calibration_report, metrics_digest
+from trainables.metrics import metrics_digest
 from trainables.stages import evaluate_on_test, evaluate_suite, pooled, predictor
 from trainables.store.artifacts import Artifact, stage_key
 
@@ -78,20 +78,6 @@ def test_another_suite_computes_nothing_again(workshop, chain, suites, monkeypat
         assert evaluate_suite(*where, suites[0].directory)[0] == first
     (stored.directory / "suite.safetensors").write_bytes(b"damaged")
     assert evaluate_suite(*where, suites[0].directory)[0] == first
-
-
-def test_other_bins_are_of_the_same_predictions(workshop, chain, tmp_path):
-    where = (workshop.store, "train", chain[0].key, workshop.prepared)
-    usual, tested = evaluate_on_test(*where)
-    suites = [prepare_suite(f"bins-{n}", tmp_path, workshop.prepared) for n in (10, 15)]
-    other, same = (evaluate_suite(*where, suite.directory)[0] for suite in suites)
-    rows = tested.tensors("test")
-    assert other["bins-10/ece"] == calibration_report(**rows_of(rows), bins=10)["ece"]
-    assert {n.partition("/")[2]: value for n, value in same.items()}.items() <= usual.items()
-
-
-def rows_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {"logits": tensors["log_probs"], "labels": tensors["labels"]}
 
 
 def test_pools_of_two_suites_or_more_are_their_means():
