@@ -21,6 +21,10 @@ LABELS = "labels"
 
 Outputs = Callable[[np.ndarray], Tensor]
 """Log-probabilities (N, K), float32 on the CPU, of rows in the form of the task's, (N, ...)."""
+Tensors = Mapping[str, Tensor]
+"""What figures can be computed from again, by name."""
+Judgement = tuple[dict[str, float], dict[str, Tensor]]
+"""Metrics, fractions, and their tensors."""
 
 
 @dataclass(frozen=True)
@@ -149,27 +153,20 @@ class Suite(ABC):
         """Return the labels (N,), int64, of the rows, and the arrays to store."""
 
     @abstractmethod
-    def judge(
-        self, data: SuiteData, outputs: Outputs, clean: Tensor
-    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
         """Measure one configuration.
 
         Args:
             data: The suite as stored.
             outputs: The configuration.
             clean: Its log-probabilities (M, K) of the clean test rows.
-
-        Returns:
-            Metrics, fractions, and the tensors from which they can be computed again.
         """
 
-    def figures(
-        self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
-    ) -> dict[str, float]:
+    def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         """Return the metrics of ``judge`` from tensors of its rows, without the network."""
         raise self.refuse("its figures cannot be computed from what it stores")
 
-    def check_shape(self, tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> None:
+    def check_shape(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> None:
         """Refuse tensors of which one is not there or has another shape."""
         found = tuple(tensors[name].shape) if name in tensors else "missing"
         if found != shape:

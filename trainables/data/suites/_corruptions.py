@@ -1,9 +1,7 @@
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
-from trainables.data.suites._base import Outputs, Suite, SuiteData
+from trainables.data.suites._base import Judgement, Outputs, Suite, SuiteData, Tensors
 from trainables.metrics import REPORTED, calibration_report
 
 # Hendrycks and Dietterich (2019), Section 4: four noises, four blurs, four weathers, three others.
@@ -24,9 +22,7 @@ class CorruptionSuite(Suite):
     corruptions of one severity, for ``acc`` and ``ece``.
     """
 
-    def judge(
-        self, data: SuiteData, outputs: Outputs, clean: Tensor
-    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
         """Return the means, and what they are made of.
 
         The tensors are ``metrics`` (15, 5, M) in the order of ``REPORTED``, and ``confidence``,
@@ -44,9 +40,7 @@ class CorruptionSuite(Suite):
         stacked = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
         return _means(metrics), {"metrics": metrics, **stacked}
 
-    def figures(
-        self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
-    ) -> dict[str, float]:
+    def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         """Return the means: accuracy and NLL of every row, of the others those of the 75 sets."""
         sets = len(CORRUPTIONS), SEVERITIES
         self.check_shape(tensors, "metrics", (*sets, len(REPORTED)))

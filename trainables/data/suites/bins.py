@@ -1,14 +1,13 @@
 """The clean test rows again, in another number of bins."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
 from trainables.data import DatasetInfo, PreparedData
-from trainables.data.suites._base import SUITES, Outputs, Part, Suite, SuiteData
+from trainables.data.suites._base import SUITES, Judgement, Outputs, Part, Suite, SuiteData, Tensors
 from trainables.metrics import METRICS, REPORTED, calibration_report
 
 COUNT = re.compile(r"[1-9]\d{0,5}")
@@ -46,13 +45,9 @@ class BinsSuite(Suite):
         """Return the labels of the task's test rows; what the chain says of these is known."""
         return np.array(prepared.test().labels), []
 
-    def judge(
-        self, data: SuiteData, outputs: Outputs, clean: Tensor
-    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
         return self.figures(data, {}, clean), {}
 
-    def figures(
-        self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
-    ) -> dict[str, float]:
+    def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         report = calibration_report(clean, labels=data.labels(), bins=int(self.argument))
         return {name: report[name] for name in REPORTED if METRICS[name].binned}

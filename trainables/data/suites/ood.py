@@ -1,6 +1,5 @@
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from trainables.data import (
 )
 from trainables.data._split import limit_rows
 from trainables.data.cifar import LongTailMixin
-from trainables.data.suites._base import SUITES, Outputs, Part, Suite, SuiteData
+from trainables.data.suites._base import SUITES, Judgement, Outputs, Part, Suite, SuiteData, Tensors
 
 PART = "images"
 OWN = ("npz", "folder")
@@ -146,17 +145,13 @@ class OodSuite(Suite):
         blocks = (fitted(block, form) for block in kept.blocks())
         return kept.labels, [Part(PART, len(kept), blocks)]
 
-    def judge(
-        self, data: SuiteData, outputs: Outputs, clean: Tensor
-    ) -> tuple[dict[str, float], dict[str, Tensor]]:
+    def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
         """Return AUROC and FPR95 of the largest log-probability, and both sets of it."""
         outside = outputs(data.values(PART)).double().amax(1)
         tensors = {"inside": clean.double().amax(1), "outside": outside}
         return self.figures(data, tensors, clean), tensors
 
-    def figures(
-        self, data: SuiteData, tensors: Mapping[str, Tensor], clean: Tensor
-    ) -> dict[str, float]:
+    def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         """Return AUROC and FPR95; inside is what the clean rows give, whatever is stored."""
         self.check_shape(tensors, "outside", (len(data.values(PART)),))
         inside, outside = clean.double().amax(1), tensors["outside"]
