@@ -66,8 +66,7 @@ class Goldens:
 def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> None:
     goldens = Goldens(shared, kind)
     for case in goldens.cases:
-        method = AUGMENTATIONS.build("mit", variant=variant, margin=case["hyper"]["margin"])
-        assert isinstance(method, MixupInferenceInTraining)
+        method = MixupInferenceInTraining(variant=variant, margin=case["hyper"]["margin"])
         pairs = goldens.pairs(case)
         steps = method._steps(goldens.network(case))
         a, b = method.run(pairs, steps, [(l1, l2) for l1, l2 in case["lambda_pairs"]])
@@ -82,8 +81,7 @@ def test_mit_equals_the_released_code(shared: Path, kind: str, variant: str) -> 
 
 @pytest.mark.parametrize(("alpha", "margin"), [(0.2, 0.0), (1.0, 0.5), (2.0, 0.9)])
 def test_ratios_keep_their_sides_and_their_distance(alpha: float, margin: float) -> None:
-    method = AUGMENTATIONS.build("mit", alpha=alpha, margin=margin)
-    assert isinstance(method, MixupInferenceInTraining)
+    method = MixupInferenceInTraining(alpha=alpha, margin=margin)
     source = np.random.default_rng(0)
     for _ in range(50):
         first, second = method.draw_ratios(source)
@@ -102,8 +100,7 @@ def test_unreachable_margin_is_refused_instead_of_searched_for_ever(alpha: float
 def test_ratios_that_are_equal_are_drawn_again() -> None:
     draws = np.array([[0.5, 0.5], [0.3, 0.5], [0.1, 0.9]])
     source = type("Source", (), {"beta": staticmethod(lambda a, b, size: draws)})
-    method = AUGMENTATIONS.build("mit", margin=0.0)
-    assert isinstance(method, MixupInferenceInTraining)
+    method = MixupInferenceInTraining(margin=0.0)
     assert method.draw_ratios(source) == (0.7, 0.5)
 
 
@@ -130,8 +127,7 @@ def test_a_history_counts_a_pair_once() -> None:
 def test_mit_classifies_as_the_scheme_does(variant: str) -> None:
     extractor = nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten())
     network = SCHEMES.build("mcdrop", rate=0.9).attach(Network(extractor, nn.Linear(12, 2)), 2)
-    method = AUGMENTATIONS.build("mit", variant=variant)
-    assert isinstance(method, MixupInferenceInTraining)
+    method = MixupInferenceInTraining(variant=variant)
     images = torch.randn(5, 1, 2, 2)
     for training in (False, True):
         value: Tensor = images
@@ -148,8 +144,7 @@ def test_a_network_of_one_block_is_still_cut_before_its_classifier() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return images.flatten(1)
 
-    method = AUGMENTATIONS.build("mit", variant="a")
-    assert isinstance(method, MixupInferenceInTraining)
+    method = MixupInferenceInTraining(variant="a")
     assert len(method._steps(Network(Library(), nn.Linear(4, 2)))) == 2
 
 

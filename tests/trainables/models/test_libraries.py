@@ -14,17 +14,6 @@ from trainables.models import build_model, check_model
 from trainables.models._blocks import split_at_classifier
 
 
-def check(name: str, channels: int, size: int) -> None:
-    network = build_model(name, 7, ImageShape(channels, size))
-    assert network.training
-    batch = torch.randn(2, channels, size, size)
-    with torch.no_grad():
-        features = network.eval().features(batch)
-        assert features.shape == (2, network.feature_dim)
-        assert torch.equal(network.classifier(features), network(batch))
-    assert network(batch).shape == (2, 7)
-
-
 @pytest.mark.parametrize(
     ("name", "channels", "size"),
     [
@@ -37,7 +26,14 @@ def check(name: str, channels: int, size: int) -> None:
     ],
 )
 def test_split(name: str, channels: int, size: int) -> None:
-    check(name, channels, size)
+    network = build_model(name, 7, ImageShape(channels, size))
+    assert network.training
+    batch = torch.randn(2, channels, size, size)
+    with torch.no_grad():
+        features = network.eval().features(batch)
+        assert features.shape == (2, network.feature_dim)
+        assert torch.equal(network.classifier(features), network(batch))
+    assert network(batch).shape == (2, 7)
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "alexnet", "resnet18"])
