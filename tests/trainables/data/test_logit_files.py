@@ -45,21 +45,10 @@ def values_of(file: LogitFile) -> list[list[float]]:
     return file.rows.logits.tolist()
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ("f2", torch.float32),
-        ("f4", torch.float32),
-        (">f4", torch.float32),
-        ("f8", torch.float64),
-        (">f8", torch.float64),
-        ("g", torch.float64),
-        ("i2", torch.float32),
-        ("u1", torch.float32),
-    ],
-)
+@pytest.mark.parametrize("given", ["f2", "f4", ">f4", "f8", ">f8", "g", "i2", "u1"])
 @pytest.mark.parametrize("labels", ["u1", ">i4", "i8"])
-def test_logits_of_any_type_keep_their_values(tmp_path, given, kept, labels):
+def test_logits_of_any_type_keep_their_values(tmp_path, given, labels):
+    kept = torch.float64 if given in ("f8", ">f8", "g") else torch.float32
     logits = LOGITS.astype(given)
     file = read_logits(write(tmp_path / "a.npz", logits=logits, labels=np.array([2, 1], labels)))
     assert file.rows.logits.dtype == kept
@@ -461,17 +450,9 @@ def test_npy_files_whose_names_pair_are_one_set(tmp_path):
     assert find_reader(f"logits:{sets['a']}", "unused").signature() != before
 
 
-@pytest.mark.parametrize(
-    ("labels", "told"),
-    [
-        (np.eye(3)[[1, 0]], "one-hot"),
-        (np.array([1.0, 0.0]), "whole numbers are taken as labels"),
-        (np.array([True, False]), "holds true and false: taken as 1 and 0"),
-    ],
-)
-def test_labels_in_other_forms_are_taken_with_a_note(labels, told, tmp_path):
-    path = write(tmp_path / "a.npz", logits=LOGITS, labels=labels)
-    with pytest.warns(DataNote, match=told):
+def test_labels_in_other_forms_are_taken_with_a_note(tmp_path):
+    path = write(tmp_path / "a.npz", logits=LOGITS, labels=np.array([True, False]))
+    with pytest.warns(DataNote, match="holds true and false: taken as 1 and 0"):
         assert read_logits(path).rows.labels.tolist() == [1, 0]
 
 

@@ -171,19 +171,3 @@ def test_the_sources_of_every_stored_suite_are_sealed(tmp_path):
         suite.mkdir(parents=True)
         (suite / "suite.json").write_text(json.dumps({"test_paths": [str(p) for p in paths]}))
     assert open_sealed(data, *sources) == ["sealed"] * 3
-
-
-@pytest.mark.parametrize("parted", [True, False])
-def test_folders_of_images(folder, tmp_path, parted):
-    train = folder / "train"
-    if not parted:
-        shutil.rmtree(folder / "test")
-        for name in ("cat", "dog"):
-            (train / name).rename(folder / name)
-        train.rmdir()
-    found = prepare(f"folder:{folder}", tmp_path, SplitSpec(validation=2), tmp_path / "prepared")
-    images = sorted(folder.rglob("*.png"))
-    # Without a test folder any image may be one of the test images.
-    expected = ["True" if parted and train in path.parents else "sealed" for path in images]
-    assert open_sealed(found, *images) == expected
-    assert "sealed" in expected
