@@ -89,17 +89,16 @@ class Binned:
 
     @cached_property
     def gaps(self) -> Tensor:
-        """``n_b |hit rate - mean score|`` of each bin b of n_b scores, (C, bins)."""
-        return self._sums(self._scores - self._hits).abs()
+        """``n_b (mean score - hit rate)`` of each bin b of n_b scores, (C, bins)."""
+        return self._sums(self._scores - self._hits)
 
     def error(self) -> Tensor:
         """Return ``sum_b n_b / N |hit rate - mean score|`` of each row, (C,): ECE and its like."""
-        return self.gaps.sum(dim=1) / self._scores.shape[1]
+        return self.gaps.abs().sum(dim=1) / self._scores.shape[1]
 
     def excess(self) -> Tensor:
         """Return the part of the error, (C,), from bins whose mean score exceeds the hit rate."""
-        over = self._sums(self._scores - self._hits).clamp(min=0)
-        return over.sum(dim=1) / self._scores.shape[1]
+        return self.gaps.clamp(min=0).sum(dim=1) / self._scores.shape[1]
 
     def largest_gap(self) -> Tensor:
         """Return ``max_b |hit rate - mean score|`` of each row, (C,): MCE."""
@@ -118,8 +117,7 @@ class Binned:
 
     def error_terms(self) -> Tensor:
         """Return what each score adds to ``error``, (C, N), with mean ``error`` in each row."""
-        signs = self._sums(self._scores - self._hits).sign()
-        return (self._scores - self._hits) * signs.gather(1, self._index)
+        return (self._scores - self._hits) * self.gaps.sign().gather(1, self._index)
 
     def largest_gap_terms(self) -> Tensor:
         """Return what each score adds to ``largest_gap``, (C, N): 0 outside of its bin."""
@@ -133,7 +131,7 @@ class Binned:
 
     @cached_property
     def _mean_gaps(self) -> Tensor:
-        return self.gaps / self.counts.clamp(min=1)
+        return self.gaps.abs() / self.counts.clamp(min=1)
 
     @cached_property
     def _chance(self) -> Tensor:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.common.checks import check_choice
+from trainables.common.checks import check_choice, check_count
 from trainables.metrics._binning import Binned, mass_edges, width_edges
-from trainables.metrics._scores import ArrayLike, Scores, check_bins
+from trainables.metrics._scores import ArrayLike, Scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,7 @@ def reliability_curve(
     Raises:
         ValueError: Also if ``scheme`` is neither.
     """
-    check_bins(bins)
+    bins = check_count("bins", bins)
     check_choice("scheme", scheme, ("width", "mass"))
     scores = Scores(logits, probs, labels)
     confidence = scores.confidence[None]

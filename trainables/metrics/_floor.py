@@ -12,7 +12,7 @@ from torch import Tensor
 from trainables.common.checks import check_choice, check_count
 from trainables.metrics._binning import bin_index, bin_sums, mass_edges, width_edges
 from trainables.metrics._metrics import FLOORED
-from trainables.metrics._scores import BLOCK_ELEMENTS, ArrayLike, Scores, check_bins
+from trainables.metrics._scores import BLOCK_ELEMENTS, ArrayLike, Scores
 
 DRAWS = 400
 """Sets of labels drawn: the mean is then known to a twentieth of the spread."""
@@ -65,8 +65,7 @@ def noise_floors(
         ValueError: If a metric has no floor, ``draws`` is below 1, or scores are not as
             ``calibration_report`` takes them.
     """
-    _check(metrics, bins, draws)
-    simulation = _Simulation(log_probs, bins, draws, metrics)
+    simulation = _Simulation(log_probs, *_checked(metrics, bins, draws), metrics)
     simulation.run(seed)
     return {metric: _summary(simulation.errors(metric)) for metric in metrics}
 
@@ -101,19 +100,28 @@ def noise_floors_of_groups(
     Raises:
         ValueError: If the groups are not one a row, or see ``noise_floors``.
     """
-    _check(metrics, bins, draws)
+    bins, draws = _checked(metrics, bins, draws)
     scores, place, count = _grouped(log_probs, labels, groups)
     generator = torch.Generator().manual_seed(seed)
-    signs = 2.0 * torch.randint(2, (draws, count), generator=generator) - 1
-    flipped = _Flipped(place, signs.double())
+    signs = (2.0 * torch.randint(2, (draws, count), generator=generator) - 1).double()
     top = scores.confidence[None], scores.correct[None]
     edges = width_edges(bins, torch.float64, top[0].device)
-    errors = {
-        "ece": lambda: flipped.errors(*top, edges),
-        "aece": lambda: flipped.errors(*top, mass_edges(top[0], bins)),
-        "cwece": lambda: flipped.class_errors(scores, edges),
+
+    def errors(scores: Tensor, hits: Tensor, edges: Tensor) -> Tensor:
+        """Return the sum of all bins' gaps in each draw of signs, (draws,)."""
+        residuals, _ = _residuals(scores, hits, edges, place, count)
+        return (signs @ residuals).abs().sum((0, 2))
+
+    def class_errors() -> Tensor:
+        parts = [errors(*block, edges) for block in scores.columns()]
+        return torch.stack(parts).sum(0) / scores.num_classes
+
+    found = {
+        "ece": lambda: errors(*top, edges),
+        "aece": lambda: errors(*top, mass_edges(top[0], bins)),
+        "cwece": class_errors,
     }
-    return {metric: _summary(errors[metric]() / scores.num_rows) for metric in metrics}
+    return {metric: _summary(found[metric]() / scores.num_rows) for metric in metrics}
 
 
 def bin_spread_of_groups(
@@ -127,7 +135,7 @@ def bin_spread_of_groups(
     Raises:
         ValueError: As ``noise_floors_of_groups`` does.
     """
-    check_bins(bins)
+    bins = check_count("bins", bins)
     scores, place, count = _grouped(log_probs, labels, groups)
     top = scores.confidence[None], scores.correct[None]
     edges = width_edges(bins, scores.edge_dtype, top[0].device)
@@ -159,28 +167,10 @@ def _residuals(
     return gaps - counts * elsewhere, counts
 
 
-def _check(metrics: Sequence[str], bins: int, draws: int) -> None:
-    check_bins(bins)
+def _checked(metrics: Sequence[str], bins: int, draws: int) -> tuple[int, int]:
     for metric in metrics:
         check_choice("metric", metric, FLOORED)
-    check_count("draws", draws)
-
-
-class _Flipped:
-    """Draws the signs of what each group adds to a bin."""
-
-    def __init__(self, place: Tensor, signs: Tensor) -> None:
-        self._place, self._signs = place, signs
-
-    def errors(self, scores: Tensor, hits: Tensor, edges: Tensor) -> Tensor:
-        """Return the sum of all bins' gaps in each draw, (draws,), of scores and hits (C, N)."""
-        residuals, _ = _residuals(scores, hits, edges, self._place, self._signs.shape[1])
-        return (self._signs @ residuals).abs().sum((0, 2))
-
-    def class_errors(self, scores: Scores, edges: Tensor) -> Tensor:
-        """Return the mean over classes of ``errors``, (draws,)."""
-        parts = [self.errors(*block, edges) for block in scores.columns()]
-        return torch.stack(parts).sum(0) / scores.num_classes
+    return check_count("bins", bins), check_count("draws", draws)
 
 
 def _summary(errors: Tensor) -> NoiseFloor:
@@ -199,10 +189,7 @@ def _first_uniform(rows: int, draws: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class _Simulation:
-    """Adds up, block by block of rows, the bins of many draws of labels.
-
-    Only what a bin's rows hit depends on the draw; which rows and scores it holds does not.
-    """
+    """Adds up, a block of rows at a time, what the rows of each bin hit in many draws of labels."""
 
     def __init__(self, log_probs: ArrayLike, bins: int, draws: int, metrics: Sequence[str]) -> None:
         self._values = torch.as_tensor(log_probs).detach().cpu()
@@ -210,10 +197,9 @@ class _Simulation:
         scores = Scores(self._values, None, self._predicted)
         confidence = scores.confidence[None]
         self._edges = width_edges(bins, torch.float64, confidence.device)
-        edges = {"ece": lambda: self._edges, "aece": lambda: mass_edges(confidence, bins)}
         self._top = {
-            name: bin_index(confidence, made())[0]
-            for name, made in edges.items()
+            name: bin_index(confidence, edges)[0]
+            for name, edges in (("ece", self._edges), ("aece", mass_edges(confidence, bins)))
             if name in metrics
         }
         self._gaps = {

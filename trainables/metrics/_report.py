@@ -1,17 +1,17 @@
 """All metrics of one set of predictions."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from operator import methodcaller
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from trainables.common.checks import check_choice
+from trainables.common.checks import check_choice, check_count
 from trainables.metrics._binning import Binned, mass_edges, width_edges
 from trainables.metrics._floor import NoiseFloor, noise_floors
 from trainables.metrics._metrics import FLOORED
-from trainables.metrics._scores import ArrayLike, Scores, check_bins
+from trainables.metrics._scores import ArrayLike, Scores
 from trainables.metrics._smooth import smooth_error
 
 
@@ -73,7 +73,7 @@ def calibration_report(
     for name in names:
         check_choice("metric", name, list(known))
     wanted = {name: metric for name, metric in known.items() if name in names}
-    return _compute(wanted, _Predictions(Scores(logits, probs, labels), bins))
+    return _compute(wanted, Predictions(Scores(logits, probs, labels), bins))
 
 
 def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> dict[str, float]:
@@ -83,42 +83,40 @@ def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> d
     floors ``ece_floor``, ``aece_floor`` and ``cwece_floor``; all fractions but ``nll`` and
     ``brier``. For arguments and errors see ``calibration_report``.
     """
-    return _compute(_EVALUATION, _Predictions(Scores(logits, None, labels), bins))
+    return _compute(_EVALUATION, Predictions(Scores(logits, None, labels), bins))
 
 
-class _Predictions:
-    """Checked scores of one set of predictions; what several metrics need is computed once.
+class Predictions:
+    """Checked scores of one set of predictions; what several metrics need is computed once."""
 
-    Args:
-        scores: The predictions.
-        bins: Of every binned metric.
-    """
-
-    def __init__(self, scores: Scores, bins: int) -> None:
-        check_bins(bins)
+    def __init__(self, scores: Scores, bins: int = 15) -> None:
         self.scores = scores
-        self._bins = bins
-        self._edges = width_edges(bins, scores.edge_dtype, scores.labels.device)
+        self._bins = check_count("bins", bins)
+        self._edges = width_edges(self._bins, scores.edge_dtype, scores.labels.device)
+        self._top = scores.confidence[None], scores.correct[None]
 
     @cached_property
     def width(self) -> Binned:
         """The top-label confidences in bins of equal width."""
-        return Binned(self.scores.confidence[None], self.scores.correct[None], self._edges)
+        return Binned(*self._top, self._edges)
 
     @cached_property
     def mass(self) -> Binned:
         """The top-label confidences in bins of equal mass."""
-        confidence = self.scores.confidence[None]
-        return Binned(confidence, self.scores.correct[None], mass_edges(confidence, self._bins))
+        return Binned(*self._top, mass_edges(self._top[0], self._bins))
+
+    def classes(self) -> Iterator[tuple[Binned, Binned]]:
+        """Yield the probabilities of some classes at a time in bins of equal width and mass."""
+        for columns, hits in self.scores.columns():
+            mass = mass_edges(columns, self._bins)
+            yield Binned(columns, hits, self._edges), Binned(columns, hits, mass)
 
     @cached_property
     def by_class(self) -> Tensor:
         """The class-wise errors of equal width and of equal mass, (2,)."""
         sums = torch.zeros(2, dtype=torch.float64, device=self._edges.device)
-        for columns, hits in self.scores.columns():
-            mass = mass_edges(columns, self._bins)
-            sums[0] += Binned(columns, hits, self._edges).error().sum()
-            sums[1] += Binned(columns, hits, mass).error().sum()
+        for pair in self.classes():
+            sums += torch.stack([binned.error().sum() for binned in pair])
         return sums / self.scores.num_classes
 
     @cached_property
@@ -126,12 +124,9 @@ class _Predictions:
         """The noise floor of each metric that has one; of logits only."""
         return noise_floors(self.scores.values, bins=self._bins)
 
-    def floor(self, metric: str) -> float:
-        """Return the mean of a metric's noise floor."""
-        return self.floors[metric].mean
 
-
-_REPORT: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
+Metric: TypeAlias = Callable[[Predictions], Tensor | float]
+_REPORT: Mapping[str, Metric] = {
     "acc": lambda found: found.scores.correct.mean(),
     "nll": lambda found: found.scores.nll.mean(),
     "brier": lambda found: found.scores.brier.mean(),
@@ -141,26 +136,21 @@ _REPORT: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
     "cwaece": lambda found: found.by_class[1],
     "mce": lambda found: found.width.largest_gap(),
 }
-_DIRECTION: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
+_DIRECTION: Mapping[str, Metric] = {
     "ece_over": lambda found: found.width.excess(),
     "ece_under": lambda found: found.width.error() - found.width.excess(),
 }
-_EVALUATION: Mapping[str, Callable[[_Predictions], Tensor | float]] = {
+_EVALUATION: Mapping[str, Metric] = {
     **_REPORT,
     "debiased_ece": lambda found: found.width.debiased_error(),
     "smooth_ece": lambda found: smooth_error(found.scores),
-    **{f"{metric}_floor": methodcaller("floor", metric) for metric in FLOORED},
+    **{f"{name}_floor": lambda found, n=name: found.floors[n].mean for name in FLOORED},
 }
 
 
-def _compute(
-    metrics: Mapping[str, Callable[[_Predictions], Tensor | float]], predictions: _Predictions
-) -> dict[str, float]:
+def _compute(metrics: Mapping[str, Metric], predictions: Predictions) -> dict[str, float]:
     # On the device until the last one is there: one wait for all of them.
-    values = [
-        torch.as_tensor(
-            metric(predictions), dtype=torch.float64, device=predictions.scores.labels.device
-        )
-        for metric in metrics.values()
-    ]
-    return dict(zip(metrics, torch.cat([v.reshape(1) for v in values]).tolist(), strict=True))
+    device = predictions.scores.labels.device
+    found = [metric(predictions) for metric in metrics.values()]
+    values = [torch.as_tensor(v, dtype=torch.float64, device=device).reshape(1) for v in found]
+    return dict(zip(metrics, torch.cat(values).tolist(), strict=True))

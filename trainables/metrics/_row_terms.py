@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from trainables.metrics._binning import Binned, mass_edges, width_edges
+from trainables.common.checks import check_choice
 from trainables.metrics._metrics import METRICS
 from trainables.metrics._registered import registered_terms
+from trainables.metrics._report import Predictions
 from trainables.metrics._scores import ArrayLike, Scores
 from trainables.metrics._smooth import smooth_terms
-
-BINS = 15
 
 
 def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
@@ -34,39 +33,26 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """
     if METRICS.code(metric) is not None:
         return registered_terms(METRICS[metric], logits, labels)
-    if metric not in _TERMS:
-        raise ValueError(f"metric={metric!r} is not one of {', '.join(_TERMS)}")
-    return _TERMS[metric](Scores(logits, None, labels))
+    check_choice("metric", metric, list(_TERMS))
+    return _TERMS[metric](Predictions(Scores(logits, None, labels)))
 
 
-def _width(scores: Scores) -> Binned:
-    edges = width_edges(BINS, torch.float64, scores.labels.device)
-    return Binned(scores.confidence[None], scores.correct[None], edges)
-
-
-def _mass(scores: Scores) -> Binned:
-    confidence = scores.confidence[None]
-    return Binned(confidence, scores.correct[None], mass_edges(confidence, BINS))
-
-
-def _class_wise(scores: Scores, by_mass: bool) -> Tensor:
-    edges = width_edges(BINS, torch.float64, scores.labels.device)
+def _class_wise(found: Predictions, place: int) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
-    for columns, hits in scores.columns():
-        binned = Binned(columns, hits, mass_edges(columns, BINS) if by_mass else edges)
-        total = total + binned.error_terms().sum(0)
-    return total / scores.num_classes
+    for pair in found.classes():
+        total = total + pair[place].error_terms().sum(0)
+    return total / found.scores.num_classes
 
 
-_TERMS: Mapping[str, Callable[[Scores], Tensor]] = {
-    "acc": lambda scores: scores.correct,
-    "nll": lambda scores: scores.nll,
-    "brier": lambda scores: scores.brier,
-    "ece": lambda scores: _width(scores).error_terms()[0],
-    "aece": lambda scores: _mass(scores).error_terms()[0],
-    "cwece": lambda scores: _class_wise(scores, by_mass=False),
-    "cwaece": lambda scores: _class_wise(scores, by_mass=True),
-    "mce": lambda scores: _width(scores).largest_gap_terms()[0],
-    "debiased_ece": lambda scores: _width(scores).debiased_terms()[0],
-    "smooth_ece": smooth_terms,
+_TERMS: Mapping[str, Callable[[Predictions], Tensor]] = {
+    "acc": lambda found: found.scores.correct,
+    "nll": lambda found: found.scores.nll,
+    "brier": lambda found: found.scores.brier,
+    "ece": lambda found: found.width.error_terms()[0],
+    "aece": lambda found: found.mass.error_terms()[0],
+    "cwece": lambda found: _class_wise(found, 0),
+    "cwaece": lambda found: _class_wise(found, 1),
+    "mce": lambda found: found.width.largest_gap_terms()[0],
+    "debiased_ece": lambda found: found.width.debiased_terms()[0],
+    "smooth_ece": lambda found: smooth_terms(found.scores),
 }

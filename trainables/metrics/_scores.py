@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.common.logit_rows import row_blocks
+from trainables.common.logit_rows import check_labels, row_blocks
 
 ArrayLike: TypeAlias = Tensor | NDArray
 
@@ -68,10 +68,8 @@ class Scores:
             yield block.T.contiguous(), (self.labels == classes[:, None]).double()
 
     def _summarise(self) -> None:
-        parts = [
-            self._rows(self.values[part].double(), self.labels[part])
-            for part in row_blocks(self.values)
-        ]
+        blocks = row_blocks(self.values)
+        parts = (self._rows(self.values[part].double(), self.labels[part]) for part in blocks)
         shift, scale, squares, true, predicted = map(torch.cat, zip(*parts, strict=True))
         self.correct = (predicted == self.labels).double()
         if self._name == "logits":
@@ -95,16 +93,6 @@ class Scores:
         if self._name == "logits":
             block = block.sub(largest[:, None]).exp_()
         return largest, block.sum(dim=1), block.square().sum(dim=1), true, predicted
-
-
-def check_bins(bins: int) -> None:
-    """Refuse a number of bins that is not a positive integer.
-
-    Raises:
-        ValueError: If it is not.
-    """
-    if isinstance(bins, bool) or not isinstance(bins, int | np.integer) or bins < 1:
-        raise ValueError(f"bins={bins!r} is not an integer in [1, inf)")
 
 
 def _tensor(values: ArrayLike) -> Tensor:
@@ -135,17 +123,7 @@ def read_values(values: ArrayLike | None, name: str) -> Tensor:
 def read_labels(labels: ArrayLike | None, values: Tensor) -> Tensor:
     if labels is None:
         raise ValueError("labels are missing")
-    tensor = _tensor(labels)
-    rows, classes = values.shape
-    if tensor.shape != (rows,):
-        raise ValueError(f"labels have shape {tuple(tensor.shape)}; expected ({rows},)")
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
-        raise ValueError(f"labels are {tensor.dtype}; expected integers in [0, {classes})")
-    tensor = tensor.to(values.device, torch.int64)
-    outside = (tensor < 0) | (tensor >= classes)
-    if outside.any():
-        raise ValueError(f"label {int(tensor[outside][0])} is outside [0, {classes})")
-    return tensor
+    return check_labels(_tensor(labels), values)
 
 
 def check_values(block: Tensor, largest: Tensor, name: str) -> None:
@@ -157,9 +135,8 @@ def check_values(block: Tensor, largest: Tensor, name: str) -> None:
 
 
 def _check_sums(sums: Tensor, dtype: torch.dtype) -> None:
-    tolerance = max(SUM_TOLERANCE, 2 * torch.finfo(dtype).eps)
     worst = float(sums[(sums - 1).abs().argmax()])
-    if abs(worst - 1) > tolerance:
+    if abs(worst - 1) > max(SUM_TOLERANCE, 2 * torch.finfo(dtype).eps):
         raise ValueError(
             f"a row of probs sums to {worst:.6g}; expected 1 (logits go in as logits=)"
         )

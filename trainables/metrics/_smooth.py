@@ -20,12 +20,13 @@ def smooth_error(scores: Scores) -> float:
     value. It falls as the bandwidth grows, and the bandwidth at which both are the same number is
     chosen, so there is nothing to tune, and close confidences never fall apart by a bin's edge.
     """
-    return smooth_error_of(_shares(scores))
+    cells, gaps = _cells(scores)
+    return smooth_error_of(np.bincount(cells, gaps, minlength=GRID) / scores.num_rows)
 
 
 def smooth_error_of(gaps: NDArray[np.float64]) -> float:
     """Return the smooth error of gaps added up by ``grid_cell``: (GRID,), divided by all rows."""
-    error_at = _smoothed(gaps)
+    error_at = smoothed(gaps)
     width = _bandwidth(error_at)
     return width if width > 1 / GRID else error_at(width)
 
@@ -33,24 +34,20 @@ def smooth_error_of(gaps: NDArray[np.float64]) -> float:
 def smooth_terms(scores: Scores) -> Tensor:
     """Return what each row adds to the smooth error at its bandwidth, (N,); their mean is it."""
     cells, gaps = _cells(scores)
-    damping = _damping(_bandwidth(smoothed(scores)))
-    waves = scipy.fft.dct(np.bincount(cells, gaps, minlength=GRID), norm="ortho")
+    sums = np.bincount(cells, gaps, minlength=GRID)
+    damping = _damping(_bandwidth(smoothed(sums / scores.num_rows)))
+    waves = scipy.fft.dct(sums, norm="ortho")
     signs = np.sign(scipy.fft.idct(waves * damping, norm="ortho"))
     # The smoothing is its own transpose: what a row adds is the smoothed sign at its place.
     smoothed_signs = scipy.fft.idct(scipy.fft.dct(signs, norm="ortho") * damping, norm="ortho")
     return torch.from_numpy(gaps * smoothed_signs[cells])
 
 
-def smoothed(scores: Scores) -> Callable[[float], float]:
-    """Return the smooth error as a function of the Gaussian's standard deviation, in (0, 1].
+def smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
+    """Return the error of ``smooth_error_of`` as a function of the bandwidth, in (0, 1].
 
-    Confidences are rounded to 8192 cells and the Gaussian is applied in the cosine transform, where
-    reflection comes by itself: O(N) and 8192 log 8192 a bandwidth.
+    The Gaussian is applied in the cosine transform, where reflection comes by itself.
     """
-    return _smoothed(_shares(scores))
-
-
-def _smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
     waves = scipy.fft.dct(gaps, norm="ortho")
 
     def error_at(bandwidth: float) -> float:
@@ -68,11 +65,6 @@ def _bandwidth(error_at: Callable[[float], float]) -> float:
 def grid_cell(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the cell, in [0, GRID), of each confidence."""
     return np.minimum((confidence * GRID).astype(np.int64), GRID - 1)
-
-
-def _shares(scores: Scores) -> NDArray[np.float64]:
-    cells, gaps = _cells(scores)
-    return np.bincount(cells, gaps, minlength=GRID) / scores.num_rows
 
 
 def _cells(scores: Scores) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

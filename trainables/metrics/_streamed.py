@@ -9,7 +9,6 @@ from trainables.metrics._binning import chance_gaps, width_edges
 from trainables.metrics._scores import (
     BLOCK_ELEMENTS,
     ArrayLike,
-    check_bins,
     check_values,
     read_labels,
     read_values,
@@ -44,8 +43,7 @@ class StreamedReport:
 
     def __init__(self, num_classes: int, bins: int = 15) -> None:
         check_count("num_classes", num_classes, 2)
-        check_bins(bins)
-        self._bins = bins
+        self._bins = bins = check_count("bins", bins)
         self._top, self._top_cells = _Sums(1, bins), _Sums(1, CELLS)
         self._classes = _Sums(num_classes, bins * CLASS_STEPS)
         self._proper = torch.zeros(2, dtype=torch.float64)  # NLL and Brier score.
@@ -55,13 +53,11 @@ class StreamedReport:
         """Add rows: logits (N, K) and labels (N,), both as ``calibration_report`` takes them."""
         rows = read_values(logits, "logits")
         if rows.shape[1] != len(self._confusion):
-            raise ValueError(
-                f"logits have {rows.shape[1]} classes, expected {len(self._confusion)}"
-            )
+            raise ValueError(f"logits: {rows.shape[1]} classes, expected {len(self._confusion)}")
         truth = read_labels(labels, rows)
         # On a CPU few enough for its cache: most time is spent on reading and writing otherwise.
         elements = CACHED_ELEMENTS if rows.device.type == "cpu" else BLOCK_ELEMENTS
-        step = max(1, elements // len(self._confusion))
+        step = max(1, elements // rows.shape[1])
         self._proper = self._proper.to(rows.device)
         for some, its in zip(rows.split(step), truth.split(step), strict=True):
             self._add(some.double(), its)
@@ -81,17 +77,13 @@ class StreamedReport:
         true = probs.gather(1, labels[:, None]).squeeze(1)
         self._proper[0] += (scale.log() - logs).sum()
         self._proper[1] += probs.square().sum() + (1 - 2 * true).sum()
-        self._add_classes(probs, labels)
         self._confusion = _add_at(self._confusion, labels * len(self._confusion) + predicted)
-
-    def _add_classes(self, probs: Tensor, labels: Tensor) -> None:
         cells = self._bins * CLASS_STEPS
         # As rounding is, exactly the cells that end at the edges of bins of equal width.
         index = (probs * cells).ceil_().long().sub_(1).clamp_(min=0)
         index += torch.arange(0, cells * probs.shape[1], cells, device=probs.device)
-        hit = index.gather(1, labels[:, None]).squeeze(1)
         self._classes.add(index.flatten(), probs.flatten())
-        self._classes.add_hits(hit)
+        self._classes.hits = _add_at(self._classes.hits, index.gather(1, labels[:, None])[:, 0])
 
     def report(self) -> dict[str, float]:
         """Return the metrics, all as fractions; in the order of ``METRICS``.
@@ -102,30 +94,26 @@ class StreamedReport:
         rows = int(self._confusion.sum())
         if rows == 0:
             raise ValueError("no row was added, so there is nothing to report")
-        top, classes = self._top, self._classes
+        top, cells, classes = self._top, self._top_cells, self._classes
         mean_gaps = top.gaps.abs() / top.counts.clamp(min=1)
         chance = chance_gaps(mean_gaps, top.counts, top.hits)
+        # The cells of the histogram lie within those of the smooth error.
+        means = (cells.scores / cells.counts.clamp(min=1)).squeeze(0).cpu().numpy()
+        by_cell = np.bincount(grid_cell(means), cells.gaps.squeeze(0).cpu().numpy(), GRID)
         by_width = classes.gaps.view(len(classes.counts), self._bins, -1).sum(2)
         return {
             "acc": float(self._confusion.trace()) / rows,
             "nll": float(self._proper[0]) / rows,
             "brier": float(self._proper[1]) / rows,
             "ece": float(top.gaps.abs().sum()) / rows,
-            "aece": float(_mass_gaps(self._top_cells, self._bins).abs().sum()) / rows,
+            "aece": float(_mass_gaps(cells, self._bins).abs().sum()) / rows,
             "cwece": float(by_width.abs().sum(1).mean()) / rows,
             "cwaece": float(_mass_gaps(classes, self._bins).abs().sum(1).mean()) / rows,
             "mce": float(mean_gaps.max()),
             "debiased_ece": float((top.counts * (mean_gaps - chance)).sum()) / rows,
-            "smooth_ece": self._smooth_error(),
+            "smooth_ece": smooth_error_of(by_cell / rows),
             "miou": float(self.class_iou().nanmean()),
         }
-
-    def _smooth_error(self) -> float:
-        """Return the smooth error: the cells of the histogram lie within those that it needs."""
-        sums, rows = self._top_cells, float(self._top_cells.counts.sum())
-        means = (sums.scores / sums.counts.clamp(min=1)).squeeze(0).cpu().numpy()
-        gaps = sums.gaps.squeeze(0).cpu().numpy()
-        return smooth_error_of(np.bincount(grid_cell(means), gaps, minlength=GRID) / rows)
 
     def class_iou(self) -> Tensor:
         """Return the intersection over union of each class, (K,), in [0, 1].
@@ -154,13 +142,7 @@ class StreamedReport:
 
 
 class _Sums:
-    """Sums by class and bin, each (C, bins), float64, on the device of the added rows.
-
-    Attributes:
-        counts: Of the scores.
-        scores: Of them.
-        hits: Of correct predictions.
-    """
+    """Sums by class and bin, each (C, bins), float64, on the device of the added rows."""
 
     def __init__(self, classes: int, bins: int) -> None:
         self.counts = torch.zeros(classes, bins, dtype=torch.float64)
@@ -177,10 +159,6 @@ class _Sums:
         self.scores = _add_at(self.scores, index, scores)
         if hits is not None:
             self.hits = _add_at(self.hits, index, hits)
-
-    def add_hits(self, index: Tensor) -> None:
-        """Add one hit at each place ``index`` (N,)."""
-        self.hits = _add_at(self.hits, index)
 
 
 def _add_at(sums: Tensor, index: Tensor, values: Tensor | None = None) -> Tensor:

@@ -80,5 +80,5 @@ def test_bad_scores_are_refused():
     probs, labels = rows(0, 10)
     with pytest.raises(ValueError, match="give exactly one of logits and probs"):
         estimated_error(labels=labels)
-    with pytest.raises(ValueError, match="labels have shape"):
+    with pytest.raises(ValueError, match="labels: shape"):
         estimated_error(probs=probs, labels=labels[:5])
