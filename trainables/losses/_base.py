@@ -10,7 +10,6 @@ from trainables.common.averaging import full_precision
 from trainables.common.fields import CheckedFields, choice
 from trainables.common.registry import Registry
 
-REDUCTIONS = ("mean", "sum")
 VARIANTS = ("paper", "released")
 
 
@@ -78,13 +77,11 @@ class ReducedLoss(Loss):
         reduction: ``mean`` over the rows that count, or ``sum``.
     """
 
-    reduction: str = choice(default="mean", choices=REDUCTIONS, kw_only=True)
+    reduction: str = choice(default="mean", choices=("mean", "sum"), kw_only=True)
 
     def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
         """Reduce one value per row, (N,), over the rows that count, ``valid`` (N,)."""
-        if self.reduction == "sum":
-            return masked_sum(values, valid)
-        return masked_mean(values, valid)
+        return (masked_sum if self.reduction == "sum" else masked_mean)(values, valid)
 
 
 class RowLoss(ReducedLoss):

@@ -14,23 +14,15 @@ class RankedPairs(NamedTuple):
     """Each sample of a batch and the one that follows it, the last with the first; all (S,).
 
     Attributes:
-        confidence: The sample's confidence.
-        other: The following one's confidence.
         sign: 1, -1 or 0: whether the sample was right more often, less often, or as often.
-        margin: By how much, as a share of the epochs, in [0, 1].
+        violation: By how much the difference of confidences falls short of that of the shares of
+            epochs in which they were right.
         valid: False for samples without a row that counts, which are in no pair.
     """
 
-    confidence: Tensor
-    other: Tensor
     sign: Tensor
-    margin: Tensor
+    violation: Tensor
     valid: Tensor
-
-    def violation(self) -> Tensor:
-        """Return by how much the difference of confidences falls short of the margin's."""
-        other = self.other + self.margin * self.sign
-        return (-self.sign * (self.confidence - other)).clamp(min=0)
 
 
 class CorrectnessHistory(nn.Module):
@@ -44,38 +36,16 @@ class CorrectnessHistory(nn.Module):
         self.register_buffer("counts", torch.zeros(0, dtype=torch.float64))
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
 
-    def prepare(self, num_samples: int) -> None:
-        """Begin anew with ``num_samples`` samples."""
-        self.counts = self.counts.new_zeros(num_samples)
-
-    def start_epoch(self, epoch: int) -> None:
-        """Prepare epoch ``epoch`` (from 0)."""
-        self.epoch.fill_(epoch)
-
     def compare(self, confidences: Tensor, valid: Tensor, indices: Tensor) -> RankedPairs:
-        """Return the pairs of a batch, ranked by what happened before it.
-
-        Args:
-            confidences: (S,), one a sample.
-            valid: (S,), bool.
-            indices: (S,), places in the training set.
-        """
+        """Return the pairs of a batch, ranked by what happened before it; all are (S,)."""
         following = next_valid(valid)
         shares = self._shares(indices)
         gaps = shares - shares.gather(0, following)
-        return RankedPairs(
-            confidences,
-            confidences.gather(0, following),
-            gaps.sign().to(confidences.dtype),
-            # Margins have single precision in the released code, whatever the logits have.
-            gaps.abs().float().to(confidences.dtype),
-            valid,
-        )
-
-    @torch.no_grad()
-    def update(self, right: Tensor, indices: Tensor) -> None:
-        """Add to the samples' counts, where ``right`` (S,) is the share of rows that were right."""
-        self.counts.index_add_(0, indices, right.to(self.counts.dtype))
+        sign = gaps.sign().to(confidences.dtype)
+        # Margins have single precision in the released code, whatever the logits have.
+        margin = gaps.abs().float().to(confidences.dtype)
+        other = confidences.gather(0, following) + margin * sign
+        return RankedPairs(sign, (-sign * (confidences - other)).clamp(min=0), valid)
 
     def _shares(self, indices: Tensor) -> Tensor:
         # The maximum is 1 in the first two epochs and the number of epochs behind after that; the
@@ -100,7 +70,7 @@ class RankingLoss(ReducedLoss):
     def prepare(self, num_samples: int, num_classes: int) -> None:
         """Allot a count for each of ``num_samples`` training samples."""
         if self.ranked:
-            self.history.prepare(num_samples)
+            self.history.counts = self.history.counts.new_zeros(num_samples)
 
     def start_epoch(self, epoch: int) -> None:
         """Hear that epoch ``epoch`` (from 0) begins: the history's largest count follows from it.
@@ -110,7 +80,7 @@ class RankingLoss(ReducedLoss):
         """
         if epoch < 0:
             raise ValueError(f"epoch={epoch!r} is outside [0, inf)")
-        self.history.start_epoch(epoch)
+        self.history.epoch.fill_(epoch)
 
     def rank(
         self, confidences: Tensor, right: Tensor, valid: Tensor, indices: Tensor | None
@@ -133,21 +103,15 @@ class RankingLoss(ReducedLoss):
         valid_samples = rows.any(dim=1)
         pairs = self.history.compare(sample_means(confidences, rows), valid_samples, places)
         if self.training:
-            self.history.update(sample_means(right.to(confidences.dtype), rows), places)
+            counts, shares = self.history.counts, sample_means(right.to(confidences.dtype), rows)
+            counts.index_add_(0, places, shares.to(counts.dtype))
         return pairs
 
 
 def sample_places(loss: nn.Module, kept: Tensor, valid: Tensor, indices: Tensor | None) -> Tensor:
     """Return the places (S,) of a batch's samples, on its device, to which the loss follows.
 
-    Args:
-        loss: The loss.
-        kept: What it keeps of each training sample.
-        valid: (N,), bool.
-        indices: (S,), places in the training set, where S divides N.
-
-    Raises:
-        ValueError: If there are no indices, they do not fit, or ``prepare`` was not called.
+    What it keeps of each training sample tells whether it is prepared; see ``RankingLoss.rank``.
     """
     if indices is None:
         raise ValueError("indices=None: the loss needs each sample's place in the training set")

@@ -5,23 +5,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 KERNEL_WIDTH = 0.4
 """Width of the kernel of both MMCE forms; fixed in the paper and in all released code."""
 
 
 def laplacian_gram(positions: Tensor, features: Tensor) -> Tensor:
-    """Return ``features.T @ kernel @ features`` for ``kernel[i, j] = exp(-|r_i - r_j| / 0.4)``.
+    """Return ``features.T @ kernel @ features``, (D, D), differentiable once in both arguments.
 
-    Takes O(N log N) time and O(N) memory. A pair at the same position adds nothing to the gradient
-    with respect to the positions, as with ``torch.abs``.
-
-    Args:
-        positions: r, (N,), in [0, 1].
-        features: (N, D).
-
-    Returns:
-        (D, D), differentiable once in both arguments.
+    For ``kernel[i, j] = exp(-|r_i - r_j| / 0.4)`` of positions r (N,) in [0, 1] and features
+    (N, D) in O(N log N) time and O(N) memory. A pair at the same position adds nothing to the
+    gradient with respect to the positions, as with ``torch.abs``.
     """
     gram: Tensor = _LaplacianGram.apply(positions, features)
     return gram
@@ -50,16 +45,14 @@ def _kernel_sums(positions: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
     ordered, order = positions.sort()
     sorted_features = features.index_select(0, order)
     growth = torch.exp(ordered / KERNEL_WIDTH).unsqueeze(1)
-    rising = _running_sum(sorted_features * growth)
-    falling = _running_sum(sorted_features / growth)
+    # Sums of the first 0, 1, ... N rows, (N + 1, D).
+    rising, falling = (
+        F.pad(values.cumsum(dim=0), (0, 0, 1, 0))
+        for values in (sorted_features * growth, sorted_features / growth)
+    )
     first = torch.searchsorted(ordered, positions)
     past = torch.searchsorted(ordered, positions, right=True)
     own = torch.exp(positions / KERNEL_WIDTH).unsqueeze(1)
     above = (falling[-1:] - falling.index_select(0, past)) * own
     smooth = rising.index_select(0, past) / own + above
     return smooth, rising.index_select(0, first) / own - above
-
-
-def _running_sum(values: Tensor) -> Tensor:
-    """Return the sums of the first 0, 1, ... N rows of (N, D), as (N + 1, D)."""
-    return torch.nn.functional.pad(values.cumsum(dim=0), (0, 0, 1, 0))

@@ -65,15 +65,9 @@ def _drawn(count: int, wanted: int, device: torch.device) -> Tensor:
 
 
 def top_label(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest score of each row and whether its class is the target's.
+    """Return the largest score of each row, (N,), and whether its class is the target's, (N,).
 
-    Args:
-        scores: (N, K), probabilities or logits.
-        targets: (N,), int64.
-
-    Returns:
-        The largest score, (N,), with its gradient, and its correctness, (N,), bool. Of tied
-        classes the one that ``torch.max`` names counts.
+    Of tied classes the one that ``torch.max`` names counts.
     """
     largest, predicted = scores.max(dim=1)
     return largest, predicted == targets

@@ -98,8 +98,6 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     ) -> Tensor:
         """Return 1 for the rows of samples that are too sure for their history, else 0, (N,)."""
         right = logits.argmax(dim=1) == targets
-        scores = predicted_prob(logits)
-        pairs = self.rank(scores, right, valid, indices)
-        too_sure = (pairs.sign < 0) & (pairs.violation() > 0)
-        rows = len(logits) // len(too_sure)
-        return too_sure.to(logits.dtype).repeat_interleave(rows)
+        pairs = self.rank(predicted_prob(logits), right, valid, indices)
+        too_sure = (pairs.sign < 0) & (pairs.violation > 0)
+        return too_sure.to(logits.dtype).repeat_interleave(len(logits) // len(too_sure))

@@ -11,7 +11,6 @@ from trainables.common.fields import choice, count, number
 from trainables.losses._base import LOSSES, VARIANTS, ReducedLoss
 from trainables.losses._confidence import SCORES, row_count, selective_confidence, valid_order
 
-HISTOGRAMS = ("epoch", "batch")
 TINY = 1e-12
 
 
@@ -59,7 +58,7 @@ class SelectiveAULoss(ReducedLoss):
     score: str = choice(default="msp", choices=SCORES)
     bins: int = count(default=64)
     variant: str = choice(default="released", choices=VARIANTS)
-    histogram: str = choice(default="epoch", choices=HISTOGRAMS)
+    histogram: str = choice(default="epoch", choices=("epoch", "batch"))
     batch_size: int | None = count(default=None, kw_only=True)
     counts: Tensor = field(init=False)
 
@@ -80,7 +79,9 @@ class SelectiveAULoss(ReducedLoss):
         threshold = masked_quantile(scores, valid, self.coverage)
         # Not torch.minimum, which would halve the gradient of a score that is the quantile.
         low = torch.where(scores >= threshold, threshold, scores)
-        ranks = self._clipped(smooth_cdf(low, counts, self.smoothness), valid)
+        ranks = smooth_cdf(low, counts, self.smoothness)
+        margin = (row_count(valid, self.batch_size, ranks.dtype) + 1).reciprocal()
+        ranks = ranks.clamp(margin, 1 - margin)
         losses = F.cross_entropy(logits, targets, reduction="none")
         return self.reduce(losses * -torch.log(1 - ranks), valid)
 
@@ -104,18 +105,9 @@ class SelectiveAULoss(ReducedLoss):
                 self.counts.copy_(counts)
         return counts.to(scores.dtype)
 
-    def _clipped(self, ranks: Tensor, valid: Tensor) -> Tensor:
-        rows = row_count(valid, self.batch_size, ranks.dtype)
-        margin = (rows + 1).reciprocal()
-        return ranks.clamp(margin, 1 - margin)
-
 
 def histogram(scores: Tensor, valid: Tensor, bins: int) -> Tensor:
-    """Count valid ``scores`` (N,) in equal bins [a, b) on [0, 1]; the last holds 1, the ends more.
-
-    Returns:
-        (bins,), float64.
-    """
+    """Count valid ``scores`` (N,) in equal bins [a, b) on [0, 1], (bins,); the last holds 1."""
     edges = torch.linspace(0, 1, bins + 1, dtype=scores.dtype, device=scores.device)
     places = torch.bucketize(scores, edges[1:-1], right=True)
     zeros = torch.zeros(bins, dtype=torch.float64, device=scores.device)
@@ -125,10 +117,7 @@ def histogram(scores: Tensor, valid: Tensor, bins: int) -> Tensor:
 def smooth_cdf(values: Tensor, counts: Tensor, smoothness: float) -> Tensor:
     """Return the smoothed distribution function of a histogram on [0, 1] at ``values``, (N,).
 
-    Args:
-        values: (N,), any real number; the gradient flows through them.
-        counts: (bins,), of ``values``'s dtype; empty bins count 1e-12.
-        smoothness: Width of the logistic step at each bin's centre.
+    Its steps at the bins' centres are logistic; empty bins count 1e-12.
     """
     half = 0.5 / len(counts)
     centres = torch.linspace(half, 1 - half, len(counts), dtype=values.dtype, device=values.device)

@@ -51,11 +51,11 @@ class AURCLoss(ReducedLoss):
     ) -> Tensor:
         if self.batch_size is not None and len(logits) > self.batch_size:
             raise ValueError(f"batch_size={self.batch_size} is below the {len(logits)} rows given")
-        with torch.no_grad():
-            weights = self._weights(logits, valid)
+        weights = self._weights(logits, valid)
         losses = F.cross_entropy(logits, targets, reduction="none")
         return self.reduce(losses * weights, valid)
 
+    @torch.no_grad()
     def _weights(self, logits: Tensor, valid: Tensor) -> Tensor:
         scores = selective_confidence(logits, self.score, double_softmax=self.variant == "released")
         before = positions(valid_order(scores, valid)).to(logits.dtype)

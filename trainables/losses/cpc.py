@@ -1,5 +1,6 @@
 """Calibration by pairwise constraints."""
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -19,36 +20,18 @@ _LAUNCHED = 1 << 25
 
 
 def split_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logit of each row's target, (N, 1), and those of the other classes, (N, K - 1).
-
-    Args:
-        logits: (N, K), K at least 2.
-        targets: (N,), int64, in [0, K).
-    """
+    """Return the logit of each row's target, (N, 1), and those of the other classes, (N, K - 1)."""
     own = targets.unsqueeze(1)
     position = torch.arange(logits.shape[1] - 1, device=logits.device)
     return logits.gather(1, own), logits.gather(1, position + (position >= own).long())
 
 
-def binary_discrimination(own: Tensor, others: Tensor) -> Tensor:
-    """Return ``mean_k softplus(z_k - z_y)`` of each row, (N,).
-
-    Args:
-        own: z_y, (N, 1).
-        others: z_k, (N, K - 1).
-    """
-    return -F.logsigmoid(own - others).mean(dim=1)
-
-
 def binary_exclusion(others: Tensor) -> Tensor:
-    """Return half the sum of ``softplus(z_k - z_j)`` of each row, normalised, (N,).
+    """Return half the sum of ``softplus(z_k - z_j)`` of each row z (N, K - 1), normalised, (N,).
 
     The sum runs over all ordered pairs of the K - 1 classes that are not the target's, a class with
     itself included, and is divided by (K - 1)(K - 2), as in the released code. For K = 2 there is
     no pair, and the result is 0. Takes O(N K^2) time and O(N K) memory, on a GPU up to 300 MB more.
-
-    Args:
-        others: z, (N, K - 1).
     """
     count = others.shape[1]
     if count < 2:
@@ -93,18 +76,13 @@ def pairs_in_blocks(values: Tensor) -> tuple[Tensor, Tensor]:
     ordered, order = values.sort(dim=1, descending=True)
     total, slope = torch.zeros_like(ordered[:, 0]), torch.zeros_like(ordered)
     rows = max(1, _CACHED // (min(_BLOCK, values.shape[1]) * values.shape[1]))
-    for part in zip(ordered.split(rows), total.split(rows), slope.split(rows), strict=True):
-        _add_pairs(*part)
+    parts = zip(ordered.split(rows), total.split(rows), slope.split(rows), strict=True)
+    for (some, its, slopes), start in product(parts, range(0, values.shape[1], _BLOCK)):
+        head, tail = some[:, start : start + _BLOCK], some[:, start + _BLOCK :]
+        _add_inner_pairs(head, its, slopes[:, start : start + _BLOCK])
+        if tail.shape[1]:
+            _add_cross_pairs(head, tail, its, slopes[:, start:])
     return total, torch.zeros_like(slope).scatter(1, order, slope)
-
-
-def _add_pairs(ordered: Tensor, total: Tensor, slope: Tensor) -> None:
-    """Add the pair sums of rows sorted downwards to ``total``, their derivative to ``slope``."""
-    for start in range(0, ordered.shape[1], _BLOCK):
-        head = ordered[:, start : start + _BLOCK]
-        _add_inner_pairs(head, total, slope[:, start : start + _BLOCK])
-        if start + _BLOCK < ordered.shape[1]:
-            _add_cross_pairs(head, ordered[:, start + _BLOCK :], total, slope[:, start:])
 
 
 def _add_inner_pairs(head: Tensor, total: Tensor, slope: Tensor) -> None:
@@ -170,6 +148,6 @@ class CPCLoss(Loss):
             raise ValueError(f"K={logits.shape[1]} classes are outside [2, inf)")
         rows = F.cross_entropy(logits, targets, reduction="none")
         own, others = split_logits(logits, targets)
-        rows = rows + self.weight_1v1 * binary_discrimination(own, others)
+        rows = rows + self.weight_1v1 * -F.logsigmoid(own - others).mean(dim=1)
         rows = rows + self.weight_be * binary_exclusion(others)
         return masked_mean(rows, valid)

@@ -9,8 +9,6 @@ from trainables.losses._base import LOSSES
 from trainables.losses._confidence import SCORES, confidence
 from trainables.losses._history import RankingLoss
 
-CONDITIONS = ("ranking", "margin")
-
 
 @LOSSES.register("crl")
 class CorrectnessRankingLoss(RankingLoss):
@@ -50,7 +48,7 @@ class CorrectnessRankingLoss(RankingLoss):
 
     weight: float = number(default=1.0, low=0.0)
     score: str = choice(default="msp", choices=SCORES)
-    condition: str = choice(default="ranking", choices=CONDITIONS)
+    condition: str = choice(default="ranking", choices=("ranking", "margin"))
     margin: float = number(default=10.0, low=0.0)
 
     def __post_init__(self) -> None:
@@ -66,7 +64,7 @@ class CorrectnessRankingLoss(RankingLoss):
         if self.ranked:
             right = logits.argmax(dim=1) == targets
             pairs = self.rank(scores, right, valid, indices)
-            penalty = self.reduce(pairs.violation(), pairs.valid)
+            penalty = self.reduce(pairs.violation, pairs.valid)
         else:
             spread = logits.detach().amax(dim=1) - logits.detach().amin(dim=1)
             penalty = self.reduce(torch.where(spread > self.margin, scores, 0), valid)

@@ -3,7 +3,7 @@ from torch.nn import functional as F
 
 from trainables.common.fields import choice, number
 from trainables.losses._base import LOSSES, VARIANTS, RowLoss
-from trainables.losses._focal import power
+from trainables.losses.fl import power
 
 
 @LOSSES.register("dfl")

@@ -4,7 +4,7 @@ from torch import Tensor
 from trainables.common.fields import choice, number
 from trainables.losses._base import LOSSES, RowLoss
 from trainables.losses._confidence import predicted_prob
-from trainables.losses._focal import power, true_log_prob
+from trainables.losses.fl import power, true_log_prob
 
 SCHEDULES = ("two-threshold", "one-threshold", "predicted")
 LOW_GAMMA, LOW_THRESHOLD = 5.0, 0.2

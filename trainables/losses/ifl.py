@@ -2,7 +2,7 @@ from torch import Tensor
 
 from trainables.common.fields import number
 from trainables.losses._base import LOSSES, RowLoss
-from trainables.losses._focal import true_log_prob
+from trainables.losses.fl import true_log_prob
 
 EPSILON = 1e-9
 

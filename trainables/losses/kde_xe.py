@@ -65,7 +65,8 @@ def ece_kde(
     if form == "top_label":
         probs, correct = top_label(probs, targets)
         probs, happened = probs.unsqueeze(1), correct.unsqueeze(1).to(probs.dtype)
-        kernel = _beta_kernel(probs, bandwidth)[0].masked_fill_(_excluded(valid), _MASKED)
+        kernel = torch.bmm(*_beta_factors(probs, bandwidth))[0]
+        kernel.masked_fill_(_excluded(valid), _MASKED)
         ratio = _Weights.apply(kernel, _NO_DENSITY) @ happened
     elif form == "marginal":
         ratio = _marginal_ratio(probs, targets, _excluded(valid), bandwidth)
@@ -80,7 +81,7 @@ def ece_kde(
 
 @torch.no_grad()
 def leave_one_out_bandwidth(
-    probs: Tensor, valid: Tensor, *, over_bandwidth: bool, inner: Tensor | None = None
+    probs: Tensor, valid: Tensor, inner: Tensor, *, over_bandwidth: bool
 ) -> Tensor:
     """Return the bandwidth of ``BANDWIDTHS`` with the largest leave-one-out likelihood, a scalar.
 
@@ -91,11 +92,12 @@ def leave_one_out_bandwidth(
     Args:
         probs: (N, K), inside (0, 1).
         valid: (N,), bool, False for rows that do not count.
+        inner: What ``log_inner`` gives.
         over_bandwidth: Divide each density by the bandwidth, as the ece-kde package does.
-        inner: What ``log_inner`` gives, if it is known.
     """
-    inner = log_inner(probs, valid) if inner is None else inner
-    candidates = _candidates(probs)
+    # In their type and on their device, without a copy from the host.
+    zeros = probs.new_zeros(len(BANDWIDTHS)).unbind()
+    candidates = torch.stack(torch._foreach_add(zeros, BANDWIDTHS))
     limit = _BANDWIDTHS_AT_ONCE if probs.device.type == "cpu" else _ON_GPU
     at_once = max(1, limit // max(inner.numel(), probs.numel()))
     parts = [
@@ -109,12 +111,6 @@ def leave_one_out_bandwidth(
     return candidates.gather(0, likelihoods.argmax(dim=0, keepdim=True)).squeeze(0)
 
 
-def _candidates(like: Tensor) -> Tensor:
-    """Return ``BANDWIDTHS`` in the type of ``like``, on its device without a copy from the host."""
-    zeros = like.new_zeros(len(BANDWIDTHS)).unbind()
-    return torch.stack(torch._foreach_add(zeros, BANDWIDTHS))
-
-
 def _excluded(valid: Tensor) -> Tensor:
     """Return (N, N), bool: True where column j does not count or is row i."""
     same = torch.eye(valid.shape[0], dtype=torch.bool, device=valid.device)
@@ -126,10 +122,7 @@ def _one_hot(like: Tensor, targets: Tensor) -> Tensor:
 
 
 def log_inner(probs: Tensor, valid: Tensor) -> Tensor:
-    """Return ``sum_k p_jk log p_ik``, (N, N), which all bandwidths share; -1e30 where no row is.
-
-    That is where column j does not count or is row i. For the arguments see ``ece_kde``.
-    """
+    """Return ``sum_k p_jk log p_ik``, (N, N); -1e30 where column j does not count or is row i."""
     inner = probs.log() @ probs.T
     # Unseen by autograd: masked entries have weight 0, and with it a gradient of 0.
     inner.detach().masked_fill_(~valid, _MASKED).fill_diagonal_(_MASKED)
@@ -146,13 +139,11 @@ def _dirichlet_kernel(inner: Tensor, probs: Tensor, bandwidth: float | Tensor) -
     return inner / bandwidth - log_beta.unsqueeze(-2)
 
 
-def _beta_kernel(probs: Tensor, bandwidth: float | Tensor) -> Tensor:
-    """Return log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N)."""
-    return torch.bmm(*_beta_factors(probs, bandwidth))
-
-
 def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two factors, (K, N, 3) and (K, 3, N), whose product is the log kernel."""
+    """Return two factors, (K, N, 3) and (K, 3, N), whose product is the log kernel.
+
+    It is log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N).
+    """
     rest = (1 - probs).clamp(min=_MARGIN)
     first, second = probs / bandwidth, rest / bandwidth
     log_beta = torch.lgamma(first + 1) + torch.lgamma(second + 1)
@@ -265,13 +256,9 @@ class KDEXELoss(PenalisedLoss):
         """Return the estimated calibration error, without gradient for ``variant="released"``."""
         released = self.variant == "released"
         probs = clamp_inside(probs.detach() if released else probs)
-        bandwidth: float | Tensor
-        inner = None
-        if isinstance(self.bandwidth, str):
+        bandwidth: float | str | Tensor = self.bandwidth
+        inner: Tensor | None = None
+        if isinstance(bandwidth, str):
             inner = log_inner(probs, valid)
-            bandwidth = leave_one_out_bandwidth(
-                probs, valid, over_bandwidth=not released, inner=inner
-            )
-        else:
-            bandwidth = self.bandwidth
+            bandwidth = leave_one_out_bandwidth(probs, valid, inner, over_bandwidth=not released)
         return ece_kde(probs, targets, valid, bandwidth, p=self.p, form=self.form, inner=inner)

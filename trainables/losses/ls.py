@@ -4,8 +4,6 @@ from torch.nn import functional as F
 from trainables.common.fields import choice, number
 from trainables.losses._base import LOSSES, RowLoss
 
-SPREADS = ("all", "others")
-
 
 @LOSSES.register("ls")
 class LabelSmoothingLoss(RowLoss):
@@ -27,7 +25,7 @@ class LabelSmoothingLoss(RowLoss):
     """
 
     smoothing: float = number(default=0.05, low=0.0, high=1.0, open_high=True)
-    spread: str = choice(default="all", choices=SPREADS)
+    spread: str = choice(default="all", choices=("all", "others"))
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         log_probs = F.log_softmax(logits, dim=1)
