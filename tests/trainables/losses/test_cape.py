@@ -99,17 +99,3 @@ def test_the_pixels_of_an_image_share_its_goal() -> None:
         loss.start_epoch(epoch)
         value = loss(images, targets, torch.tensor([1, 0]))
     torch.testing.assert_close(value, towards([0, 0, 0, 1, 1, 1]))
-
-
-def test_evaluation_notes_nothing() -> None:
-    loss = trained(bins=2, epochs=1).eval()
-    before = {name: kept.clone() for name, kept in loss.state_dict().items()}
-    loss(LOGITS.flip(0), TARGETS, torch.arange(6))
-    assert all(torch.equal(before[name], kept) for name, kept in loss.state_dict().items())
-
-
-def test_it_needs_indices_and_preparation() -> None:
-    with pytest.raises(ValueError, match="indices=None"):
-        trained(bins=2, epochs=0)(LOGITS, TARGETS)
-    with pytest.raises(ValueError, match="prepare"):
-        build_loss("cape")(LOGITS, TARGETS, torch.arange(6))

@@ -10,8 +10,6 @@ import torch
 from standin_card import CARD, standin_card
 from torch import Tensor
 
-from search_spaces import load_space
-from trainables.common.errors import InputError
 from trainables.contracts import LOSS_CHECKS, NoWaiting, batch, seasoned, settings
 from trainables.contracts.losses import (
     CLASSES,
@@ -51,14 +49,6 @@ def test_every_loss_passes_what_plugins_are_checked_for(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_negative_number_is_named(name: str) -> None:
-    for key, parameter in load_space("methods", name).parameters.items():
-        if parameter.type != "categorical":
-            with pytest.raises(ValueError, match=f"{key}=-1"):
-                build_loss(name, **{key: -1.0})
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_any_target_may_be_the_ignored_one(name: str) -> None:
     ignores_rows(name, 3)
 
@@ -89,16 +79,13 @@ def test_the_guard_against_waiting_notices(wait: Callable[[Tensor], Any]) -> Non
         wait(torch.arange(-3.0, 3.0))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_rows_and_pixels_give_a_scalar(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(NAMES) - ORDERED))
+def test_pixels_count_as_rows(name: str) -> None:
     logits, targets, indices = batch(rows=24)
     flat = seasoned(name)(logits, targets, indices)
     image_logits = logits.view(2, 3, 4, CLASSES).movedim(-1, 1)
     image = seasoned(name)(image_logits, targets.view(2, 3, 4), torch.arange(2))
-    assert flat.shape == image.shape == ()
-    assert torch.isfinite(image)
-    if name not in ORDERED:
-        torch.testing.assert_close(image, flat)
+    torch.testing.assert_close(image, flat)
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - WITH_HISTORY))
@@ -191,22 +178,15 @@ def test_a_loss_taken_aside_counts_no_sample(name: str, training: bool) -> None:
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("au", "bins"), ("cape", "bins"), ("cape", "every"), ("patra", "every"), ("au", "batch_size")],
+    [
+        *(("au", "bins"), ("cape", "bins"), ("cape", "every"), ("patra", "every")),
+        *(("au", "batch_size"), ("aurc", "batch_size")),
+    ],
 )
 def test_one_is_the_least_number_of_anything(name: str, key: str) -> None:
     assert getattr(build_loss(name, **{key: 1}), key) == 1
     with pytest.raises(ValueError, match=rf"^{key}=0 is outside \[1, inf\)$"):
         build_loss(name, **{key: 0})
-
-
-def test_an_unknown_parameter_is_refused() -> None:
-    with pytest.raises(InputError, match="no parameter 'no_such'"):
-        build_loss("mbls", no_such=1.0)
-
-
-def test_an_unknown_loss_is_refused() -> None:
-    with pytest.raises(InputError, match=r"unknown loss 'mbl'.*mbls"):
-        build_loss("mbl")
 
 
 def test_an_unknown_reduction_is_refused() -> None:

@@ -42,10 +42,6 @@ SURE = torch.tensor(
 )
 
 
-def cross_entropy(row: Tensor, target: int) -> Tensor:
-    return row.logsumexp(0) - row[target]
-
-
 BY_ROWS = [
     (name, parameters)
     for name, parameters in CASES
@@ -124,16 +120,6 @@ def test_an_ignored_row_counts_for_nothing_whatever_its_logits() -> None:
     torch.testing.assert_close(build_loss("ce")(logits, targets), whole)
 
 
-def test_the_released_acls_keeps_the_maximum_of_the_others_constant() -> None:
-    logits = torch.tensor([[9.0, 1.0, 0.0]], dtype=torch.float64, requires_grad=True)
-    loss = build_loss("acls", margin=2.0, weight_pos=0.0, weight_neg=1.0)
-    loss(logits, torch.tensor([0])).backward()
-    # relu(9 - z - 2)^2 / (K - 1) with respect to z; none of it reaches the maximum.
-    penalty = torch.tensor([[0.0, -6.0, -7.0]], dtype=torch.float64)
-    softmax = logits.detach().softmax(1) - torch.tensor([[1.0, 0.0, 0.0]])
-    torch.testing.assert_close(logits.grad, softmax + penalty)
-
-
 def test_thresholds_of_the_focal_schedule_are_strict() -> None:
     # Two, respectively five equal logits give exactly 0.5 and 0.2.
     half, fifth = torch.zeros(1, 2).double(), torch.zeros(1, 5).double()
@@ -151,18 +137,6 @@ def test_a_certain_row_has_no_gradient(name: str, gamma: float) -> None:
     torch.testing.assert_close(logits.grad, torch.zeros(1, 3), rtol=0, atol=1e-6)
 
 
-def test_detached_focal_weights_keep_the_value_and_change_the_gradient() -> None:
-    logits, targets = batch()
-    results = []
-    for detach in (False, True):
-        given = logits.clone().requires_grad_()
-        value = build_loss("fl", detach=detach)(given, targets)
-        value.backward()
-        results.append((value.item(), given.grad))
-    assert results[0][0] == results[1][0]
-    assert not torch.allclose(results[0][1], results[1][1])
-
-
 def harmonic(n: int) -> float:
     return sum(1 / k for k in range(1, n + 1))
 
@@ -172,10 +146,10 @@ def test_aurc_weighs_by_harmonic_numbers(batch_size: int | None) -> None:
     logits, targets = batch()
     n = batch_size or ROWS
     order = logits.softmax(1).max(1).values.argsort()
-    losses = [cross_entropy(logits[i], int(targets[i])) for i in order]
+    losses = torch.nn.functional.cross_entropy(logits, targets, reduction="none")[order]
     weights = [harmonic(n) - harmonic(n - rank) for rank in range(1, ROWS + 1)]
-    expected = sum(w * value for w, value in zip(weights, losses, strict=True)) / ROWS
     loss = build_loss("aurc", variant="paper", batch_size=batch_size)
+    expected = (losses * torch.tensor(weights, dtype=torch.float64)).mean()
     torch.testing.assert_close(loss(logits, targets), expected)
 
 
@@ -208,19 +182,6 @@ def test_of_tied_rivals_the_one_that_topk_names_gets_the_gradient() -> None:
 def test_aurc_refuses_a_batch_above_the_configured_size() -> None:
     with pytest.raises(ValueError, match=r"^batch_size=8 is below the 12 rows given$"):
         build_loss("aurc", batch_size=8)(*batch())
-
-
-@pytest.mark.parametrize("name", ["aurc", "au"])
-@pytest.mark.parametrize("size", [0, 2.5])
-def test_a_bad_batch_size_is_named(name: str, size: float) -> None:
-    with pytest.raises(ValueError, match=f"batch_size={size}"):
-        build_loss(name, batch_size=size)
-
-
-@pytest.mark.parametrize("coverage", [0.0, 1.0])
-def test_coverage_lies_inside_its_interval(coverage: float) -> None:
-    with pytest.raises(ValueError, match=rf"coverage={coverage} is outside \(0, 1\)"):
-        build_loss("au", coverage=coverage)
 
 
 def test_au_counts_over_an_epoch_or_over_a_batch() -> None:
@@ -299,21 +260,6 @@ def test_crl_needs_to_know_the_training_set() -> None:
         ready_crl().start_epoch(-1)
 
 
-def test_crl_pairs_neighbours_among_the_rows_that_count() -> None:
-    loss = ready_crl(weight=1.0)
-    logits = torch.zeros(4, CLASSES, dtype=torch.float64)
-    logits[:, 0] = torch.tensor([3.0, 2.0, 1.0, 0.5])
-    loss(logits, torch.tensor([1, 0, 0, 0]), torch.arange(4))  # sample 0 is wrong, the others right
-    loss.start_epoch(1)
-    loss.eval()
-    targets = torch.tensor([0, -100, 0, 0])
-    value = loss(logits, targets, torch.arange(4))
-    c = logits.softmax(1)[:, 0]
-    # Pairs 0-2, 2-3, 3-0: the middle one has equal histories.
-    penalty = ((c[0] - c[2] + 1).relu() + (1 - (c[3] - c[0])).relu()) / 3
-    torch.testing.assert_close(value - build_loss("ce")(logits, targets), penalty)
-
-
 def test_crl_measures_histories_from_the_worst_to_the_epochs_that_passed() -> None:
     loss = ready_crl()
     logits = torch.zeros(4, CLASSES, dtype=torch.float64)
@@ -347,15 +293,6 @@ def test_crl_has_margins_of_single_precision_as_the_released_code() -> None:
     assert value.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_crl_averages_the_pixels_of_an_image() -> None:
-    loss = ready_crl()
-    logits, targets = batch()
-    images = logits.view(2, 2, 3, CLASSES).movedim(-1, 1)
-    loss(images, targets.view(2, 2, 3), torch.tensor([3, 1]))
-    right = (logits.argmax(1) == targets).view(2, 6).double().mean(1)
-    assert loss.history.counts.tolist() == pytest.approx([0, right[1].item(), 0, right[0].item()])
-
-
 def test_crl_survives_a_sample_counted_twice_an_epoch() -> None:
     loss = ready_crl()
     logits, targets = 6 * torch.eye(CLASSES)[:4], torch.tensor([0, 1, 2, 0])
@@ -367,28 +304,14 @@ def test_crl_survives_a_sample_counted_twice_an_epoch() -> None:
     assert value.item() == pytest.approx((1 + 1) / 4)
 
 
-def test_crl_with_the_margin_condition_needs_no_history() -> None:
-    logits, targets = batch()
-    spread = logits.max(1).values - logits.min(1).values
-    limit = float(spread.median())
-    scores = logits.softmax(1).max(1).values
-    expected = build_loss("ce")(logits, targets) + 0.5 * (scores * (spread > limit)).mean()
-    loss = build_loss("crl", weight=0.5, condition="margin", margin=limit)
-    torch.testing.assert_close(loss(logits, targets), expected)
-
-
-@pytest.mark.parametrize("pixels", [0, 2])
-def test_acls_with_the_ranking_condition_spares_what_is_ranked_well(pixels: int) -> None:
-    parameters = {"weight_pos": 0.3, "weight_neg": 0.0}
-    loss = build_loss("acls", parts="ranking", **parameters)
+def test_acls_with_the_ranking_condition_spares_images_that_are_ranked_well() -> None:
+    loss = build_loss("acls", parts="ranking", weight_pos=0.3, weight_neg=0.0)
     loss.prepare(3, CLASSES)
     logits = torch.zeros(3, CLASSES, dtype=torch.float64)
     logits[:, 0] = torch.tensor([3.0, 2.0, 4.0])
     targets = torch.tensor([1, 0, 1])
-    given = logits, targets
-    if pixels:
-        images = logits.view(3, CLASSES, 1, 1).expand(-1, -1, 1, pixels)
-        given = images, targets.view(3, 1, 1).expand(-1, 1, pixels)
+    images = logits.view(3, CLASSES, 1, 1).expand(-1, -1, 1, 2)
+    given = images, targets.view(3, 1, 1).expand(-1, 1, 2)
     loss(*given, torch.arange(3))
     loss.start_epoch(1)
     # Sample 0 was wrong and sample 1 right, but 0 is surer. Sample 2 was wrong as often as 0.
@@ -410,8 +333,3 @@ def test_acls_spares_who_is_as_much_less_sure_as_less_often_right() -> None:
     # a quarter, 2 is surer than 0.
     expected = build_loss("ce")(logits, targets) + 0.3 * 3.0**2 / 3
     torch.testing.assert_close(loss(logits, targets, torch.arange(3)), expected)
-
-
-def test_acls_with_the_ranking_condition_needs_the_history() -> None:
-    with pytest.raises(ValueError, match="indices=None"):
-        build_loss("acls", parts="ranking")(*batch())

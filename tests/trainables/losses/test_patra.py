@@ -83,10 +83,3 @@ def test_what_is_pruned_survives_saving() -> None:
     first.start_epoch(1)
     second.load_state_dict(first.state_dict())
     assert counted(second) == counted(first) == [0, 2, 3]
-
-
-def test_it_needs_indices_and_preparation() -> None:
-    with pytest.raises(ValueError, match="indices=None"):
-        fresh()(LOGITS, TARGETS)
-    with pytest.raises(ValueError, match="prepare"):
-        build_loss("patra")(LOGITS, TARGETS, PLACES)
