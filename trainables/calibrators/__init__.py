@@ -13,8 +13,7 @@ from trainables.calibrators._build import (
     is_calibrator,
     parse_calibrator,
 )
-from trainables.calibrators._crossfit import cross_fit, fold_calibrators
-from trainables.calibrators._nll_after_ts import nll_after_ts_terms
+from trainables.calibrators._crossfit import cross_fit, fold_calibrators, nll_after_ts_terms
 from trainables.calibrators._storage import load_calibrator, save_calibrator
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import OBJECTIVES, Objective, RowTerms, build_objective

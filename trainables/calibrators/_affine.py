@@ -5,10 +5,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._affine_fit import TOLERANCE, AffineFit, product_precision
-from trainables.calibrators._base import Calibrator, FitReport, by_block
+from trainables.calibrators._base import Calibrator, FitReport, by_block, matrix_summary
 from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
 from trainables.calibrators._temperature import fit_temperature
-from trainables.calibrators.objectives import build_objective
 from trainables.common.fields import choice, fitted, number
 
 
@@ -48,7 +47,7 @@ class AffineCalibrator(Calibrator):
         return report
 
     def _problem(self, logits: Tensor, labels: Tensor) -> AffineFit:
-        common, _ = fit_temperature(logits, labels, build_objective("ce"))
+        common, _ = fit_temperature(logits, labels)
         offsets = by_block(logits, lambda rows: self._offsets(rows.double()))
         weights = self.weight_offdiag, self.weight_bias
         return AffineFit(logits, offsets, labels, common, weights)
@@ -61,12 +60,4 @@ class AffineCalibrator(Calibrator):
         return F.log_softmax(F.linear(features.to(dtype), matrix, bias).double(), dim=1)
 
     def _summary(self) -> dict[str, float]:
-        """Return mean diagonal, root mean square off the diagonal, and largest absolute bias."""
-        diagonal = self.matrix.diagonal()
-        outside = self.matrix - torch.diag(diagonal)
-        pairs = self.num_classes * (self.num_classes - 1)
-        return {
-            "diagonal_mean": float(diagonal.mean()),
-            "offdiagonal_rms": float((outside.square().sum() / pairs).sqrt()),
-            "bias_max": float(self.bias.abs().max()),
-        }
+        return matrix_summary(self.matrix, self.bias)

@@ -1,6 +1,6 @@
 """The penalised likelihood of an affine map, in coordinates in which it bends alike everywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -54,20 +54,13 @@ class AffineFit:
         self._offdiag, self._bias = odir
         self._dtype = product_precision(logits.shape[1])
         self._offsets = offsets.to(self._dtype)
-        classes = logits.shape[1]
-        eye = torch.eye(classes, classes + 1, dtype=torch.float64, device=logits.device)
-        self.scaled = eye / temperature
+        shape = logits.shape[1], logits.shape[1] + 1
+        self.scaled = torch.eye(*shape, dtype=torch.float64, device=logits.device) / temperature
 
     def minimize(
         self, pull: float = 0.0, start: Tensor | None = None, tolerance: float = TOLERANCE
     ) -> tuple[Tensor, FitReport]:
-        """Return W and b, (K, K + 1), float64.
-
-        Args:
-            pull: Weight of the pull towards ``f / T``, >= 0.
-            start: W and b to start from; ``scaled``, which is ``f / T``, if left out.
-            tolerance: Relative gain of an iteration below which it stops.
-        """
+        """Return W and b, (K, K + 1), float64; see ``PulledFit``."""
         origin = self.scaled if start is None else start
         penalty = self._penalty(pull)
         curvature, own = self._curvatures(penalty)
@@ -91,12 +84,8 @@ class AffineFit:
 
     def loss(self, weights: Tensor) -> float:
         """Return the sum of ``-log p_y`` over the rows at W and b, (K, K + 1)."""
-        map_to = weights.to(self._dtype)
-        total = 0.0
-        for part in row_blocks(self._logits):
-            mapped = self._map(map_to, self._features(part))
-            total += float(softmax_in_place(mapped, self._labels[part])[1].double().sum())
-        return total
+        rows = self._mapped(weights)
+        return sum(float(softmax_in_place(z, y)[1].double().sum()) for y, _, z in rows)
 
     def _penalty(self, pull: float) -> Tensor:
         """Return the weight of each squared distance of W and b from ``scaled``, (K, K + 1)."""
@@ -110,11 +99,8 @@ class AffineFit:
         """Return the objective at W and b, (K, K + 1), and its gradient."""
         gradient = torch.zeros_like(weights)
         total = 0.0
-        map_to = weights.to(self._dtype)
-        for part in row_blocks(self._logits):
-            features = self._features(part)
-            mapped = self._map(map_to, features)
-            residuals, losses = residuals_in_place(mapped, self._labels[part])
+        for labels, features, mapped in self._mapped(weights):
+            residuals, losses = residuals_in_place(mapped, labels)
             total += float(losses.double().sum())
             gradient[:, :-1] += residuals.T @ features
             gradient[:, -1] += residuals.sum(0)
@@ -123,23 +109,21 @@ class AffineFit:
         gradient.div_(len(self._labels)).add_(pulled, alpha=2)
         return total / len(self._labels) + away, gradient
 
-    def _features(self, part: slice) -> Tensor:
-        return self._logits[part].to(self._dtype) - self._offsets[part].unsqueeze(1)
-
-    @staticmethod
-    def _map(weights: Tensor, features: Tensor) -> Tensor:
-        return torch.addmm(weights[:, -1], features, weights[:, :-1].T)
+    def _mapped(self, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield labels, features f and ``W f + b`` of some rows at a time."""
+        map_to = weights.to(self._dtype)
+        for part in row_blocks(self._logits):
+            features = self._logits[part].to(self._dtype) - self._offsets[part].unsqueeze(1)
+            mapped = torch.addmm(map_to[:, -1], features, map_to[:, :-1].T)
+            yield self._labels[part], features, mapped
 
     def _curvatures(self, penalty: Tensor) -> tuple[Tensor, Tensor]:
         """Return the curvature averaged over classes, (K + 1, K + 1), and of the diagonal, (K,)."""
         classes = len(penalty)
-        weights = self.scaled.to(self._dtype)
         total = penalty.new_zeros(classes + 1, classes + 1)
         own = torch.zeros_like(total[0, :-1])
-        for part in row_blocks(self._logits):
-            features = self._features(part)
-            mapped = self._map(weights, features)
-            probabilities, _ = softmax_in_place(mapped, self._labels[part])
+        for labels, features, mapped in self._mapped(self.scaled):
+            probabilities, _ = softmax_in_place(mapped, labels)
             bend = probabilities * (1 - probabilities)
             own += (bend * features.square()).sum(0)
             scaled = torch.cat([features, torch.ones_like(features[:, :1])], 1)

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from trainables.calibrators.objectives import Objective, build_objective
 from trainables.common.errors import InputError
 from trainables.common.fields import CheckedFields
 from trainables.common.logit_rows import check_logits, check_rows, row_blocks
@@ -199,7 +200,54 @@ class Calibrator(CheckedFields, ABC):
         self.num_classes = int(state["num_classes"])
 
 
+class ObjectiveCalibrator(Calibrator):
+    """A calibrator that is fitted with any fitting objective.
+
+    Attributes:
+        objective: Minimised by the fit; ``ce`` unless ``build_calibrator`` gets another.
+        objective_name: Its name.
+        objective_parameters: The hyper-parameters it was made with.
+    """
+
+    objective: Objective = field(init=False)
+    objective_name: str = field(init=False)
+    objective_parameters: dict[str, Any] = field(init=False)
+
+    takes_objective = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.set_objective("ce")
+
+    def set_objective(self, name: str, **parameters: Any) -> None:
+        """Choose the objective of the fit; see ``build_objective`` for arguments and errors."""
+        self.objective = build_objective(name, **parameters)
+        self.objective_name, self.objective_parameters = name, parameters
+
+    def summary(self) -> dict[str, float]:
+        """Return the fitted parameters that a person reads, and what the objective has learned."""
+        return {**super().summary(), **self.objective.state()}
+
+
 CALIBRATORS: Registry[Calibrator] = Registry("calibrator", "trainables.calibrators", Calibrator)
+
+
+def spread(name: str, values: Tensor) -> dict[str, float]:
+    """Return least, mean and largest of some values, for a summary."""
+    found = {"min": values.min(), "mean": values.mean(), "max": values.max()}
+    return {f"{name}_{key}": float(value) for key, value in found.items()}
+
+
+def matrix_summary(matrix: Tensor, bias: Tensor) -> dict[str, float]:
+    """Return mean diagonal, root mean square off the diagonal, and largest absolute bias."""
+    diagonal = matrix.diagonal()
+    outside = matrix - torch.diag(diagonal)
+    pairs = len(matrix) * (len(matrix) - 1)
+    return {
+        "diagonal_mean": float(diagonal.mean()),
+        "offdiagonal_rms": float((outside.square().sum() / pairs).sqrt()),
+        "bias_max": float(bias.abs().max()),
+    }
 
 
 def by_block(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:

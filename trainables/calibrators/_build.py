@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces import splits
-from trainables.calibrators._base import CALIBRATORS, Calibrator
-from trainables.calibrators._objective import ObjectiveCalibrator
+from trainables.calibrators._base import CALIBRATORS, Calibrator, ObjectiveCalibrator
 from trainables.calibrators.objectives import OBJECTIVES
 from trainables.common.errors import InputError, known_names
 

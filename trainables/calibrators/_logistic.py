@@ -79,10 +79,7 @@ def _log_odds(probabilities: Tensor) -> tuple[Tensor, Tensor]:
 def logistic_fits(features: Tensor, targets: Tensor, start: Sequence[float]) -> Tensor:
     """Return the coefficients (C, D) of C logistic regressions on soft targets, by Newton's method.
 
-    Args:
-        features: (C, D, N), float64.
-        targets: (C, N), inside (0, 1), float64.
-        start: Coefficients to begin with, (D,).
+    Features are (C, D, N), targets (C, N) inside (0, 1), both float64; all start at (D,).
     """
     found = features.new_tensor(start).repeat(len(features), 1)
     # Of those that still gain: their place, rows, targets, coefficients and loss.

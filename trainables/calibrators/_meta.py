@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from trainables.calibrators._base import Calibrator, FitReport, by_block
 from trainables.calibrators._temperature import fit_temperature
-from trainables.calibrators.objectives import build_objective
 from trainables.common.errors import InputError
 from trainables.common.fields import count, fitted
 
@@ -42,8 +41,7 @@ class MetaCalibrator(Calibrator):
                 f"{self.name}: no fitting row has an entropy below the threshold "
                 f"{float(self.threshold):.4g}; relax the constraint or bring more rows"
             )
-        ce = build_objective("ce")
-        self.temperature, report = fit_temperature(logits[accepted], labels[accepted], ce)
+        self.temperature, report = fit_temperature(logits[accepted], labels[accepted])
         return report
 
     @abstractmethod
@@ -57,9 +55,8 @@ class MetaCalibrator(Calibrator):
     def _draw(self, candidates: Tensor) -> Tensor:
         """Draw a tenth of the candidates, at least one and at most 500."""
         wanted = max(1, min(MOST_THRESHOLD_ROWS, len(candidates) // THRESHOLD_SHARE))
-        shuffle = torch.randperm(
-            len(candidates), generator=torch.Generator().manual_seed(self.seed)
-        )
+        draw = torch.Generator().manual_seed(self.seed)
+        shuffle = torch.randperm(len(candidates), generator=draw)
         return candidates[shuffle[:wanted].to(candidates.device)]
 
     def _transform(self, logits: Tensor) -> Tensor:

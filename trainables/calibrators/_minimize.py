@@ -31,10 +31,7 @@ Evaluate = Callable[[Sequence[Tensor]], tuple[float, Sequence[Tensor]]]
 class WeightedLoss(ABC):
     """A sum over rows of weight times loss, as a function of a few tensors.
 
-    Args:
-        logits: (N, K).
-        labels: (N,), int64.
-        objective: Gives a row its loss and its weight.
+    Logits are (N, K), labels (N,), int64; the objective gives a row its loss and its weight.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
@@ -57,6 +54,9 @@ class WeightedLoss(ABC):
     def prepare(self, start: Tensor, after_step: Callable[[Tensor], Tensor]) -> None:
         """Give an adaptive objective the losses before and after the released first step.
 
+        That is LBFGS's: 0.02 times the gradient, or 0.02 in the sum of absolute changes where the
+        gradient's absolute sum exceeds 1.
+
         Args:
             start: The one tensor that the loss is a function of.
             after_step: Returns it after a step that is to be subtracted from ones.
@@ -67,8 +67,8 @@ class WeightedLoss(ABC):
         losses = self.row_losses([start])
         self.objective.begin(losses, self.labels, classes)
         _, (slope,) = self.evaluate([start], self.row_weights(losses))
-        stepped = self.row_losses([after_step(1 - _first_step(slope))])
-        self.objective.freeze(stepped, self.labels, classes)
+        step = FIRST_STEP * min(1.0, 1.0 / max(float(slope.abs().sum()), 1e-300)) * slope
+        self.objective.freeze(self.row_losses([after_step(1 - step)]), self.labels, classes)
 
 
 class MappedLoss(WeightedLoss):
@@ -95,8 +95,7 @@ class MappedLoss(WeightedLoss):
     def evaluate(
         self, parameters: Sequence[Tensor], weights: Tensor
     ) -> tuple[float, Sequence[Tensor]]:
-        leaves = [p.detach().requires_grad_() for p in parameters]
-        total = 0.0
+        leaves, total = [p.detach().requires_grad_() for p in parameters], 0.0
         gradients = [torch.zeros_like(p) for p in leaves]
         for part in row_blocks(self.logits):
             with torch.enable_grad():
@@ -123,15 +122,6 @@ def row_terms(log_probs: Tensor, labels: Tensor, objective: Objective) -> RowTer
     )
 
 
-def _first_step(gradient: Tensor) -> Tensor:
-    """Return the step that the released LBFGS takes first, to be subtracted.
-
-    It is 0.02 times the gradient, or 0.02 in the sum of absolute changes where the gradient's
-    absolute sum exceeds 1.
-    """
-    return FIRST_STEP * min(1.0, 1.0 / max(float(gradient.abs().sum()), 1e-300)) * gradient
-
-
 def minimize(
     loss: WeightedLoss,
     start: Sequence[Tensor],
@@ -142,13 +132,8 @@ def minimize(
 
     An objective that is not adaptive needs a single round. Otherwise new weights are averaged with
     the old ones, the more cautiously the longer they fail to settle: weight and loss of a class
-    push each other back and forth when the new ones are simply taken over.
-
-    Args:
-        loss: The objective; an adaptive one must have been prepared.
-        start: Where to begin, float64.
-        max_iterations: As in ``lbfgs``; for an objective that is not adaptive.
-        tolerance: As in ``lbfgs``.
+    push each other back and forth when the new ones are simply taken over. It must have been
+    prepared; the iterations, for the others, and the tolerance are as in ``lbfgs``.
     """
     if not loss.objective.adaptive:
         even = torch.zeros(len(loss.labels), dtype=torch.float64, device=loss.labels.device)
@@ -185,8 +170,7 @@ def lbfgs(
         start: Where to begin; shapes and device are kept.
         max_iterations: Iterations after which the fit counts as not converged.
         tolerance: Relative gain of an iteration below which it stops.
-        corrections: Earlier steps that shape the next; each takes as much memory as four copies of
-            the tensors.
+        corrections: Earlier steps that shape the next; each is four copies of the tensors.
     """
 
     def flat(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -198,9 +182,8 @@ def lbfgs(
         flat, _pack(start), jac=True, method="L-BFGS-B", options=options
     )
     note = "" if found.success else str(found.message)
-    return _unpack(found.x, start), FitReport(
-        bool(found.success), int(found.nit), float(found.fun), note
-    )
+    report = FitReport(bool(found.success), int(found.nit), float(found.fun), note)
+    return _unpack(found.x, start), report
 
 
 def _pack(tensors: Sequence[Tensor]) -> np.ndarray:

@@ -10,7 +10,6 @@ from torch import Tensor
 from trainables.calibrators._base import Calibrator, FitReport
 from trainables.calibrators._shrinkage import EQUAL_NOTE, VARIANTS, validation_folds
 from trainables.calibrators._temperature import divide, fit_temperature
-from trainables.calibrators.objectives import build_objective
 from trainables.common.fields import choice, fitted
 
 LARGEST_LOG_RATIO = 500.0  # Of likelihoods: the sum of many is then still a number.
@@ -43,7 +42,7 @@ class MixedCalibrator(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         report = self._fit_alone(logits, labels)
-        self.temperature, _ = fit_temperature(logits, labels, build_objective("ce"))
+        self.temperature, _ = fit_temperature(logits, labels)
         share = 1.0 if self.variant == "paper" else self._best_share(logits, labels)
         self.share = torch.full_like(self.temperature, share)
         if share == 0:

@@ -29,13 +29,7 @@ class RowPass:
 
 
 class TemperaturePasses:
-    """Evaluates an objective with each row divided by its own temperature, as often as asked.
-
-    Args:
-        logits: (N, K).
-        labels: (N,), int64.
-        objective: To evaluate.
-    """
+    """Evaluates an objective with each row divided by its own temperature, as often as asked."""
 
     def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
         self.logits, self.labels, self.objective = logits, labels, objective
@@ -43,11 +37,7 @@ class TemperaturePasses:
         self._kept = list(self._blocks()) if logits.numel() <= KEPT_VALUES else None
 
     def __call__(self, log_temperature: Tensor) -> RowPass:
-        """Go through the rows once.
-
-        Args:
-            log_temperature: Natural logarithm of the temperature, (N,) or (1,), float64.
-        """
+        """Go through the rows once at logarithms of the temperature, (N,) or (1,), float64."""
         s = (-log_temperature).exp().expand(len(self.labels))
         chosen, average, powers = self._sums(s)
         total, first, second, *squares = powers
@@ -103,11 +93,7 @@ def _sum_powers(out: Tensor, weights: Tensor, z: Tensor) -> None:
 
 
 def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn mapped logits (N, K) into probabilities in their own memory.
-
-    Returns:
-        The probabilities, and ``-log p_y`` of each row, (N,).
-    """
+    """Turn mapped logits (N, K) into probabilities in their memory; also ``-log p_y``, (N,)."""
     mapped -= mapped.amax(1, keepdim=True)
     chosen = mapped.gather(1, labels.unsqueeze(1)).squeeze(1)
     total = mapped.exp_().sum(1)
@@ -115,14 +101,10 @@ def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def residuals_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn mapped logits (N, K) into the derivative of each row's ``-log p_y`` in them.
-
-    Returns:
-        Probabilities minus one-hot labels, (N, K), and ``-log p_y`` of each row, (N,).
-    """
+    """Turn mapped logits (N, K) into the derivative in them of ``-log p_y``; also that, (N,)."""
     probabilities, losses = softmax_in_place(mapped, labels)
-    index = labels.unsqueeze(1)
-    return probabilities.scatter_add_(1, index, -torch.ones_like(mapped[:, :1])), losses
+    ones = torch.ones_like(mapped[:, :1])
+    return probabilities.scatter_add_(1, labels.unsqueeze(1), -ones), losses
 
 
 def row_gradients(objective: Objective, terms: RowTerms) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -62,20 +62,17 @@ class ReleasedRun:
         losses = torch.zeros(len(self._loss.labels), device=self._loss.labels.device)
         if self._loss.objective.adaptive:
             losses = self._loss.row_losses(self._parameters)
-            self._adapt(losses)
+            rows = losses, self._loss.labels, self._loss.logits.shape[1]
+            if self._evaluations == 0:
+                self._loss.objective.begin(*rows)
+            elif self._evaluations == ADAPT_AT:
+                self._loss.objective.freeze(*rows)
         weights = self._loss.row_weights(losses)
         self._value, gradients = self._loss.evaluate(self._parameters, weights)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         self._evaluations += 1
         return self._value
-
-    def _adapt(self, losses: Tensor) -> None:
-        rows = losses, self._loss.labels, self._loss.logits.shape[1]
-        if self._evaluations == 0:
-            self._loss.objective.begin(*rows)
-        elif self._evaluations == ADAPT_AT:
-            self._loss.objective.freeze(*rows)
 
     def _report(self) -> FitReport:
         return FitReport(True, self._evaluations, self._value, "fixed-length run as released")

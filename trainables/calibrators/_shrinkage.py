@@ -43,14 +43,7 @@ def fit_shrunk(
     labels: Tensor,
     tolerance: float,
 ) -> tuple[Tensor, FitReport]:
-    """Fit under the pull that does best on held-out rows.
-
-    Args:
-        problem: Makes the fit of some rows from their logits and labels.
-        logits: (N, K).
-        labels: (N,), int64.
-        tolerance: Of the final fit.
-    """
+    """Fit under the pull that does best on held-out rows; the tolerance is of the final fit."""
     whole, pull = problem(logits, labels), _best_pull(problem, logits, labels)
     if math.isinf(pull):
         value = whole.loss(whole.scaled) / len(labels)
@@ -81,10 +74,8 @@ def _best_pull(
 def choose_pull(score: Callable[[float], float], without: float) -> float:
     """Return the pull with the lowest held-out loss, infinity where no deviation lowers it.
 
-    Args:
-        score: Held-out loss at a pull; asked from the strongest on, until one is no better than
-            temperature scaling. The loss may rise and fall again before.
-        without: Held-out loss of temperature scaling, which is the infinite pull.
+    The score, the loss at a pull, is asked from the strongest on, until one is no better than
+    ``without``, the loss of temperature scaling. It may rise and fall again before.
     """
     most, chosen = 0.0, math.inf
     for pull in PULLS:

@@ -11,9 +11,8 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainables.calibrators._base import Calibrator, FitReport
+from trainables.calibrators._base import Calibrator, FitReport, ObjectiveCalibrator
 from trainables.calibrators._build import build_calibrator
-from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import MANIFEST, damage, place_folder, read_document, seal, sync
 from trainables.common.paths import local_path
@@ -33,7 +32,7 @@ def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
         StorageError: If the folder cannot be written, such as on a full disk; the text names it.
     """
     state = {name: tensor.contiguous() for name, tensor in calibrator.state_dict().items()}
-    text = json.dumps(describe(calibrator), indent=2, allow_nan=False)
+    text = json.dumps(_described(calibrator), indent=2, allow_nan=False)
     place = Path(folder)
     draft = place.resolve().with_name(f"{place.resolve().name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -57,30 +56,19 @@ def load_calibrator(folder: str | Path) -> Calibrator:
         InputError: If a file is missing, damaged or of another format.
     """
     place = local_path(folder, "calibrator")
-    fields = _checked_description(place)
+    if found := damage(place, (TENSORS, DESCRIPTION), alone=False):
+        raise InputError(f"{place}: damaged calibrator ({found}); fit it again")
+    fields = read_document(place / DESCRIPTION, "a saved calibrator", FORMAT)
     try:
-        calibrator = build_calibrator(
-            fields["name"],
-            fields["objective"],
-            fields["objective_parameters"],
-            **fields["parameters"],
-        )
+        chosen = fields["objective"], fields["objective_parameters"]
+        calibrator = build_calibrator(fields["name"], *chosen, **fields["parameters"])
         state = load_file(place / TENSORS)
         if isinstance(calibrator, ObjectiveCalibrator):
             calibrator.objective.restore(fields["learned"])
-        calibrator.report = FitReport(**_with_nan(fields["report"]))
+        report = {key: math.nan if v is None else v for key, v in fields["report"].items()}
+        calibrator.report = FitReport(**report)
         calibrator.load_state_dict(state)
-    # What wrong types and values in the description raise, and a state of other shapes.
-    except (
-        AttributeError,
-        KeyError,
-        OSError,
-        OverflowError,
-        RuntimeError,
-        SafetensorError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except Exception as error:  # Wrong types, values and shapes raise whatever they do.
         raise InputError(f"{place}: not a saved calibrator ({error})") from error
     return calibrator
 
@@ -97,13 +85,7 @@ def _publish(draft: Path, place: Path) -> None:
     sync(place)
 
 
-def _checked_description(place: Path) -> dict[str, Any]:
-    if found := damage(place, (TENSORS, DESCRIPTION), alone=False):
-        raise InputError(f"{place}: damaged calibrator ({found}); fit it again")
-    return read_document(place / DESCRIPTION, "a saved calibrator", FORMAT)
-
-
-def describe(calibrator: Calibrator) -> dict[str, Any]:
+def _described(calibrator: Calibrator) -> dict[str, Any]:
     """Return everything about a fitted calibrator but its tensors, ready for JSON."""
     report = calibrator.report
     chosen = calibrator if isinstance(calibrator, ObjectiveCalibrator) else None
@@ -116,13 +98,6 @@ def describe(calibrator: Calibrator) -> dict[str, Any]:
         "num_classes": calibrator.num_classes,
         "summary": calibrator.summary(),
         "learned": chosen.objective.state() if chosen else {},
-        "report": _without_nan(vars(report)) if report else {},
+        # JSON has no NaN, which alone is not equal to itself.
+        "report": {k: v if v == v else None for k, v in vars(report).items()} if report else {},
     }
-
-
-def _without_nan(fields: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields.items()}
-
-
-def _with_nan(fields: dict[str, Any]) -> dict[str, Any]:
-    return {k: math.nan if v is None else v for k, v in fields.items()}

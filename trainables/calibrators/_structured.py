@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import FitReport, by_block
+from trainables.calibrators._base import FitReport, ObjectiveCalibrator, by_block
 from trainables.calibrators._minimize import WeightedLoss, minimize, row_terms
-from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators._passes import residuals_in_place, row_gradients
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import Objective
@@ -60,10 +59,8 @@ class StructuredCalibrator(ObjectiveCalibrator):
 
     def _transform(self, logits: Tensor) -> Tensor:
         dtype = change_precision(self.change)
-        return F.log_softmax(
-            moved(self.change.to(logits.device, dtype), self._features(logits).to(dtype)).double(),
-            dim=1,
-        )
+        mapped = moved(self.change.to(logits.device, dtype), self._features(logits).to(dtype))
+        return F.log_softmax(mapped.double(), dim=1)
 
 
 def change_precision(change: Tensor) -> torch.dtype:
@@ -72,12 +69,7 @@ def change_precision(change: Tensor) -> torch.dtype:
 
 
 def moved(change: Tensor, features: Tensor) -> Tensor:
-    """Return ``f + D f + b``, (N, K).
-
-    Args:
-        change: D and b, (K, K + 1), or the diagonal of D and b, (2, K).
-        features: f, (N, K).
-    """
+    """Return ``f + D f + b``, (N, K), for D and b, (K, K + 1), or D's diagonal and b, (2, K)."""
     if change.shape[1] == features.shape[1]:
         return torch.addcmul(features + change[1], features, change[0])
     return torch.addmm(features + change[:, -1], features, change[:, :-1].T)
@@ -97,10 +89,8 @@ class StructuredLoss(WeightedLoss):
     its entries bend alike.
 
     Args:
-        features: Log-probabilities of temperature scaling, (N, K).
-        labels: (N,), int64.
-        objective: Gives a row its loss and its weight.
-        penalty: Weights of squared entries, for a mean; its shape is that of the change.
+        penalty: Weights of squared entries, for a mean, in the shape of the change; features are
+            log-probabilities of temperature scaling. For the others see ``WeightedLoss``.
     """
 
     def __init__(
@@ -113,10 +103,8 @@ class StructuredLoss(WeightedLoss):
 
     def solve(self) -> tuple[Tensor, FitReport]:
         """Return the best change, float64, and how the fit went."""
-        start = torch.zeros_like(self._penalty)
-        single = self._dtype == torch.float32
-        tolerance = SINGLE_TOLERANCE if single else TOLERANCE
-        (found,), report = minimize(self, [start], tolerance=tolerance)
+        tolerance = SINGLE_TOLERANCE if self._dtype == torch.float32 else TOLERANCE
+        (found,), report = minimize(self, [torch.zeros_like(self._unit)], tolerance=tolerance)
         return self._unit * found, report
 
     def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
@@ -124,9 +112,8 @@ class StructuredLoss(WeightedLoss):
         out = parameters[0].new_empty(len(self.labels))
         for part in row_blocks(self.logits):
             log_probs = F.log_softmax(moved(change, self.logits[part].to(self._dtype)), dim=1)
-            out[part] = self.objective.per_row(
-                row_terms(log_probs, self.labels[part], self.objective)
-            )
+            terms = row_terms(log_probs, self.labels[part], self.objective)
+            out[part] = self.objective.per_row(terms)
         return out
 
     def evaluate(

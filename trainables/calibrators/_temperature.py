@@ -3,15 +3,14 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import FitReport
+from trainables.calibrators._base import FitReport, ObjectiveCalibrator
 from trainables.calibrators._minimize import WeightedLoss, minimize
-from trainables.calibrators._objective import ObjectiveCalibrator
 from trainables.calibrators._passes import RowPass, TemperaturePasses
 from trainables.calibrators.objectives import Objective, build_objective
 
@@ -42,8 +41,7 @@ def divide(temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:
     return F.log_softmax(logits / temperatures[0], dim=1)
 
 
-@dataclass(frozen=True)
-class Slopes:
+class Slopes(NamedTuple):
     """A value, its slopes in the log temperature of each group and their curvature, (G,)."""
 
     value: float
@@ -130,8 +128,8 @@ def fit_temperature(
 
     Labels are (N,), int64; the objective is cross-entropy unless another one is given.
     """
-    objective = objective or build_objective("ce")
-    return TemperatureFit(TemperaturePasses(logits, labels, objective)).solve()
+    passes = TemperaturePasses(logits, labels, objective or build_objective("ce"))
+    return TemperatureFit(passes).solve()
 
 
 def find_roots(
@@ -140,13 +138,8 @@ def find_roots(
     """Find where all slopes vanish, inside [LOW, HIGH], or where hardly any loss is left.
 
     Rows that a vanishing temperature fits without loss would send it to its lower bound, and the
-    first mistake on other rows would then cost the most it can.
-
-    Args:
-        evaluate: Slopes and curvatures at log temperatures (G,).
-        start: Where to begin, (G,).
-        coupled: Whether the slope of a group depends on the other groups, so that a sign seen
-            earlier is no bracket.
+    first mistake on other rows would then cost the most it can. Where groups are coupled, the slope
+    of one depends on the others, so that a sign seen earlier is no bracket.
     """
     theta = start
     low, high = torch.full_like(theta, LOW), torch.full_like(theta, HIGH)
@@ -162,7 +155,9 @@ def find_roots(
         moved = float((proposal - theta).abs().amax())
         before, theta = (theta, found.slope), proposal
         if moved < TOLERANCE:
-            note = _bound_note(theta)
+            count = int(((theta <= LOW) | (theta >= HIGH)).sum())
+            bounds = f"[{TEMPERATURE_LOW:g}, {TEMPERATURE_HIGH:g}]"
+            note = f"{count} of {len(theta)} temperatures on the bound of {bounds}" * (count > 0)
             return theta, FitReport(True, passes, found.value, note, note)
     note = f"last change {moved:.1e} in log T"
     return theta, FitReport(False, MAX_PASSES, found.value, note)
@@ -192,9 +187,3 @@ def _propose(
     proposal = torch.where((proposal < low) & (low > LOW), middle, proposal)
     proposal = torch.where((proposal > high) & (high < HIGH), middle, proposal)
     return proposal.clamp(LOW, HIGH)
-
-
-def _bound_note(theta: Tensor) -> str:
-    count = int(((theta <= LOW) | (theta >= HIGH)).sum())
-    bounds = f"[{TEMPERATURE_LOW:g}, {TEMPERATURE_HIGH:g}]"
-    return f"{count} of {len(theta)} temperatures on the bound of {bounds}" if count else ""

@@ -11,7 +11,6 @@ from trainables.calibrators._minimize import TOLERANCE as LBFGS_TOLERANCE
 from trainables.calibrators._minimize import lbfgs
 from trainables.calibrators._passes import residuals_in_place, softmax_in_place
 from trainables.calibrators._temperature import fit_temperature
-from trainables.calibrators.objectives import build_objective
 from trainables.common.logit_rows import row_blocks
 
 NEWTON_CLASSES = 200  # With more, the curvature costs more than the steps that it saves.
@@ -28,13 +27,8 @@ Curved = tuple[float, Tensor, Tensor]
 class VectorLoss:
     """The mean of ``-log p_y`` of ``softmax(a * z + b)``, plus a penalty.
 
-    Slopes a and biases b are one tensor, (2 K,), float64.
-
-    Attributes:
-        logits: (N, K).
-        labels: (N,), int64.
-        origin: Slopes and biases that the penalty pulls to.
-        weight_decay: Weights of half the squared distances from them, (2 K,).
+    Slopes a and biases b are one tensor, (2 K,), float64; the decay weighs half the squared
+    distances from the origin.
     """
 
     logits: Tensor
@@ -94,30 +88,20 @@ class VectorFit:
     """The likelihood of slopes and biases with its penalty, ready to be minimised under a pull.
 
     The pull acts on the biases and on T times the distances of the slopes from 1 / T, so that it is
-    blind to the scale of the logits.
-
-    Args:
-        logits: (N, K).
-        labels: (N,), int64.
-        weight_decay: Weight of half the squared biases and distances of the slopes from 1 / T.
+    blind to the scale of the logits. The decay weighs half the squared biases and distances of the
+    slopes from 1 / T.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, weight_decay: float) -> None:
         self._logits, self._labels, self._weight_decay = logits, labels, weight_decay
-        self._temperature, _ = fit_temperature(logits, labels, build_objective("ce"))
+        self._temperature, _ = fit_temperature(logits, labels)
         slopes = self._temperature.reciprocal().expand(logits.shape[1])
         self.scaled = torch.cat([slopes, torch.zeros_like(slopes)])
 
     def minimize(
         self, pull: float = 0.0, start: Tensor | None = None, tolerance: float = TOLERANCE
     ) -> tuple[Tensor, FitReport]:
-        """Return slopes and biases, (2 K,), float64.
-
-        Args:
-            pull: Weight of the pull towards ``z / T``, >= 0.
-            start: Slopes and biases to start from; those of ``z / T`` if left out.
-            tolerance: Relative gain of a step below which it stops.
-        """
+        """Return slopes and biases, (2 K,), float64; see ``PulledFit``."""
         decay = torch.full_like(self.scaled, self._weight_decay + pull)
         slopes = decay.chunk(2)[0]
         slopes += pull * (self._temperature.square() - 1)
@@ -143,10 +127,8 @@ def newton(
 ) -> tuple[Tensor, FitReport]:
     """Minimise a convex function by Newton steps, each halved until it gains enough.
 
-    Args:
-        evaluate: Returns value, gradient (D,) and curvature (D, D) at a point.
-        start: Where to begin, (D,), float64.
-        tolerance: Relative gain of a step below which it stops.
+    It returns value, gradient (D,) and curvature (D, D) at a point (D,); a relative gain below the
+    tolerance ends it.
     """
     at, length = start, 1.0
     here = evaluate(at)

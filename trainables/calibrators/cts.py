@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import CALIBRATORS, FitReport, first_argmax
+from trainables.calibrators._base import CALIBRATORS, FitReport, first_argmax, spread
 from trainables.calibrators._minimize import MappedLoss, minimize
 from trainables.calibrators._passes import TemperaturePasses
 from trainables.calibrators._released import released_temperatures
@@ -91,10 +91,7 @@ class ClassTemperatureScaling(TemperatureCalibrator):
         return divide([self.temperatures.to(logits.device)], logits)
 
     def _summary(self) -> dict[str, float]:
-        t = self.temperatures
-        spread = {"min": t.min(), "mean": t.mean(), "max": t.max()}
-        named = {f"temperature_{key}": float(value) for key, value in spread.items()}
-        return {**named, **self.objective.state()}
+        return spread("temperature", self.temperatures)
 
 
 def _divide_by_exp(log_temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:

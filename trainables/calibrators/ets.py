@@ -84,26 +84,20 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
         return torch.logaddexp(torch.logaddexp(scaled, plain), uniform)
 
     def _summary(self) -> dict[str, float]:
-        names = ("weight_scaled", "weight_plain", "weight_uniform")
-        weights = dict(zip(names, self.weights.tolist(), strict=True))
-        return {"temperature": float(self.temperature), **weights, **self.objective.state()}
+        names = ("temperature", "weight_scaled", "weight_plain", "weight_uniform")
+        return dict(zip(names, [*self.temperature.tolist(), *self.weights.tolist()], strict=True))
 
 
 class Mixture:
-    """The loss of the mixture's rows as a function of its three weights.
-
-    Args:
-        logits: The fitting rows, (N, K).
-        labels: (N,), int64.
-        temperature: That of the scaled member, (1,).
-        objective: To minimise.
-    """
+    """The loss of the mixture's fitting rows as a function of its three weights."""
 
     def __init__(
         self, logits: Tensor, labels: Tensor, temperature: Tensor, objective: Objective
     ) -> None:
         self._logits, self._labels = logits, labels
         self._temperature, self._objective = temperature, objective
+        # Probability of the label under each member, (N, 3), and sums over classes of the products
+        # of two members, in the order of ``PAIRS``, (N, 6).
         label, gram = [], []
         for part in row_blocks(logits):
             softmaxes = self._softmaxes(part)
@@ -113,8 +107,6 @@ class Mixture:
             if objective.needs_square:
                 products = [(members[a] * members[b]).sum(1) for a, b in PAIRS]
                 gram.append(torch.stack(products, dim=1))
-        # Probability of the label under each member, (N, 3), and sums over classes of the products
-        # of two members, in the order of ``PAIRS``, (N, 6).
         self._label = torch.cat(label)
         self._gram = torch.cat(gram) if gram else None
 
@@ -145,11 +137,9 @@ class Mixture:
         square, in_square = self._squares(w)
         terms = RowTerms(chosen.log(), average, square, self._logits.shape[1])
         loss, pulls = row_gradients(self._objective, terms)
-        slopes = (self._label / chosen.unsqueeze(1), in_average, in_square)
-        in_label, in_mean, in_squares = (
-            pull.unsqueeze(1) * slope for pull, slope in zip(pulls, slopes, strict=True)
-        )
-        return loss, in_label + in_mean + in_squares
+        to_label, to_mean, to_square = (pull.unsqueeze(1) for pull in pulls)
+        in_label = to_label * (self._label / chosen.unsqueeze(1))
+        return loss, in_label + to_mean * in_average + to_square * in_square
 
     def _minimize(self, counts: Tensor, start: np.ndarray) -> scipy.optimize.OptimizeResult:
         def evaluate(weights: np.ndarray) -> tuple[float, np.ndarray]:

@@ -108,9 +108,8 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
         weights = [getattr(self, name).to(logits.device) for name in self._network_names()]
         if self.variant == "released":
             return forward(weights, logits.topk(min(self.top, logits.shape[1])).values)
-        centre, scale, common = (
-            tensor.to(logits.device) for tensor in (self.centre, self.scale, self.common)
-        )
+        kept = self.centre, self.scale, self.common
+        centre, scale, common = (tensor.to(logits.device) for tensor in kept)
         inputs = (self._largest(logits) - centre) / scale
         return (common + forward(weights, inputs)).clamp(LOW, HIGH).exp()
 
@@ -124,7 +123,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
 
     def _summary(self) -> dict[str, float]:
         """Return ``temperature``, the common one that the network adds to (1 if released)."""
-        return {"temperature": float(self.common.exp()), **self.objective.state()}
+        return {"temperature": float(self.common.exp())}
 
 
 class _NetworkLoss(WeightedLoss):

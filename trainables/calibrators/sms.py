@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import CALIBRATORS
+from trainables.calibrators._base import CALIBRATORS, matrix_summary
 from trainables.calibrators._structured import StructuredCalibrator
 from trainables.common.fields import number
 
@@ -30,14 +30,6 @@ class StructuredMatrixScaling(StructuredCalibrator):
         return weights
 
     def _summary(self) -> dict[str, float]:
-        """Return T, mean diagonal, root mean square off the diagonal, and largest absolute bias."""
-        diagonal = self.change.diagonal()
-        outside = self.change[:, :-1] - torch.diag(diagonal)
-        pairs = self.num_classes * (self.num_classes - 1)
-        return {
-            "temperature": float(self.temperature),
-            "diagonal_mean": 1 + float(diagonal.mean()),
-            "offdiagonal_rms": float((outside.square().sum() / pairs).sqrt()),
-            "bias_max": float(self.change[:, -1].abs().max()),
-            **self.objective.state(),
-        }
+        found = matrix_summary(self.change[:, :-1], self.change[:, -1])
+        found["diagonal_mean"] += 1
+        return {"temperature": float(self.temperature), **found}

@@ -21,7 +21,9 @@ class StructuredVectorScaling(StructuredCalibrator):
 
     def _summary(self) -> dict[str, float]:
         slope, bias = self.change
-        spread = {"min": slope.min(), "max": slope.max()}
-        named = {f"slope_{key}": 1 + float(value) for key, value in spread.items()}
-        values = {"temperature": float(self.temperature), **named}
-        return {**values, "bias_max": float(bias.abs().max()), **self.objective.state()}
+        return {
+            "temperature": float(self.temperature),
+            "slope_min": 1 + float(slope.min()),
+            "slope_max": 1 + float(slope.max()),
+            "bias_max": float(bias.abs().max()),
+        }

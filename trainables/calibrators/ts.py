@@ -52,9 +52,8 @@ class TemperatureScaling(TemperatureCalibrator):
     def _fit_by_ece(self, logits: Tensor, labels: Tensor) -> FitReport:
         correct = (first_argmax(logits) == labels).double()[None]
         edges = width_edges(ECE_BINS, torch.float32, logits.device)
-        errors = torch.cat(
-            [Binned(_confidences(logits, t / 10)[None], correct, edges).error() for t in GRID]
-        )
+        sure = (_confidences(logits, t / 10)[None] for t in GRID)
+        errors = torch.cat([Binned(scores, correct, edges).error() for scores in sure])
         self.temperature = (errors.argmin() + 1).reshape(1).double() / 10
         return FitReport(True, len(GRID), float(errors.min()), "objective is the ECE on a grid")
 
@@ -62,10 +61,9 @@ class TemperatureScaling(TemperatureCalibrator):
         return self.temperature.to(logits.device)
 
     def _summary(self) -> dict[str, float]:
-        return {"temperature": float(self.temperature), **self.objective.state()}
+        return {"temperature": float(self.temperature)}
 
 
 def _confidences(logits: Tensor, temperature: float) -> Tensor:
-    return by_block(
-        logits, lambda rows: divide([torch.tensor(temperature)], rows.double()).amax(1)
-    ).exp()
+    t = [torch.tensor(temperature)]
+    return by_block(logits, lambda rows: divide(t, rows.double()).amax(1)).exp()

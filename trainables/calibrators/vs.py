@@ -1,7 +1,7 @@
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport
+from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport, spread
 from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
 from trainables.calibrators._vector import TOLERANCE, VectorFit
 from trainables.common.fields import choice, fitted, number
@@ -45,7 +45,4 @@ class VectorScaling(Calibrator):
         return F.log_softmax(logits * slope + bias, dim=1)
 
     def _summary(self) -> dict[str, float]:
-        slope = self.slope
-        spread = {"min": slope.min(), "mean": slope.mean(), "max": slope.max()}
-        named = {f"slope_{key}": float(value) for key, value in spread.items()}
-        return {**named, "bias_max": float(self.bias.abs().max())}
+        return {**spread("slope", self.slope), "bias_max": float(self.bias.abs().max())}
