@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +48,6 @@ class Goldens:
 @pytest.fixture(scope="session")
 def goldens(shared: Path) -> Goldens:
     return Goldens(shared / "goldens")
-
-
-@pytest.fixture(scope="session")
-def synthetic() -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    return draw_rows
 
 
 @pytest.fixture

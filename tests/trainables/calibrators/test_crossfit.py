@@ -4,9 +4,15 @@ import pytest
 import torch
 from standin_card import CARD, standin_card
 
-from trainables.calibrators import build_calibrator, cross_fit, fold_calibrators
+from trainables.calibrators import (
+    build_calibrator,
+    cross_fit,
+    fold_calibrators,
+    nll_after_ts_terms,
+)
 from trainables.calibrators._crossfit import stratified_folds
 from trainables.common.errors import InputError
+from trainables.metrics import calibration_report
 
 
 class Memory:
@@ -118,3 +124,29 @@ def test_fewer_rows_than_folds_is_an_error():
         cross_fit(Memory, torch.zeros(2, 2), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"folds=1 is outside \[2, inf\)"):
         cross_fit(Memory, torch.zeros(2, 2), torch.tensor([0, 1]), folds=1)
+
+
+def test_the_temperature_of_a_network_does_not_count():
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(400, 4, generator=generator)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    terms = nll_after_ts_terms(logits, labels)
+    assert terms.shape == (400,)
+    assert torch.equal(terms, nll_after_ts_terms(logits.double(), labels))
+    for scale in (0.2, 5.0):
+        torch.testing.assert_close(
+            nll_after_ts_terms(scale * logits, labels), terms, rtol=1e-5, atol=0
+        )
+    # Drawn from these logits, the labels want the temperature 1; the others cost more.
+    nll = {s: calibration_report(logits=s * logits, labels=labels)["nll"] for s in (0.2, 1.0, 5.0)}
+    assert float(terms.mean()) == pytest.approx(nll[1.0], abs=0.01)
+    assert min(nll[0.2], nll[5.0]) > nll[1.0] + 0.05
+
+
+@pytest.mark.filterwarnings("error::trainables.calibrators.FitWarning")
+def test_no_row_is_scored_by_a_temperature_that_has_seen_it():
+    logits = torch.tensor([[3.0, 0.0]]).repeat(10, 1)
+    labels = torch.zeros(10, dtype=torch.long)
+    labels[0] = 1
+    # The nine others are right: without the wrong row its fold's temperature ends at the sharpest.
+    assert float(nll_after_ts_terms(logits, labels)[0]) > 10

@@ -22,17 +22,6 @@ def test_derivatives_in_the_weights_are_finite_differences(rows, name):
         torch.testing.assert_close(pulls[:, member], (up - down) / (2 * step), rtol=1e-5, atol=1e-5)
 
 
-def test_weights_are_on_the_simplex_and_mix_probabilities(rows):
-    logits, labels = rows
-    for objective in ("ce", "ls", "fl", "cls"):
-        fitted = build_calibrator("ets", objective).fit(logits, labels)
-        w, t = fitted.weights, fitted.temperature
-        assert float(w.min()) >= 0
-        assert float(w.sum()) == pytest.approx(1.0)
-        mixed = w[0] * (logits / t).softmax(1) + w[1] * logits.softmax(1) + w[2] / 5
-        torch.testing.assert_close(fitted(logits).exp(), mixed)
-
-
 def test_uniform_labels_are_answered_with_the_uniform_member():
     draw = torch.Generator().manual_seed(0)
     logits = 5 * torch.randn(4000, 4, generator=draw, dtype=torch.float64)

@@ -14,13 +14,14 @@ from trainables.calibrators import build_calibrator
 from trainables.calibrators._logistic import logistic_fits
 from trainables.calibrators.kernel import BANDWIDTHS
 from trainables.calibrators.venn_abers import added_values
+from trainables.contracts import draw_rows
 
 Rows = tuple[Tensor, Tensor]
 
 
 @pytest.fixture
-def two_classes(synthetic) -> Rows:
-    return synthetic(rows=200, classes=2)
+def two_classes() -> Rows:
+    return draw_rows(rows=200, classes=2)
 
 
 def features(name: str, probs: np.ndarray) -> np.ndarray:
@@ -80,16 +81,6 @@ def test_logistic_fits_settle_on_rows_that_a_curve_separates() -> None:
     for of_class, wanted in zip(found, (targets, easy), strict=True):
         gradient = x.T @ (1 / (1 + np.exp(-x @ of_class)) - wanted)
         np.testing.assert_allclose(gradient, 0, atol=1e-3)
-
-
-def test_centred_isotonic_draws_each_stretch_to_its_mean_score() -> None:
-    probs = torch.tensor([0.1, 0.2, 0.3, 0.5, 0.6, 0.9], dtype=torch.float64)
-    labels = torch.tensor([0, 1, 0, 1, 0, 1])
-    logits = torch.stack([1 - probs, probs], 1).log()
-    fitted = build_calibrator("cir", variant="paper").fit(logits, labels)
-    of_one = slice(*fitted.offsets[1:].tolist())
-    np.testing.assert_allclose(fitted.points[of_one], [0.1, 0.4, 0.9])
-    np.testing.assert_allclose(fitted.values[of_one], [0.0, 0.5, 1.0])
 
 
 def test_centred_isotonic_takes_rows_of_one_score_together() -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators import FitWarning, build_calibrator
 from trainables.common.errors import InputError
+from trainables.contracts import draw_rows
 
 
 def test_cts_with_cls_settles_where_classes_push_each_other_back_and_forth():
@@ -31,9 +32,9 @@ def test_cts_leaves_a_class_that_is_never_predicted_at_the_common_temperature(ro
     assert float(fitted.temperatures[2]) == pytest.approx(common)
 
 
-def test_vector_scaling_goes_on_where_a_class_has_no_say(synthetic):
+def test_vector_scaling_goes_on_where_a_class_has_no_say():
     """Of two classes one logit is often left at 0: its slope changes nothing."""
-    logits, labels = synthetic(rows=300, classes=2, temperature=4.0)
+    logits, labels = draw_rows(rows=300, classes=2, temperature=4.0)
     logits = torch.stack([logits[:, 0] - logits[:, 1], torch.zeros(300).double()], 1) + 0.0
     fitted = build_calibrator("vs", weight_decay=0.0, variant="paper").fit(logits, labels)
     slope, bias = (t.clone().requires_grad_() for t in (fitted.slope, fitted.bias))
@@ -58,8 +59,8 @@ def test_dirichlet_is_blind_to_a_constant_a_row(rows):
 
 
 @pytest.mark.parametrize("name", ["ms", "dirichlet"])
-def test_affine_fits_of_many_classes_end_where_the_gradient_vanishes(synthetic, name):
-    logits, labels = synthetic(rows=300, classes=60)
+def test_affine_fits_of_many_classes_end_where_the_gradient_vanishes(name):
+    logits, labels = draw_rows(rows=300, classes=60)
     logits = logits - 8.0
     fitted = build_calibrator(name, variant="paper").fit(logits, labels)
     features = F.log_softmax(logits, dim=1) if name == "dirichlet" else logits
@@ -85,12 +86,6 @@ def test_affine_fits_of_many_classes_end_where_the_gradient_vanishes(synthetic, 
     assert value - float(objective(*stepped).detach()) < 1e-4
 
 
-def test_strong_odir_leaves_a_diagonal(rows):
-    fitted = build_calibrator("dirichlet", weight_offdiag=1e4, weight_bias=1e4).fit(*rows)
-    assert fitted.summary()["offdiagonal_rms"] < 1e-4
-    assert fitted.summary()["bias_max"] < 1e-4
-
-
 def test_isotonic_of_ties_is_scikit_learns_curve_a_class_normalised(rows):
     logits, labels = rows[0][:40].repeat(15, 1), rows[1]
     probs = logits.softmax(1).numpy()
@@ -102,14 +97,6 @@ def test_isotonic_of_ties_is_scikit_learns_curve_a_class_normalised(rows):
     expected = mapped / mapped.sum(1, keepdims=True)
     found = build_calibrator("isotonic", variant="paper").fit(logits, labels)(logits).exp().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-9)
-
-
-def test_histogram_binning_returns_the_share_of_each_bin():
-    probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.95, 0.05], [0.3, 0.7]]).double()
-    labels = torch.tensor([0, 1, 0, 1])
-    fitted = build_calibrator("histogram-binning", bins=2, variant="paper").fit(probs.log(), labels)
-    np.testing.assert_allclose(fitted.shares.numpy(), [[0.0, 2 / 3], [1 / 3, 1.0]])
-    np.testing.assert_allclose(fitted(probs.log()).exp().numpy()[0], [2 / 3, 1 / 3], atol=1e-8)
 
 
 def test_a_probability_at_an_edge_belongs_to_the_bin_below():
@@ -134,8 +121,8 @@ def test_spline_of_rows_that_are_all_right_or_wrong_leaves_a_millionth_of_doubt(
     assert ends == pytest.approx({"lowest": value, "highest": value}, rel=1e-9)
 
 
-def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart(synthetic):
-    logits, labels = synthetic(rows=2000, classes=4)
+def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart():
+    logits, labels = draw_rows(rows=2000, classes=4)
     fitted = build_calibrator("meta-mis", alpha=0.1).fit(logits, labels)
     log_probs = logits.double().log_softmax(1)
     entropies = -(log_probs.exp() * log_probs).sum(1)
@@ -146,8 +133,8 @@ def test_a_row_whose_uncertainty_reaches_the_threshold_is_set_apart(synthetic):
     torch.testing.assert_close(out.exp(), torch.full_like(out, 0.25))
 
 
-def test_meta_acc_says_what_it_can_reach(synthetic):
-    logits, labels = synthetic(rows=2000, temperature=20.0)
+def test_meta_acc_says_what_it_can_reach():
+    logits, labels = draw_rows(rows=2000, temperature=20.0)
     with pytest.raises(InputError, match=r"accuracy=0\.999 is out of reach"):
         build_calibrator("meta-acc", accuracy=0.999).fit(logits, labels)
     easy = build_calibrator("meta-acc", accuracy=0.01).fit(logits, labels)
@@ -174,24 +161,15 @@ def test_meta_acc_takes_the_highest_accuracy_within_reach():
     assert fitted.summary()["threshold"] == pytest.approx(float(expected))
 
 
-def test_cts_tells_how_many_of_its_temperatures_are_on_a_bound():
-    """Of the rows predicted as the first class none is right, of the others most are."""
-    predicted = torch.tensor([0, 1, 1, 1, 1, 2, 2, 2, 2])
-    labels = torch.tensor([1, 1, 1, 1, 2, 2, 2, 2, 0])
-    fitted = build_calibrator("cts", shrinkage=0.0)
-    with pytest.warns(FitWarning, match=r"cts: 1 of 3 temperatures on the bound of \[0.01, 100\]"):
-        fitted.fit(5.0 * torch.eye(3)[predicted], labels)
-    assert float(fitted.temperatures[0]) == pytest.approx(100)
-
-
-def test_cts_counts_a_temperature_on_the_lower_bound_too():
-    """Of the rows predicted as the first class all are right, of the others most are."""
+@pytest.mark.parametrize(("label", "scale", "bound"), [(1, 5.0, 100), (0, 0.05, 0.01)])
+def test_cts_tells_how_many_of_its_temperatures_are_on_a_bound(label, scale, bound):
+    """Of the rows predicted as the first class none is right, or all; of the others most are."""
     predicted = torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
-    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 0])
+    labels = torch.tensor([label, label, label, 1, 1, 1, 2, 2, 2, 2, 0])
     fitted = build_calibrator("cts", shrinkage=0.0)
     with pytest.warns(FitWarning, match=r"cts: 1 of 3 temperatures on the bound of \[0.01, 100\]"):
-        fitted.fit(0.05 * torch.eye(3)[predicted], labels)
-    assert float(fitted.temperatures[0]) == pytest.approx(0.01)
+        fitted.fit(scale * torch.eye(3)[predicted], labels)
+    assert float(fitted.temperatures[0]) == pytest.approx(bound)
 
 
 @pytest.mark.parametrize(("common", "temperature"), [(10.0, 100.0), (-10.0, 0.01)])
@@ -213,9 +191,9 @@ def test_no_temperature_of_pts_is_beyond_the_bounds(common, temperature):
         ("pts", {"weight_decay": 0.01}),
     ],
 )
-def test_with_cls_a_penalty_counts_as_much_as_all_classes(synthetic, name, own):
+def test_with_cls_a_penalty_counts_as_much_as_all_classes(name, own):
     """Where two classes are each other's mirror images, class losses are equal: it is ``ce``."""
-    logits, labels = synthetic(rows=60, classes=2, temperature=4.0)
+    logits, labels = draw_rows(rows=60, classes=2, temperature=4.0)
     both = torch.cat([logits, logits.flip(1)]), torch.cat([labels, 1 - labels])
     plain, weighted = (build_calibrator(name, o, **own).fit(*both) for o in ("ce", "cls"))
     torch.testing.assert_close(weighted(logits), plain(logits), rtol=0, atol=2e-3)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from trainables.calibrators import CALIBRATORS, FitReport, build_calibrator
 from trainables.calibrators._mixing import likeliest_share
 from trainables.calibrators._shrinkage import PULLS, choose_pull, validation_folds
+from trainables.contracts import draw_rows
 
 RICH = ("ms", "dirichlet", "vs")
 MIXED = ("cir", "histogram-binning", "isotonic", "kernel", "spline")
@@ -166,8 +167,8 @@ def test_a_pulled_fit_ends_where_the_gradient_vanishes(name, pull, rows) -> None
     assert float(slope.abs().max()) < 1e-4
 
 
-def test_the_pull_is_the_one_under_which_held_out_rows_lose_least(synthetic) -> None:
-    logits, _ = synthetic(rows=200, classes=3)
+def test_the_pull_is_the_one_under_which_held_out_rows_lose_least() -> None:
+    logits, _ = draw_rows(rows=200, classes=3)
     draw = torch.Generator().manual_seed(1)
     mixed = logits * torch.tensor([0.3, 1.0, 1.0]) + torch.tensor([1.0, -1.0, 0.0])
     labels = torch.multinomial(mixed.softmax(1), 1, generator=draw).squeeze(1)
@@ -188,8 +189,8 @@ def test_the_pull_is_the_one_under_which_held_out_rows_lose_least(synthetic) -> 
 
 
 @pytest.mark.parametrize("name", ["ms", "dirichlet"])
-def test_a_map_that_rows_do_show_is_found(name, synthetic) -> None:
-    logits, _ = synthetic(rows=6000, classes=4)
+def test_a_map_that_rows_do_show_is_found(name) -> None:
+    logits, _ = draw_rows(rows=6000, classes=4)
     mixed = logits + 0.6 * logits.roll(1, 1)
     draw = torch.Generator().manual_seed(1)
     labels = torch.multinomial(mixed.softmax(1), 1, generator=draw).squeeze(1)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from trainables.calibrators import OBJECTIVES, build_calibrator, build_objective
 from trainables.calibrators._minimize import row_terms
 from trainables.calibrators._structured import mapped_slopes
+from trainables.contracts import draw_rows
 
 Rows = tuple[Tensor, Tensor]
 
@@ -34,8 +35,8 @@ def penalty(name: str, change: Tensor, rows: int) -> Tensor:
 
 @pytest.mark.parametrize("name", ["svs", "sms"])
 @pytest.mark.parametrize("classes", [2, 60])
-def test_the_fit_is_the_minimum_of_the_published_objective(synthetic, name, classes) -> None:
-    logits, labels = synthetic(rows=300, classes=classes)
+def test_the_fit_is_the_minimum_of_the_published_objective(name, classes) -> None:
+    logits, labels = draw_rows(rows=300, classes=classes)
     fitted = build_calibrator(name).fit(logits, labels)
     f = features(logits, labels)
     eye = torch.eye(classes, classes, dtype=torch.float64)
@@ -83,8 +84,8 @@ def test_a_strong_penalty_leaves_temperature_scaling(rows: Rows, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["svs", "sms"])
-def test_cls_ends_where_classes_lose_alike_if_the_map_can_bring_that_about(synthetic, name) -> None:
-    logits, labels = synthetic(rows=600, classes=4)
+def test_cls_ends_where_classes_lose_alike_if_the_map_can_bring_that_about(name) -> None:
+    logits, labels = draw_rows(rows=600, classes=4)
     labels = torch.where(labels == 3, torch.arange(len(labels)) % 4, labels)
     losses = F.nll_loss(
         build_calibrator(name, "cls").fit(logits, labels)(logits), labels, reduction="none"
@@ -94,8 +95,8 @@ def test_cls_ends_where_classes_lose_alike_if_the_map_can_bring_that_about(synth
 
 
 @pytest.mark.parametrize("name", ["svs", "sms"])
-def test_cls_gives_a_class_that_is_fitted_badly_more_weight(synthetic, name: str) -> None:
-    logits, labels = synthetic(rows=4000, classes=4)
+def test_cls_gives_a_class_that_is_fitted_badly_more_weight(name: str) -> None:
+    logits, labels = draw_rows(rows=4000, classes=4)
     labels = torch.where(labels == 3, torch.arange(len(labels)) % 4, labels)
     by_class = [
         F.nll_loss(
