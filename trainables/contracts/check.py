@@ -18,15 +18,10 @@ from trainables.contracts.training import (
 )
 from trainables.plugins import Plugin
 
-TRAINED = (
-    "loss",
-    "augmentation",
-    "training scheme",
-    "refinement",
-    "calibrator",
-    "fitting objective",
-    "model",
-)
+TRAINED = {
+    *("loss", "augmentation", "training scheme", "refinement"),
+    *("calibrator", "fitting objective", "model"),
+}
 
 
 class Check(NamedTuple):
@@ -72,13 +67,10 @@ def checks_of(plugin: Plugin) -> Iterator[Check]:
         if noun == "dataset" and not addition.entry.placeholder:
             yield Check(part, _says(reads_the_same_twice), partial(reads_the_same_twice, name))
         # Those whose name goes on, such as ood-npz:PATH, are tried by one that needs nothing more.
-        if noun == "suite" and (whole := next(filter(_is_whole, addition.entry.names(name)), "")):
+        names = addition.entry.names(name) if noun == "suite" else ()
+        if whole := next((n for n in names if n == n.lower()), ""):
             measured = partial(measures_the_same_twice, whole)
             yield Check(part, _says(measures_the_same_twice), measured)
-
-
-def _is_whole(name: str) -> bool:
-    return name == name.lower()
 
 
 def _says(check: Callable[..., None]) -> str:

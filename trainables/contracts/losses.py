@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,9 +48,8 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
         logits = torch.randn(rows, classes, generator=generator)
         targets = torch.randint(classes, (rows,), generator=generator)
         # Half of the targets are the predictions, so that samples differ in their history.
-        targets = torch.where(
-            torch.rand(rows, generator=generator) < 0.5, logits.argmax(1), targets
-        )
+        right = torch.rand(rows, generator=generator) < 0.5
+        targets = torch.where(right, logits.argmax(1), targets)
         with torch.no_grad():
             loss(logits, targets, torch.arange(rows))
     loss.start_epoch(3)
@@ -79,6 +79,15 @@ def settings(name: str) -> list[dict[str, Any]]:
     return [{}, *changes]
 
 
+def _refusal(call: Callable[[], Any]) -> str:
+    """Return what a call is refused with, nothing if it is not."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def waits_for_no_device(name: str) -> None:
     """No step makes the host wait for the device."""
     for setting in settings(name):
@@ -100,12 +109,10 @@ def refuses_shapes(name: str) -> None:
     expected = "do not belong together: expected (N, K) with (N,), or (N, K, H, W) with (N, H, W)"
     for logits, targets in (((24, 10), (23,)), ((2, 10, 3, 4), (2, 4, 3)), ((10,), ())):
         text = f"logits {logits} and targets {targets} {expected}"
-        try:
-            loss(torch.randn(logits), torch.zeros(targets, dtype=torch.int64), torch.arange(24))
-        except ValueError as error:
-            require(str(error) == text, f"it says {error}, not {text}")
-        else:
-            require(False, f"logits {logits} and targets {targets} are taken")
+        rows = torch.randn(logits), torch.zeros(targets, dtype=torch.int64), torch.arange(24)
+        said = _refusal(partial(loss, *rows))
+        require(bool(said), f"logits {logits} and targets {targets} are taken")
+        require(said == text, f"it says {said}, not {text}")
 
 
 def ignores_rows(name: str, ignored: int = IGNORED) -> None:
@@ -146,12 +153,10 @@ def stays_finite(
         loss = seasoned(name, **setting)
         for logits in (1e4 * signs, 1e4 * one_sided, 1e3 * wide, torch.zeros_like(wide)):
             for dtype in dtypes:
-                found = value_and_gradient(loss, logits.to(dtype), targets, indices)
-                for what, tensor in zip(("value", "gradient"), found, strict=True):
-                    require(
-                        bool(tensor.isfinite().all()),
-                        f"the {what} is not finite in {dtype} with {setting}",
-                    )
+                value, gradient = value_and_gradient(loss, logits.to(dtype), targets, indices)
+                where = f"is not finite in {dtype} with {setting}"
+                require(bool(value.isfinite()), f"the value {where}")
+                require(bool(gradient.isfinite().all()), f"the gradient {where}")
 
 
 def has_single_precision(name: str) -> None:
@@ -181,10 +186,8 @@ def has_the_gradient_of_its_value(name: str, **setting: Any) -> None:
     """The gradient is that of the value."""
     logits, targets, indices = batch(rows=8, classes=5, scale=1.5, seed=5)
     loss = seasoned(name, **setting)
-    require(
-        torch.autograd.gradcheck(lambda x: loss(x, targets, indices), logits.requires_grad_()),
-        "they differ",
-    )
+    same = torch.autograd.gradcheck(lambda x: loss(x, targets, indices), logits.requires_grad_())
+    require(same, "they differ")
 
 
 def minds_no_order(name: str) -> None:
@@ -236,12 +239,9 @@ def names_bad_values(name: str) -> None:
     for key, parameter in load_space("methods", name).parameters.items():
         numbers = [math.nan, math.inf, "many"]
         for value in ["no-such-value"] if parameter.type == "categorical" else numbers:
-            try:
-                build_loss(name, **{key: value})
-            except ValueError as error:
-                require(f"{key}={value!r}" in str(error), f"{key}={value!r} is not named: {error}")
-            else:
-                require(False, f"{key}={value!r} is taken")
+            said = _refusal(partial(build_loss, name, **{key: value}))
+            require(bool(said), f"{key}={value!r} is taken")
+            require(f"{key}={value!r}" in said, f"{key}={value!r} is not named: {said}")
 
 
 def sums_what_it_averages(name: str) -> None:

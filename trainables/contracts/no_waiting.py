@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -13,16 +14,8 @@ class NoWaiting(TorchDispatchMode):
     """
 
     FORBIDDEN = (
-        "local_scalar_dense",
-        "nonzero",
-        "masked_select",
-        "bincount",
-        "unique",
-        "unique2",
-        "unique_consecutive",
-        "is_nonzero",
-        "equal",
-        "repeat_interleave.Tensor",
+        *("local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "unique2"),
+        *("unique_consecutive", "is_nonzero", "equal", "repeat_interleave.Tensor"),
     )
 
     def __init__(self, allowed: int = 0) -> None:
@@ -36,10 +29,8 @@ class NoWaiting(TorchDispatchMode):
         base = name.split(".")[0].rstrip("_")
         if name in self.FORBIDDEN or base in self.FORBIDDEN:
             self._count(name)
-        if base in ("index", "index_put") and any(
-            place is not None and str(place.dtype) in ("torch.bool", "torch.uint8")
-            for place in args[1]
-        ):
+        places = args[1] if base in ("index", "index_put") else ()
+        if any(place is not None and place.dtype in (torch.bool, torch.uint8) for place in places):
             self._count(f"{name} with a mask")
         return func(*args, **(kwargs or {}))
 
