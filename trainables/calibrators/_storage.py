@@ -65,7 +65,8 @@ def load_calibrator(folder: str | Path) -> Calibrator:
         state = load_file(place / TENSORS)
         if isinstance(calibrator, ObjectiveCalibrator):
             calibrator.objective.restore(fields["learned"])
-        report = {key: math.nan if v is None else v for key, v in fields["report"].items()}
+        report: dict[str, Any] = fields["report"]
+        report = {key: math.nan if v is None else v for key, v in report.items()}
         calibrator.report = FitReport(**report)
         calibrator.load_state_dict(state)
     except Exception as error:  # Wrong types, values and shapes raise whatever they do.

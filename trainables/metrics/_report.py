@@ -126,6 +126,12 @@ class Predictions:
 
 
 Metric: TypeAlias = Callable[[Predictions], Tensor | float]
+
+
+def _floor(name: str) -> Metric:
+    return lambda found: found.floors[name].mean
+
+
 _REPORT: Mapping[str, Metric] = {
     "acc": lambda found: found.scores.correct.mean(),
     "nll": lambda found: found.scores.nll.mean(),
@@ -144,7 +150,7 @@ _EVALUATION: Mapping[str, Metric] = {
     **_REPORT,
     "debiased_ece": lambda found: found.width.debiased_error(),
     "smooth_ece": lambda found: smooth_error(found.scores),
-    **{f"{name}_floor": lambda found, n=name: found.floors[n].mean for name in FLOORED},
+    **{f"{name}_floor": _floor(name) for name in FLOORED},
 }
 
 
