@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from losses import Matrix, dirichlet, log_p, log_sum, softmax
+from losses import Matrix, log_p, softmax
 from scipy.optimize import brentq, minimize
 
 FLOOR = 1e-9
 Fit = tuple[Matrix, list[int]]
 Map = Callable[[Matrix], list[float]]
-Curve = Callable[[list[float], list[bool]], Callable[[float], float]]
 
 
 def golden(function: Callable[[float], float], low: float, high: float) -> float:
@@ -148,76 +147,7 @@ def cir(scores: list[float], hits: list[bool]) -> Callable[[float], float]:
     return lambda score: float(np.interp(score, *zip(*points, strict=True)))
 
 
-def venn_abers(scores: list[float], hits: list[bool]) -> Callable[[float], float]:
-    def added(score: float, hit: bool) -> float:
-        for pool in pools([*scores, score], [*hits, hit]):
-            if (score, hit) in pool:
-                return share(pool)
-        raise AssertionError("the added row is in a pool")
-
-    def value(score: float) -> float:
-        miss, hit = added(score, False), added(score, True)
-        return hit / (1 - miss + hit)
-
-    return value
-
-
-def logistic(features: Callable[[float], list[float]], signs: tuple[float, ...] = ()) -> Curve:
-    """Return the fit of a logistic curve on Platt's targets; with signs no slope falls."""
-
-    def curve(scores: list[float], hits: list[bool]) -> Callable[[float], float]:
-        count = sum(hits)
-        goals = [(count + 1) / (count + 2) if hit else 1 / (len(hits) - count + 2) for hit in hits]
-        rows = np.array([[*features(score), 1.0] for score in scores])
-
-        def fitted(kept: list[int]) -> Matrix:
-            def total(weights: Matrix) -> float:
-                odds = rows[:, kept] @ weights
-                return float(np.logaddexp(0, odds).sum() - np.dot(goals, odds))
-
-            at = minimize(total, np.zeros(len(kept)), method="Nelder-Mead", options=FINE).x
-            weights = np.zeros(rows.shape[1])
-            weights[kept] = at
-            return weights
-
-        kept = list(range(rows.shape[1]))
-        weights = fitted(kept)
-        while signs and weights[:-1].min() < 0:
-            kept.remove(int(weights[:-1].argmin()))
-            weights = fitted(kept)
-        return lambda score: 1 / (1 + exp(-float(weights @ [*features(score), 1.0])))
-
-    return curve
-
-
 FINE = {"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000, "maxfev": 20_000}
-
-
-def odds(p: float) -> float:
-    return log(p) - log(1 - p)
-
-
-def kernel(fit: Fit) -> Map:
-    probs = [softmax(z) for z in fit[0]]
-    classes = range(len(probs[0]))
-
-    def shares(p: Matrix, others: list[int], h: float) -> list[float]:
-        logs = [dirichlet(p, probs[j], h) for j in others]
-        total = log_sum(logs)
-        values = [
-            sum(exp(a - total) for a, j in zip(logs, others, strict=True) if fit[1][j] == k)
-            + FLOOR * p[k]
-            for k in classes
-        ]
-        return [log(value / sum(values)) for value in values]
-
-    rows = list(range(len(probs)))
-
-    def loss(h: float) -> float:
-        return -sum(shares(probs[i], [j for j in rows if j != i], h)[fit[1][i]] for i in rows)
-
-    best = min((0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), key=loss)
-    return lambda z: shares(softmax(z), rows, best)
 
 
 def entropy(z: Matrix) -> float:
@@ -541,21 +471,6 @@ CASES: list[tuple[str, str | None, dict[str, Any], Callable[[Fit], Map]]] = [
     ),
     ("isotonic", None, PAPER, lambda fit: one_versus_rest(fit, isotonic)),
     ("cir", None, PAPER, lambda fit: one_versus_rest(fit, cir)),
-    ("venn-abers", None, PAPER, lambda fit: one_versus_rest(fit, venn_abers)),
-    ("platt", None, PAPER, lambda fit: one_versus_rest(fit, logistic(lambda p: [odds(p)]))),
-    (
-        "quadratic",
-        None,
-        PAPER,
-        lambda fit: one_versus_rest(fit, logistic(lambda p: [odds(p), odds(p) ** 2])),
-    ),
-    (
-        "beta",
-        None,
-        PAPER,
-        lambda fit: one_versus_rest(fit, logistic(lambda p: [log(p), -log(1 - p)], (1.0, 1.0))),
-    ),
-    ("kernel", None, PAPER, kernel),
     ("meta-mis", None, {"alpha": 0.2, "seed": 3}, lambda fit: meta_mis(fit, 0.2, 3)),
     ("meta-acc", None, {"accuracy": 0.7, "seed": 3}, lambda fit: meta_acc(fit, 0.7, 3)),
     *(

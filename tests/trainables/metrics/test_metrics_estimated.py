@@ -74,11 +74,3 @@ def test_rows_that_are_all_alike_are_no_error(sure, right):
     probs = np.tile([sure, 1 - sure], (500, 1))
     labels = np.full(500, int(not right))
     assert estimated_error(probs=probs, labels=labels) == pytest.approx(abs(sure - right), abs=0.02)
-
-
-def test_bad_scores_are_refused():
-    probs, labels = rows(0, 10)
-    with pytest.raises(ValueError, match="give exactly one of logits and probs"):
-        estimated_error(labels=labels)
-    with pytest.raises(ValueError, match="labels: shape"):
-        estimated_error(probs=probs, labels=labels[:5])

@@ -1,4 +1,4 @@
-"""Reliability curves and their diagram."""
+"""Reliability curves and their diagram, and risk-coverage curves."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
-from trainables.metrics import calibration_report, reliability_curve, reliability_diagram
+from trainables.metrics import (
+    calibration_report,
+    reliability_curve,
+    reliability_diagram,
+    risk_coverage_curve,
+)
 
 
 @pytest.fixture
@@ -46,11 +52,6 @@ def test_edges_have_the_precision_of_the_probabilities():
     probs = np.array([[k / 15, 1 - k / 15] for k in range(8, 16)], dtype=np.float32)
     curve = reliability_curve(probs=probs, labels=np.zeros(8, int))
     np.testing.assert_array_equal(curve.count, [0] * 7 + [1] * 8)
-
-
-def test_equal_mass_bins_hold_equally_many_rows(data):
-    count = reliability_curve(**data, bins=15, scheme="mass").count
-    assert abs(count - 20).max() <= 1
 
 
 def test_bad_arguments_are_refused(data):
@@ -112,3 +113,29 @@ def test_the_diagram_can_be_saved_from_threads_and_leaves_no_figure_open(data, t
     from matplotlib import pyplot
 
     assert pyplot.get_fignums() == []
+
+
+def test_the_risk_is_the_error_among_the_most_confident_rows():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    labels = torch.randint(4, (60,), generator=generator)
+    curve = risk_coverage_curve(logits=logits, labels=labels)
+    rows = sorted(
+        (max(row.tolist()), int(row.argmax() != label))
+        for row, label in zip(logits.softmax(1), labels, strict=True)
+    )[::-1]
+    wrong = [error for _, error in rows]
+    expected = [sum(wrong[:kept]) / kept for kept in range(1, 61)]
+    assert curve.risk == pytest.approx(expected)
+    assert curve.coverage == pytest.approx(np.arange(1, 61) / 60)
+    assert curve.area == pytest.approx(sum(expected) / 60)
+    report = calibration_report(logits=logits, labels=labels)
+    assert curve.risk[-1] == pytest.approx(1 - report["acc"])
+
+
+def test_rows_of_equal_confidence_share_their_errors():
+    probs = torch.tensor([[0.9, 0.1]] * 4 + [[0.4, 0.6]])
+    labels = torch.tensor([1, 0, 0, 0, 1])
+    for order in ([0, 1, 2, 3, 4], [3, 2, 1, 0, 4]):
+        curve = risk_coverage_curve(probs=probs[order], labels=labels[order])
+        assert curve.risk == pytest.approx([0.25] * 4 + [0.2])
