@@ -61,11 +61,10 @@ class Parameter:
             raise SpaceError(
                 f"{self.name}: type {self.type!r} is not one of float, int, categorical"
             )
-        if self.type == "categorical":
-            if not self.choices:
-                raise SpaceError(f"{self.name}: a categorical parameter needs choices")
-        else:
+        if self.type != "categorical":
             self._check_range()
+        elif not self.choices:
+            raise SpaceError(f"{self.name}: a categorical parameter needs choices")
         for value in (self.default, *self.defaults.values()):
             self.check(value)
         if self.tuned and not self.grid:
@@ -96,11 +95,8 @@ class Parameter:
                     return choice
             allowed = ", ".join(map(str, self.choices))
             raise SpaceError(f"{self.name}={value!r} is not one of {allowed}")
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and math.isfinite(value)):
             raise SpaceError(f"{self.name}={value!r} is not a finite number")
         if self.type == "int" and int(value) != value:
             raise SpaceError(f"{self.name}={value!r} is not a whole number")
@@ -232,12 +228,9 @@ def splits(text: str) -> list[tuple[str, str]]:
 
 @cache
 def _own_space(kind: str, name: str) -> SearchSpace:
-    if name not in space_names(kind):
-        raise SpaceError(
-            f"no search space {kind}/{name}; there are: {', '.join(space_names(kind))}"
-        )
-    where = f"search_spaces/{kind}/{name}.yaml"
-    return parse_space(kind, name, _document(kind, name), where)
+    if name not in (known := space_names(kind)):
+        raise SpaceError(f"no search space {kind}/{name}; there are: {', '.join(known)}")
+    return parse_space(kind, name, _document(kind, name), f"search_spaces/{kind}/{name}.yaml")
 
 
 def protocol_names() -> list[str]:
@@ -271,10 +264,8 @@ def parse_space(kind: str, name: str, document: dict[str, Any], where: str) -> S
         SpaceError: If it is malformed.
     """
     try:
-        parameters = {
-            key: _parse_parameter(key, fields)
-            for key, fields in (document.get("parameters") or {}).items()
-        }
+        given = (document.get("parameters") or {}).items()
+        parameters = {key: _parse_parameter(key, fields) for key, fields in given}
         title, source = document["title"], document["source"]
         return SearchSpace(name, kind, title, source, parameters, document.get("on_training"))
     except (SpaceError, AttributeError, KeyError, TypeError) as error:
@@ -282,7 +273,5 @@ def parse_space(kind: str, name: str, document: dict[str, Any], where: str) -> S
 
 
 def _parse_parameter(name: str, fields: dict[str, Any]) -> Parameter:
-    known = dict(fields)
-    for key in ("choices", "grid", "tuned"):
-        known[key] = tuple(known.get(key) or ())
-    return Parameter(name=name, **known)
+    several = {key: tuple(fields.get(key) or ()) for key in ("choices", "grid", "tuned")}
+    return Parameter(name=name, **{**fields, **several})

@@ -36,14 +36,10 @@ class OneVersusRestCalibrator(MixedCalibrator):
 
     @abstractmethod
     def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:
-        """Yield the curve of each of some classes; a few numbers each.
+        """Yield the curve of each of some classes; scores and hits are (C, N).
 
-        They are plain floats because small arrays kept from each class would lie between its freed
-        temporaries, which the allocator then cannot use again.
-
-        Args:
-            scores: The probability of each class in each row, (C, N).
-            hits: Whether the class is the row's label, (C, N).
+        Curves are plain floats because small arrays kept from each class would lie between its
+        freed temporaries, which the allocator then cannot use again.
         """
 
     @abstractmethod

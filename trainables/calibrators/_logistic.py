@@ -38,12 +38,7 @@ class LogisticCalibrator(OneVersusRestCalibrator):
         """Return the features, each in the shape of ``log p`` and ``log (1 - p)``."""
 
     def _coefficients(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the best coefficients of each class, (C, D), the intercept last.
-
-        Args:
-            features: (C, D, N), the last one being 1.
-            targets: (C, N), inside (0, 1).
-        """
+        """Return the best coefficients (C, D), of features (C, D, N), the last of which is 1."""
         return logistic_fits(features, targets, self.identity)
 
     def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:

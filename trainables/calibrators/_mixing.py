@@ -72,9 +72,7 @@ def _at_labels(log_probs: Tensor, labels: Tensor) -> Tensor:
 def likeliest_share(first: Tensor, second: Tensor) -> float:
     """Return the share of the first in the likeliest mixture of two, in [0, 1].
 
-    Args:
-        first: Log-probability that it gives the label of each row, (N,), float64.
-        second: The same of the other one.
+    Given are the log-probabilities that each has for the label of each row, (N,), float64.
     """
     ratio = (first - second).clamp(max=LARGEST_LOG_RATIO).exp()
 

@@ -56,13 +56,8 @@ def added_values(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     By the max-min formula the value is ``max_a min_b`` of the share of hits from a to b around the
     place. Only stretches that begin at a hit, or at the added row, and end before a hit, or at the
-    last row, can be chosen; so all places between two hits share most of the work.
-
-    Args:
-        hits: Whether each row is a hit, in the order of the scores, (N,).
-
-    Returns:
-        The value as a hit and as a miss, (N + 1,) each, before each row and after the last.
+    last row, can be chosen; so all places between two hits share most of the work. Of hits in the
+    order of the scores, (N,), returned are the values as a hit and as a miss, (N + 1,) each.
     """
     places = np.flatnonzero(hits)
     total, count = len(places), len(hits)
@@ -85,12 +80,8 @@ def _from_a_hit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the max-min over stretches that begin at a hit, (M + 1,), by hits before the place.
 
-    First with the added row as a hit, then as a miss; with no hit before, it is 0.
-
-    Args:
-        places: Where the M hits are.
-        ends: Where stretches may end, (M + 1,).
-        ended: Hits before each end.
+    First with the added row as a hit, then as a miss; with no hit before, it is 0. Given are the
+    places of the M hits, where stretches may end, (M + 1,), and the hits before each end.
     """
     best = np.zeros((2, len(ends)))
     for start in range(0, len(places), STARTS_AT_ONCE):

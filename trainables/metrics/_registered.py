@@ -63,14 +63,11 @@ def _computed(metric: Metric, probs: Tensor, labels: Tensor) -> Tensor:
     except Exception as error:  # It is somebody else's code.
         kind = type(error).__name__
         raise InputError(f"metric {metric.name!r} failed: {kind}: {error}") from error
+    rows = f"for {len(labels)} rows"
     if found.shape not in ((), labels.shape):
-        raise InputError(
-            f"metric {metric.name!r} has shape {tuple(found.shape)} for {len(labels)} rows; "
-            "return a scalar, or a value for each row"
-        )
+        wanted = "return a scalar, or a value for each row"
+        raise InputError(f"metric {metric.name!r} has shape {tuple(found.shape)} {rows}; {wanted}")
     if not bool(found.isfinite().all()):
-        bad = found[~found.isfinite()].flatten()[0]
-        raise InputError(
-            f"metric {metric.name!r} is {float(bad)} for {len(labels)} rows; it must be finite"
-        )
+        bad = float(found[~found.isfinite()].flatten()[0])
+        raise InputError(f"metric {metric.name!r} is {bad} {rows}; it must be finite")
     return found
