@@ -2,9 +2,8 @@
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from orchestrator.report._chart import Axis, Chart, Figure, Point, fitting, labelled, thinned
 from orchestrator.report._scatter import unbeaten
@@ -47,44 +46,47 @@ def objective_by_parameter(study: Study, history: Ledger) -> list[Figure]:
     A ring is around the chosen trial. Trials are coloured by their number. Where one number alone
     varies, a line joins them. Of very many trials some are drawn.
     """
-    searched = {name: _drawn(found, study) for name, found in searched_parameters(study).items()}
+    searched = searched_parameters(study)
+    for name, found in searched.items():
+        kept = thinned(found, DOTS)
+        searched[name] = kept + [t for t in found if t is study.chosen_trial and t not in kept]
     tones = colours(trial.number for trials in searched.values() for trial in trials)
-    shown = [column(name) for name in (history.objective, *history.pareto)]
+    shown = _searched_metrics(history)
     figures = []
     for name, trials in searched.items():
-        rows = [searched_for(trial, history) for trial in trials]
-        joined = len(searched) == 1 and not x_is_named(trials, name)
-        for place, metric in enumerate(shown):
-            heights = [metric.factor * row[place] for row in rows]
-            word = metric.label if place else "objective"
-            chart = _slice(study, name, trials, heights, metric.label, word, tones, joined)
+        values = [trial.parameters[name] for trial in trials]
+        places, x, ticks = _horizontal(values)
+        for index, metric in enumerate(shown):
+            heights = [metric.factor * searched_for(trial, history)[index] for trial in trials]
+            y = fitting(heights)
+            chart = Chart(SLICE, x, y, f"validation {metric.label} against {name}")
+            chart.frame(ticks, labelled(y.ticks(4)))
+            if len(searched) == 1 and not _are_names(values):
+                chart.line(sorted(zip(places, heights, strict=True)), "other")
+            word = metric.label if index else "objective"
+            for trial, place, height in zip(trials, places, heights, strict=True):
+                text = f"trial {trial.number}: {name} {trial.parameters[name]}, {word} {height:.4g}"
+                if trial is study.chosen_trial:
+                    chart.dot(place, height, 7, "ring")
+                chart.dot(place, height, 3.6, "mark search", text, tones[trial.number])
             figures.append(Figure(f"{metric.label}, {name}" if len(shown) > 1 else name, chart))
     return figures
 
 
-def _slice(
-    study: Study,
-    name: str,
-    trials: Sequence[Trial],
-    heights: Sequence[float],
-    label: str,
-    word: str,
-    tones: Mapping[float, str],
-    joined: bool,
-) -> Chart:
-    """Return one metric over one parameter; ``word`` names it in the marks' texts."""
-    places, x, ticks = _horizontal(trials, name)
-    y = fitting(heights)
-    chart = Chart(SLICE, x, y, f"validation {label} against {name}")
-    chart.frame(ticks, labelled(y.ticks(4)))
-    if joined:
-        chart.line(sorted(zip(places, heights, strict=True)), "other")
-    for trial, place, height in zip(trials, places, heights, strict=True):
-        text = f"trial {trial.number}: {name} {trial.parameters[name]}, {word} {height:.4g}"
-        if trial is study.chosen_trial:
-            chart.dot(place, height, 7, "ring")
-        chart.dot(place, height, 3.6, "mark search", text, tones[trial.number])
-    return chart
+def _searched_metrics(history: Ledger) -> list[Column]:
+    return [column(name) for name in (history.objective, *history.pareto)]
+
+
+def searched_for(trial: Trial, history: Ledger) -> list[float]:
+    """Return a trial's objective and the further metrics, as fractions."""
+    return [trial.objective or 0.0, *(trial.metrics[f"val_{name}"] for name in history.pareto)]
+
+
+class _Dot(NamedTuple):
+    row: list[float]
+    text: str
+    colour: str
+    chosen: bool
 
 
 def fronts(study: Study, history: Ledger) -> list[Figure]:
@@ -93,7 +95,7 @@ def fronts(study: Study, history: Ledger) -> list[Figure]:
     Trials are grey that another one beats in all of them together; a ring is around the chosen one.
     """
     trials = [trial for trial in study.searched if trial.objective is not None]
-    shown = [column(name) for name in (history.objective, *history.pareto)]
+    shown = _searched_metrics(history)
     if len(shown) == 1 or len(trials) < 2:
         return []
     rows = [searched_for(trial, history) for trial in trials]
@@ -101,32 +103,13 @@ def fronts(study: Study, history: Ledger) -> list[Figure]:
     kept = unbeaten([tuple(map(operator.mul, signs, row)) for row in rows])
     tones = colours(trial.number for trial in trials)
     dots = [
-        _Dot(row, _told(trial, shown, row), tones[trial.number] if on else "", trial)
+        _Dot(row, _told(trial, shown, row), tones[trial.number] * on, trial is study.chosen_trial)
         for trial, row, on in zip(trials, rows, kept, strict=True)
     ]
     if len(dots) > DOTS:
-        best = [bool(dot.colour) or dot.trial is study.chosen_trial for dot in dots]
-        others = [dot for dot, kept in zip(dots, best, strict=True) if not kept]
-        dots = thinned(others, DOTS) + list(compress(dots, best))
-    return [_front(shown, place, dots, study.chosen_trial) for place in range(1, len(shown))]
-
-
-def _drawn(trials: Sequence[Trial], study: Study) -> list[Trial]:
-    """Return as many trials as can be told apart, evenly chosen, and the chosen one."""
-    kept = thinned(trials, DOTS)
-    return kept + [t for t in trials if t is study.chosen_trial and t not in kept]
-
-
-class _Dot(NamedTuple):
-    row: list[float]
-    text: str
-    colour: str
-    trial: Trial
-
-
-def searched_for(trial: Trial, history: Ledger) -> list[float]:
-    """Return a trial's objective and the further metrics, as fractions."""
-    return [trial.objective or 0.0, *(trial.metrics[f"val_{name}"] for name in history.pareto)]
+        others = [dot for dot in dots if not (dot.colour or dot.chosen)]
+        dots = thinned(others, DOTS) + [dot for dot in dots if dot.colour or dot.chosen]
+    return [_front(shown, place, dots) for place in range(1, len(shown))]
 
 
 def _told(trial: Trial, shown: Sequence[Column], row: Sequence[float]) -> str:
@@ -136,9 +119,7 @@ def _told(trial: Trial, shown: Sequence[Column], row: Sequence[float]) -> str:
     return f"trial {trial.number}: {', '.join(figures)}; {', '.join(parameters)}"
 
 
-def _front(
-    shown: Sequence[Column], place: int, dots: Sequence[_Dot], chosen: Trial | None
-) -> Figure:
+def _front(shown: Sequence[Column], place: int, dots: Sequence[_Dot]) -> Figure:
     across, up = shown[0], shown[place]
     points = [(across.factor * dot.row[0], up.factor * dot.row[place]) for dot in dots]
     x, y = (fitting(values) for values in zip(*points, strict=True))
@@ -146,24 +127,20 @@ def _front(
     chart = Chart(SLICE, x, y, f"validation {title}")
     chart.frame(labelled(x.ticks(3)), labelled(y.ticks(4)))
     for dot, point in zip(dots, points, strict=True):
-        if dot.trial is chosen:
+        if dot.chosen:
             chart.dot(*point, 7, "ring")
         style = "mark search" if dot.colour else "mark beaten"
         chart.dot(*point, 3.6, style, dot.text, dot.colour)
     return Figure(title, chart)
 
 
-def x_is_named(trials: Sequence[Trial], name: str) -> bool:
-    """Return True if the values of a parameter are names rather than numbers."""
-    return any(isinstance(trial.parameters[name], bool | str) for trial in trials)
+def _are_names(values: Iterable[object]) -> bool:
+    return any(isinstance(value, bool | str) for value in values)
 
 
-def _horizontal(
-    trials: Sequence[Trial], name: str
-) -> tuple[list[float], Axis, list[tuple[float, str]]]:
-    """Return where trials stand, the axis, and its ticks; names stand side by side."""
-    values = [trial.parameters[name] for trial in trials]
-    if x_is_named(trials, name):
+def _horizontal(values: Sequence[Any]) -> tuple[list[float], Axis, list[tuple[float, str]]]:
+    """Return where values of a parameter stand, the axis, its ticks; names stand side by side."""
+    if _are_names(values):
         order = sorted({str(value) for value in values})
         places = [float(order.index(str(value))) for value in values]
         return places, Axis(-0.6, len(order) - 0.4), list(enumerate(order))
@@ -186,14 +163,11 @@ def best_trials(study: Study, metric: str = "") -> list[Trial]:
 def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Figure]:
     """Return validation ECE and accuracy by epoch, a line a trial, coloured by its number."""
     tones = colours(trial.number for trial in trials)
+    named = [(trial, f"trial {trial.number}", tones[trial.number]) for trial in reversed(trials)]
     figures = []
     for metric in ("ece", "acc"):
-        shown = column(metric)
-        lines = [
-            _line(trial, f"val_{metric}", study, f"trial {trial.number}", tones[trial.number])
-            for trial in reversed(trials)
-        ]
-        figures += _by_epoch(f"validation {shown.label} % by epoch", lines)
+        lines = [_line(trial, f"val_{metric}", study, *words) for trial, *words in named]
+        figures += _by_epoch(f"validation {column(metric).label} % by epoch", lines)
     return figures
 
 
