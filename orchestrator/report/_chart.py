@@ -31,24 +31,18 @@ class Axis(NamedTuple):
     def ticks(self, count: int = 4) -> list[float]:
         """Return at most about ``count`` round values inside."""
         if not self.log:
-            return self._steps(count)
+            rough = (self.high - self.low) / count
+            power = 10.0 ** math.floor(math.log10(rough))
+            step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= 0.8 * rough)
+            ends = math.ceil(self.low / step), math.floor(self.high / step + 1e-9) + 1
+            return [number * step for number in range(*ends)]
         found: list[float] = []
+        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         for factors in ((1,), (1, 3), (1, 2, 5)):
             if len(found) < ENOUGH:
-                found = self._decades(factors)
+                values = (factor * 10.0**power for power, factor in product(powers, factors))
+                found = [value for value in values if self.low <= value <= self.high]
         return found
-
-    def _steps(self, count: int) -> list[float]:
-        rough = (self.high - self.low) / count
-        power = 10.0 ** math.floor(math.log10(rough))
-        step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= 0.8 * rough)
-        first = math.ceil(self.low / step)
-        return [number * step for number in range(first, math.floor(self.high / step + 1e-9) + 1)]
-
-    def _decades(self, factors: Sequence[int]) -> list[float]:
-        powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        found = (factor * 10.0**power for power, factor in product(powers, factors))
-        return [value for value in found if self.low <= value <= self.high]
 
 
 def fitting(values: Iterable[float], log: bool | None = None, margin: float = 0.06) -> Axis:

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,24 +26,24 @@ class Maps(NamedTuple):
 
 def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> list[Maps]:
     """Return the maps of each recipe's first seed; none where predictions are not of pixels."""
-    return list(_drawn(results, store))
-
-
-def _drawn(results: Sequence[StudyResult], store: ArtifactStore) -> Iterator[Maps]:
+    maps = []
     for result in results:
         found = store.find("evaluate", result.predictions[0]) if result.predictions else None
         if found is not None and (found.directory / "maps.safetensors").is_file():
-            yield Maps(result.recipe, _address(_picture(found)))
+            maps.append(Maps(result.recipe, _picture(found)))
+    return maps
 
 
-def _picture(found: Artifact) -> Image.Image:
-    """Return a line an image: the image, its confidence, and its errors."""
+def _picture(found: Artifact) -> str:
+    """Return a line an image: the image, its confidence, and its errors; as a data URI."""
     maps = {name: values.numpy() for name, values in found.tensors("maps").items()}
     lines = [
         _line(maps["rows"][row], maps["confidence"][row], maps["predicted"][row])
         for row in range(min(IMAGES, len(maps["rows"])))
     ]
-    return Image.fromarray(np.vstack(lines))
+    stream = io.BytesIO()
+    Image.fromarray(np.vstack(lines)).save(stream, "JPEG", quality=QUALITY)
+    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 def _line(row: np.ndarray, confidence: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -59,9 +59,3 @@ def _line(row: np.ndarray, confidence: np.ndarray, predicted: np.ndarray) -> np.
     size = WIDTH, max(1, round(WIDTH * int(height) / int(width)))
     shown = (Image.fromarray(tile[:height, :width]).resize(size) for tile in tiles)
     return np.hstack([np.asarray(tile) for tile in shown])
-
-
-def _address(picture: Image.Image) -> str:
-    stream = io.BytesIO()
-    picture.save(stream, "JPEG", quality=QUALITY)
-    return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"

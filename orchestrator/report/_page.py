@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from orchestrator.report import _records
-from orchestrator.report._panels import COMPARED, Measured, measure
+from orchestrator.report._panels import COMPARED, measure
 from orchestrator.report._source import ReportSource
 from orchestrator.report._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
 from orchestrator.report._tasks import task_part
@@ -44,28 +44,24 @@ def render_report(
     recipes = list(dict.fromkeys(result.recipe for result in source.results))
     if baseline is not None and baseline not in recipes:
         raise InputError(f"baseline {baseline!r} is no recipe; {known_names(baseline, recipes)}")
-    name, count = baseline or usual_baseline(source.results), itertools.count(1)
+    count = itertools.count(1)
     studies = len(source.history.studies) if source.history else 0
     total = (1 + len(COMPARED)) * len(source.results) + min(studies, MOST_STUDIES)
 
     def done() -> None:
         progress(min(next(count), total), total)
 
-    measured = {
-        task: measure(source.of_task(task), source.store, name, done) for task in source.tasks
-    }
-    return environment().get_template("page.html").render(_content(source, name, measured, done))
+    content = _content(source, baseline or usual_baseline(source.results), done)
+    return environment().get_template("page.html").render(content)
 
 
-def _content(
-    source: ReportSource,
-    baseline: str,
-    measured: dict[str, Measured],
-    done: Callable[[], None],
-) -> dict[str, Any]:
+def _content(source: ReportSource, baseline: str, done: Callable[[], None]) -> dict[str, Any]:
     history, several = source.history, len(source.tasks) > 1
     diagram, no_ranks = _records.ranks(source) if several else ("", "")
     metrics = ("ece", "acc") if several else ()
+    measured = {t: measure(source.of_task(t), source.store, baseline, done) for t in source.tasks}
+    # Without its places: the address of a server may hold a password.
+    spec = without_places(history.spec) if history else {}
     arena, no_arena = _records.arena_of(source) if several else (None, "")
     return {
         "name": source.name,
@@ -89,14 +85,9 @@ def _content(
         "failures": list(_records.failures(source)),
         "facts": _records.facts(source),
         "runs": list(_records.runs(source)),
-        "spec": _spec_text(history.spec) if history else "",
+        "spec": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) if history else "",
         "version": library_version("calsweep"),
     }
-
-
-def _spec_text(spec: Mapping[str, Any]) -> str:
-    """Return the sweep file without its places: the address of a server may hold a password."""
-    return yaml.safe_dump(without_places(spec), sort_keys=False, allow_unicode=True)
 
 
 def environment(*packages: str) -> Environment:

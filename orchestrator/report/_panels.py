@@ -112,16 +112,14 @@ def measure(
 
 
 def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor], images: Tensor | None) -> Curves:
-    own = labels[: len(seeds)]
-    rows, truths = torch.cat(seeds), torch.cat(list(own))
-    together = reliability_curve(logits=rows, labels=truths)
+    each = list(zip(seeds, labels, strict=False))
+    rows, truths = (torch.cat(parts) for parts in zip(*each, strict=True))
     spread = None
     if images is not None:
         spread = bin_spread_of_groups(rows, truths, images.repeat(len(seeds)))
-    each = list(zip(seeds, own, strict=True))
     risk = tuple(risk_coverage_curve(logits=seed, labels=truth) for seed, truth in each)
     error = fmean(estimated_error(logits=seed, labels=truth) for seed, truth in each)
-    return Curves(together, risk, error, spread)
+    return Curves(reliability_curve(logits=rows, labels=truths), risk, error, spread)
 
 
 def reliability_panel(curves: Curves, recipe: str) -> Chart:
@@ -132,25 +130,24 @@ def reliability_panel(curves: Curves, recipe: str) -> Chart:
     chart.frame((), THIRDS)
     chart.line(((0, 0), (1, 1)), "diagonal")
     chance = np.stack(_chance(curves), axis=1).tolist()
-    for index in np.flatnonzero(curve.count):
-        _draw_bin(chart, curve, int(index), chance[index])
-    _draw_shares(chart, curve)
+    floor, shares = chart.bottom + SHARES + 3, []
+    for index in map(int, np.flatnonzero(curve.count)):
+        low, high = float(curve.edges[index]), float(curve.edges[index + 1])
+        confidence, accuracy = float(curve.confidence[index]), float(curve.accuracy[index])
+        chart.box((low, high), chance[index], "chance")
+        kind = "over" if accuracy < confidence else "under"
+        chart.line(((confidence, confidence), (confidence, accuracy)), f"gap {kind}")
+        share = float(curve.count[index] / curve.count.sum())
+        title = f"confidence {confidence:.3f}, accuracy {accuracy:.3f}, {100 * share:.1f} % of all"
+        chart.dot(confidence, accuracy, 1.6 + 2.6 * share**0.5, f"dot {kind}", title)
+        left, right = chart.at(low, 0)[0] + 0.4, chart.at(high, 0)[0] - 0.4
+        top = floor - max(SHARES * share, 0.6)
+        shares.append(((left, top), (right, top), (right, floor), (left, floor)))
+    for corners in shares:
+        chart.shape(corners, "share")
     for place, text in THIRDS:
         chart.text(chart.at(place, 0)[0], chart.size[1] - 2, text, "middle")
     return chart
-
-
-def _draw_bin(
-    chart: Chart, curve: ReliabilityCurve, index: int, chance: tuple[float, float]
-) -> None:
-    ends = (float(curve.edges[index]), float(curve.edges[index + 1]))
-    confidence, accuracy = float(curve.confidence[index]), float(curve.accuracy[index])
-    chart.box(ends, chance, "chance")
-    kind = "over" if accuracy < confidence else "under"
-    chart.line(((confidence, confidence), (confidence, accuracy)), f"gap {kind}")
-    share = float(curve.count[index] / curve.count.sum())
-    title = f"confidence {confidence:.3f}, accuracy {accuracy:.3f}, {100 * share:.1f} % of all"
-    chart.dot(confidence, accuracy, 1.6 + 2.6 * share**0.5, f"dot {kind}", title)
 
 
 def _chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -166,16 +163,6 @@ def _chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rows = np.maximum(np.round(curve.count / len(curves.risk)), 1)
     low, high = (np.ceil(bdtrik(end, rows, probability)) / rows for end in (0.025, 0.975))
     return low, high
-
-
-def _draw_shares(chart: Chart, curve: ReliabilityCurve) -> None:
-    floor = chart.bottom + SHARES + 3
-    shares = curve.count / curve.count.sum()
-    for left, right, share in zip(curve.edges[:-1], curve.edges[1:], shares, strict=True):
-        if share:
-            start, end = chart.at(float(left), 0)[0] + 0.4, chart.at(float(right), 0)[0] - 0.4
-            top = floor - max(SHARES * float(share), 0.6)
-            chart.shape(((start, top), (end, top), (end, floor), (start, floor)), "share")
 
 
 def risk_panel(

@@ -16,7 +16,7 @@ from orchestrator.statistics import (
     rank_comparison,
 )
 from orchestrator.storage.ledger import Ledger, Trial
-from orchestrator.storage.results import StudyResult, usual_baseline
+from orchestrator.storage.results import StudyResult, trials_of_choice, usual_baseline
 from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
@@ -153,11 +153,11 @@ def runs(source: ReportSource) -> Iterator[Run]:
 def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
     """Return the trials of a result's test figures, in their order; none if that is not known."""
     study = source.study(result)
-    trials = study.begun.values() if study else ()
-    ours = [t for t in trials if t.test and t.configuration == result.configuration]
-    ours = [trial for trial in ours if study and study.shows(trial.seed)]
-    ordered = sorted(ours, key=lambda trial: (trial.seed, trial.role, trial.number))
-    return ordered if len(ordered) == len(result.test) else []
+    chosen = study.chosen_trial if study else None
+    if study is None or chosen is None or chosen.configuration != result.configuration:
+        return []
+    ours = trials_of_choice(study, chosen, [t for t in study.begun.values() if t.test])
+    return ours if len(ours) == len(result.test) else []
 
 
 def facts(source: ReportSource) -> list[tuple[str, str]]:
@@ -211,10 +211,8 @@ def _circumstances(history: Ledger) -> Iterator[tuple[str, str]]:
 
 
 def _pairs(values: Any) -> str:
-    if not isinstance(values, Mapping):
-        return str(values or "")
-    return ", ".join(f"{name} {_plain(value)}" for name, value in values.items())
-
-
-def _plain(value: Any) -> str:
-    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+    if isinstance(values, Mapping):
+        return ", ".join(f"{name} {_pairs(value)}" for name, value in values.items())
+    if isinstance(values, list):
+        return ", ".join(map(str, values)) or "none"
+    return "" if values is None else str(values)

@@ -77,32 +77,20 @@ def scatter(
     front = pareto_front(places)
     label = "Accuracy against ECE; on the front: " + ", ".join(p.recipe for p in front)
     chart = Chart(size, x, y, label, (20, 12, 34, 44))
-    _draw_floor(chart, floor)
+    if floor is not None and floor > x.low:  # What a perfectly calibrated network would show.
+        chart.box((x.low, min(floor, x.high)), (y.low, y.high), "floor")
+        chart.text(chart.left + 5, chart.bottom - 6, FLOOR)
     chart.frame(labelled(x.ticks(6)), labelled(y.ticks(5)))
     chart.text(chart.left - 38, 11, "accuracy %", style="axis")
     chart.text(chart.right, size[1] - 3, "ECE %, lower is better", "end", "axis")
-    chart.line(_steps(front), "front")
+    corners = [(front[0].error, front[0].accuracy)]
+    for place in front[1:]:
+        corners += [(place.error, corners[-1][1]), (place.error, place.accuracy)]
+    chart.line(corners, "front")
     for place in places:
         _draw_mark(chart, place, place.recipe == baseline)
     _write_names(chart, places, front, baseline)
     return chart
-
-
-def _draw_floor(chart: Chart, floor: float | None) -> None:
-    """Shade the errors that a perfectly calibrated network would show."""
-    if floor is None or floor <= chart.x.low:
-        return
-    end = min(floor, chart.x.high)
-    chart.box((chart.x.low, end), (chart.y.low, chart.y.high), "floor")
-    chart.text(chart.left + 5, chart.bottom - 6, FLOOR)
-
-
-def _steps(front: Sequence[Place]) -> list[tuple[float, float]]:
-    """Return the corners of the line that joins the front."""
-    corners = [(front[0].error, front[0].accuracy)]
-    for place in front[1:]:
-        corners += [(place.error, corners[-1][1]), (place.error, place.accuracy)]
-    return corners
 
 
 def _draw_mark(chart: Chart, place: Place, baseline: bool) -> None:
@@ -123,12 +111,11 @@ def _write_names(
     """Write names beside marks where there is room, those of the front and the baseline first."""
     marks = {place: chart.at(place.error, place.accuracy) for place in places}
     first = [place for place in places if place in front or place.recipe == baseline]
-    taken = []
+    end = chart.left + 5 + LETTER * len(FLOOR)
+    taken = [(chart.left, chart.bottom - LINE - 5, end, chart.bottom)]
     for place, (x, y) in marks.items():
         reach = RING if place.recipe == baseline else 5.0
         taken.append((x - reach, y - reach, x + reach, y + reach))
-    end = chart.left + 5 + LETTER * len(FLOOR)
-    taken.append((chart.left, chart.bottom - LINE - 5, end, chart.bottom))
     for place in [*first, *(p for p in places if p not in first)]:
         width = LETTER * len(place.recipe)
         for across, down, anchor in BESIDE:

@@ -46,8 +46,7 @@ def task_part(source: ReportSource, task: str, measured: Measured, baseline: str
     results = [result for result in source.results if result.task == task]
     there = {name for result in results for seed in result.test for name in seed}
     table = build_table(results, [name for name in METRICS if name in {*there, *COMPARED}])
-    names = (name for name in there if "/" in name and name.rpartition("/")[2] in SUITE_METRICS)
-    suites = sorted(names)
+    suites = sorted(n for n in there if "/" in n and n.rpartition("/")[2] in SUITE_METRICS)
     own = dict.fromkeys(name for result in results for name in result.metrics)
     further = {
         "Other measures of the same configurations": [n for n in (*FURTHER, *own) if n in there],
