@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -16,7 +16,7 @@ from starlette.routing import Route
 from orchestrator.report import environment
 from orchestrator.storage.following import FollowedSweep
 from orchestrator.storage.ledger import Ledger, Study
-from orchestrator.storage.status import status_of
+from orchestrator.storage.status import duration, status_of, title
 from orchestrator.ui import _pages
 from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
@@ -33,7 +33,13 @@ REPORT_POLICY = (
 
 def application(book: Book, token: str) -> Starlette:
     """Return the application that shows the sweeps of a storage to who knows the token."""
-    return _View(book).application(token)
+    view = _View(book)
+    return Starlette(
+        routes=[Route(path, answer, methods=["GET"]) for path, answer in view.routes().items()],
+        middleware=[Middleware(Guard, token=token)],
+        exception_handlers={HTTPException: view.refused, InputError: view.failed},
+        lifespan=view.follow,
+    )
 
 
 class _View:
@@ -43,11 +49,12 @@ class _View:
         self._book = book
         self._templates = environment("orchestrator.ui")
         self._templates.filters["moment"] = _moment
+        self._templates.globals |= {"duration": duration, "title": title}
         for name in self._templates.list_templates():
             self._templates.get_template(name)  # Compiled now, not while somebody waits.
 
-    def application(self, token: str) -> Starlette:
-        routes = {
+    def routes(self) -> dict[str, Callable[[Request], Response]]:
+        return {
             "/": self._sweeps,
             "/compare": self._compare,
             "/sweeps/{name}": self._sweep,
@@ -55,23 +62,18 @@ class _View:
             "/sweeps/{name}/studies/{index:int}": self._study,
             "/sweeps/{name}/trials": self._trials,
             "/sweeps/{name}/trials/{key}": self._trial,
-            "/style.css": self._asset("style_css", "text/css"),
-            "/script.js": self._asset("script_js", "text/javascript"),
+            "/style.css": self._asset("style_css", "live.css", "text/css"),
+            "/script.js": self._asset("script_js", "live.js", "text/javascript"),
         }
-        return Starlette(
-            routes=[Route(path, answer, methods=["GET"]) for path, answer in routes.items()],
-            middleware=[Middleware(Guard, token=token)],
-            exception_handlers={HTTPException: self._refused, InputError: self._failed},
-            lifespan=self._follow,
-        )
 
     @asynccontextmanager
-    async def _follow(self, _: Starlette) -> AsyncIterator[None]:
+    async def follow(self, _: Starlette) -> AsyncIterator[None]:
         """Read journals while they grow, so that no page has much left to read."""
 
         async def read_on() -> None:
             while True:
-                await anyio.to_thread.run_sync(self._read_on)
+                with suppress(InputError):  # The storage is away: pages say so.
+                    await anyio.to_thread.run_sync(self._book.read_on)
                 await anyio.sleep(FOLLOW_SECONDS)
 
         async with anyio.create_task_group() as tasks:
@@ -79,19 +81,8 @@ class _View:
             yield
             tasks.cancel_scope.cancel()
 
-    def _read_on(self) -> None:
-        try:
-            self._book.read_on()
-        except InputError:
-            return  # The storage is away: pages say so.
-
-    def _asset(self, name: str, kind: str) -> Callable[[Request], Response]:
-        texts = self._templates.globals
-        text = str(texts[name])
-        if name == "script_js":
-            text += self._templates.get_template("live.js").render()
-        if name == "style_css":
-            text += self._templates.get_template("live.css").render()
+    def _asset(self, name: str, more: str, kind: str) -> Callable[[Request], Response]:
+        text = str(self._templates.globals[name]) + self._templates.get_template(more).render()
         return lambda request: Response(text, media_type=kind)
 
     def _page(self, template: str, content: dict[str, Any], status: int = 200) -> Response:
@@ -99,11 +90,11 @@ class _View:
         text = self._templates.get_template(template).render(seconds=seconds, **content)
         return HTMLResponse(text, status)
 
-    def _refused(self, request: Request, error: Exception) -> Response:
+    def refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         return self._page("problem.html", {"text": error.detail}, error.status_code)
 
-    def _failed(self, request: Request, error: Exception) -> Response:
+    def failed(self, request: Request, error: Exception) -> Response:
         return self._page("problem.html", {"text": str(error)}, 500)
 
     def _followed(self, name: str) -> FollowedSweep:

@@ -1,14 +1,15 @@
 """What each page shows, as data for its template."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.report import MOST_CURVES, study_part, trial_curves
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.results import StudyResult, results_of
-from orchestrator.storage.status import SweepStatus, duration, status_of, title
+from orchestrator.storage.status import SweepStatus, status_of
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column
@@ -52,33 +53,33 @@ def sweeps_page(found: Iterable[tuple[SweepStatus, str]]) -> dict[str, Any]:
     """Return all sweeps, each with the fault of its journal, those that run first."""
     listed = sorted(found, key=lambda each: (each[0].state not in LIVE, -each[0].began))
     live = any(status.state in LIVE for status, _ in listed)
-    return {"sweeps": listed, "live": live, "duration": duration}
+    return {"sweeps": listed, "live": live}
 
 
 def sweep_page(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
     """Return one sweep: how far it is, its tables, studies, running and failed trials."""
-    status = status_of(folder, ledger)
+    common = _common(folder, ledger)
+    status: SweepStatus = common["status"]
     running = [ledger.trials[each.key] for each in status.running]
     failed = [trial for trial in ledger.trials.values() if trial.status == "failed"]
     return {
-        **_common(folder, ledger, status),
+        **common,
         "tables": list(_tables(results_of(ledger))),
         "lines": [_line(study, ledger, status) for study in ledger.studies.values()],
         "running": list(zip(status.running[:SHOWN], running, strict=False)),
         "failed": failed[-SHOWN:][::-1],
         "failures": len(failed),
-        "title": title,
-        "shown": column(ledger.objective),
         "report": folder.report.is_file(),
     }
 
 
-def _common(folder: SweepFolder, ledger: Ledger, status: SweepStatus) -> dict[str, Any]:
+def _common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
+    status = status_of(folder, ledger)
     return {
         "name": folder.name,
         "status": status,
         "live": status.state in LIVE,
-        "duration": duration,
+        "shown": column(ledger.objective),
         "several": len({study.task for study in ledger.studies.values()}) > 1,
     }
 
@@ -109,16 +110,13 @@ def study_page(folder: SweepFolder, ledger: Ledger, study: Study) -> dict[str, A
     """Return one study: the charts of its search, and its best trials."""
     scored = [trial for trial in study.searched if trial.objective is not None]
     best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
-    status = status_of(folder, ledger)
     return {
-        **_common(folder, ledger, status),
+        **_common(folder, ledger),
         "study": study,
         "part": study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
         "trials": best[:SHOWN],
         "count": len(study.begun),
-        "title": title,
-        "shown": column(ledger.objective),
     }
 
 
@@ -126,16 +124,12 @@ def trials_page(
     folder: SweepFolder, ledger: Ledger, study: Study | None, state: str, page: int
 ) -> dict[str, Any]:
     """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1."""
-    status = status_of(folder, ledger)
-    found = [
-        trial
-        for trial in (study.begun if study else ledger.trials).values()
-        if not state or trial.status == state
-    ][::-1]
+    every = (study.begun if study else ledger.trials).values()
+    found = [trial for trial in every if state in ("", trial.status)][::-1]
     pages = max(1, math.ceil(len(found) / LISTED))
     page = min(max(page, 1), pages)
     return {
-        **_common(folder, ledger, status),
+        **_common(folder, ledger),
         "study": study,
         "state": state,
         "states": STATES,
@@ -143,20 +137,16 @@ def trials_page(
         "count": len(found),
         "page": page,
         "pages": pages,
-        "title": title,
-        "shown": column(ledger.objective),
     }
 
 
 def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, Any]:
     """Return one trial: its configuration, figures, learning curves and the end of its log."""
     study = ledger.studies.get(trial.study)
-    status = status_of(folder, ledger)
     return {
-        **_common(folder, ledger, status),
+        **_common(folder, ledger),
         "trial": trial,
         "study": study,
-        "called": title(trial),
         "figures": trial_curves(study, trial) if study else [],
         "validation": sorted(trial.metrics.items()),
         "test": sorted(trial.test.items()),
@@ -176,9 +166,7 @@ def _log(path: Path) -> str:
     return text if size <= LOG_BYTES else f"...{text.partition(chr(10))[2]}"
 
 
-def compare_page(
-    pair: Sequence[tuple[SweepFolder, Ledger]],
-) -> dict[str, Any]:
+def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
     """Return two sweeps side by side: how far they are, what differs, and test figures."""
     (first, one), (second, other) = pair
     statuses = [status_of(folder, ledger) for folder, ledger in pair]
@@ -188,7 +176,6 @@ def compare_page(
         "names": (first.name, second.name),
         "statuses": statuses,
         "live": any(status.state in LIVE for status in statuses),
-        "duration": duration,
         "remarks": list(_remarks(one, other)),
         "tasks": {task: list(_compared(task, *found)) for task in tasks},
         "columns": [column(name) for name in COMPARED],
@@ -197,18 +184,17 @@ def compare_page(
 
 def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
     """Yield why figures of two sweeps may differ, beside chance."""
-    settings: list[Mapping[str, set[str]]] = []
-    for ledger in (one, other):
-        known: dict[str, set[str]] = {}
+    first, second = defaultdict(set), defaultdict(set)
+    for settings, ledger in ((first, one), (second, other)):
         for study in ledger.studies.values():
-            known.setdefault(study.task, set()).add(study.setting or study.fingerprint)
-        settings.append(known)
-    for task in settings[0].keys() & settings[1].keys():
-        if settings[0][task] != settings[1][task]:
+            settings[study.task].add(study.setting or study.fingerprint)
+    common = first.keys() & second.keys()
+    for task in common:
+        if first[task] != second[task]:
             yield f"Data, model or protocol of {task} differ: its figures cannot be compared."
     if one.git_commit != other.git_commit:
         yield f"The code differs: {one.git_commit or 'unknown'}, {other.git_commit or 'unknown'}."
-    if not settings[0].keys() & settings[1].keys():
+    if not common:
         yield "They have no task in common."
 
 
@@ -220,16 +206,11 @@ def _compared(
         build_table(ours, COMPARED) if (ours := [r for r in results if r.task == task]) else None
         for results in (first, second)
     ]
-    recipes = dict.fromkeys(recipe for table in tables if table for recipe in table.recipes)
-    for recipe in recipes:
-        yield (
-            recipe,
-            [
-                Difference(column(name), *(_figure(table, recipe, task, name) for table in tables))
-                for name in COMPARED
-            ],
-        )
-
-
-def _figure(table: ComparisonTable | None, recipe: str, task: str, metric: str) -> Summary | None:
-    return table.summary(recipe, task, metric) if table and recipe in table.recipes else None
+    for recipe in dict.fromkeys(recipe for table in tables if table for recipe in table.recipes):
+        figures = []
+        for name in COMPARED:
+            pair = (
+                t.summary(recipe, task, name) if t and recipe in t.recipes else None for t in tables
+            )
+            figures.append(Difference(column(name), *pair))
+        yield recipe, figures

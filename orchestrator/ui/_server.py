@@ -4,7 +4,8 @@ import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import NamedTuple
 
 import uvicorn
 
@@ -15,8 +16,7 @@ from trainables.common.errors import InputError
 PORT = 8720  # Where it serves unless another program does.
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """Where a view is served.
 
     Attributes:
@@ -37,20 +37,16 @@ def serve(book: Book, host: str, port: int | None, started: Callable[[Address], 
         InputError: If nothing can be served there.
     """
     token = secrets.token_urlsafe(32)
-    app = application(book, token)
     with bound(host, port, PORT) as listening:
         found = listening.getsockname()
         shown = f"[{found[0]}]" if ":" in found[0] else found[0]
         url = f"http://{shown}:{found[1]}/?token={token}"
         # No access log: it would hold the token.
         config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=2,
+            application(book, token), log_level="warning", access_log=False, server_header=False
         )
-        started(Address(url, open=not _is_loopback(found[0])))
+        config.timeout_graceful_shutdown = 2
+        started(Address(url, open=not ip_address(found[0]).is_loopback))
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
 
@@ -69,7 +65,3 @@ def bound(host: str, port: int | None, usual: int) -> socket.socket:
         except (OSError, OverflowError) as error:
             reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
     raise InputError(f"nothing can be served at {host}:{tries[-1]}: {reason}; give another --port")
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
