@@ -11,54 +11,24 @@ NAMES = (
     *("x" * 5000, "a\udcff", "a\x1b[31m\x07\r", "a\u202eb", "[red]a[/red]:smile:"),
     *("s3://bucket/x", "~nouser/x", "../../x", "file/x", "/dev/null"),
 )
-ASK = ("best", "--task", "a", "--recipe", "ce")
-COMMANDS = {
-    "command": ["NAME"],
-    "run": ["run", "NAME"],
-    "plan": ["plan", "NAME"],
-    "plan of two": ["plan", "file", "NAME"],
-    "resume": ["run", "--resume", "NAME"],
-    "storage of resume": ["run", "--resume", "x", "--storage", "NAME"],
-    "table": ["table", "NAME"],
-    "storage of table": ["table", "--storage", "NAME"],
-    "layout": ["table", "--layout", "NAME"],
-    "task": ["best", "--task", "NAME", "--recipe", "ce"],
-    "recipe": ["best", "--task", "a", "--recipe", "NAME"],
-    "storage of best": [*ASK, "--storage", "NAME"],
-    "day": [*ASK, "--since", "NAME"],
-    "mark": [*ASK, "--tag", "NAME"],
-    "reproduce": ["reproduce", "NAME"],
-    "compare": ["compare", "NAME"],
-    "storage of compare": ["compare", "--storage", "NAME"],
-    "ranks": ["ranks", "NAME"],
-    "report": ["report", "NAME"],
-    "storage of report": ["report", "--storage", "NAME"],
-    "plot": ["plot", "NAME"],
-    "storage of plot": ["plot", "--storage", "NAME"],
-    "sync": ["sync", "NAME"],
-    "logits": ["calibrate", "NAME.npz"],
-    "logits to fit on": ["calibrate", "logits.npz", "--fit", "NAME.npz"],
-    "rows to fit on": ["calibrate", "logits.npz", "--fit-rows", "NAME"],
-    "calibrators": ["calibrate", "logits.npz", "--with", "NAME"],
-    "calibrator": ["apply", "NAME", "logits.npz"],
-    "logits of a calibrator": ["apply", "deep", "NAME.npz"],
-    "list": ["list", "NAME"],
-    "storage of gc": ["gc", "--storage", "NAME"],
-    "dropped": ["gc", "--drop", "NAME"],
-    "nightly": ["nightly", "status", "NAME"],
-    "nightly run": ["nightly", "run", "NAME"],
-    "tasks": ["demo", "--tasks", "NAME"],
-    "recipes": ["demo", "--recipes", "NAME"],
-    "seeds": ["demo", "--seeds", "NAME"],
-}
-
-VALUES = {
-    "many rows to fit on": ["calibrate", "logits.npz", "--fit-rows", f"{'9' * 5000}:"],
-    "bins": ["calibrate", "logits.npz", "--bins", "9" * 20],
-    "deep calibrator": ["apply", "deep", "logits.npz"],
-    "many seeds": ["demo", "--seeds", "9" * 5000],
-    "many trials": ["demo", "--trials", "9" * 5000],
-}
+# Of each command, every way in which it takes a name.
+COMMANDS = (
+    *("NAME", "run NAME", "run --resume NAME", "run --resume x --storage NAME", "plan NAME"),
+    *("plan file NAME", "table NAME", "table --storage NAME", "table --layout NAME"),
+    *("best --task NAME --recipe ce", "best --task a --recipe NAME"),
+    *(f"best --task a --recipe ce --{option} NAME" for option in ("storage", "since", "tag")),
+    *("reproduce NAME", "compare NAME", "compare --storage NAME", "ranks NAME", "report NAME"),
+    *("report --storage NAME", "plot NAME", "plot --storage NAME", "sync NAME", "list NAME"),
+    *("calibrate NAME.npz", "calibrate logits.npz --fit NAME.npz", "apply NAME logits.npz"),
+    *(f"calibrate logits.npz --{option} NAME" for option in ("fit-rows", "with")),
+    *("apply deep NAME.npz", "gc --storage NAME", "gc --drop NAME"),
+    *("nightly status NAME", "nightly run NAME"),
+    *(f"demo --{option} NAME" for option in ("tasks", "recipes", "seeds")),
+)
+VALUES = (
+    *(f"calibrate logits.npz --fit-rows {'9' * 5000}:", f"calibrate logits.npz --bins {'9' * 20}"),
+    *("apply deep logits.npz", f"demo --seeds {'9' * 5000}", f"demo --trials {'9' * 5000}"),
+)
 
 
 @pytest.fixture
@@ -75,13 +45,13 @@ def files(empty_folder):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_name_gets_one_printable_line(calsweep, empty_folder, files, command):
     for name in NAMES:
-        assert_refused(calsweep(*(word.replace("NAME", name) for word in COMMANDS[command])))
+        assert_refused(calsweep(*(word.replace("NAME", name) for word in command.split())))
     assert sorted(empty_folder.rglob("*")) == files
 
 
-@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value[:25])
 def test_a_value_gets_one_printable_line(calsweep, empty_folder, files, value):
-    assert_refused(calsweep(*VALUES[value]))
+    assert_refused(calsweep(*value.split()))
     assert sorted(empty_folder.rglob("*")) == files
 
 
