@@ -112,7 +112,7 @@ def _write_names(
     marks = {place: chart.at(place.error, place.accuracy) for place in places}
     first = [place for place in places if place in front or place.recipe == baseline]
     end = chart.left + 5 + LETTER * len(FLOOR)
-    taken = [(chart.left, chart.bottom - LINE - 5, end, chart.bottom)]
+    taken: list[Box] = [(chart.left, chart.bottom - LINE - 5, end, chart.bottom)]
     for place, (x, y) in marks.items():
         reach = RING if place.recipe == baseline else 5.0
         taken.append((x - reach, y - reach, x + reach, y + reach))

@@ -17,7 +17,6 @@ from trainables.metrics import METRICS
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.storages import BaseStorage
-    from optuna.study import StudyDirection
     from optuna.trial import FrozenTrial
 
 HOST, PORT = "127.0.0.1", 8730
@@ -46,10 +45,8 @@ def serve_dashboard(ledger: Ledger, port: int | None, started: Callable[[str], N
 
 
 class _Silent(WSGIRequestHandler):
-    """Answers without a line for each request."""
-
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Say nothing of a request."""
 
 
 def optuna_storage(ledger: Ledger) -> BaseStorage:
@@ -62,23 +59,18 @@ def optuna_storage(ledger: Ledger) -> BaseStorage:
     from optuna.storages import InMemoryStorage
     from optuna.study import StudyDirection
 
+    ways = {"higher": StudyDirection.MAXIMIZE}
     storage, before = InMemoryStorage(), logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
         for study in ledger.studies.values():
-            directions = [StudyDirection.MINIMIZE, *map(_direction, ledger.pareto)]
+            better = ["lower", *(METRICS[metric].better for metric in ledger.pareto)]
+            directions = [ways.get(each, StudyDirection.MINIMIZE) for each in better]
             copy = create_study(storage=storage, study_name=study.name, directions=directions)
             copy.add_trials(list(_copies(study, ledger)))
     finally:
         logging.set_verbosity(before)
     return storage
-
-
-def _direction(metric: str) -> StudyDirection:
-    from optuna.study import StudyDirection
-
-    higher = METRICS[metric].better == "higher"
-    return StudyDirection.MAXIMIZE if higher else StudyDirection.MINIMIZE
 
 
 def _copies(study: Study, ledger: Ledger) -> Iterator[FrozenTrial]:

@@ -184,7 +184,7 @@ def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
 
 def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
     """Yield why figures of two sweeps may differ, beside chance."""
-    first, second = defaultdict(set), defaultdict(set)
+    first, second = (defaultdict[str, set[str]](set) for _ in range(2))
     for settings, ledger in ((first, one), (second, other)):
         for study in ledger.studies.values():
             settings[study.task].add(study.setting or study.fingerprint)
