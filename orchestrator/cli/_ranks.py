@@ -21,6 +21,7 @@ from orchestrator.cli._options import (
 )
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.statistics import BlockScores, RankComparison
@@ -86,9 +87,9 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
     title = "Wilcoxon's signed-rank test, p with Holm's correction"
     count = len(comparison.pairs)
     if not comparison.testable:
-        few = f"too few blocks ({comparison.blocks}) for {count} pairs"
         more = comparison.needed - comparison.blocks
-        few += f"; needs at least {more} more" if more > 0 else ""
+        needs = f"; needs at least {more} more" if more > 0 else ""
+        few = f"too few blocks ({comparison.blocks}) for {count} pairs{needs}"
         yield f"{title}: not testable, {few}"
         return
     yield f"{title} for {count} pairs (* below 5%):"
@@ -107,9 +108,7 @@ def save_diagram(comparison: RankComparison, title: str, out: Path, option: str 
     """Write the critical-difference diagram."""
     from orchestrator.statistics import critical_difference_diagram
 
-    try:
+    with writing(f"{option} {out}"):
         out.parent.mkdir(parents=True, exist_ok=True)
         critical_difference_diagram(comparison, title).savefig(out, dpi=150)
-    except OSError as error:
-        raise InputError(f"{option} {out}: cannot be written: {error}") from error
     echo(f"wrote {out}")
