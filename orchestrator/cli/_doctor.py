@@ -42,6 +42,8 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""
+    from orchestrator.storage.storage import Storage
+
     told = []
     for finding in _findings(tracking_uri, storage):
         told.append(finding)
@@ -51,16 +53,11 @@ def doctor(
         _tell(finding, as_json)
     if as_json:
         print_json([{"mark": each.mark, **each._asdict()} for each in (*told, *data)])
-    faults = any(each.mark == "FAIL" for each in told)
-    if not faults and _taken_back(storage) and not as_json:
+    if any(each.mark == "FAIL" for each in told):
+        return 1
+    if Storage(storage).take_machine_back(os.uname().nodename) and not as_json:
         echo("ok   machine: taken back in, sweeps start trials here again")
-    return int(faults)
-
-
-def _taken_back(storage: str) -> bool:
-    from orchestrator.storage.storage import Storage
-
-    return Storage(storage).take_machine_back(os.uname().nodename)
+    return 0
 
 
 def _tell(finding: Finding, as_json: bool) -> None:
@@ -194,9 +191,8 @@ def _storage(storage: str) -> Finding:
         probe.write_bytes(b"calsweep")
         probe.unlink()
     except OSError as error:
-        return Finding(
-            "storage", f"{folder} is not writable: {why(error)}", "give another --storage"
-        )
+        detail = f"{folder} is not writable: {why(error)}"
+        return Finding("storage", detail, "give another --storage")
     free = os.statvfs(nearest)
     gigabytes = free.f_bavail * free.f_frsize / 2**30
     return Finding("storage", f"{folder} is writable, {gigabytes:.0f} GB free")

@@ -17,7 +17,6 @@ from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
-from orchestrator.tables.table import ComparisonTable
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import bucket_address
@@ -26,6 +25,7 @@ from trainables.common.sharing import writing
 if TYPE_CHECKING:
     from orchestrator.running.run import SweepOutcome
 
+FORMATS = {"markdown": "md", "csv": "csv", "latex": "tex", "html": "html"}
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
 
 
@@ -50,16 +50,24 @@ def run_and_show(
 def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
     """Print the table and where everything lies; return the exit code."""
     if outcome.status == "interrupted":
-        output().print(_how_to_go_on(outcome.spec, address))
+        spec = outcome.spec
+        command = ["calsweep", "run", "--resume", spec.name, "--storage", spec.storage]
+        command += ["--address", address] if address else []
+        output().print(f"sweep {spec.name} was interrupted; go on with: {shlex.join(command)}")
     else:
-        table = build_table(outcome.results)
+        table, folder = build_table(outcome.results), SweepFolder.of(outcome.spec)
         output().print(to_rich(table))
-        _write_tables(table, SweepFolder.of(outcome.spec))
+        for format, ending in FORMATS.items():
+            path = folder.table(ending)
+            with writing(path):
+                path.write_text(render(table, format), encoding="utf-8")
         output().print(_where(outcome))
-        output().print(_report(outcome))
+        output().print(_report(folder))
         if outcome.tracked:
             _track(outcome)
-        _share(outcome.spec)
+        if folder.bucket is not None and folder.bucket.share():
+            place = f"{outcome.spec.storage}/sweeps/{outcome.spec.name}"
+            output().print(f"not all of it has reached {place}: calsweep sync {place}")
     if not outcome.tracked:
         output().print(
             f"not everything has reached {redacted(outcome.spec.tracking_uri)}; "
@@ -68,23 +76,8 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
     return EXIT_CODES[outcome.status]
 
 
-def _how_to_go_on(spec: SweepSpec, address: str | None) -> str:
-    command = ["calsweep", "run", "--resume", spec.name, "--storage", spec.storage]
-    if address is not None:
-        command += ["--address", address]
-    return f"sweep {spec.name} was interrupted; go on with: {shlex.join(command)}"
-
-
-def _write_tables(table: ComparisonTable, folder: SweepFolder) -> None:
-    for format, ending in (("markdown", "md"), ("csv", "csv"), ("latex", "tex"), ("html", "html")):
-        path = folder.table(ending)
-        with writing(path):
-            path.write_text(render(table, format), encoding="utf-8")
-
-
-def _report(outcome: SweepOutcome) -> str:
+def _report(folder: SweepFolder) -> str:
     """Write the report and return what to say of it; without it the tables are there still."""
-    folder = SweepFolder.of(outcome.spec)
     try:
         folder.fetch(files=True)  # Other machines drew the diagrams.
         return f"report: {_relative(write_page(from_folder(folder), folder.report))}"
@@ -97,7 +90,7 @@ def _track(outcome: SweepOutcome) -> None:
     from orchestrator.tracking import SingleRun, deliver_run
 
     spec, folder = outcome.spec, SweepFolder.of(outcome.spec)
-    named = (folder.spec_file, *map(folder.table, ("md", "csv", "tex", "html")), folder.report)
+    named = (folder.spec_file, *map(folder.table, FORMATS.values()), folder.report)
     now = time.time_ns() // 1_000_000
     run = SingleRun(
         "outcome",
@@ -113,13 +106,6 @@ def _track(outcome: SweepOutcome) -> None:
         deliver_run(spec.tracking_uri, spec.name, "outcome", run, place)
     except InputError as error:
         output().print(f"tables and report are not tracked: {error}")
-
-
-def _share(spec: SweepSpec) -> None:
-    bucket = SweepFolder.of(spec).bucket
-    if bucket is not None and bucket.share():
-        place = f"{spec.storage}/sweeps/{spec.name}"
-        output().print(f"not all of it has reached {place}: calsweep sync {place}")
 
 
 def _where(outcome: SweepOutcome) -> str:

@@ -13,7 +13,7 @@ from trainables.common.errors import InputError
 if TYPE_CHECKING:
     from orchestrator.cluster.size import ClusterSize
     from orchestrator.running.preview import StagePreview
-    from orchestrator.sweep.plan import Plan, StudyPlan
+    from orchestrator.sweep.plan import StudyPlan
     from orchestrator.sweep.spec import SweepSpec
 
 
@@ -42,10 +42,7 @@ def plan(
     spec = load_sweep(sweep)
     if size is not None:
         size.require_room(make_plan(spec))
-    if as_json:
-        _print_plan(spec, size)
-    else:
-        show_plan(spec, size)
+    (_print_plan if as_json else show_plan)(spec, size)
 
 
 def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
@@ -77,12 +74,16 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
     Of a cluster of a given size, print too how much runs there at once and for how long.
     """
     from orchestrator.running.data import preview_data
-    from orchestrator.running.preview import preview
+    from orchestrator.running.preview import at_once, fewest_hours, preview
     from orchestrator.sweep.plan import make_plan
 
     plan = make_plan(spec)
     console, data = output(), preview_data(spec)
-    _print_studies(plan)
+    rows = []
+    for study in plan:
+        task, recipe, *others, row = _study(study)
+        rows.append((task, recipe if row else f"({recipe})", *map(str, others)))
+    print_plain([heading.replace("_", " ") for heading in FIELDS[:-1]], rows)
     stages = plan.stage_trials()
     counted = f"{len(plan.studies)} studies, {plan.trials} trials"
     if spec.given:
@@ -93,13 +94,15 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
             f"{stages['refine']} refinements on stored features, "
             f"{stages['calibrate']} calibrations of stored logits"
         )
-        console.print(
-            f"with a training of its own for every trial it would be {plan.trials} trainings"
-        )
+        own = "with a training of its own for every trial it would be"
+        console.print(f"{own} {plan.trials} trainings")
     previewed = preview(plan, data)
     _print_work(previewed)
     if size is not None:
-        console.print(_on_cluster(plan, previewed, size))
+        held = ", ".join(f"{stage} {count}" for stage, count in at_once(plan, size).items())
+        hours = fewest_hours(plan, previewed, size)
+        least = "no estimate of hours" if hours is None else f"at least {hours:.2f} hours"
+        console.print(f"on {size.nodes} nodes, at once at most: {held}; {least}")
     for missing in data.missing:
         console.print(missing)
     for plugin in spec.used_plugins:
@@ -110,24 +113,13 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
     )
 
 
-def _print_studies(plan: Plan) -> None:
-    rows = []
-    for study in plan:
-        task, recipe, *others, row = _study(study)
-        rows.append((task, recipe if row else f"({recipe})", *map(str, others)))
-    print_plain([heading.replace("_", " ") for heading in FIELDS[:-1]], rows)
-
-
 def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
     """Return the values of ``FIELDS``."""
     upstream = study.recipe.upstream.name if study.recipe.upstream else ""
+    found = [f"{part}.{name}" for part, parameters in study.searched.items() for name in parameters]
+    searches = ", ".join(found) or "nothing: one trial"
     names = (study.task.id, study.recipe.name, study.stage)
-    return (*names, study.trials, _searches(study), upstream, study.row)
-
-
-def _searches(study: StudyPlan) -> str:
-    names = [f"{part}.{name}" for part, parameters in study.searched.items() for name in parameters]
-    return ", ".join(names) or "nothing: one trial"
+    return (*names, study.trials, searches, upstream, study.row)
 
 
 def _print_work(stages: Sequence[StagePreview]) -> None:
@@ -136,9 +128,8 @@ def _print_work(stages: Sequence[StagePreview]) -> None:
     for stage in stages:
         seconds = "" if stage.seconds is None else f"{stage.seconds:.1f}"
         hours = "no estimate" if stage.hours is None else f"{stage.hours:.2f}"
-        rows.append(
-            (stage.task, stage.stage, str(stage.computed), str(stage.reused), seconds, hours)
-        )
+        counts = str(stage.computed), str(stage.reused)
+        rows.append((stage.task, stage.stage, *counts, seconds, hours))
     headings = ("task", "stage", "to compute, at most", "reused", "s each", "hours in all")
     print_plain(headings, rows, headings[:2])
     for stage in stages:
@@ -147,13 +138,3 @@ def _print_work(stages: Sequence[StagePreview]) -> None:
                 f"{stage.task}: at least {stage.dropped} {stage.stage} outcomes are computed "
                 "again, for their weights were dropped (keep: logits)"
             )
-
-
-def _on_cluster(plan: Plan, stages: Sequence[StagePreview], size: ClusterSize) -> str:
-    """Return what runs at once on a cluster, and the fewest hours that the sweep takes there."""
-    from orchestrator.running.preview import at_once, fewest_hours
-
-    held = ", ".join(f"{stage} {count}" for stage, count in at_once(plan, size).items())
-    hours = fewest_hours(plan, stages, size)
-    least = "no estimate of hours" if hours is None else f"at least {hours:.2f} hours"
-    return f"on {size.nodes} nodes, at once at most: {held}; {least}"

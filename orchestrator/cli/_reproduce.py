@@ -46,8 +46,15 @@ def reproduce(
     output().print(_table(found))
     for remark in found.remarks:
         echo(f"figures need not agree: {remark}")
-    echo(_verdict(found))
-    return EQUAL if found.equal else DIFFERENT
+    if found.equal:
+        echo(f"equal: no figure differs by more than {found.tolerance:g}")
+        return EQUAL
+    worst = found.worst
+    echo(
+        f"different: {worst.metric} by {worst.difference:+.2e}, "
+        f"more than {found.tolerance:g}; the run's code is {found.run.trial.code or 'unknown'}"
+    )
+    return DIFFERENT
 
 
 def _shown(console: Console) -> Progress:
@@ -70,13 +77,3 @@ def _table(found: Reproduction) -> Table:
         change = f"{figure.difference:+.2e}" if figure.difference else "0"
         table.add_row(figure.metric, f"{figure.recorded:.6f}", f"{figure.reproduced:.6f}", change)
     return table
-
-
-def _verdict(found: Reproduction) -> str:
-    worst = found.worst
-    if found.equal:
-        return f"equal: no figure differs by more than {found.tolerance:g}"
-    return (
-        f"different: {worst.metric} by {worst.difference:+.2e}, "
-        f"more than {found.tolerance:g}; the run's code is {found.run.trial.code or 'unknown'}"
-    )
