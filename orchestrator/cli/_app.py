@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
-from typing import TextIO
+from typing import Any
 
 import typer
 
@@ -90,21 +90,14 @@ def _notes_in_a_line() -> Iterator[None]:
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def show_note(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
+        def show_note(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if category.__name__ != NOTE:
-                show(message, category, filename, lineno, file, line)
+                show(message, category, *where)
             elif str(message) not in told:
                 told.add(str(message))
                 complain(f"note: {message}")
 
-        warnings.showwarning = show_note
+        warnings.showwarning = show_note  # type: ignore[assignment]
         yield
 
 

@@ -100,8 +100,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
 
 
 def _figures(standing: Standing) -> list[object]:
-    intervals = (standing.wins, *(standing.gains[metric] for metric in GAINS))
-    ends = chain.from_iterable(intervals)
+    ends = chain(standing.wins, *(standing.gains[metric] for metric in GAINS))
     return [standing.recipe, standing.strength, *ends, standing.seconds, standing.group]
 
 

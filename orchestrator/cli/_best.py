@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NONE_FINISHED = 1  # As of a sweep in which a study has no finished trial.
 
-
 Format = Literal["yaml", "json", "fixed"]
 
 
@@ -76,13 +75,12 @@ def best(
         code=code,
     )
     found = []
-    for pair in asked:
-        best_of = ask(*pair)
+    for of_task, of_recipe in asked:
+        found += (best_of := ask(of_task, of_recipe))
         if not best_of:
-            complain(f"no trial of {pair[1]!r} on {pair[0]!r} has finished")
+            complain(f"no trial of {of_recipe!r} on {of_task!r} has finished")
         elif best_of[0].note:
             echo(f"calsweep: {best_of[0].note}", err=True)
-        found += best_of
     if not found:
         return NONE_FINISHED
     several = top > 1 or len(asked) > 1
@@ -103,11 +101,9 @@ def best(
 def _text(found: list[BestConfig], format: Format, several: bool) -> str:
     """Return configurations as one document, or as several where YAML has them."""
     if format == "json":
-        if several:
-            return json.dumps([config.to_dict() for config in found], indent=2) + "\n"
-        return "".join(config.to_json() + "\n" for config in found)
-    texts = [c.to_fixed() if format == "fixed" else c.to_yaml() for c in found]
-    return "---\n".join(texts)
+        listed = [config.to_dict() for config in found]
+        return json.dumps(listed if several else listed[0], indent=2) + "\n"
+    return "---\n".join(c.to_fixed() if format == "fixed" else c.to_yaml() for c in found)
 
 
 def _day(option: str, text: str | None, after: bool = False) -> datetime | None:

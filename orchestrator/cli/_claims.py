@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,8 +49,6 @@ def claims(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Say which claims of the papers stored runs confirm, which they refute, which they cannot."""
-    from itertools import chain
-
     from orchestrator.statistics import judge_claim
     from orchestrator.storage.storage import Storage
 

@@ -144,18 +144,14 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
 
 
 def _csv_rows(comparison: TaskComparison) -> Iterator[list[object]]:
-    for recipe in (*comparison.bootstrap.values, *comparison.absent):
-        yield _csv_row(comparison, recipe)
-
-
-def _csv_row(comparison: TaskComparison, recipe: str) -> list[object]:
     bootstrap = comparison.bootstrap
-    start = [comparison.task, bootstrap.metric, recipe]
-    if recipe in comparison.absent:
-        return [*start, *[None] * 5, comparison.absent[recipe], *[None] * 5]
-    found = bootstrap.differences.get(recipe)
-    gap = [None] * 3 if found is None else [found.value, found.low, found.high]
-    figures = [bootstrap.values[recipe], comparison.floors.get(recipe), *gap]
-    verdict = [_verdict(comparison, recipe), int(comparison.inside_floor(recipe))]
-    counts = [bootstrap.rows, bootstrap.draws, bootstrap.seeds[recipe]]
-    return [*start, *figures, *verdict, *counts, comparison.flipped.get(recipe)]
+    for recipe, value in bootstrap.values.items():
+        found = bootstrap.differences.get(recipe)
+        gap = [None] * 3 if found is None else [found.value, found.low, found.high]
+        figures = [value, comparison.floors.get(recipe), *gap]
+        verdict = [_verdict(comparison, recipe), int(comparison.inside_floor(recipe))]
+        counts = [bootstrap.rows, bootstrap.draws, bootstrap.seeds[recipe]]
+        told = [*figures, *verdict, *counts, comparison.flipped.get(recipe)]
+        yield [comparison.task, bootstrap.metric, recipe, *told]
+    for recipe, reason in comparison.absent.items():
+        yield [comparison.task, bootstrap.metric, recipe, *[None] * 5, reason, *[None] * 5]

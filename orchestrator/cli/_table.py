@@ -18,25 +18,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Format = Literal["terminal", "markdown", "csv", "json", "latex", "html", "parquet"]
-Rows = Annotated[
-    str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
-]
-Columns = Annotated[
-    Literal["auto", "paper", "sweep"],
-    typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
-]
-Gains = Annotated[
-    bool, typer.Option("--gain", help="Show what each search brought over its published default.")
-]
-Comparable = Annotated[
-    bool,
-    typer.Option(
-        "--comparable", help="Leave run ids and seconds empty: equal runs then give equal files."
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
-]
 
 
 def table(
@@ -53,11 +34,16 @@ def table(
     tasks: Annotated[
         str | None, typer.Option(help="Only these tasks, such as 'cifar10/*'; * is any text.")
     ] = None,
-    rows: Rows = "recipe",
+    rows: Annotated[
+        str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
+    ] = "recipe",
     layout: Annotated[
         str | None, typer.Option(help="Rows and columns of a paper's table, or PATH.yaml.")
     ] = None,
-    columns: Columns = "auto",
+    columns: Annotated[
+        Literal["auto", "paper", "sweep"],
+        typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
+    ] = "auto",
     published: Annotated[
         bool, typer.Option("--published", help="Show the paper's figures beside ours.")
     ] = False,
@@ -67,7 +53,10 @@ def table(
     floor: Annotated[
         bool, typer.Option("--floor", help="Show each figure's noise floor, mark figures inside.")
     ] = False,
-    gain: Gains = False,
+    gain: Annotated[
+        bool,
+        typer.Option("--gain", help="Show what each search brought over its published default."),
+    ] = False,
     ties: Annotated[
         bool, typer.Option("--ties", help="Show which recipes cannot be told apart.")
     ] = False,
@@ -81,10 +70,18 @@ def table(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Show sweeps together whose data or code differ.")
     ] = False,
-    comparable: Comparable = False,
+    comparable: Annotated[
+        bool,
+        typer.Option(
+            "--comparable",
+            help="Leave run ids and seconds empty: equal runs then give equal files.",
+        ),
+    ] = False,
     format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
     as_json: Json = False,
-    out: Out = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
+    ] = None,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -125,24 +122,19 @@ def _show(built: ComparisonTable, format: Format, out: Path | None) -> None:
     from orchestrator.tables.make import render
     from orchestrator.tables.renderers import to_rich
 
-    if out is not None:
-        _write(built, format, out)
-    elif format == "terminal":
+    if format == "terminal" and out is None:
         output().print(to_rich(built))
-    else:
+    elif out is None:
         echo(render(built, format).rstrip("\n"))
-
-
-def _write(built: ComparisonTable, format: Format, out: Path) -> None:
-    from orchestrator.logits.files import write_whole
-    from orchestrator.tables.make import render
-
-    if format == "parquet":
-        write_whole(out, lambda stream: built.to_pandas().to_parquet(stream, index=False))
     else:
-        text = render(built, format)
-        write_whole(out, lambda stream: stream.write(text.encode()))
-    echo(f"wrote {out}")
+        from orchestrator.logits.files import write_whole  # It imports PyTorch.
+
+        if format == "parquet":
+            write_whole(out, lambda stream: built.to_pandas().to_parquet(stream, index=False))
+        else:
+            text = render(built, format)
+            write_whole(out, lambda stream: stream.write(text.encode()))
+        echo(f"wrote {out}")
 
 
 def _resampled(

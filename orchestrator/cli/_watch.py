@@ -49,18 +49,10 @@ def status(
 
 
 def _list(found: "list[SweepStatus]") -> None:
-    rows = [
-        (
-            each.sweep,
-            each.state,
-            f"{each.ended}/{each.trials}",
-            str(len(each.running)),
-            str(len(each.failures)),
-            _left(each),
-            _since(each),
-        )
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        counts = f"{each.ended}/{each.trials}", str(len(each.running)), str(len(each.failures))
+        rows.append((each.sweep, each.state, *counts, _left(each), _since(each)))
     headings = ("sweep", "state", "trials", "running", "failed", "left", "since")
     print_table(headings, rows, ("sweep", "state", "since"))
 
@@ -71,17 +63,10 @@ def _show(each: "SweepStatus") -> None:
     echo(f"{each.sweep}: {each.state}{since}, trials {each.ended}/{each.trials}{left}")
     if each.state in ("starting", "running", "paused", "died"):
         echo(f"run by {each.owner}")
-    rows = [
-        (
-            r.recipe,
-            str(r.ended),
-            str(r.running),
-            str(r.failed),
-            f"{r.hours:.2f}",
-            f"{r.gpu_hours:.2f}",
-        )
-        for r in each.recipes
-    ]
+    rows = []
+    for r in each.recipes:
+        counts = map(str, (r.ended, r.running, r.failed))
+        rows.append((r.recipe, *counts, f"{r.hours:.2f}", f"{r.gpu_hours:.2f}"))
     headings = ("recipe", "ended", "running", "failed", "hours", "GPU hours")
     if rows:
         print_table(headings, rows, ("recipe",))
