@@ -81,10 +81,12 @@ def _show(found: list[ClaimVerdict], markdown: bool) -> None:
     for one in found:
         source = f"{one.claim.paper} {one.claim.table}"
         console.print(f"{bold}{one.claim.says}{bold} ({source}; {one.claim.name}): {one.verdict}")
-        if not one.pairs:
-            console.print(f"  {_missing(one.claim)}\n")
+        if one.pairs:
+            print_table(HEADINGS, _rows(one), HEADINGS, markdown)
             continue
-        print_table(HEADINGS, _rows(one), HEADINGS, markdown)
+        both, sets = f"{one.claim.better} and {one.claim.than}", ", ".join(one.claim.datasets)
+        where = "" if sets == "*" else f" on data sets {sets}"
+        console.print(f"  no sweep here has predictions of both {both}{where}\n")
     console.print(
         "intervals: 95 % for each row, over seeds that no search has seen and test data; p: Holm's "
         "correction over all rows of a claim; detectable: the smallest difference found in 80 % of "
@@ -95,23 +97,17 @@ def _show(found: list[ClaimVerdict], markdown: bool) -> None:
     )
 
 
-def _missing(claim: Claim) -> str:
-    where = "" if claim.datasets == ("*",) else f" on data sets {', '.join(claim.datasets)}"
-    return f"no sweep here has predictions of both {claim.better} and {claim.than}{where}"
-
-
 def _rows(found: ClaimVerdict) -> Iterator[tuple[str, ...]]:
     from orchestrator.tables.columns import column
 
     shown = column(found.claim.metric)
     for pair in found.pairs:
         gap = pair.difference
+        better, than = map(shown.show, pair.values)
         yield (
             f"{pair.sweep}: {pair.task}",
-            *(
-                f"{recipe} {shown.show(value)}"
-                for recipe, value in zip((pair.better, pair.than), pair.values, strict=True)
-            ),
+            f"{pair.better} {better}",
+            f"{pair.than} {than}",
             shown.heading,
             ", ".join(f"{100 * value:.1f}" for value in pair.accuracies),
             str(pair.seeds),

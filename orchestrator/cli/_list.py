@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,7 +19,6 @@ from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from search_spaces import Parameter
-
 
 Catalogue = Literal[
     "methods",
@@ -54,7 +53,7 @@ def list_names(
         records = _records(what)
         print_plain([*records[0]], [[*record.values()] for record in records])
     elif what in SPACES:
-        output().print(_spaces(what, _names_of(what)()))
+        _print_spaces(what)
     else:
         for name in _names_of(what)():
             output().print(name)
@@ -99,18 +98,18 @@ def _names_of(what: str) -> Callable[[], list[str]]:
     }[what]
 
 
-def _spaces(kind: str, names: Iterable[str]) -> Table:
+def _print_spaces(kind: str) -> None:
     from search_spaces import load_space
 
     table = Table(box=None)
     table.add_column("name", no_wrap=True)
     for heading in ("title", "searched: default in [range]", "source"):
         table.add_column(heading, overflow="fold")
-    for name in names:
+    for name in _names_of(kind)():
         space = load_space(kind, name)
         searched = "; ".join(map(_range, space.searched().values()))
         table.add_row(name, space.title, searched, space.source)
-    return table
+    output().print(table)
 
 
 def _range(parameter: Parameter) -> str:
@@ -118,9 +117,6 @@ def _range(parameter: Parameter) -> str:
         choices = ", ".join(map(str, parameter.choices))
         return f"{parameter.name} {parameter.default} in {{{choices}}}"
     return f"{parameter.name} {parameter.default:g} in [{parameter.low:g}, {parameter.high:g}]"
-
-
-KEPT, BROKEN = 0, 1
 
 
 def check_plugin(
@@ -155,4 +151,4 @@ def check_plugin(
         hint = " without --tracker ADDRESS" if part.startswith("tracker ") else ""
         echo(f"info    {part}: there is no check of it{hint}")
     echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
-    return BROKEN if failed else KEPT
+    return int(failed > 0)
