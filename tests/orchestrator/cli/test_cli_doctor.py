@@ -53,12 +53,9 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
     monkeypatch.setattr(
         "orchestrator.storage.provenance.library_versions", lambda: {"torch": "2", "ray": "3"}
     )
-    asked = []
-    for name, answer in (("check_login", None), ("ping", (True, "there"))):
-        monkeypatch.setattr(
-            f"orchestrator.tracking.{name}",
-            lambda *words, answer=answer: asked.append(words) or answer,
-        )
+    asked, track = [], "orchestrator.tracking"
+    monkeypatch.setattr(f"{track}.check_login", lambda *words: asked.append(words))
+    monkeypatch.setattr(f"{track}.ping", lambda *words: asked.append(words) or (True, "there"))
     code, out, err = calsweep("doctor", "--storage", "kept")
     uri = f"sqlite:///{empty_folder}/kept/mlflow.db"
     assert (code, err, asked) == (0, "", [(uri, 10.0)] * 2)
@@ -115,36 +112,20 @@ def test_a_gpu_that_does_no_training_step(calsweep, no_ray, monkeypatch):
     assert re.search(r"(CUDA|NVIDIA).* -> leave it out \(CUDA_VISIBLE_DEVICES\)", found["GPU 0"][1])
 
 
-MPS = {
-    "control": ("ok", "on: trials that share a GPU compute side by side"),
-    "other": (
-        "info",
-        "off: trials that share a GPU take turns -> nvidia-cuda-mps-control -d, before Ray "
-        "starts, if trials share GPUs",
-    ),
-}
-
-
-@pytest.mark.parametrize("control", MPS)
-def test_whether_gpus_are_shared_side_by_side(calsweep, no_ray, monkeypatch, tmp_path, control):
-    (tmp_path / control).touch()
-    monkeypatch.setattr(_doctor, "_gpus", lambda: _doctor.Finding("GPUs", "a card"))
-    monkeypatch.setattr(_doctor, "_steps", lambda: ())
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert findings(calsweep("doctor").out)["MPS"] == MPS[control]
-
-
-def test_gpus_are_shared_by_the_server_that_nvidia_starts_where_none_is_named(monkeypatch):
+def test_whether_gpus_are_shared_is_asked_where_nvidia_starts_a_server_if_none_is_named(
+    monkeypatch, tmp_path
+):
     usual, real = Path("/tmp/nvidia-mps/control"), Path.exists
+    (tmp_path / "control").touch()
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(Path, "exists", lambda path: path == usual or real(path))
-    for named, mark in ((None, "on"), ("", "on"), ("/nowhere", "off")):
+    places = {None: "ok", "": "ok", "/nowhere": "info", str(tmp_path): "ok"}
+    for named, mark in places.items():
         monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
         if named is not None:
             monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", named)
         (found,) = _doctor._mps()
-        assert found.detail.startswith(f"{mark}: ")
+        assert (found.mark, found.detail[:4]) == (mark, "on: " if mark == "ok" else "off:")
 
 
 def test_a_device_that_does_a_training_step_tells_its_loss(monkeypatch, capsys):
@@ -210,12 +191,6 @@ def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be(calsweep, no_
     code, out, _ = calsweep("doctor", "--storage", "deep/er")
     assert findings(out)["storage"][1].startswith(f"{empty_folder / 'deep' / 'er'} is writable, ")
     assert (code, list(empty_folder.iterdir())) == (0, [])
-
-
-def test_a_storage_may_be_named_from_ones_home(calsweep, no_ray, empty_folder, monkeypatch):
-    monkeypatch.setenv("HOME", str(empty_folder))
-    _, out, _ = calsweep("doctor", "--storage", "~/kept", "--tracking-uri", "folder:/t")
-    assert findings(out)["storage"][1].startswith(f"{empty_folder / 'kept'} is writable, ")
 
 
 def test_a_server_that_is_away(calsweep, no_ray):

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from orchestrator.cli import _doctor, _replay
-from orchestrator.cli._claims import _chosen
 from orchestrator.replay import ReplaySettings
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage
@@ -209,11 +208,6 @@ def test_claims(asked, sweeps, empty_folder):
     asked(place, "claims", "a", "--storage", "kept")
     uris = [default_uri(empty_folder), default_uri(empty_folder, "kept")]
     assert [uri for uri, _ in sweeps] == [URI, URI, *uris]
-
-
-def test_a_claim_that_is_asked_for_twice_is_judged_once():
-    names = ["mbls-beats-ls", "mbls-beats-ce", "mbls-beats-ls"]
-    assert [claim.name for claim in _chosen(names)] == names[:2]
 
 
 def test_ranks(asked, sweeps, empty_folder):
@@ -406,26 +400,6 @@ def test_sync(asked, calsweep, empty_folder, monkeypatch):
     told = f"everything in {folder.journal} has reached http://host:5\n"
     login = ("--tracking-uri", "http://ada:secret@host:5")
     assert calsweep("sync", folder.path, *login) == (0, told, "")
-
-
-@pytest.mark.parametrize("place", ["/journal.jsonl", "/NAME/journal.jsonl"])
-def test_a_journal_with_too_few_folders_above_it_is_no_sweeps(calsweep, monkeypatch, place):
-    monkeypatch.setattr(Path, "is_dir", lambda path: False)
-    monkeypatch.setattr(Path, "is_file", lambda path: True)  # Nobody may write there.
-    code, out, err = calsweep("sync", place, "--tracking-uri", URI)
-    assert (code, out) == (2, "")
-    assert err == (
-        f"calsweep: {place} is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl\n"
-    )
-
-
-def test_the_root_may_be_a_storage(asked, monkeypatch):
-    monkeypatch.setattr(Path, "is_dir", lambda path: False)
-    monkeypatch.setattr(Path, "is_file", lambda path: True)  # Nobody may write there.
-    place = "/sweeps/NAME/journal.jsonl"
-    found = asked("orchestrator.tracking.sync", "sync", place, "--tracking-uri", URI)
-    assert (found["journal"], found["uri"]) == (Path(place), URI)
-    assert found["artifact_root"] == Path("/mlflow-artifacts")
 
 
 def test_reproduce(asked, empty_folder, capsys, monkeypatch):

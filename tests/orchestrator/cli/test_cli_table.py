@@ -38,35 +38,6 @@ def ask(calsweep, writer, store):
     return call
 
 
-def lines(out):
-    """Return the rows by their first word; a note that begins with the same word comes later."""
-    words = [line.split() for line in out.splitlines() if line.strip()]
-    return {first: rest for first, *rest in reversed(words)}
-
-
-def test_gains_and_floors(ask):
-    code, out, err = ask("--metrics", "ece", "--baseline", "ce", "--floor")
-    assert (code, err) == (0, "")
-    assert lines(out)["mbls"] == ["0.90", "(-1.10)", "(floor", "0.30)"]
-
-
-def test_a_layout_with_the_sweep_s_own_tasks(ask):
-    code, out, _ = ask("--layout", "mbls/table1", "--published", "--runs")
-    found = lines(out)
-    assert code == 0
-    assert found["mbls"][0] == "0.90"
-    assert found["mbls-m0"] == ["not", "run"]
-    assert "with the sweep's own tasks as columns" in out
-    assert "mbls Table 1 has no figure for these data sets and models" in out
-    assert "runs of mbls on" in out
-
-
-def test_recipes_are_chosen_by_wildcard(ask):
-    out = ask("--recipes", "m*", "--metrics", "ece").out
-    assert "mbls" in lines(out)
-    assert "ce" not in lines(out)
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
