@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from orchestrator.cli._report import plot
 from orchestrator.report._chart import Mark
 from orchestrator.report._page import environment
 from orchestrator.report._search import CURVES
@@ -97,12 +96,8 @@ def places(plot: Plot, position: int, style: str) -> list[list[float]]:
         for x, y in mark.points:
             across = (x - chart.left) / (chart.right - chart.left)
             up = (chart.bottom - y) / (chart.bottom - chart.top)
-            found.append(
-                [
-                    chart.x.low + across * (chart.x.high - chart.x.low),
-                    chart.y.low + up * (chart.y.high - chart.y.low),
-                ]
-            )
+            width, height = chart.x.high - chart.x.low, chart.y.high - chart.y.low
+            found.append([chart.x.low + across * width, chart.y.low + up * height])
     return found
 
 
@@ -266,13 +261,9 @@ def test_the_front_is_of_all_that_was_searched_for(events: list[Event]) -> None:
 
 
 def test_a_trial_without_any_error_is_part_of_the_front() -> None:
-    told = opened(STUDY)
-    told[0] = SweepStarted(
-        sweep="s",
-        sweep_id="i",
-        spec={"search": {"objective": "ece", "pareto": ["acc"]}},
-        provenance={},
-    )
+    begun, *told = opened(STUDY)
+    assert isinstance(begun, SweepStarted)
+    told.insert(0, replace(begun, spec={"search": {"objective": "ece", "pareto": ["acc"]}}))
     for number, objective in enumerate((0.0, 0.25)):
         metrics = {"val_acc": 0.5 + objective}
         told += [started(STUDY, number, gamma=0.9), scored(STUDY, number, objective)]
@@ -363,16 +354,6 @@ def test_what_is_on_or_off_is_named_and_stands_in_its_order() -> None:
     assert not marks(plot, 0, "other")
 
 
-@pytest.mark.parametrize("values", [("fixed", "decaying"), (0.5, "fixed")])
-def test_no_line_joins_names(values: tuple[float | str, str]) -> None:
-    told = opened(STUDY)
-    for number, sparsity in enumerate(values):
-        told += [started(STUDY, number, sparsity=sparsity), scored(STUDY, number, 0.0)]
-    plot = drawn(told)["slice"]
-    assert len(marks(plot, 0, "search")) == 2
-    assert not marks(plot, 0, "other")
-
-
 def test_what_is_not_there_is_not_drawn(tmp_path: Path) -> None:
     told = [*opened(STUDY), started(STUDY, 0, gamma=0.9), scored(STUDY, 0, 0.1)]
     assert write_plots(told, tmp_path) == []
@@ -407,21 +388,6 @@ def test_what_is_not_finite_is_left_out_of_a_curve(events: list[Event]) -> None:
     assert lines["trial 4"].points == spots
 
 
-def test_epochs_are_whole_numbers(events: list[Event]) -> None:
-    told = [*opened(STUDY), started(STUDY, 0, gamma=0.9), *epochs(STUDY, 0, count=2)]
-    (error, _) = drawn(told)["learning"].charts
-    assert error.chart.x == (1, 2, False)
-    words = [mark.text for mark in error.chart.marks if mark.tag == "text"]
-    assert words[-2:] == ["1", "2"]
-    assert float(words[-3]) > 2  # Of the errors, in percent.
-
-
-def test_a_resumed_trial_adds_nothing_to_an_epoch_that_it_repeats(events: list[Event]) -> None:
-    again = [*events, started(STUDY, 0, gamma=0.95), *epochs(STUDY, 0, q=0.9, val_ece=0.9)]
-    trial = next(iter(Ledger(again, CURVES).studies.values())).searched[0]
-    assert trial.curve("q") == ([1, 2, 3, 4], [0.475] * 4)
-
-
 def test_a_plot_that_cannot_be_written_is_named(events: list[Event], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     path = tmp_path / "file" / "digits-convnet-digits--ce+macal-slice.svg"
@@ -433,8 +399,3 @@ def test_a_plot_that_cannot_be_written_is_named(events: list[Event], tmp_path: P
     with pytest.raises(InputError) as caught:
         write_plots(events, tmp_path)
     assert str(caught.value) == f"plot {path} cannot be written: Is a directory"
-
-
-def test_the_command_names_the_sweeps_there_are(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no sweep 'x' in .*; there are: none"):
-        plot("x", str(tmp_path))

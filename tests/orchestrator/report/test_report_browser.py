@@ -55,19 +55,6 @@ def test_the_keyboard_reaches_headings_and_tables(visit):
     assert page.locator(".scroll[tabindex='0']").count() == page.locator("table").count() + 1
 
 
-def test_a_filter_hides_rows_and_counts(visit):
-    page = visit()
-    block = page.locator("[data-filtered]").first
-    block.locator("input").fill("MBLS macal")
-    assert block.locator("tbody tr:visible").count() == 1
-    assert block.locator("output").inner_text() == "1 of 7"
-    block.locator("input").fill("")
-    assert block.locator("tbody tr:visible").count() == 7
-    panels = page.locator("[data-filtered]", has=page.locator(".panels")).first
-    panels.locator("input").fill("dfl")
-    assert panels.locator("figure:visible").count() == 1
-
-
 def test_a_narrow_screen_does_not_scroll_sideways(visit):
     page = visit(360)
     page.get_by_role("button", name="Open all studies").click()

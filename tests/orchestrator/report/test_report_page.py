@@ -108,18 +108,6 @@ def test_another_baseline_is_compared_with(source):
     assert costs["ce"] == ["10.5", "1.00"]
 
 
-def test_the_cost_is_told_as_a_multiple_of_the_baselines(source):
-    twice = [
-        replace(result, seconds=(5.0, 16.0) if result.recipe == "ce" else (42.0,))
-        for result in source.results
-    ]
-    page = Page(render_report(replace(source, results=twice, store=ArtifactStore("none"))))
-    costs = {row[0][0]: [text for text, _ in row[1:3]] for row in page.rows("Seconds to compute")}
-    assert (costs["ce"], costs["mbls"]) == (["10.5", "1.00"], ["42.0", "4.00"])
-    bars = [float(a["width"]) for tag, a, _ in page.elements if tag == "rect"]
-    assert bars[-7:] == [25.0, *[100.0] * 6]
-
-
 def test_addresses_of_servers_are_not_shown(page):
     assert "secret" not in page
 

@@ -15,8 +15,7 @@ import scipy
 import torch
 from optuna import logging
 
-from orchestrator.report._chart import Axis, Chart, fitting, labelled, thinned
-from orchestrator.report._page import environment
+from orchestrator.report._chart import Axis, Chart, fitting, thinned
 from orchestrator.report._panels import (
     Curves,
     _chance,
@@ -89,11 +88,6 @@ def test_long_curves_are_thinned_and_keep_their_ends():
     assert len(thinned(range(101))) == 100
 
 
-def test_ticks_have_plain_figures():
-    ticks = (3 * 0.1, -2.5, 0.001, 12345.0, 200_000.0)
-    assert [text for _, text in labelled(ticks)] == ["0.3", "-2.5", "0.001", "12345", "200000"]
-
-
 def test_a_frame_has_ticks_below_and_lines_across():
     chart = Chart((100, 60), Axis(0, 2), Axis(0, 10), "", margin=(6, 8, 18, 38))
     assert (chart.top, chart.right, chart.bottom, chart.left) == (6, 92, 42, 38)
@@ -117,21 +111,6 @@ def test_a_frame_has_ticks_below_and_lines_across():
     assert above.marks == chart.marks[4:6]
 
 
-def test_a_chart_is_written_as_svg_with_its_text_escaped():
-    chart = Chart((100, 50), Axis(0, 1), Axis(0, 1), '"chart"', margin=(0, 0, 0, 0))
-    chart.line(((0, 0), (1, 0.5)), "trial", "<b>", "#aabbcc")
-    chart.text(1.25, 2, "<i>")
-    svg = environment().get_template("charts.html").module.svg
-    assert svg(chart) == (
-        '<svg viewBox="0 0 100 50" width="100" height="50" role="img" '
-        'aria-label="&#34;chart&#34;">'
-        '<polyline points="0.0,50.0 100.0,25.0 " class="line trial" color="#aabbcc">'
-        "<title>&lt;b&gt;</title></polyline>"
-        '<text x="1.2" y="2.0" text-anchor="start">&lt;i&gt;</text></svg>'
-    )
-    assert 'aria-hidden="true" class="small"' in svg(chart, "small", True)
-
-
 def test_colours_go_by_rank_from_one_end_of_the_ramp_to_the_other():
     assert colours([7, 0.5, 7]) == {0.5: "#3d6fb6", 7: "#d9742b"}
     assert colours([3]) == {3: "#3d6fb6"}
@@ -144,15 +123,12 @@ def test_colours_go_by_rank_from_one_end_of_the_ramp_to_the_other():
 def test_the_front_is_what_no_other_beats():
     dice = random.Random(0)
     places = [Place(str(n), dice.randint(0, 6), dice.randint(0, 6), "train") for n in range(25)]
-    expected = {
-        p
-        for p in places
-        if not any(
-            (q.accuracy > p.accuracy and q.error <= p.error)
-            or (q.accuracy >= p.accuracy and q.error < p.error)
-            for q in places
-        )
-    }
+
+    def beats(q, p):
+        same = (q.accuracy, q.error) == (p.accuracy, p.error)
+        return q.accuracy >= p.accuracy and q.error <= p.error and not same
+
+    expected = {p for p in places if not any(beats(q, p) for q in places)}
     front = pareto_front(places)
     assert set(front) == expected
     assert [p.error for p in front] == sorted(p.error for p in front)
@@ -178,9 +154,7 @@ def test_the_scatter_joins_its_front_and_rings_the_baseline():
     (ring,) = marks(chart, "ring")
     assert ring.points == [chart.at(2.5, 91)]
     for place in places:
-        (mark,) = (
-            mark for mark in marks(chart, "mark") if mark.text.startswith(f"{place.recipe}:")
-        )
+        (mark,) = (m for m in marks(chart, "mark") if m.text.startswith(f"{place.recipe}:"))
         assert mark.style == f"mark {place.stage}"
         (x, y) = np.mean(mark.points, axis=0)
         assert (x, y) == pytest.approx(chart.at(place.error, place.accuracy), abs=2)
@@ -220,6 +194,10 @@ def test_errors_that_lie_far_apart_are_shown_by_their_ratio():
     assert not scatter(zero, "", None, (700, 400)).x.log
 
 
+def overlap(one, other):
+    return all(one[k] < other[k + 2] and one[k + 2] > other[k] for k in (0, 1))
+
+
 def test_names_overlap_neither_each_other_nor_marks():
     dice = random.Random(1)
     spots = [(dice.uniform(90, 95), dice.uniform(1, 4)) for _ in range(80)]
@@ -246,10 +224,6 @@ def test_names_overlap_neither_each_other_nor_marks():
         assert 0 <= name[1] < name[3] <= chart.bottom
 
 
-def overlap(one, other):
-    return all(one[k] < other[k + 2] and one[k + 2] > other[k] for k in (0, 1))
-
-
 def _count(chart, tag):
     return sum(mark.tag == tag for mark in chart.marks)
 
@@ -266,11 +240,6 @@ def test_an_interval_that_does_not_fit_has_an_arrow(found, dots, arrows):
     drawn = interval_chart(found, 0.05)
     assert (_count(drawn, "circle"), _count(drawn, "polygon")) == (dots, arrows)
     assert all(0 <= x <= 90 and 0 <= y <= 16 for mark in drawn.marks for x, y in mark.points)
-
-
-def test_no_difference_at_all_is_a_dot_at_zero():
-    (dot,) = (m for m in interval_chart(Difference(0.0, 0.0, 0.0), 0.05).marks if m.radius)
-    assert dot.points == [(45, 8)]
 
 
 def test_an_interval_is_drawn_around_zero():
@@ -390,11 +359,11 @@ def test_what_is_measured_is_told_step_by_step(tmp_path):
     assert measure(results, store, "fl").comparisons == {}
     pair = {"searched_predictions": keys[0], "default_predictions": keys[1], "trials_finished": 4}
     searched = [StudyResult("s", "t", "ls", "finished", predictions=keys[:1], **pair)]
-    gains = measure(searched, store, "ce").gains
-    assert {metric: gain.bootstrap.metric for metric, gain in gains.items()} == {
-        "acc": "acc",
-        "ece": "ece",
-    }
+    gains = measure(searched, store, "ce").gains.items()
+    assert [(metric, gain.bootstrap.metric) for metric, gain in gains] == [
+        ("acc",) * 2,
+        ("ece",) * 2,
+    ]
 
 
 def test_curves_of_pixels_are_those_of_stored_ones_and_their_chance_that_of_images(tmp_path):
@@ -455,14 +424,6 @@ def test_curves_of_seeds_are_each_of_the_rows_that_it_was_tested_on(tmp_path):
     assert both.reliability.error == pytest.approx(whole.error)
 
 
-def test_the_risk_panel_ends_at_the_error_of_all_rows():
-    probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.4, 0.6]])
-    curve = risk_coverage_curve(probs=probs, labels=[0, 0, 1, 1])
-    drawn = risk_panel([curve], [], 0.5, "ce")
-    (line,) = (mark for mark in drawn.marks if mark.style == "line ours")
-    assert line.points[-1] == pytest.approx((160.0, (4 + 114) / 2))
-
-
 def test_the_risk_is_the_mean_over_seeds_of_all_but_the_first_rows():
     rows = np.linspace(0.95, 0.55, 20)
     probs = np.stack([rows, 1 - rows], axis=1)
@@ -481,18 +442,9 @@ def test_the_risk_is_the_mean_over_seeds_of_all_but_the_first_rows():
 
 def trials(count, objective):
     values = [{"m.a": (n * 7 % count) / count, "m.b": 2.0 ** (n % 5)} for n in range(count)]
+    told = {"study": "s", "role": "search", "seed": 0, "stage": "train", "configuration": {}}
     return [
-        Trial(
-            study="s",
-            number=n,
-            key=f"k{n}",
-            role="search",
-            seed=0,
-            stage="train",
-            configuration={},
-            parameters=value,
-            objective=objective(value),
-        )
+        Trial(number=n, key=f"k{n}", parameters=value, objective=objective(value), **told)
         for n, value in enumerate(values)
     ]
 
@@ -516,9 +468,4 @@ def test_importance_is_of_trials_that_have_every_parameter_and_leaves_optunas_lo
         logging.set_verbosity(before)
     assert importance([*whole[:9], part], names) == {}
     assert importance([*trials(12, lambda values: 0.5), part], names) == {}
-
-
-def test_importance_is_not_told_of_few_trials_or_of_equal_ones():
-    assert importance(trials(9, lambda values: values["m.a"]), ["m.a", "m.b"]) == {}
-    assert importance(trials(30, lambda values: 0.5), ["m.a"]) == {}
-    assert importance(trials(30, lambda values: values["m.a"]), []) == {}
+    assert importance(whole, []) == {}

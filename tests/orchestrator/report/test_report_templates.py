@@ -206,14 +206,17 @@ def test_every_kind_of_mark_is_drawn_at_its_place_in_its_colour() -> None:
     drawn.dot(0.25, 0.5, 3.25, "mark search", "trial 1", "#123456")
     drawn.dot(0, 1, 2, "")
     drawn.shape(((1, 2), (3, 4.06)), "share")
-    drawn.text(5, 6, "words", "end", "axis")
+    drawn.text(5, 6, "<i>", "end", "axis")
+    drawn.line(((0, 0), (1, 0.5)), "trial", "<b>", "#aabbcc")
     svg = str(environment().get_template("charts.html").module.svg(drawn))  # type: ignore[attr-defined]
     assert svg.partition(">")[2].removesuffix("</svg>") == (
         '<circle cx="25.0" cy="25.0" r="3.2" class="mark search" color="#123456">'
         "<title>trial 1</title></circle>"
         '<circle cx="0.0" cy="0.0" r="2.0"></circle>'
         '<polygon points="1.0,2.0 3.0,4.1 " class="share"></polygon>'
-        '<text x="5.0" y="6.0" text-anchor="end" class="axis">words</text>'
+        '<text x="5.0" y="6.0" text-anchor="end" class="axis">&lt;i&gt;</text>'
+        '<polyline points="0.0,50.0 100.0,25.0 " class="line trial" color="#aabbcc">'
+        "<title>&lt;b&gt;</title></polyline>"
     )
 
 

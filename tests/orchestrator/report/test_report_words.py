@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from orchestrator.report._records import (
     Run,
     arena_of,
     computed,
-    costs,
     facts,
     failures,
     ranked_by,
@@ -84,20 +82,6 @@ def test_ranks_are_by_ece_and_of_given_logits_by_nll(store):
     assert arena_of(told(given, store))[1].startswith("No arena: an arena needs figures of two")
 
 
-@pytest.mark.parametrize(("model", "label"), [("m", "ECE"), ("given", "NLL")])
-def test_the_diagram_of_ranks_is_titled_by_its_metric(store, model, label):
-    results = [
-        StudyResult("night", task, recipe, "finished", test=({"ece": 0.1, "nll": nll},), **place)
-        for nll, recipe in enumerate(("ts", "ets"))
-        for task in "ab"
-        for place in [{"dataset": task, "model": model}]
-    ]
-    picture, problem = ranks(told(results, store))
-    assert problem == ""
-    drawing = base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,")).decode()
-    assert f"<!-- Average rank by {label} -->" in drawing
-
-
 def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(store):
     rows = [(recipe, task) for recipe in ("given", "ts") for task in "ab"]
     figures = {
@@ -127,11 +111,6 @@ def test_an_arena_that_lacks_its_package_is_told(store, monkeypatch):
         None,
         "No arena: import of choix halted; None in sys.modules.",
     )
-
-
-def test_costs_are_means_over_seeds_by_task_and_recipe(store):
-    results = [result("ce", seconds=(1.0, 3.0)), result("ls"), result("ce", task="b", seconds=(5,))]
-    assert costs(told(results, store)) == {(TASK, "ce"): 2.0, ("b", "ce"): 5.0}
 
 
 @pytest.fixture
@@ -166,15 +145,6 @@ def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds
     journal.end("interrupted")
     assert computed(gathered(tmp_path).history) == (
         f"5 trials computed 3 trainings, 1 refinements in {words} of processing; "
-        "1 took an outcome that was stored already."
-    )
-
-
-def test_nothing_computed_is_said(journal, tmp_path):
-    journal.start()
-    reuse(journal, journal.begin(journal.open("ce"), 0))
-    assert computed(gathered(tmp_path).history) == (
-        "1 trials computed nothing in 0 seconds of processing; "
         "1 took an outcome that was stored already."
     )
 
@@ -485,12 +455,6 @@ def test_maps_are_of_the_task_whose_predictions_are_at_hand(store):
         assert [shown.recipe for shown in found] == [recipe]
 
 
-def test_what_could_not_be_measured_is_handed_on(store):
-    lost = Measured(absent={"ls": "gone"}, problem="damaged")
-    part = task_part(told([result("ce", 0.1)], store), TASK, lost, "ce")
-    assert (part["absent"], part["problem"], part["name"]) == ({"ls": "gone"}, "damaged", TASK)
-
-
 def test_gains_are_shown_of_recipes_whose_default_is_known(store):
     kept = {"searched_predictions": "k", "default_predictions": "k"}
     results = [result("ce", 0.04), result("ls", 0.02), result("fl", 0.03, **kept)]
@@ -610,14 +574,3 @@ def test_a_page_shows_the_best_curves_only(journal, tmp_path):
     (figure,) = retention_figures(history)
     assert figure.title == figure.chart.label == "macal, gamma 0.5 to 0.67"
     assert (figure.chart.y, figure.chart.x) == ((0.0, 1.05, False), (0, 1, False))
-
-
-def test_the_sparsity_of_several_tasks_is_told_apart(journal, tmp_path):
-    journal.start()
-    for task in ("one", "two"):
-        study = journal.open("macal", task=task)
-        key = journal.begin(study, 0, configuration={"macal": {"gamma": 0.5}})
-        for step in range(2):
-            journal.write("epoch", key=key, step=step, metrics={"q": 0.5})
-    titles = [figure.title for figure in retention_figures(gathered(tmp_path).history)]
-    assert titles == ["macal on one, gamma 0.5", "macal on two, gamma 0.5"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from html.parser import HTMLParser
-from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
@@ -14,7 +13,6 @@ from starlette.testclient import TestClient
 from orchestrator.storage.storage import Storage
 from orchestrator.ui import Book, application
 from tests.orchestrator.report.conftest import REASON, TASK
-from trainables.common.errors import InputError
 
 POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:;"
 
@@ -221,8 +219,3 @@ def test_a_copy_is_shown_and_nothing_is_written(view, tmp_path) -> None:
     pages = everything(client, "/sweeps/night")
     assert "finished" in pages["/sweeps/night"]
     assert {path: path.stat().st_mtime_ns for path in sorted(copy.rglob("*"))} == before
-
-
-def test_a_storage_without_sweeps_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no sweeps in"):
-        Book(Storage(tmp_path))
