@@ -23,6 +23,11 @@ from tests.orchestrator.cluster.slurm_daemons import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
+TOKEN = "~/.ray/auth_token"
+COMMANDS = (
+    *("initialization_commands", "setup_commands", "head_setup_commands"),
+    *("head_start_ray_commands", "worker_start_ray_commands"),
+)
 SCHEMAS = ROOT / "tests/orchestrator/nightly/schedule/schemas.yaml"
 
 
@@ -41,22 +46,69 @@ def cloud() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text(encoding="utf-8")))
 
 
-def test_ray_accepts_the_cluster_of_own_machines(on_premise):
+def test_ray_accepts_both_clusters(on_premise, cloud):
     validate_config(prepare_config(copy.deepcopy(on_premise)))
+    prepared = prepare_config(copy.deepcopy(cloud))
+    validate_config(prepared)
+    assert prepared["available_node_types"]["gpu"]["max_workers"] == cloud["max_workers"]
 
 
-def test_own_machines_get_what_cloud_machines_get(on_premise, cloud):
+def commands(config: dict[str, Any]) -> list[str]:
+    return [line for section in COMMANDS for line in config.get(section, [])]
+
+
+def test_what_is_copied_exists(cloud):
+    local = [path for path in cloud["file_mounts"].values() if path != TOKEN]
+    assert [path for path in local if not (ROOT / path).exists()] == []
+
+
+def test_commands_name_only_what_is_copied_or_made_there(cloud):
+    made = {"~/ray_bootstrap_config.yaml", "~/venv", "~/venv/bin/python", "~/venv/bin/ray"}
+    copied = {parent for path in cloud["file_mounts"] for parent in (path, str(Path(path).parent))}
+    for command in commands(cloud):
+        for path in re.findall(r"~/[\w./-]+", command):
+            assert path in made | copied, path
+
+
+def test_what_the_installation_reads_is_copied(cloud):
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    packages = re.search(r"include = \[(.*)\]", project)
+    assert packages is not None
+    names = {name.strip(' "*') for name in packages[1].split(",")}
+    names |= {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    assert {path.removeprefix("~/calsweep/") for path in cloud["file_mounts"]} - {TOKEN} == names
+
+
+def test_every_installation_is_pinned(cloud):
+    installs = [line for line in commands(cloud) if "pip install" in line]
+    assert len(installs) == 2
+    assert all("--constraint ~/calsweep/constraints.txt" in line for line in installs)
+
+
+def test_ray_starts_with_a_token_that_is_its_owners_alone(on_premise, cloud):
     assert on_premise["file_mounts"] == cloud["file_mounts"]
-    assert "chmod 600 ~/.ray/auth_token" in on_premise["initialization_commands"]
-    starts = [
-        line
-        for section in ("head_start_ray_commands", "worker_start_ray_commands")
-        for line in on_premise[section]
-        if "ray start" in line
-    ]
-    assert len(starts) == 2
-    assert all("RAY_AUTH_MODE=token" in line for line in starts)
-    assert "--dashboard-host=127.0.0.1" in starts[0]
+    assert cloud["file_mounts"][TOKEN] == TOKEN
+    for config in (on_premise, cloud):
+        assert f"chmod 600 {TOKEN}" in config["initialization_commands"]
+        starts = [line for line in commands(config) if "ray start" in line]
+        assert len(starts) == 2
+        for line in starts:
+            assert "RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$HOME/.ray/auth_token" in line
+
+
+def test_the_dashboard_is_reached_through_a_tunnel_only(on_premise, cloud):
+    for config in (on_premise, cloud):
+        (head,) = [line for line in config["head_start_ray_commands"] if "--head" in line]
+        assert "--dashboard-host=127.0.0.1" in head
+        assert "0.0.0.0" not in yaml.safe_dump(config)
+
+
+def test_workers_are_spot_and_the_head_is_not(cloud):
+    nodes = cloud["available_node_types"]
+    assert nodes["gpu"]["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert "InstanceMarketOptions" not in nodes["head"]["node_config"]
+    assert nodes["gpu"]["resources"]["GPU"] == 1
+    assert nodes["head"]["resources"] == {"CPU": 0}
 
 
 @pytest.fixture
@@ -134,9 +186,8 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     folder = tmp_path_factory.mktemp("images")
     base, found = folder / "base", Images(folder)
     words = ["--variant=minbase", "--include=ca-certificates,python3-dev,python3-pip"]
-    made = subprocess.run(
-        ["debootstrap", *words, "bookworm", str(base)], capture_output=True, text=True, check=False
-    )
+    command = ["debootstrap", *words, "bookworm", str(base)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout[-1000:] + made.stderr[-1000:]
     # As in the official image, `python` is Python 3.11 and pip may install beside it.
     (base / "usr/bin/python").symlink_to("python3")
@@ -212,9 +263,8 @@ def test_a_sweep_runs_in_the_clusters_image(images):
 def test_the_trackings_image_has_logins_and_the_database(images):
     container = built(images, "tracking.Dockerfile")
     script = "id -un; pwd; touch users.db /artifacts/one; python -c 'import mlflow.server.auth'"
-    assert (
-        images.run(container, f"{script}; python -c 'import psycopg2'") == "mlflow\n/var/lib/mlflow"
-    )
+    told = images.run(container, f"{script}; python -c 'import psycopg2'")
+    assert told == "mlflow\n/var/lib/mlflow"
 
 
 def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
