@@ -1,8 +1,12 @@
-"""The scripts whose results are committed still find what they import."""
+"""The scripts whose results are committed: they find what they import, and measure it."""
 
 import importlib
+import json
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from orchestrator.sweep.spec import parse_sweep
@@ -36,3 +40,16 @@ def test_trials_without_work_report_what_their_sweep_searches(script: str, tmp_p
     no_op = importlib.import_module("_noop_sweep")
     report = no_op.stage_report([1], no_op.JUDGED, True)
     assert report["score"] == report["report"].metrics[f"val_{spec.search.objective}"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not psutil.LINUX, reason="only Linux tells the proportional set size")
+def test_two_trials_share_one_copy_of_the_images() -> None:
+    """The figure moves with what it measures: trials that copy their images are noticed."""
+    command = [sys.executable, str(FOLDER / "memory.py"), "--megabytes", "100"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["images"] > 95
+    assert 0.9 < found["copies"] < 1.2
+    assert found["copies_of_own"] > 1.8
