@@ -41,15 +41,8 @@ class Writer:
 
     def open(self, recipe, trials=2, row=True, task=TASK, **facts):
         study = f"{task}|{recipe}"
-        self.write(
-            "study_opened",
-            study=study,
-            task=task,
-            recipe=recipe,
-            trials=trials,
-            row=row,
-            **{"upstream": None, "fingerprint": "f1", **facts},
-        )
+        told = {"study": study, "task": task, "recipe": recipe, "trials": trials, "row": row}
+        self.write("study_opened", **told, **{"upstream": None, "fingerprint": "f1", **facts})
         return study
 
     def begin(self, study, number, role="search", seed=0, configuration=None, key="", **facts):
@@ -69,15 +62,8 @@ class Writer:
             self.write("epoch", key=key, step=step, metrics=metrics)
 
     def finish(self, key, status="finished", reason="", **metrics):
-        self.write(
-            "trial_finished",
-            key=key,
-            status=status,
-            metrics=metrics,
-            reason=reason,
-            reused=False,
-            seconds=1.5,
-        )
+        told = {"key": key, "status": status, "metrics": metrics, "reason": reason}
+        self.write("trial_finished", **told, reused=False, seconds=1.5)
 
     def score(self, key, objective):
         self.write("trial_scored", key=key, objective=objective)
@@ -90,25 +76,12 @@ class Writer:
         return key
 
     def close(self, study, chosen, finished=2, failed=0, reason=""):
-        self.write(
-            "study_closed",
-            study=study,
-            chosen=chosen,
-            finished=finished,
-            failed=failed,
-            reason=reason,
-        )
+        told = {"study": study, "chosen": chosen, "finished": finished, "failed": failed}
+        self.write("study_closed", **told, reason=reason)
 
     def evaluate(self, key, study, seed=0, artifacts=None, facts=None, **metrics):
-        self.write(
-            "evaluated",
-            key=key,
-            study=study,
-            seed=seed,
-            metrics=metrics,
-            artifacts=artifacts or {},
-            **(facts or {}),
-        )
+        told = {"key": key, "study": study, "seed": seed, "metrics": metrics}
+        self.write("evaluated", **told, artifacts=artifacts or {}, **(facts or {}))
 
     def end(self, status="finished"):
         self.write("sweep_ended", status=status)
