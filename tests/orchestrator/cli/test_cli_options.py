@@ -102,26 +102,15 @@ def test_best(asked, empty_folder):
         *("--tag", "f=", "--tracking-uri", URI),
     )
     assert found == {
-        "task": "a/b/c",
-        "recipe": "ce",
-        "tracking_uri": URI,
-        "sweep": "s",
-        "top": 3,
-        "since": moment(2026, 5, 1),
-        "until": moment(2026, 6, 1),
-        "tags": {"a": "b", "c": "d=e", "f": ""},
-        "fingerprint": "f1",
-        "code": "c1",
+        **{"task": "a/b/c", "recipe": "ce", "tracking_uri": URI, "sweep": "s", "top": 3},
+        **{"since": moment(2026, 5, 1), "until": moment(2026, 6, 1)},
+        **{"tags": {"a": "b", "c": "d=e", "f": ""}, "fingerprint": "f1", "code": "c1"},
     }
-    assert asked(place, *ASK, "--storage", "kept")["tracking_uri"] == default_uri(
-        empty_folder, "kept"
-    )
-    plain = asked(place, *ASK)
-    nothing = dict.fromkeys(("sweep", "since", "until", "fingerprint", "code"))
-    assert plain == {
-        **{**found, **nothing},
-        **{"top": 1, "tags": {}, "tracking_uri": default_uri(empty_folder)},
-    }
+    kept = asked(place, *ASK, "--storage", "kept")
+    assert kept["tracking_uri"] == default_uri(empty_folder, "kept")
+    usual = {"top": 1, "tags": {}, "tracking_uri": default_uri(empty_folder)}
+    usual |= dict.fromkeys(("sweep", "since", "until", "fingerprint", "code"))
+    assert asked(place, *ASK) == found | usual
 
 
 def test_the_last_of_all_days_has_no_day_after_it(asked, calsweep):
@@ -154,19 +143,9 @@ def test_table(asked, sweeps, empty_folder):
         *("--baseline", "ce", "--floor", "--runs", "--prefer", "b", "--tracking-uri", URI),
     )
     found = asked(place, "table", "a", "b", "a", *words)
-    assert found["options"] == TableOptions(
-        metrics=["ece", "acc"],
-        recipes=["c*", "ls"],
-        tasks=["one"],
-        rows=["recipe", "model"],
-        layout="l",
-        columns="sweep",
-        published=True,
-        baseline="ce",
-        floor=True,
-        runs=True,
-        sort="nll",
-    )
+    chosen = {"metrics": ["ece", "acc"], "recipes": ["c*", "ls"], "tasks": ["one"], "layout": "l"}
+    chosen |= {"rows": ["recipe", "model"], "columns": "sweep", "baseline": "ce", "sort": "nll"}
+    assert found["options"] == TableOptions(**chosen, published=True, floor=True, runs=True)
     assert sweeps == [(URI, "a"), (URI, "b")]
     told = [(result.sweep, result.task, result.recipe) for result in found["results"]]
     assert told == [
@@ -221,27 +200,21 @@ def test_ranks(asked, sweeps, empty_folder):
 
 @pytest.mark.usefixtures("sweeps")
 @pytest.mark.parametrize(
-    ("work", "words", "module", "progress"),
+    ("work", "command", "names", "text"),
     [
-        ("report.write_report", ("report",), "_report", {"progress": "writing the report"}),
-        (
-            "replay.replay",
-            ("replay", "kept"),
-            "_replay",
-            {"measuring": "replaying", "searching": "replaying"},
-        ),
-        ("running.arena.run_arena", ("arena", "night.yaml"), "_arena", {"done": "fitting"}),
+        ("report.write_report", "report", ["progress"], "writing the report"),
+        ("replay.replay", "replay kept", ["measuring", "searching"], "replaying"),
+        ("running.arena.run_arena", "arena night.yaml", ["done"], "fitting"),
     ],
 )
 def test_what_takes_long_shows_its_progress(
-    asked, monkeypatch, empty_folder, work, words, module, progress
+    asked, monkeypatch, empty_folder, work, command, names, text
 ):
     (empty_folder / "night.yaml").write_text(SWEEP)
-    bar = f"orchestrator.cli.{module}.progress_bar"
-    monkeypatch.setattr(bar, lambda text: nullcontext(f"a bar beside {text!r}"))
+    words = command.split()
+    monkeypatch.setattr(f"orchestrator.cli._{words[0]}.progress_bar", nullcontext)
     found = asked(f"orchestrator.{work}", *words)
-    shown = {name: found[name] for name in progress}
-    assert shown == {name: f"a bar beside {text!r}" for name, text in progress.items()}
+    assert [found[name] for name in names] == [text] * len(names)
 
 
 @pytest.mark.parametrize("journal", [False, True])
@@ -519,17 +492,14 @@ def test_doctor(asked, monkeypatch, empty_folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "place", "found"),
-    [
-        ("calsweep tab", 1, "table"),
-        ("calsweep logs o", 2, "one"),
-        ("calsweep run --qui", 2, "--quiet"),
-    ],
+    ("words", "found"),
+    [("calsweep tab", "table"), ("calsweep logs o", "one"), ("calsweep run --qui", "--quiet")],
 )
-def test_a_shell_completes_commands_and_sweeps(empty_folder, words, place, found):
+def test_a_shell_completes_commands_and_sweeps(empty_folder, words, found):
     (empty_folder / "calsweep-storage/sweeps/one").mkdir(parents=True)
     (empty_folder / "calsweep-storage/sweeps/one/sweep.yaml").write_text("")
-    asked = {"_CALSWEEP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(place)}
+    place = str(words.count(" "))
+    asked = {"_CALSWEEP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
     command = [sys.executable, "-c", "from orchestrator.cli import main; main()"]
     environment = os.environ | asked | {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
