@@ -124,10 +124,9 @@ def test_masks_at_inference_leave_out_their_share_and_no_training():
 def test_the_example_passes_every_check(calsweep):
     code, out, err = calsweep("check-plugin", EXAMPLE)
     assert (code, err) == (0, "")
-    assert out.count("ok  ") == len(out.splitlines()) - 1
-    assert re.search(
-        r"^plugin calsweep_example, code [0-9a-f]{12}: 22 of 22 checks passed$", out, re.M
-    )
+    *lines, last = out.splitlines()
+    assert all(line.startswith("ok  ") for line in lines)
+    assert re.fullmatch("plugin calsweep_example, code [0-9a-f]{12}: 22 of 22 checks passed", last)
     assert "ok      loss gce: Rows to ignore change neither value nor gradient\n" in out
 
 
@@ -155,10 +154,8 @@ def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_fol
 
 
 def test_a_part_without_a_check_is_told(calsweep, empty_folder):
-    text = (
-        "from calsweep import TRACKERS, Tracker\n@TRACKERS.register('lab')\nclass Lab(Tracker): 0"
-    )
-    (empty_folder / "mine.py").write_text(text)
+    register = "from calsweep import TRACKERS, Tracker\n@TRACKERS.register('lab')\n"
+    (empty_folder / "mine.py").write_text(f"{register}class Lab(Tracker): 0")
     code, out, _ = calsweep("check-plugin", "./mine.py")
     told = "info    tracker lab: there is no check of it without --tracker ADDRESS"
     assert (code, out.splitlines()[0]) == (0, told)
@@ -187,10 +184,8 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
             "tracker lab: An experiment is created once, and listed if it holds a sweep"
         ]
     code, _, err = calsweep("check-plugin", "./mine.py", "--tracker", "sqlite:///m.db")
-    assert (code, err) == (
-        2,
-        "calsweep: --tracker 'sqlite:///m.db': the plugin brings no tracker 'sqlite'\n",
-    )
+    told = "calsweep: --tracker 'sqlite:///m.db': the plugin brings no tracker 'sqlite'\n"
+    assert (code, err) == (2, told)
 
 
 @pytest.mark.parametrize(
@@ -260,29 +255,20 @@ def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
     ("plugins", "message"),
     [
         ("[./nope.py]", "plugin './nope.py': there is no file or package /"),
-        ("[nope]", "plugin 'nope': no package or module of that name is installed"),
-        ("[./broken.py]", "broken cannot be imported: broken.py, line 1: ZeroDivisionError"),
         ("[./vague.py]", "vague.py, line 3: ValueError: metric 'x': better='' is not one of high"),
-        ("[./taken.py]", "plugin taken: metric 'ece': there is a metric 'ece' in calsweep already"),
         ("[./bare.py]", "TypeError: calibrator 'x': Bare does not derive from Calibrator"),
-        ("[./clash.py]", "plugin clash: loss 'ls': there is a loss 'ls' in calsweep already"),
-        ("[./clash.py, ./clash.py]", "plugin 'clash' is named twice"),
-        ("./clash.py", "must be a list of packages and files, such as [mypackage, ./my_loss.py]"),
+        ("[./fine.py, ./fine.py]", "plugin 'fine' is named twice"),
+        ("./bare.py", "must be a list of packages and files, such as [mypackage, ./my_loss.py]"),
         ("[3]", "plugins[0]: 3 is no package, ./FILE.py or {path, code}"),
-        ("[{path: ./clash.py, code: abc}]", "not abc: it was changed since"),
+        ("[{path: ./bare.py, code: abc}]", "not abc: it was changed since"),
     ],
 )
 def test_a_wrong_plugin_is_one_line(calsweep, empty_folder, plugins, message):
-    (empty_folder / "broken.py").write_text("1 / 0")
-    for name, head in (("vague", "x', better=''"), ("taken", "ece', better='lower'")):
-        metric = (
-            f"from calsweep import METRICS\n\n@METRICS.register('{head})\ndef x(p, y): return 0"
-        )
-        (empty_folder / f"{name}.py").write_text(metric)
+    for name, better in (("vague", ""), ("fine", "lower")):
+        head = f"from calsweep import METRICS\n\n@METRICS.register('x', better='{better}')\n"
+        (empty_folder / f"{name}.py").write_text(f"{head}def x(p, y): return 0")
     bare = "from calsweep import CALIBRATORS\n@CALIBRATORS.register('x')\nclass Bare: pass"
     (empty_folder / "bare.py").write_text(bare)
-    clash = (EXAMPLE / "gce.py").read_text().replace('"gce"', '"ls"')
-    (empty_folder / "clash.py").write_text(clash)
     task = "{dataset: digits, model: convnet, protocol: digits}"
     text = f"name: x\nplugins: {plugins}\ntasks: [{task}]\nrecipes: [ce]\n"
     (empty_folder / "sweep.yaml").write_text(text)
