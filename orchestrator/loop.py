@@ -1,10 +1,10 @@
 """The loop of a sweep: take the next job, run it, write down its report."""
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol
 
 from orchestrator.storage.events import Epoch, Event, TrialPlaced
 from orchestrator.storage.machines import Machines
@@ -14,16 +14,14 @@ ANSWER_SECONDS = 0.5  # For so long known outcomes may hold up the reports of wh
 Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])  # For jobs to end; for good; by a person.
 
 
-class Source(ABC):
+class Source(Protocol):
     """Gives out jobs, which take ``sizes`` of CPUs and GPUs, and hears how each ended, once."""
 
     sizes: Sequence[tuple[float, float]]
 
-    @abstractmethod
     def next(self) -> Job | Pause:
         """Return a job that can run now, or why there is none."""
 
-    @abstractmethod
     def ended(self, job: Job, report: Report) -> None:
         """Take in the last report on a job."""
 
@@ -48,21 +46,18 @@ class Loop:
         """Return the next job to compute; one whose outcome is known ends here."""
         started = time.monotonic()
         while isinstance(job := self._given_out(), Job):
-            self._running[job.key] = job.attempt
+            self._running[job.key], self._failed = job.attempt, False
             if (known := self.answer(job)) is None:
                 return replace(job, avoided=job.avoided | self.machines.left_out())
             self.take(job, known)
             if time.monotonic() - started > ANSWER_SECONDS and self._running:
                 return Pause.WAIT
-        if job is Pause.WAIT and not self._running:
-            raise RuntimeError("the sweep waits for a job that nobody computes")
+        assert self._running or job is not Pause.WAIT, "the sweep waits for a job nobody computes"
         return Pause.WAIT if self._running else job
 
     def _given_out(self) -> Job | Pause:
         """Return a job: after a failure on a GPU another one first, in case this GPU is bad."""
-        if self._again and not self._failed:
-            return self._again.pop()
-        self._failed, job = False, self.source.next()
+        job = Pause.WAIT if self._again and not self._failed else self.source.next()
         return self._again.pop() if self._again and isinstance(job, Pause) else job
 
     def take(self, job: Job, report: Report) -> None:

@@ -62,7 +62,7 @@ def test_loop_is_done_once_every_job_ended() -> None:
 
 def test_waiting_for_nothing_is_an_error() -> None:
     loop, _, _ = looped(Pause.WAIT)
-    with pytest.raises(RuntimeError, match="waits for a job that nobody computes"):
+    with pytest.raises(AssertionError, match="waits for a job nobody computes"):
         loop.next()
 
 
