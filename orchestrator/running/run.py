@@ -254,11 +254,9 @@ def _compute(
             with followed.ledger() as ledger:
                 return snapshot(state, time_left(ledger, time.time()))
 
-        def changed() -> None:
-            show(take)
-
-        changed()
+        show(take)
         machines = Machines(Storage.of(state.plan.spec), tell)
+        changed = partial(show, take)
         return drive(
             state, past, store, executor, journal.append, tell, changed, control.source, machines
         )
