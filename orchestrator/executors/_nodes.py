@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.cluster.local import fitting, short_reason, slots
+from orchestrator.loop import Loop
 from trainables.common.errors import InputError
 from trainables.ray_edge import inspected
-from trainables.worker import inspect_machine
+from trainables.worker import inspect_machine, remove_nonce, write_nonce
 
 LIMIT_SECONDS = 1.0
 INSPECT_SECONDS = 180.0  # A first start from a slow disk takes most of it.
@@ -21,21 +24,13 @@ INSPECT_SECONDS = 180.0  # A first start from a slow disk takes most of it.
 class Nodes:
     """Inspects every node that joins; no trial starts there before it answered as it must.
 
-    GPUs are tested where trials of ``sizes`` (CPUs, GPUs) take one.
+    GPUs are tested where jobs of the loop take one. The nodes that ``passed`` are not asked again.
     """
 
-    def __init__(
-        self,
-        storage: str,
-        nonce: str,
-        passed: set[str],
-        refused: dict[str, str],
-        say: Callable[[str], None],
-        sizes: Sequence[tuple[float, float]],
-    ) -> None:
-        self._sizes, self._tests_gpus = sizes, any(gpu for _, gpu in sizes)
-        self._here = inspect_machine(storage, nonce, 0)
-        self._storage, self._nonce, self._refused, self._say = storage, nonce, refused, say
+    def __init__(self, storage: Path, nonce: str, loop: Loop, passed: set[str]) -> None:
+        self._sizes, self._refused, self._say = loop.source.sizes, loop.machines.refused, loop.say
+        self._here = inspect_machine(str(storage), nonce, 0)
+        self._storage, self._nonce = str(storage), nonce
         self._asked: dict[str, tuple[Any, str, float]] = {}  # By node: answer, host, when asked.
         self._passed, self._looked = passed, float("-inf")
 
@@ -49,8 +44,8 @@ class Nodes:
     def _look(self) -> None:
         living = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
         for name in living.keys() - self._asked.keys() - self._passed - self._refused.keys():
-            gpus, host = int(living[name]["Resources"].get("GPU", 0)), _host(living[name])
-            gpus = gpus if self._tests_gpus else 0
+            tested, host = any(gpu for _, gpu in self._sizes), living[name]["NodeManagerHostname"]
+            gpus = int(living[name]["Resources"].get("GPU", 0)) if tested else 0
             place = NodeAffinitySchedulingStrategy(name, soft=False)
             answer = inspected.options(scheduling_strategy=place).remote(
                 self._storage, self._nonce, gpus
@@ -86,14 +81,22 @@ class Nodes:
             require_node(self._refused, self._sizes)
 
 
+@contextmanager
+def inspecting(storage: Path, loop: Loop, passed: set[str]) -> Iterator[Nodes]:
+    """Yield what inspects the nodes of a cluster, those that are there now inspected already."""
+    nonce = write_nonce(storage)
+    try:
+        nodes = Nodes(storage, nonce, loop, passed)
+        nodes.await_first()
+        yield nodes
+    finally:
+        remove_nonce(storage, nonce)
+
+
 def require_node(refused: Mapping[str, str], sizes: Sequence[tuple[float, float]]) -> None:
     left = [n["Resources"] for n in ray.nodes() if n["Alive"] and n["NodeID"] not in refused]
     if not any(fitting(node, cpu, gpu) for node in left for cpu, gpu in sizes):
         raise InputError(f"no trial can start any more: {next(iter(refused.values()))}")
-
-
-def _host(node: Mapping[str, Any]) -> str:
-    return str(node.get("NodeManagerHostname", ""))
 
 
 class Limit:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.executors._base import Executor
@@ -14,6 +15,7 @@ from trainables.worker import Bench, Worker
 HELD_SECONDS = 0.5  # Between two looks at whether the sweep is still held.
 
 
+@dataclass
 class InProcess(Executor):
     """For tests, notebooks and tiny sweeps: nothing has to start first.
 
@@ -24,26 +26,14 @@ class InProcess(Executor):
         checkpoint_seconds, logs, plugins: See ``Bench``.
     """
 
-    def __init__(
-        self,
-        storage: Path,
-        checkpoint_seconds: float | None = None,
-        logs: Path | None = None,
-        plugins: Sequence[Pinned] = (),
-    ) -> None:
-        self._storage, self._every, self._logs = storage, checkpoint_seconds, logs
-        self._plugins = plugins
+    storage: Path
+    checkpoint_seconds: float | None = None
+    logs: Path | None = None
+    plugins: Sequence[Pinned] = ()
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         with sealed_within() if sealed else nullcontext():
-            bench = Bench(
-                self._storage,
-                sealed=sealed,
-                checkpoint_seconds=self._every,
-                logs=self._logs,
-                plugins=self._plugins,
-            )
-            worker = Worker(bench)
+            worker = Worker(Bench(sealed=sealed, **vars(self)))
             try:
                 while (job := loop.next()) is not Pause.DONE:
                     if isinstance(job, Pause):

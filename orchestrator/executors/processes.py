@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -20,6 +21,7 @@ from trainables.process_edge import serve
 WAIT_SECONDS = 0.5  # Between two questions for a job while some process has none.
 
 
+@dataclass
 class Processes(Executor):
     """Computes several jobs at once; a process that dies is replaced.
 
@@ -32,34 +34,27 @@ class Processes(Executor):
         checkpoint_seconds, logs, plugins: See ``Bench``.
     """
 
-    def __init__(
-        self,
-        count: int,
-        storage: Path,
-        checkpoint_seconds: float | None = None,
-        logs: Path | None = None,
-        plugins: Sequence[Pinned] = (),
-    ) -> None:
-        self._count = count
-        self._bench = {
-            "storage": storage,
-            "checkpoint_seconds": checkpoint_seconds,
-            "logs": logs,
-            "plugins": tuple(plugins),
-        }
+    count: int
+    storage: Path
+    checkpoint_seconds: float | None = None
+    logs: Path | None = None
+    plugins: Sequence[Pinned] = ()
+
+    def __post_init__(self) -> None:
         start_fork_server()
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
-        bench = {**self._bench, "sealed": sealed, "code": code_files()}
+        bench = {**vars(self), "sealed": sealed, "code": code_files()}
+        count = bench.pop("count")
         gpus = visible_gpus() if any(gpu for _, gpu in loop.source.sizes) else []
         free: list[Mapping[str, str]] = [
-            {VISIBLE: gpus[number % len(gpus)]} if gpus else {} for number in range(self._count)
+            {VISIBLE: gpus[number % len(gpus)]} if gpus else {} for number in range(count)
         ]
         idle, busy = list[_Process](), dict[Any, _Process]()  # Busy ones by connection.
         try:
             while True:
                 job: Job | Pause = Pause.WAIT
-                while len(busy) < self._count and isinstance(job := loop.next(), Job):
+                while len(busy) < count and isinstance(job := loop.next(), Job):
                     process = idle.pop() if idle else _Process(bench, free.pop())
                     busy[process.connection] = process
                     process.give(job)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from orchestrator.cluster.local import elsewhere
 from orchestrator.executors._base import Executor
 from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
-from orchestrator.executors._nodes import Limit, Nodes, require_node
+from orchestrator.executors._nodes import Limit, Nodes, inspecting, require_node
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
 from trainables.common.code import code_files
@@ -27,12 +26,12 @@ from trainables.common.errors import InputError
 from trainables.jobs import FaultKind, Job, Report, Status, lost
 from trainables.plugins import Pinned
 from trainables.ray_edge import JobTrainable
-from trainables.worker import remove_nonce, write_nonce
 
 REPORT_SECONDS = 2.0
 PENDING = 1024
 
 
+@dataclass
 class RayTune(Executor):
     """Computes jobs as trials of one Tuner, in actors that serve many of them.
 
@@ -40,49 +39,43 @@ class RayTune(Executor):
         storage: Root of the artifact store.
         folder: Where Tune writes what it must.
         concurrent: Most jobs at once; None for as many as fit.
-        checkpoint_seconds: See ``Bench``.
+        checkpoint_seconds, plugins: See ``Bench``.
         asha: Whether each group's weaker jobs are stopped early.
         growing: Whether nodes may join while it runs.
-        plugins: See ``Bench``.
     """
 
-    def __init__(
-        self,
-        storage: Path,
-        folder: Path,
-        concurrent: int | None = None,
-        checkpoint_seconds: float | None = None,
-        asha: bool = False,
-        growing: bool = False,
-        plugins: Sequence[Pinned] = (),
-    ) -> None:
-        self._storage, self._folder, self._asha = storage, folder, asha
-        self._plugins = tuple(plugins)
-        self._concurrent, self._every, self._growing = concurrent, checkpoint_seconds, growing
-        self._passed: set[str] = set()  # Nodes that were inspected.
+    storage: Path
+    folder: Path
+    concurrent: int | None = None
+    checkpoint_seconds: float | None = None
+    asha: bool = False
+    growing: bool = False
+    plugins: tuple[Pinned, ...] = ()
+    _passed: set[str] = field(default_factory=set)  # Nodes that were inspected.
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Run one Tuner; a signal stops it within seconds."""
         trainable = tune.with_parameters(
             JobTrainable,
-            storage=str(self._storage),
+            storage=str(self.storage),
             sealed=sealed,
             # ASHA decides after every epoch; otherwise short epochs are reported together.
-            report_seconds=0.0 if self._asha else REPORT_SECONDS,
-            checkpoint_seconds=self._every,
-            logs=str(SweepFolder(self._folder).logs),
-            plugins=self._plugins,
+            report_seconds=0.0 if self.asha else REPORT_SECONDS,
+            checkpoint_seconds=self.checkpoint_seconds,
+            logs=str(SweepFolder(self.folder).logs),
+            plugins=self.plugins,
             code=code_files(),
         )
-        limit = Limit(loop.source.sizes, self._concurrent, self._growing)
-        held, counters = HeldGpus(loop.source.sizes), Counters(self._folder.name)
-        with stop_promptly(), self._nodes(loop) as nodes, closing(held):
+        limit = Limit(loop.source.sizes, self.concurrent, self.growing)
+        held, counters = HeldGpus(loop.source.sizes), Counters(self.folder.name)
+        looking = inspecting(self.storage, loop, self._passed) if self.growing else nullcontext()
+        with stop_promptly(), looking as nodes, closing(held):
             tune.Tuner(
                 tune.with_resources(trainable, _resources()),
                 tune_config=tune.TuneConfig(
                     num_samples=-1,
                     search_alg=LoopSearcher(loop, limit, held, counters, nodes),
-                    scheduler=GroupSchedulers() if self._asha else OrderOfSearch(),
+                    scheduler=GroupSchedulers() if self.asha else OrderOfSearch(),
                     max_concurrent_trials=PENDING,
                     reuse_actors=True,
                     trial_name_creator=_name,
@@ -90,31 +83,14 @@ class RayTune(Executor):
                 ),
                 run_config=tune.RunConfig(
                     name="tune",
-                    storage_path=str(self._folder),
+                    storage_path=str(self.folder),
                     verbose=0,
                     # Jobs keep checkpoints of their own, which outlive the driver, and the loop
                     # decides which jobs are tried again.
-                    checkpoint_config=tune.CheckpointConfig(
-                        checkpoint_frequency=0, checkpoint_at_end=False
-                    ),
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                     failure_config=tune.FailureConfig(max_failures=0),
                 ),
             ).fit()
-
-    @contextmanager
-    def _nodes(self, loop: Loop) -> Iterator[Nodes | None]:
-        """Yield what looks at the nodes of a cluster, those that are there looked at already."""
-        if not self._growing:
-            yield None
-            return
-        nonce = write_nonce(self._storage)
-        try:
-            refused, sizes = loop.machines.refused, loop.source.sizes
-            nodes = Nodes(str(self._storage), nonce, self._passed, refused, loop.say, sizes)
-            nodes.await_first()
-            yield nodes
-        finally:
-            remove_nonce(self._storage, nonce)
 
 
 def _name(trial: Any) -> str:
@@ -127,9 +103,8 @@ def _resources() -> Callable[[dict[str, Any]], Any]:
     # them imports this package.
     def resources(config: dict[str, Any]) -> Any:
         job, labels = config["job"], config["labels"]
-        bundle = {"CPU": job.cpus, "GPU": job.gpus}
         selectors: dict[str, Any] = {"bundle_label_selector": [labels]} if labels else {}
-        return tune.PlacementGroupFactory([bundle], **selectors)
+        return tune.PlacementGroupFactory([{"CPU": job.cpus, "GPU": job.gpus}], **selectors)
 
     return resources
 
@@ -180,8 +155,7 @@ class LoopSearcher(Searcher):
         """Pass a report on; that of a process that has to end waits for its end."""
         self._last[trial_id] = report = result["report"]
         if not report.ended:
-            with self._kept_failure():
-                self._loop.take(self._jobs[trial_id], report)
+            self._take(self._jobs[trial_id], report)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -195,15 +169,13 @@ class LoopSearcher(Searcher):
             report = replace(report, status=Status.PRUNED)
         self._counters.running(len(self._jobs))
         self._counters.ended(job, report)
-        with self._kept_failure():
+        self._take(job, report)
+
+    def _take(self, job: Job, report: Report) -> None:
+        try:
             self._loop.take(job, report)
             if report.fault is not None and report.fault.kind == FaultKind.CODE:
                 require_node(self._loop.machines.refused, self._loop.source.sizes)
-
-    @contextmanager
-    def _kept_failure(self) -> Iterator[None]:
-        try:
-            yield
         except InputError as error:
             self._failure = self._failure or error
 
@@ -212,12 +184,8 @@ class LoopSearcher(Searcher):
         return {"_metric": self._metric, "_mode": self._mode}
 
     def save(self, checkpoint_path: str) -> None:
-        """Write that there is nothing to write: a sweep resumes from its journal."""
-        Path(checkpoint_path).write_text(json.dumps(None))
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Refuse: a sweep resumes from its journal."""
-        raise RuntimeError("a sweep resumes from its journal: calsweep run --resume NAME")
+        """Write nothing, and never restore it: a sweep resumes from its journal."""
+        Path(checkpoint_path).touch()
 
 
 class OrderOfSearch(FIFOScheduler):
@@ -269,7 +237,3 @@ class GroupSchedulers(OrderOfSearch):
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Pass on to the group's own scheduler."""
         self._of(trial).on_trial_complete(tune_controller, trial, result)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """Pass on to the group's own scheduler."""
-        self._of(trial).on_trial_remove(tune_controller, trial)
