@@ -1,7 +1,6 @@
 """The data of a sweep's tasks: prepared for a run, or looked at for a plan."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +8,9 @@ from rich.console import Console
 
 from orchestrator.running.progress import say
 from orchestrator.storage.storage import Storage
+from orchestrator.sweep.documents import naming
 from orchestrator.sweep.plan import searches
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
-from trainables.common.errors import InputError
 from trainables.data import PreparedData, SplitSpec, find_prepared, missing_download, prepare
 from trainables.data.suites import find_suite, prepare_suite
 from trainables.models import PRETRAINED, build_model, check_takes
@@ -37,7 +36,7 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
     prepared, whole = {}, not searches(spec)
     for number, task in enumerate(spec.tasks):
         for name, split in _splits(task, spec, whole).items():
-            with _naming(number, task):
+            with naming(f"tasks[{number}] ({task.id})"):
                 prepared[name] = _prepare_task(task, split, spec, console)
     return prepared
 
@@ -59,20 +58,12 @@ def preview_data(spec: SweepSpec) -> DataPreview:
     whole = not searches(spec)
     for number, task in enumerate(spec.tasks):
         for name, split in _splits(task, spec, whole).items():
-            with _naming(number, task):
+            with naming(f"tasks[{number}] ({task.id})"):
                 found = find_prepared(task.dataset, root, split, place, task.inputs)
                 missing |= dict.fromkeys(_missing_downloads(task, split, root, found))
             if found is not None:
                 prepared[name] = found
     return DataPreview(prepared, tuple(missing))
-
-
-@contextmanager
-def _naming(number: int, task: TaskSpec) -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"tasks[{number}] ({task.id}): {error}") from error
 
 
 def _prepare_task(
@@ -83,14 +74,8 @@ def _prepare_task(
     def notice(name: str) -> Callable[[str], None]:
         return lambda text: say(console, f"preparing {name}: {text}")
 
-    data = prepare(
-        task.dataset,
-        root,
-        split,
-        place,
-        notice=notice(task.dataset),
-        settings=task.inputs,
-    )
+    told = notice(task.dataset)
+    data = prepare(task.dataset, root, split, place, notice=told, settings=task.inputs)
     if not task.given:
         check_takes(task.model, type(data.info.inputs.shape))
     if task.model.endswith(PRETRAINED):

@@ -1,6 +1,7 @@
 """Documents that users write, checked against models, with one line for all faults."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
@@ -43,11 +44,19 @@ def validate(
     Raises:
         InputError: If it says something that is not allowed: one line with ``where``, key, value.
     """
+    with naming(where):
+        try:
+            return model.model_validate(document, context=context)
+        except ValidationError as error:
+            raise InputError(_complaint(error, model)) from error
+
+
+@contextmanager
+def naming(where: str, errors: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
+    """Raise the ``errors`` of the block as an ``InputError`` that begins with ``where``."""
     try:
-        return model.model_validate(document, context=context)
-    except ValidationError as error:
-        raise InputError(f"{where}: {_complaint(error, model)}") from error
-    except InputError as error:
+        yield
+    except errors as error:
         raise InputError(f"{where}: {error}") from error
 
 

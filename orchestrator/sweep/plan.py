@@ -8,13 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.sweep.names import BASELINES, study_id
-from orchestrator.sweep.recipes import (
-    Recipe,
-    narrow,
-    parameters_of,
-    parse_recipe,
-    part_spaces,
-)
+from orchestrator.sweep.recipes import Recipe, narrow, parameters_of, parse_recipe, part_spaces
 from orchestrator.sweep.spec import StageResources, SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
@@ -116,12 +110,8 @@ def make_plan(spec: SweepSpec) -> Plan:
     """
     asked = spec.expanded()
     names = {recipe.name for recipe in asked}
-    baseline = _baseline(spec)
-    guard = (
-        [parse_recipe(baseline, given=spec.given)]
-        if spec.search.accuracy_tolerance is not None
-        else []
-    )
+    guarded = spec.search.accuracy_tolerance is not None
+    guard = [parse_recipe(BASELINES[spec.given], given=spec.given)] if guarded else []
     recipes = {link.name: link for recipe in [*guard, *asked] for link in recipe.chain}
     studies = [
         _study(spec, task, recipe, recipe.name in names)
@@ -129,10 +119,6 @@ def make_plan(spec: SweepSpec) -> Plan:
         for recipe in sorted(recipes.values(), key=lambda recipe: len(recipe.chain))
     ]
     return Plan(spec, tuple(studies))
-
-
-def _baseline(spec: SweepSpec) -> str:
-    return BASELINES[spec.given]
 
 
 def searches(spec: SweepSpec) -> bool:
@@ -144,7 +130,7 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
     searched = {part: searched_parameters(spec, part, task) for part in recipe.own_parts}
     sizes = [_size(p) for parameters in searched.values() for p in parameters.values()]
     points = min(math.prod(sizes), MANY)
-    baseline = _baseline(spec)
+    baseline = BASELINES[spec.given]
     guarded = spec.search.accuracy_tolerance is not None and recipe.name != baseline
     return StudyPlan(
         task=task,
@@ -188,10 +174,9 @@ def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any
 
 
 def _is_blockwise(spec: SweepSpec, recipe: Recipe) -> bool:
-    if recipe.stage == "calibrate" and recipe.calibrator is not None:
-        name, _ = parse_calibrator(spec.base(recipe.calibrator))
-        return name in BLOCKWISE
-    return recipe.stage == "refine"
+    if recipe.calibrator is None:
+        return recipe.stage == "refine"
+    return parse_calibrator(spec.base(recipe.calibrator))[0] in BLOCKWISE
 
 
 def _size(parameter: Parameter) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo
 
+from orchestrator.sweep.documents import naming
 from trainables.common.errors import InputError
 from trainables.plugins import Pinned, Plugin, load_plugins
 
@@ -50,19 +51,13 @@ def read_plugins(value: Any, info: ValidationInfo) -> tuple[PluginModel, ...]:
         raise ValueError("must be a list of packages and files, such as [mypackage, ./my_loss.py]")
     folder = Path((info.context or {}).get(FOLDER, "."))
     named = [_named(number, each) for number, each in enumerate(value)]
-    try:
+    with naming("plugins"):
         found = load_plugins(named, folder, installed=True)
-    except InputError as error:
-        raise InputError(f"plugins: {error}") from error
-    places = [
-        os.path.normpath(folder / each.path)
-        if isinstance(each, Pinned)
-        else PluginModel.of(plugin).path
-        for each, plugin in zip(named, found, strict=True)
-    ]
     return tuple(
-        PluginModel(path=place, code=plugin.code)
-        for place, plugin in zip(places, found, strict=True)
+        PluginModel(path=os.path.normpath(folder / each.path), code=plugin.code)
+        if isinstance(each, Pinned)
+        else PluginModel.of(plugin)
+        for each, plugin in zip(named, found, strict=True)
     )
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from orchestrator.sweep.documents import near_names
+from orchestrator.sweep.documents import naming, near_names
 from search_spaces import Parameter, SearchSpace, SpaceError, known_spaces
 from trainables.calibrators import (
     CALIBRATORS,
@@ -126,10 +126,8 @@ def _check_composition(recipe: Recipe, variants: Mapping[str, str]) -> None:
     method = [variants.get(part, part) for part in recipe.method]
     if len(set(method)) != len(method):
         raise InputError(f"recipe {recipe.name!r}: a part stands twice")
-    try:
+    with naming(f"recipe {recipe.name!r}"):
         build_method({part: {} for part in method})
-    except InputError as error:
-        raise InputError(f"recipe {recipe.name!r}: {error}") from error
     if recipe.refinement:
         refinement = variants.get(recipe.refinement, recipe.refinement)
         excludes = REFINEMENTS.get(refinement).excludes
@@ -241,15 +239,13 @@ def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
     check_names(where, part, values)
     if part == GIVEN:
         return
-    try:
+    with naming(where, (ValueError, TypeError)):
         if method_kind(part):
             build_method({part: values})
         elif part in REFINEMENTS:
             build_refinement(part, **values)
         else:
             calibrator_from_recipe(part, values)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{where}: {error}") from error
 
 
 def narrow(parameter: Parameter, change: Mapping[str, Any]) -> Parameter:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from orchestrator.sweep.documents import SWEEP, read_document, validate
+from orchestrator.sweep.documents import SWEEP, naming, read_document, validate
 from orchestrator.sweep.names import LONGEST_NAME, NAME, is_sweep_name
 from orchestrator.sweep.plugins import FOLDER, PluginModel, read_plugins
 from orchestrator.sweep.recipes import (
@@ -33,7 +34,7 @@ from orchestrator.sweep.recipes import (
     parameters_of,
 )
 from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, plugged_tracker
-from search_spaces import Parameter, SpaceError, splits
+from search_spaces import Parameter, splits
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import (
@@ -70,24 +71,58 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-def _check_objective(name: str) -> str:
+def _checked(check: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator that keeps what a check does not refuse."""
+
+    def keep(value: Any) -> Any:
+        check(value)
+        return value
+
+    return AfterValidator(keep)
+
+
+def _objectives() -> list[str]:
     # Calibration errors first: they are what most search by.
     metrics = sorted(METRICS.values(), key=lambda metric: not metric.percent)
-    return _one_of(name, [metric.name for metric in metrics if metric.is_objective])
+    return [metric.name for metric in metrics if metric.is_objective]
 
 
-def _check_reported(name: str) -> str:
-    return _one_of(name, [*REPORTED, *(metric.name for metric in METRICS.plugged)])
+def _reported() -> list[str]:
+    return [*REPORTED, *(metric.name for metric in METRICS.plugged)]
 
 
-def _one_of(name: str, known: Sequence[str]) -> str:
-    if name not in known:
-        raise ValueError(f"must be one of {', '.join(known)}")
-    return name
+def _one_of(names: Callable[[], Sequence[str]]) -> AfterValidator:
+    def check(name: str) -> None:
+        if name not in names():
+            raise ValueError(f"must be one of {', '.join(names())}")
+
+    return _checked(check)
 
 
-Objective = Annotated[str, AfterValidator(_check_objective)]
-Reported = Annotated[str, AfterValidator(_check_reported)]
+def _check_name(name: str) -> None:
+    if not is_sweep_name(name):
+        raise ValueError(
+            f"must be up to {LONGEST_NAME} letters, digits, '.', '_' and '-', beginning with "
+            "no sign"
+        )
+
+
+def _check_tags(tags: Mapping[str, str]) -> None:
+    for name in tags:
+        if not NAME.fullmatch(name) or name.split(".")[0] in RESERVED:
+            raise ValueError(
+                "a tag's name is made of letters, digits, '.', '_' and '-', "
+                f"and begins with none of {', '.join(f'{word}.' for word in RESERVED)}"
+            )
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    if len(set(seeds)) != len(seeds):
+        raise ValueError("the same seed stands twice")
+
+
+Objective = Annotated[str, _one_of(_objectives)]
+Reported = Annotated[str, _one_of(_reported)]
 
 
 class _Strict(BaseModel):
@@ -161,11 +196,8 @@ class TaskSpec(_Strict):
     @property
     def id(self) -> str:
         """Return what tables, MLflow and ``calsweep best`` call this task."""
-        if self.name:
-            return self.name
-        if self.given:
-            return self.dataset_name
-        return f"{self.dataset_name}/{self.model}/{self.protocol_name}"
+        usual = (self.dataset_name, *(() if self.given else (self.model, self.protocol_name)))
+        return self.name or "/".join(usual)
 
     @property
     def dataset_name(self) -> str:
@@ -174,9 +206,8 @@ class TaskSpec(_Strict):
         if kind == "logits":
             path, chosen = split_address(place)
             return chosen or path.stem
-        return (
-            Path(place).stem if place and kind in ("npz", "folder", "text", "voc") else self.dataset
-        )
+        is_place = place and kind in ("npz", "folder", "text", "voc")
+        return Path(place).stem if is_place else self.dataset
 
     @property
     def protocol_name(self) -> str:
@@ -209,11 +240,9 @@ class TaskSpec(_Strict):
         Of given logits seeds choose the rows: all of them if ``whole``, else those to fit on alone.
         """
         split = self.split_spec
-        if not self.given:
-            return replace(split, validation_seed=seed) if self.split.vary else split
-        if whole:
+        if self.given and whole:
             return replace(split, seed=(split.seed << SEED_BITS) + seed)
-        return replace(split, validation_seed=seed)
+        return replace(split, validation_seed=seed) if self.varies else split
 
     def data_name(self, seed: int) -> str:
         """Return what the task's data for a seed are called within a sweep."""
@@ -387,14 +416,9 @@ class TrackingModel(_Strict):
     What ``model_dump`` returns is stored in plain files and holds no login: see ``redacted``.
     """
 
-    uri: str | None = Field(default=None, repr=False)
-
-    @field_validator("uri")
-    @classmethod
-    def _check_uri(cls, value: str | None) -> str | None:
-        if value is not None:
-            check_tracking_uri(value, "tracking.uri")
-        return value
+    uri: Annotated[str, _checked(partial(check_tracking_uri, what="tracking.uri"))] | None = Field(
+        default=None, repr=False
+    )
 
     @field_serializer("uri")
     def _without_secrets(self, value: str | None) -> str | None:
@@ -426,7 +450,7 @@ class SweepSpec(_Strict):
         keep: ``logits`` drops the weights of beaten trials when their study closes.
     """
 
-    name: str
+    name: Annotated[str, _checked(_check_name)]
     # What these bring is known when what follows is checked, and what others brought is not.
     plugins: Annotated[
         tuple[PluginModel, ...], BeforeValidator(read_plugins), Field(validate_default=True)
@@ -435,13 +459,15 @@ class SweepSpec(_Strict):
     recipes: tuple[str, ...] = Field(min_length=1, strict=False)
     variants: dict[str, VariantModel] = {}
     search: SearchModel = SearchModel()
-    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1, strict=False)
+    seeds: Annotated[tuple[Seed, ...], _checked(_check_seeds)] = Field(
+        default=(0,), min_length=1, strict=False
+    )
     executor: Literal["ray", "local"] = "ray"
     resources: ResourcesModel = ResourcesModel()
-    tags: dict[str, str] = {}
+    tags: Annotated[dict[str, str], _checked(_check_tags)] = {}
     tracking: TrackingModel = TrackingModel()
-    storage: str = DEFAULT_STORAGE
-    data_root: str = "data"
+    storage: Annotated[str, _checked(storage_folder)] = DEFAULT_STORAGE
+    data_root: Annotated[str, _checked(partial(local_path, what="data_root"))] = "data"
     keep: Literal["all", "logits"] = "all"
 
     @field_validator("tasks", mode="before")
@@ -452,51 +478,10 @@ class SweepSpec(_Strict):
             return tasks
         return [own for number, task in enumerate(tasks) for own in _sets_of(number, task)]
 
-    @field_validator("name")
-    @classmethod
-    def _check_name(cls, value: str) -> str:
-        if not is_sweep_name(value):
-            raise ValueError(
-                f"must be up to {LONGEST_NAME} letters, digits, '.', '_' and '-', beginning with "
-                "no sign"
-            )
-        return value
-
-    @field_validator("storage")
-    @classmethod
-    def _check_storage(cls, value: str) -> str:
-        storage_folder(value)
-        return value
-
-    @field_validator("data_root")
-    @classmethod
-    def _check_data_root(cls, value: str) -> str:
-        local_path(value, "data_root")
-        return value
-
-    @field_validator("tags")
-    @classmethod
-    def _check_tags(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
-            if not NAME.fullmatch(name) or name.split(".")[0] in RESERVED:
-                raise ValueError(
-                    "a tag's name is made of letters, digits, '.', '_' and '-', "
-                    f"and begins with none of {', '.join(f'{word}.' for word in RESERVED)}"
-                )
-        return value
-
-    @field_validator("seeds")
-    @classmethod
-    def _check_seeds(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(value)) != len(value):
-            raise ValueError("the same seed stands twice")
-        return value
-
     @model_validator(mode="after")
     def _check_all(self) -> SweepSpec:
         _check_tasks(self.tasks, self.data_root)
         _check_variants(self.variants)
-        _check_given(self)
         _check_kinds(self)
         _check_search(self)
         _check_executor(self)
@@ -576,25 +561,14 @@ def _sets_of(number: int, task: Any) -> list[Any]:
         return [task]
     if not split_address(path)[0].exists():  # Told once the data are looked at.
         return [task]
-    try:
+    with naming(f"tasks[{number}].logits"):
         sets = logit_sets(path)
-    except InputError as error:
-        raise InputError(f"tasks[{number}].logits: {error}") from error
     if list(sets.values()) == [path]:
         return [task]
     prefix = f"{task['name']}/" if task.get("name") else ""
     return [
         {**task, "logits": address, "name": f"{prefix}{name}"} for name, address in sets.items()
     ]
-
-
-def _check_given(spec: SweepSpec) -> None:
-    """Refuse tasks of both kinds: their recipes have nothing in common."""
-    for number, task in enumerate(spec.tasks):
-        if task.given != spec.given:
-            raise InputError(
-                f"tasks[{number}]: a sweep has tasks of logits or of data sets, not both"
-            )
 
 
 def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
@@ -608,10 +582,8 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
             ("model", lambda task=task: _check_model(task)),
             ("suites", lambda task=task: check_suites(task.suites, root)),
         ):
-            try:
+            with naming(f"{where}.{key}"):
                 check()
-            except ValueError as error:
-                raise InputError(f"{where}.{key}: {error}") from error
         if not TASK.fullmatch(task.id):
             raise InputError(
                 f"{where}: task {task.id!r} cannot be a name; give it a `name` of letters, digits "
@@ -624,6 +596,11 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
 
 def _check_kinds(spec: SweepSpec) -> None:
     """Refuse networks, augmentations and parts of recipes that are not for the data of a task."""
+    for number, task in enumerate(spec.tasks):
+        if task.given != spec.given:  # Their recipes have nothing in common.
+            raise InputError(
+                f"tasks[{number}]: a sweep has tasks of logits or of data sets, not both"
+            )
     parts = dict.fromkeys(part for recipe in spec.expanded() for part in recipe.parts)
     for number, task in enumerate(spec.tasks):
         kind = find_reader(task.dataset, spec.data_root, task.inputs).kind
@@ -635,17 +612,13 @@ def _check_kinds(spec: SweepSpec) -> None:
                     "alone; leave it out where resources.portable is true"
                 )
         for part in parts:
-            try:
+            with naming(f"recipes: tasks[{number}] ({task.id})"):
                 check_part(spec.base(part), spec.fixed(part), kind)
-            except InputError as error:
-                raise InputError(f"recipes: tasks[{number}] ({task.id}): {error}") from error
 
 
 def _check_training(where: str, task: TaskSpec, kind: type[Inputs]) -> None:
-    try:
+    with naming(f"{where}.model"):
         check_takes(task.model, kind.seen_as)
-    except InputError as error:
-        raise InputError(f"{where}.model: {error}") from error
     view = task.resolved_protocol.augmentation
     if view is not None and kind.views and view not in kind.views:
         raise InputError(
@@ -671,9 +644,9 @@ def _check_variants(variants: Mapping[str, VariantModel]) -> None:
         if is_part(name):
             raise InputError(f"{where}: {name!r} is the name of a part already")
         if not is_part(variant.of):
-            near = near_parts(variant.of)
             raise InputError(
-                f"{where}.of: {variant.of!r} is no method, refinement or calibrator{near}"
+                f"{where}.of: {variant.of!r} is no method, refinement or calibrator"
+                f"{near_parts(variant.of)}"
             )
         check_values(f"{where}.fixed", variant.of, variant.fixed)
 
@@ -681,13 +654,8 @@ def _check_variants(variants: Mapping[str, VariantModel]) -> None:
 def _check_search(spec: SweepSpec) -> None:
     parts = {part for recipe in spec.expanded() for part in recipe.parts}
     spaces, fixed, tune = spec.search.spaces, spec.search.fixed, spec.search.tune or {}
-    sections: dict[str, Mapping[str, Collection[str]]] = {
-        "spaces": spaces,
-        "fixed": fixed,
-        "tune": tune,
-    }
-    for section, chosen in sections.items():
-        for part, values in chosen.items():
+    for section in ("spaces", "fixed", "tune"):
+        for part, values in (getattr(spec.search, section) or {}).items():
             if part not in parts:
                 listing = ", ".join(sorted(parts))
                 raise InputError(
@@ -705,7 +673,14 @@ def _check_search(spec: SweepSpec) -> None:
         raise InputError(
             "search.tune: budget `paper` tunes what the papers did; give others a range in `spaces`"
         )
-    _check_pareto(spec.search)
+    metrics = (spec.search.objective, *spec.search.pareto)
+    for name in spec.search.pareto:
+        if metrics.count(name) > 1:
+            raise InputError(
+                f"search.pareto: {name!r} is the objective already, or stands twice; name others"
+            )
+    if spec.search.pareto and spec.search.scheduler == "asha":
+        raise InputError("search.pareto: asha stops trials by the objective alone; give `none`")
     if spec.search.sampler == "grid":
         if tune:
             raise InputError("search.tune: the grid sampler searches what `spaces` names alone")
@@ -732,24 +707,11 @@ def _check_executor(spec: SweepSpec) -> None:
         )
 
 
-def _check_pareto(search: SearchModel) -> None:
-    names = (search.objective, *search.pareto)
-    for name in search.pareto:
-        if names.count(name) > 1:
-            raise InputError(
-                f"search.pareto: {name!r} is the objective already, or stands twice; name others"
-            )
-    if search.pareto and search.scheduler == "asha":
-        raise InputError("search.pareto: asha stops trials by the objective alone; give `none`")
-
-
 def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> None:
     known = parameters_of(part)
     for name, change in ranges.items():
-        try:
+        with naming(where):
             narrowed = change.applied_to(known[name])
-        except SpaceError as error:
-            raise InputError(f"{where}: {error}") from error
         ends = [end for end in (change.low, change.high) if end is not None]
         for value in (*narrowed.choices, *ends):
             check_values(where, part, {name: value})
