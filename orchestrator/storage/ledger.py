@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,18 +173,6 @@ class Ledger:
         self.ended: int | None = None
         self.studies: dict[str, Study] = {}
         self.trials: dict[str, Trial] = {}
-        self._handlers: Mapping[type[Event], Callable[[Any], None]] = {
-            SweepStarted: self._begin,
-            StudyOpened: self._open,
-            TrialStarted: self._start,
-            TrialPlaced: self._place,
-            Epoch: self._extend,
-            TrialFinished: self._finish,
-            TrialScored: self._score,
-            StudyClosed: self._close,
-            Evaluated: self._evaluate,
-            SweepEnded: self._end,
-        }
         for event in events:
             self.apply(event)
 
@@ -226,9 +214,9 @@ class Ledger:
         Raises:
             InputError: If a second sweep turns up in the same journal.
         """
-        self._handlers[type(event)](event)
+        getattr(self, f"_{event.event}")(event)
 
-    def _begin(self, event: SweepStarted) -> None:
+    def _sweep_started(self, event: SweepStarted) -> None:
         if self.sweep_id and event.sweep_id != self.sweep_id:
             raise InputError(
                 f"the journal of sweep {self.sweep_id} holds another sweep, {event.sweep_id}"
@@ -238,7 +226,7 @@ class Ledger:
         self.status, self.ended = "running", None
         self.began, self.given, self.spent = event.time, 0, 0.0
 
-    def _open(self, event: StudyOpened) -> None:
+    def _study_opened(self, event: StudyOpened) -> None:
         known = self.studies.get(event.study)
         if known is not None:
             known.status, known.reason = "running", ""
@@ -251,7 +239,7 @@ class Ledger:
             **fields_of(event, StudyOpened),
         )
 
-    def _start(self, event: TrialStarted) -> None:
+    def _trial_started(self, event: TrialStarted) -> None:
         self.given = self.given or event.time
         if event.key in self.trials:
             self.trials[event.key].open = True
@@ -261,12 +249,12 @@ class Ledger:
         if event.study in self.studies:
             self.studies[event.study].begun[event.key] = trial
 
-    def _place(self, event: TrialPlaced) -> None:
+    def _trial_placed(self, event: TrialPlaced) -> None:
         if event.key in self.trials:
             trial = self.trials[event.key]
             trial.host, trial.since = event.host, event.time
 
-    def _extend(self, event: Epoch) -> None:
+    def _epoch(self, event: Epoch) -> None:
         trial = self.trials.get(event.key)
         if trial is None or event.step <= trial.last_step:
             return
@@ -279,7 +267,7 @@ class Ledger:
                 steps.append(event.step)
                 values.append(event.metrics[name])
 
-    def _finish(self, event: TrialFinished) -> None:
+    def _trial_finished(self, event: TrialFinished) -> None:
         trial = self.trials.get(event.key)
         if trial is None:
             return
@@ -295,12 +283,12 @@ class Ledger:
         trial.reused, trial.seconds = event.reused, event.seconds
         trial.epoch_seconds, trial.peak_memory = event.epoch_seconds, event.peak_memory
 
-    def _score(self, event: TrialScored) -> None:
+    def _trial_scored(self, event: TrialScored) -> None:
         if event.key in self.trials:
             trial = self.trials[event.key]
             trial.objective, trial.accuracy_error = event.objective, event.error
 
-    def _evaluate(self, event: Evaluated) -> None:
+    def _evaluated(self, event: Evaluated) -> None:
         trial = self.trials.get(event.key)
         if trial is None:
             return
@@ -311,7 +299,7 @@ class Ledger:
         if event.seconds is not None:
             trial.chain_seconds = event.seconds
 
-    def _close(self, event: StudyClosed) -> None:
+    def _study_closed(self, event: StudyClosed) -> None:
         study = self.studies.get(event.study)
         if study is None:
             return
@@ -319,7 +307,7 @@ class Ledger:
         study.status = "finished" if event.chosen else "failed"
         study.finished, study.failed = event.finished, event.failed
 
-    def _end(self, event: SweepEnded) -> None:
+    def _sweep_ended(self, event: SweepEnded) -> None:
         self.status, self.ended = event.status, event.time
         for study in self.studies.values():
             if study.status == "running":

@@ -210,11 +210,11 @@ class SweepFolder:
 
     def owner(self) -> str:
         """Return who ran the sweep last: user, machine, process and since when."""
-        found = self._owner
         if self.bucket is not None:
             with answering():
                 return self.bucket.lease().holder() or "another process"
-        return found.read_text(encoding="utf-8") if found.exists() else "another process"
+        found = self._owner.exists()
+        return self._owner.read_text(encoding="utf-8") if found else "another process"
 
     def control(self) -> str:
         """Return what a person wants of whatever runs the sweep: ``pause``, ``cancel`` or nothing.
