@@ -137,7 +137,7 @@ class TwoMachines(InProcess):
             while isinstance(job := loop.next(), Job):
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setenv("CALSWEEP_CACHE", next(machines))
-                    worker = Worker(Bench(self._storage, sealed=sealed))
+                    worker = Worker(Bench(self.storage, sealed=sealed))
                     worker.open(job)
                     while not (report := worker.step()).ended:
                         pass
