@@ -146,19 +146,6 @@ def test_suggestions_do_not_depend_on_who_ends_first(workers, pareto):
         }
 
 
-def test_several_metrics_change_what_is_tried_and_not_what_is_chosen_of_it():
-    tried = []
-    for pareto in ([], ["acc"]):
-        state, _ = make_state(make_spec("ce, mbls", trials=24, pareto=pareto))
-        drive(state, 1, random.Random(0))
-        study = study_of(state)
-        best = min(study.objectives, key=lambda number: study.objectives[number])
-        assert chosen_of(state).trial.number == best
-        tried.append([study.trials[number].parameters for number in range(24)])
-    assert tried[0][0] == tried[1][0]
-    assert tried[0] != tried[1]
-
-
 @pytest.mark.parametrize(
     ("train", "precision"),
     [
@@ -190,8 +177,8 @@ def test_a_study_builds_on_the_chosen_configuration():
     chosen = chosen_of(state)
     for trial in study_of(state, "mbls+macal").trials.values():
         assert trial.configuration["mbls"] == chosen.trial.configuration["mbls"]
-        if trial.role == "search":
-            assert trial.request.upstream == chosen.outcome.artifact
+        same = chosen_of(state, position=trial.request.seed)
+        assert trial.request.upstream == same.outcome.artifact
 
 
 def test_short_stages_come_first_and_studies_of_one_stage_take_turns():
@@ -401,14 +388,6 @@ def test_results_on_other_data_with_another_network_or_protocol_are_not_compared
     assert len(set(settings)) == 5
     named = task.model_copy(update={"name": "else", "suites": ("ood-svhn",)})
     assert setting_of(named, DATA[TASK]) == settings[0]
-
-
-def test_further_seeds_build_on_the_same_seed():
-    state, _ = make_state(make_spec())
-    drive(state, 4, random.Random(1))
-    upstream, refined = (chosen_of(state, name, 1) for name in ("mbls", "mbls+macal"))
-    assert refined.trial.request.seed == 1
-    assert refined.trial.request.upstream == upstream.outcome.artifact
 
 
 def test_the_search_may_have_a_seed_and_a_split_of_its_own(tmp_path):
@@ -815,13 +794,6 @@ def test_a_resumed_study_keeps_the_blocks_that_it_was_begun_with(monkeypatch):
     assert not before & after
     assert again.taken_over == 7
     assert choices(again) == choices(whole)
-
-
-def test_past_tells_the_block_of_a_study():
-    state, events = make_state(make_spec('"ce+macal+ts-ls"'))
-    for study in state.studies.values():
-        assert Past(Ledger(events)).block(study.plan) == study.search.block
-        assert Past(Ledger()).block(study.plan) is None
 
 
 def test_a_study_closes_again_if_other_trials_were_counted_since():
