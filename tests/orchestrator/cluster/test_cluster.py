@@ -17,7 +17,13 @@ from ray._private import services, utils
 from ray.exceptions import AuthenticationError
 
 from orchestrator.cluster.interrupt import interrupt_on_sigterm
-from orchestrator.cluster.local import join_cluster, short_reason, token_fault
+from orchestrator.cluster.local import (
+    ENVIRONMENT,
+    _loopback_settings,
+    join_cluster,
+    short_reason,
+    token_fault,
+)
 from trainables.common.errors import InputError
 
 
@@ -85,25 +91,6 @@ def shutdown(): asked.append("left")
 """
 
 
-SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_MAX_PENDING_TRIALS_PG": "1024",
-    "RAY_worker_niceness": "0",
-    "RAY_prestart_worker_first_driver": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
-}
-LOOPBACK = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_enable_metrics_collection": "0",
-    "RAY_task_events_report_interval_ms": "0",
-}
-
-
 @pytest.mark.parametrize("imported", [True, False])
 def test_ray_listens_on_the_loopback_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imported: bool
@@ -133,9 +120,11 @@ def test_ray_listens_on_the_loopback_alone(
         "configure_logging": False,
         "runtime_env": None,
     }
-    told = {name: value for name, value in environ.items() if name != "RAY_AUTH_TOKEN"}
-    assert told == {**SETTINGS, "RAY_worker_niceness": "5", **({} if imported else LOOPBACK)}
-    assert (len(environ.get("RAY_AUTH_TOKEN", "")) == 64) == (not imported)
+    token = environ.pop("RAY_AUTH_TOKEN", "")
+    alone = {} if imported else _loopback_settings()
+    alone.pop("RAY_AUTH_TOKEN", None)
+    assert environ == {**ENVIRONMENT, **alone, "RAY_worker_niceness": "5"}
+    assert len(token) == (0 if imported else 64)
     assert [logging.getLogger(name).level for name in loggers] == [logging.ERROR, logging.CRITICAL]
 
 

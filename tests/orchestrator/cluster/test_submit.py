@@ -246,17 +246,6 @@ def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert line.count("no Ray job server") == 1
 
 
-def test_no_login_in_the_address_of_a_cluster_is_printed(
-    client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["submit", sweep(tmp_path), "--address", "http://me:secret@head:8265"]) == 2
-    assert capsys.readouterr().err == (
-        "calsweep: --address 'http://head:8265' holds a login or a query; a cluster's token is "
-        "given by RAY_AUTH_TOKEN_PATH (deploy/README.md)\n"
-    )
-    assert client.places == []
-
-
 @pytest.mark.parametrize(
     "error",
     [
