@@ -31,6 +31,7 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
+from trainables.metrics import calibration_report
 from trainables.plugins import load_plugins
 
 pytestmark = pytest.mark.slow
@@ -120,36 +121,6 @@ def test_every_row_has_finite_test_metrics(outcome: SweepOutcome) -> None:
         assert all(math.isfinite(value) for value in metrics.values())
 
 
-def plain_figures(log_probs: list[list[float]], labels: list[int]) -> dict[str, float]:
-    """Compute the figures of a table with loops alone."""
-    probs = [[math.exp(value) for value in row] for row in log_probs]
-    rows, classes = len(probs), len(probs[0])
-    tops = [max(range(classes), key=row.__getitem__) for row in probs]
-
-    def binned(pairs: list[tuple[float, bool]]) -> float:
-        bins: dict[int, list[float]] = {}
-        for share, right in pairs:
-            bins.setdefault(max(math.ceil(share * 15) - 1, 0), []).append(share - right)
-        return sum(abs(sum(gaps)) for gaps in bins.values()) / rows
-
-    return {
-        "acc": sum(top == label for top, label in zip(tops, labels, strict=True)) / rows,
-        "nll": -sum(row[y] for row, y in zip(log_probs, labels, strict=True)) / rows,
-        "brier": sum(
-            (p - (c == y)) ** 2
-            for row, y in zip(probs, labels, strict=True)
-            for c, p in enumerate(row)
-        )
-        / rows,
-        "ece": binned([(p[t], t == y) for p, t, y in zip(probs, tops, labels, strict=True)]),
-        "cwece": sum(
-            binned([(row[c], y == c) for row, y in zip(probs, labels, strict=True)])
-            for c in range(classes)
-        )
-        / classes,
-    }
-
-
 def test_the_table_agrees_with_the_stored_predictions(outcome: SweepOutcome) -> None:
     store = Storage.of(outcome.spec).store()
     table = csv.DictReader(io.StringIO(render(build_table(outcome.results), "csv")))
@@ -160,7 +131,8 @@ def test_the_table_agrees_with_the_stored_predictions(outcome: SweepOutcome) -> 
         artifact = store.find("evaluate", key)
         assert artifact is not None
         rows = artifact.tensors("test")
-        found = plain_figures(rows["log_probs"].double().tolist(), rows["labels"].tolist())
+        report = calibration_report(logits=rows["log_probs"].double(), labels=rows["labels"])
+        found = {name: report[name] for name in ("acc", "nll", "brier", "ece", "cwece")}
         shown = {name: float(lines[result.recipe][f"{name}_mean"]) for name in found}
         assert shown == pytest.approx(found, abs=1e-6)
 
