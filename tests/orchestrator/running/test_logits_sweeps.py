@@ -188,24 +188,6 @@ def test_a_changed_file_is_other_data(tmp_path: Path) -> None:
     assert before != after
 
 
-def test_parts_of_a_file_are_taken_as_they_are(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    labels, logits = np.arange(60) % 3, rng.normal(size=(60, 3))
-    parts = {"fit": slice(0, 40), "test": slice(40, 60)}
-    arrays = {
-        f"{name}_{part}": values[rows]
-        for part, rows in parts.items()
-        for name, values in (("logits", logits), ("labels", labels))
-    }
-    np.savez(tmp_path / "parts.npz", **arrays)
-    spec = make_spec(tmp_path, files="parts.npz", fit="40")
-    for data in prepare_data(spec).values():
-        assert data.counts == {"train": 0, "validation": 40, "test": 20}
-        fit, test = data.search().validation, data.test()
-        np.testing.assert_array_equal(fit.values, logits[:40].astype(np.float32))
-        np.testing.assert_array_equal(test.labels, labels[40:])
-
-
 def test_every_set_of_an_hdf5_file_is_a_task(tmp_path: Path) -> None:
     rng, pairs = np.random.default_rng(0), [("cifar", "resnet"), ("cifar", "vit"), ("svhn", "vit")]
     with h5py.File(tmp_path / "arena.h5", "w") as file:
@@ -486,15 +468,6 @@ def test_an_arena_is_not_ended_by_doubtful_fits(tmp_path: Path) -> None:
         found = run_arena(make_spec(tmp_path, recipes="ts, half", variants=variants), 1)
     ended = {(result.task, result.recipe): result.status for result in found}
     assert (ended["sure", "ts"], ended["good", "half"]) == ("finished", "finished")
-
-
-@pytest.mark.usefixtures("here")
-def test_an_arena_leaves_out_the_search_seed(folder: Path) -> None:
-    told: list[tuple[int, int]] = []
-    spec = make_spec(folder, files=ONE, seed=7)
-    found = run_arena(spec, 1, lambda *count: told.append(count))
-    assert told == [(1, 2), (2, 2)]
-    assert [len(result.test) for result in found] == [2, 2, 2]
 
 
 def test_an_arena_fits_published_values_on_logits(folder: Path) -> None:

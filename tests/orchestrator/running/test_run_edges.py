@@ -22,7 +22,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
-from orchestrator.sweep.spec import SweepSpec, TaskSpec, parse_sweep
+from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from tests.orchestrator.disks import files_of_at_most
 from trainables.common.errors import InputError
 from trainables.store.artifacts import ArtifactStore
@@ -87,14 +87,6 @@ def test_a_sweep_resumes_only_unchanged(tmp_path: Path, old: str, new: str, key:
     for resume in (True, False):
         with refused(key and f"^{re.escape(told)}$"):
             run._check_same(now, resume)
-
-
-@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
-@pytest.mark.parametrize("name", TaskSpec.model_fields)
-def test_a_changed_task_is_another_sweep_but_for_suites(spec: SweepSpec, name: str) -> None:
-    other = spec.tasks[0].model_copy(update={name: "another"})
-    changed = run._identity(spec.model_copy(update={"tasks": (other,)})) != run._identity(spec)
-    assert changed == (name != "suites")
 
 
 class Cluster:
