@@ -77,14 +77,15 @@ def taken(state: SweepState) -> TrialSpec:
     return trial
 
 
+def done(trial: TrialSpec, ece: float, acc: float) -> TrialFinished:
+    metrics = {"val_ece": ece, "val_acc": acc}
+    return trial.ending("finished", metrics, artifact=trial.request.key())
+
+
 def measure(trial: TrialSpec) -> TrialFinished:
     """Stand in for a training: metrics that depend on the parameters alone."""
     noise = random.Random(repr(sorted(trial.parameters.items())) + str(trial.request.seed))
-    return trial.ending(
-        "finished",
-        {"val_ece": noise.random() / 10, "val_acc": 0.95 + noise.random() / 50},
-        artifact=trial.request.key(),
-    )
+    return done(trial, noise.random() / 10, 0.95 + noise.random() / 50)
 
 
 def drive(
@@ -235,8 +236,7 @@ def test_without_a_finished_baseline_nothing_guards():
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|ce"):
             return trial.ending("failed", {}, reason="nan")
-        metrics = {"val_ece": 0.1, "val_acc": 0.2}
-        return trial.ending("finished", metrics, artifact=trial.request.key())
+        return done(trial, 0.1, 0.2)
 
     for recipes, succeeded in (("mbls", True), ("ce, mbls", False)):
         state, _ = make_state(make_spec(recipes))
@@ -429,10 +429,9 @@ def test_a_study_of_given_logits_is_opened_with_the_rows_of_every_seed(own):
 
 def test_the_lowest_guarded_objective_wins():
     def measured(trial: TrialSpec) -> TrialFinished:
-        sharp = trial.number == 3
-        accuracy = 0.90 if sharp else 0.97
-        metrics = {"val_ece": 0.01 if sharp else 0.03 + trial.number / 1000, "val_acc": accuracy}
-        return trial.ending("finished", metrics, artifact=trial.request.key())
+        if trial.number == 3:
+            return done(trial, 0.01, 0.90)
+        return done(trial, 0.03 + trial.number / 1000, 0.97)
 
     guarded, _ = make_state(make_spec("ce, mbls", accuracy_tolerance=0.01))
     drive(guarded, 2, random.Random(0), measured)
@@ -454,9 +453,7 @@ def test_every_seed_is_guarded_by_its_own_baseline(order):
     def measured(trial: TrialSpec) -> TrialFinished:
         if (trial.study.endswith("|ce"), trial.seed) == (True, 3):
             return trial.ending("failed", {}, reason="nan")
-        found = [*accuracy[trial.study.rpartition("|")[2]], 0.5][trial.seed]
-        metrics = {"val_ece": 0.03, "val_acc": found}
-        return trial.ending("finished", metrics, artifact=trial.request.key())
+        return done(trial, 0.03, [*accuracy[trial.study.rpartition("|")[2]], 0.5][trial.seed])
 
     spec = make_spec("ce, mbls", accuracy_tolerance=0.01)
     spec = spec.model_copy(update={"seeds": (0, 1, 2, 3)})
@@ -474,8 +471,7 @@ def test_every_seed_is_guarded_by_its_own_baseline(order):
 
 def test_an_objective_of_zero_is_the_lowest():
     def measured(trial: TrialSpec) -> TrialFinished:
-        metrics = {"val_ece": 0.0 if trial.number == 2 else 0.02, "val_acc": 0.97}
-        return trial.ending("finished", metrics, artifact=trial.request.key())
+        return done(trial, 0.0 if trial.number == 2 else 0.02, 0.97)
 
     state, _ = make_state(make_spec("mbls"))
     drive(state, 2, random.Random(0), measured)
@@ -820,30 +816,32 @@ def predict(trial: TrialSpec) -> torch.Tensor:
     return logits
 
 
-def told(trial: TrialSpec) -> TrialFinished:
-    labels = torch.zeros(100, dtype=torch.long)
-    report = calibration_report(logits=predict(trial), labels=labels)
-    metrics = {f"val_{name}": value for name, value in report.items()}
-    return trial.ending("finished", metrics, artifact=trial.request.key())
+class Rows:
+    """Keeps what trials predict, where each image is so many rows alike."""
+
+    def __init__(self, copies: int = 1) -> None:
+        self.copies, self.known = copies, dict[str, torch.Tensor]()
+
+    def measured(self, trial: TrialSpec) -> TrialFinished:
+        rows = self.known[trial.request.key()] = predict(trial)
+        report = calibration_report(logits=rows, labels=torch.zeros(100, dtype=torch.long))
+        metrics = {f"val_{name}": value for name, value in report.items()}
+        return trial.ending("finished", metrics, artifact=trial.request.key())
+
+    def predictions(self, _: str, key: str) -> ValidationRows:
+        rows = self.known[key].repeat_interleave(self.copies, 0)
+        images = torch.arange(100).repeat_interleave(self.copies) if self.copies > 1 else None
+        return ValidationRows(rows, torch.zeros(len(rows), dtype=torch.long), images)
 
 
 RULES = {"objective": "nll", "accuracy_errors": 1.0, "keep_default": True}
 
 
 def test_configurations_are_compared_row_by_row():
-    known: dict[str, torch.Tensor] = {}
-
-    def predictions(_: str, key: str) -> ValidationRows:
-        return ValidationRows(known[key], torch.zeros(100, dtype=torch.long))
-
-    spec = make_spec("ce, mbls", **RULES)
-    state, events = make_state(spec, predictions=predictions)
-
-    def measured(trial: TrialSpec) -> TrialFinished:
-        known[trial.request.key()] = predict(trial)
-        return told(trial)
-
-    drive(state, 2, random.Random(0), measured)
+    kept = Rows()
+    spec, known = make_spec("ce, mbls", **RULES), kept.known
+    state, events = make_state(spec, predictions=kept.predictions)
+    drive(state, 2, random.Random(0), kept.measured)
     study = study_of(state)
     plain = chosen_of(state, "ce")
     rows = {number: known[outcome.artifact] for number, outcome in study.outcomes.items()}
@@ -870,7 +868,7 @@ def test_configurations_are_compared_row_by_row():
     for number in study.outcomes:
         if study.trials[number].role == "search" and number != study.chosen.trial.number:
             del known[study.outcomes[number].artifact]
-    again, later = make_state(spec, past=Ledger(events), predictions=predictions)
+    again, later = make_state(spec, past=Ledger(events), predictions=kept.predictions)
     assert again.next_trial() is None
     assert again.finished
     assert later == []
@@ -878,21 +876,13 @@ def test_configurations_are_compared_row_by_row():
 
 
 def test_accuracy_that_nobody_charges_adds_no_error():
-    known: dict[str, torch.Tensor] = {}
-
-    def predictions(_: str, key: str) -> ValidationRows:
-        return ValidationRows(known[key], torch.zeros(100, dtype=torch.long))
-
-    def measured(trial: TrialSpec) -> TrialFinished:
-        known[trial.request.key()] = predict(trial)
-        return told(trial)
-
+    kept = Rows()
     spec = make_spec("ce, mbls", **RULES, accuracy_tolerance=1.0)
-    state, _ = make_state(spec, predictions=predictions)
-    drive(state, 2, random.Random(0), measured)
+    state, _ = make_state(spec, predictions=kept.predictions)
+    drive(state, 2, random.Random(0), kept.measured)
     study = study_of(state)
     best = min(study.objectives, key=lambda number: study.objectives[number])
-    nll = [-known[study.outcomes[n].artifact].double().log_softmax(1)[:, 0] for n in (0, best)]
+    nll = [-kept.known[study.outcomes[n].artifact].double().log_softmax(1)[:, 0] for n in (0, best)]
     change = nll[0] - nll[1]
     assert best != 0
     assert study.margin == pytest.approx((float(change.mean()), float(change.std()) / 10))
@@ -906,8 +896,7 @@ def test_a_trial_that_was_stopped_is_guarded_without_its_rows():
     def measured(trial: TrialSpec) -> TrialFinished:
         if trial.study.endswith("|mbls") and trial.number == 1:
             return trial.ending("pruned", {"val_ece": 0.05, "val_acc": 0.5})
-        metrics = {"val_ece": 0.1, "val_acc": 0.9}
-        return trial.ending("finished", metrics, artifact=trial.request.key())
+        return done(trial, 0.1, 0.9)
 
     spec = make_spec("ce, mbls", accuracy_errors=1.0)
     state, events = make_state(spec, predictions=predictions)
@@ -924,25 +913,9 @@ def test_pixels_are_compared_image_by_image():
     """Where an image is one row three times over, the errors are those of the rows."""
     margins, objectives = [], []
     for copies in (1, 3):
-        images = torch.arange(100).repeat_interleave(copies) if copies > 1 else None
-        known: dict[str, torch.Tensor] = {}
-
-        def measured(trial: TrialSpec, known: dict[str, torch.Tensor] = known) -> TrialFinished:
-            known[trial.request.key()] = predict(trial)
-            return told(trial)
-
-        def predictions(
-            _: str,
-            key: str,
-            known: dict[str, torch.Tensor] = known,
-            copies: int = copies,
-            images: torch.Tensor | None = images,
-        ) -> ValidationRows:
-            rows = known[key].repeat_interleave(copies, 0)
-            return ValidationRows(rows, torch.zeros(len(rows), dtype=torch.long), images)
-
-        state, _ = make_state(make_spec("ce, mbls", **RULES), predictions=predictions)
-        drive(state, 2, random.Random(0), measured)
+        kept = Rows(copies)
+        state, _ = make_state(make_spec("ce, mbls", **RULES), predictions=kept.predictions)
+        drive(state, 2, random.Random(0), kept.measured)
         study = study_of(state)
         margins.append(study.margin)
         objectives.append(study.objectives)
