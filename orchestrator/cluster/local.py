@@ -157,7 +157,8 @@ def _not_joined(address: str | None, error: Exception, said: str) -> str:
             f"the Ray cluster at {address!r} asks for another token; set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH to the file that its head was started with (deploy/README.md)"
         )
-    token = ", or it asks for another token" if _asks_for_token() else ""
+    with_token = os.environ.get("RAY_AUTH_MODE") == "token"
+    token = ", or it asks for another token" if with_token else ""
     return f"no Ray cluster answers at {address!r}{token}: {short_reason(error)}"
 
 
@@ -171,7 +172,7 @@ def token_fault() -> str:
 
 def _check_token(address: str) -> None:
     """Refuse a token whose file others can read; warn of a cluster that asks for none."""
-    if not _asks_for_token():
+    if os.environ.get("RAY_AUTH_MODE") != "token":
         log.warning(
             "the cluster at %s is joined without a token: whoever reaches its ports can run code "
             "(deploy/README.md tells how to set RAY_AUTH_MODE=token)",
@@ -179,10 +180,6 @@ def _check_token(address: str) -> None:
         )
     elif "RAY_AUTH_TOKEN" not in os.environ and (fault := token_fault()):
         raise InputError(fault)
-
-
-def _asks_for_token() -> bool:
-    return os.environ.get("RAY_AUTH_MODE") == "token"
 
 
 @contextlib.contextmanager

@@ -64,8 +64,7 @@ class Control:
                 self._say(f"{self._folder.path}: pause or cancel cannot be read: {reason}")
             self._deaf = True
             return ""
-        self._deaf = False
-        self._held = wanted == PAUSE
+        self._deaf, self._held = False, wanted == PAUSE
         return wanted
 
 

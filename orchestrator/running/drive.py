@@ -17,10 +17,9 @@ from trainables.worker import stored_report
 
 def is_done(state: SweepState, past: Ledger, store: ArtifactStore) -> bool:
     """Return True if earlier runs, whose trials are taken over, left nothing to compute."""
-    nothing_to_run = state.take_over()
-    return (
-        nothing_to_run and state.finished and not pending_measurements(state, past, store.contains)
-    )
+    if not state.take_over() or not state.finished:
+        return False
+    return not pending_measurements(state, past, store.contains)
 
 
 def drive(

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from orchestrator.loop import Pause, Source
 from orchestrator.search.state import SweepState
@@ -129,7 +128,13 @@ class MeasuringSource(Source):
             suites=one.suites,
             folder=str(self._folder / one.task / one.recipe / seed),
             title=f"{one.recipe} on {one.task}",
-            configuration=_configuration(one),
+            configuration={
+                "task": one.task,
+                "recipe": one.recipe,
+                "seed": trial.request.seed,
+                "objective": one.chosen.objective,
+                "fixed": {part: dict(values) for part, values in trial.configuration.items()},
+            },
         )
         return Job(
             key=trial.key,
@@ -163,14 +168,3 @@ class MeasuringSource(Source):
                 artifacts=measured.files,
             )
         )
-
-
-def _configuration(one: Measurement) -> dict[str, Any]:
-    trial = one.chosen.trial
-    return {
-        "task": one.task,
-        "recipe": one.recipe,
-        "seed": trial.request.seed,
-        "objective": one.chosen.objective,
-        "fixed": {part: dict(values) for part, values in trial.configuration.items()},
-    }

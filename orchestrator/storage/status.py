@@ -107,7 +107,8 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
     out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
     ended = sum(trial.ended for trial in ledger.trials.values())
     trials = sum(study.trials + ledger.further_seeds for study in ledger.studies.values())
-    left = time_left(ledger, time.time()) if state == "running" else None
+    now = time.time()
+    left = time_left(ledger, now) if state == "running" else None
     resources = ledger.spec.get("resources", {})
     gpus = {stage: share.get("gpu", 0.0) for stage, share in resources.items() if stage in STAGES}
     return SweepStatus(
@@ -118,12 +119,11 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         ended=ended,
         trials=trials,
         seconds_left=left,
-        running=tuple(_running(trial) for trial in out),
-        failures={
-            title(trial): trial.reason
-            for trial in ledger.trials.values()
-            if trial.status == "failed"
-        },
+        running=tuple(
+            RunningTrial(title(t), t.key, t.host, now - t.since / 1000 if t.since else None)
+            for t in out
+        ),
+        failures={title(t): t.reason for t in ledger.trials.values() if t.status == "failed"},
         recipes=tuple(_recipes(ledger, owned, gpus)),
     )
 
@@ -208,11 +208,6 @@ def _state(folder: SweepFolder, ledger: Ledger, owned: bool) -> str:
     if folder.control() == PAUSE:
         return "paused"
     return "running" if ledger.status == "running" else "starting"
-
-
-def _running(trial: Trial) -> RunningTrial:
-    seconds = time.time() - trial.since / 1000 if trial.since else None
-    return RunningTrial(title(trial), trial.key, trial.host, seconds)
 
 
 def _recipes(ledger: Ledger, owned: bool, gpus: Mapping[str, float]) -> Iterator[RecipeStatus]:
