@@ -191,7 +191,7 @@ BUGS = {
     ),
     "an end counts twice": (
         Ledger,
-        "_finish",
+        "_trial_finished",
         '- (trial.status == "finished")',
         "",
     ),
