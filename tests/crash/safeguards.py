@@ -7,7 +7,7 @@ import textwrap
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from orchestrator.nightly import book, lock
+from orchestrator.nightly import book
 from orchestrator.storage import journal
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import SweepFolder
@@ -72,9 +72,9 @@ REMOVED = {
     "a tracked file is not synced": Safeguard(FolderTracker.upload, ", durable=True", ""),
     "a night's files are not synced": Safeguard(book.write_text, ", durable=True", "", "night"),
     "the name of a night's folder is not synced": Safeguard(
-        lock.held_lock,
-        "make_folders(folder)",
-        "folder.mkdir(parents=True, exist_ok=True)",
+        book.Book.held,
+        "make_folders(self.folder)",
+        "self.folder.mkdir(parents=True, exist_ok=True)",
         "night",
     ),
 }

@@ -35,7 +35,7 @@ from orchestrator.logits.files import make_folder, parse_rows, save_log_probs
 from orchestrator.logits.progress import _Watch, shown_recipes
 from orchestrator.logits.scoring import score
 from tests.orchestrator.disks import files_of_at_most
-from tests.trainables.data.refusals import refusal
+from tests.trainables.data.small_data import refusal
 from trainables.calibrators import build_calibrator, cross_fit, load_calibrator
 from trainables.common.errors import InputError
 from trainables.data import LogitRows, read_logits

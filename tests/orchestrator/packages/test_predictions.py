@@ -15,7 +15,7 @@ from orchestrator.packages.predictions import RowPredictions
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import results_of
 from orchestrator.storage.storage import Storage
-from tests.trainables.data.refusals import refusal
+from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
 from trainables.metrics import evaluation_report
 

@@ -34,7 +34,7 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.tiny_sweep import compute_within
-from tests.trainables.data.refusals import refusal
+from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
 from trainables.stages import ValidationRows, validation_rows
 

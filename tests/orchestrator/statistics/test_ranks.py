@@ -17,7 +17,7 @@ from orchestrator.statistics import (
     rank_comparison,
 )
 from orchestrator.storage.results import StudyResult
-from tests.trainables.data.refusals import refusal
+from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
 
 

@@ -22,7 +22,7 @@ from orchestrator.tables.make import TableOptions, comparison_table, make_table,
 from orchestrator.tables.renderers import RENDERERS, to_rich
 from orchestrator.tables.table import Gain, Row, TableColumn
 from tests.orchestrator.whole import assert_same
-from tests.trainables.data.refusals import refusal
+from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
 from trainables.metrics import REPORTED
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.layouts import arrange_layout, layout_names, load_layout, published_key
 from orchestrator.tables.published import load_published
-from tests.trainables.data.refusals import refusal
+from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
 
 ISSUED = {

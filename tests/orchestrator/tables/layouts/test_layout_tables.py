@@ -13,7 +13,7 @@ from orchestrator.tables.layouts import layout_names, load_layout
 from orchestrator.tables.make import TableOptions, make_table, render
 from orchestrator.tables.published import load_published
 from orchestrator.tables.table import Gain
-from tests.trainables.data.refusals import refusal
+from tests.trainables.data.small_data import refusal
 
 NETWORKS = ("resnet50", "resnet110", "wrn-26-10", "densenet121")
 
