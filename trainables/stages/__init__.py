@@ -11,11 +11,7 @@ from trainables.stages.given import GivenStage
 from trainables.stages.networks import LastPass, predictor
 from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
-from trainables.stages.request import (
-    StageRequest,
-    check_part,
-    stage_precision,
-)
+from trainables.stages.request import StageRequest, check_part, stage_precision
 from trainables.stages.train import TrainStage
 
 __all__ = [

@@ -26,12 +26,8 @@ from trainables.store.artifacts import Artifact, ArtifactStore
 class TaskData:
     """What a search trial may see of a task: training and validation data, never test data.
 
-    Attributes:
-        prepared: The task's data.
-        device: Where the trial computes.
-        graph: Whether a GPU is to launch whole training steps, see ``Trainer``.
-        processes: Number of processes that train one network together, see ``data_parallel``.
-        plugins: What these have to import first.
+    For ``graph`` see ``Trainer``; ``plugins`` are what the ``processes`` that train one network
+    together have to import first.
     """
 
     prepared: PreparedData
@@ -52,10 +48,7 @@ class TaskData:
 
     @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the labels (N,) of what validation logits are stored of: rows, or pixels.
-
-        Those of rows lie on the device.
-        """
+        """Return the labels (N,) of the rows, on the device, or the pixels that have logits."""
         if self.validation_pixels is not None:
             return self.validation_pixels.labels
         return torch.from_numpy(self.search.validation.labels.copy()).to(self.device)
@@ -127,8 +120,7 @@ class StageRun(ABC):
 
         Args:
             metrics: The last epoch's.
-            history: ``step`` and ``metrics`` of every epoch, so that a trial that finds this
-                artifact has the same learning curve as the one that computed it.
+            history: ``step`` and ``metrics`` of every epoch: the learning curve of who finds it.
             seconds: The time that this trial spent on it, if known: saved by each reuse.
         """
         tensors, facts = self.outcome()
@@ -136,11 +128,10 @@ class StageRun(ABC):
             self.store.notice(remark)
         if seconds is not None:
             facts["seconds"] = round(seconds + self.shared_seconds, 3)
-        told = [{**epoch, "metrics": lasting(epoch["metrics"])} for epoch in history]
         record = {
             "request": self.request.plain(),
             "metrics": lasting(metrics),
-            "history": told,
+            "history": [{**epoch, "metrics": lasting(epoch["metrics"])} for epoch in history],
             "computed": computed_on(self.data.device, self.request.precision),
             **facts,
         }
@@ -149,22 +140,18 @@ class StageRun(ABC):
     def upstream(self) -> Artifact:
         """Return the artifact that this stage builds on, computed again if it is damaged.
 
-        Raises:
-            InputError: If it is missing or damaged and the request does not tell how it came about.
+        Raises ``InputError`` if it has to be and the request does not tell how it came about.
         """
         stage, key = self.request.upstream_stage, self.request.upstream
         request = self.request.upstream_request
         if request is None or stage is None or key is None:
             return find_artifact(self.store, stage, key)
-        found = self.store.find(stage, key)
-        return found or self._compute_upstream(StageRequest(**request), key)
-
-    def _compute_upstream(self, request: StageRequest, key: str) -> Artifact:
-        with self.store.lock(request.stage, key):
-            found = self.store.find(request.stage, key)
-            if found is not None:
+        if found := self.store.find(stage, key):
+            return found
+        with self.store.lock(stage, key):
+            if found := self.store.find(stage, key):  # Another trial may have been first.
                 return found
-            run = open_stage(request, self.store, self.data)
+            run = open_stage(StageRequest(**request), self.store, self.data)
             history: list[dict[str, Any]] = []
             while run.epoch < run.epochs:
                 metrics = run.run_epoch()
@@ -172,11 +159,7 @@ class StageRun(ABC):
             return run.finish(history[-1]["metrics"], history)
 
     def check_finite(self, figures: Mapping[str, float], finite: bool) -> None:
-        """Refuse an epoch's outcome that is no number.
-
-        Raises:
-            TrainingDivergedError: If a figure is not finite, or the logits are not ``finite``.
-        """
+        """Raise ``TrainingDivergedError`` if a figure, or what the flag is of, is not finite."""
         epoch = f"epoch {self.epoch}"
         for name, value in figures.items():
             if not math.isfinite(value):
@@ -197,17 +180,11 @@ class StageRun(ABC):
         self.check_finite(figures, bool(logits.isfinite().all()))
         if report is None:
             report = calibration_report(logits=logits, labels=self.data.validation_labels)
-        return self._with_validation(figures, report, logits)
-
-    def _with_validation(
-        self, figures: Mapping[str, float], report: Mapping[str, float], logits: Tensor
-    ) -> dict[str, float]:
-        """Return an epoch's figures with its report and the requested extras."""
         labels = self.data.validation_labels.to(logits.device)
-        report = {**report, **registered_report(logits, labels)}
-        asked = [name for name in self.also if name not in report]
-        terms = {name: objective_terms(name, logits, labels).mean().item() for name in asked}
-        found = {**report, **terms}
+        found = {**report, **registered_report(logits, labels)}
+        for name in self.also:
+            if name not in found:
+                found[name] = objective_terms(name, logits, labels).mean().item()
         return {**figures, **{f"{VALIDATION}{name}": value for name, value in found.items()}}
 
     def _validation_tensors(self, logits: Tensor) -> dict[str, Tensor]:
@@ -221,8 +198,7 @@ def find_artifact(
 ) -> Artifact:
     """Return an artifact that a stage builds on; without its weights unless it has to be whole.
 
-    Raises:
-        InputError: If none is named, or it is missing or damaged.
+    Raises ``InputError`` if none is named, or it is missing or damaged.
     """
     if stage is None or key is None:
         raise InputError("this stage builds on another, but no upstream artifact is named")
@@ -235,12 +211,9 @@ def find_artifact(
 
 
 class ValidationRows(NamedTuple):
-    """The stored validation rows of an outcome.
+    """The stored validation rows of an outcome: labels, and images of pixels, are (N,), int64.
 
-    Attributes:
-        logits: (N, K); of a calibrator the cross-fitted log-probabilities.
-        labels: (N,), int64.
-        images: Image of each row where the rows are pixels, (N,), int64; else None.
+    The logits (N, K) of a calibrator are cross-fitted log-probabilities.
     """
 
     logits: Tensor
@@ -249,11 +222,7 @@ class ValidationRows(NamedTuple):
 
 
 def validation_rows(store: ArtifactStore, stage: str, key: str) -> ValidationRows:
-    """Return the stored validation rows of an outcome.
-
-    Raises:
-        InputError: If it is missing or damaged.
-    """
+    """Return the stored validation rows of an outcome; raises as ``find_artifact`` does."""
     rows = find_artifact(store, stage, key, whole=False).tensors("validation")
     return ValidationRows(rows["logits"], rows["labels"], rows.get("images"))
 

@@ -1,14 +1,12 @@
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainables.calibrators import Calibrator, cross_fit
+from trainables.calibrators import cross_fit
 from trainables.stages.base import StageRun
 from trainables.stages.networks import calibrator_of, predictor
-from trainables.store.artifacts import Artifact
 
 CROSS_FIT_FOLDS = 5
 
@@ -31,29 +29,21 @@ class CalibrateStage(StageRun, stage="calibrate"):
         build = partial(calibrator_of, self.request.parts)
         calibrator = build()
         if calibrator.fits_on_training:
-            held_out = calibrator.fit(*self._training_rows(upstream))(logits)
+            data, train = self.data, self.data.search.train
+            where = upstream.stage, upstream.key
+            outputs = predictor(self.store, *where, data.prepared.info, data.device)
+            calibrator.fit(outputs(train.values), torch.from_numpy(train.labels.copy()))
+            held_out = calibrator(logits)
         else:
             calibrator.fit(logits, labels)
-            held_out = self._cross_fitted(build, logits, labels)
+            images, folds = rows.get("images"), CROSS_FIT_FOLDS
+            if images is not None:
+                folds = min(folds, len(images.unique()))
+            held_out = cross_fit(build, logits, labels, folds, self.request.seed, images)
         self._calibrator, self._held_out = calibrator, held_out.float()
         self.epoch = 1
         figures = {f"fit_{name}": value for name, value in self._calibrator.summary().items()}
         return self._figures(figures, held_out)
-
-    def _training_rows(self, upstream: Artifact) -> tuple[Tensor, Tensor]:
-        data, train = self.data, self.data.search.train
-        outputs = predictor(
-            self.store, upstream.stage, upstream.key, data.prepared.info, data.device
-        )
-        return outputs(train.values), torch.from_numpy(train.labels.copy())
-
-    def _cross_fitted(
-        self, build: Callable[[], Calibrator], logits: Tensor, labels: Tensor
-    ) -> Tensor:
-        pixels = self.data.validation_pixels
-        groups = None if pixels is None else pixels.rows
-        folds = CROSS_FIT_FOLDS if groups is None else min(CROSS_FIT_FOLDS, len(groups.unique()))
-        return cross_fit(build, logits, labels, folds, self.request.seed, groups)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the calibrator and the cross-fitted log-probabilities."""

@@ -1,5 +1,3 @@
-"""The casts of a step's weights to bfloat16, and of their gradients back, in a few launches."""
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -1,5 +1,3 @@
-"""A network's extractor compiled whole, and a word where it runs as it is written instead."""
-
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -28,14 +26,7 @@ class CompiledFeatures:
     Batches of another size, such as a short last one, run as the network is written, which is the
     same up to rounding: a second graph would take minutes for one step an epoch. So does everything
     after something that no graph can hold, or after more changes of what learns than graphs are
-    made for.
-
-    Args:
-        network: The network; whatever stands behind its extractor runs as it is.
-        batch_size: Rows of the batches that are compiled.
-
-    Attributes:
-        refused: Why the network runs as it is written; empty while it is compiled.
+    made for: ``refused`` says then why; it is empty while the network is compiled.
     """
 
     # Graphs are kept for the next network of the same form, but none knows what learnt then.

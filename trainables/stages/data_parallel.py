@@ -34,11 +34,7 @@ WIDE = torch.float32  # At least, where numbers are exchanged: not every backend
 class Team:
     """The processes that train one network together; rank 0 leads, the others follow.
 
-    Args:
-        rank: Of this process.
-        size: Number of processes.
-        device: Where this process computes.
-        folder: Where the processes find each other.
+    ``size`` is their number, ``folder`` where they find each other.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device, folder: str) -> None:
@@ -51,18 +47,14 @@ class Team:
         self.folder = folder
 
     def meet(self) -> None:
-        """Wait for the other processes.
-
-        Raises:
-            ChildProcessError: If one has ended; or the error that it reports.
-        """
+        """Wait for the other processes; raise the error that one reports, or that it has ended."""
         for number, (process, connection) in enumerate(self.followers, 1):
             try:
                 if (found := connection.recv()) is not None:
                     raise found
             except EOFError:
                 process.wait()
-                raise ended(number, self.size, process) from None
+                raise self._ended(number, process) from None
         store = distributed.FileStore(f"{self.folder}/store", self.size)
         backend = "nccl" if self.device.type == "cuda" else "gloo"
         distributed.init_process_group(
@@ -70,11 +62,7 @@ class Team:
         )
 
     def tell(self, order: str, *arguments: Any) -> None:
-        """Send an order to every follower: the name of a trainer's method, and its arguments.
-
-        Raises:
-            ChildProcessError: If a follower has ended.
-        """
+        """Have every follower call a method of its trainer; raise an error if one has ended."""
         content = io.BytesIO()
         if self.followers:
             torch.save((order, arguments), content)
@@ -82,15 +70,11 @@ class Team:
             try:
                 connection.send_bytes(content.getvalue())
             except OSError:
-                raise ended(number, self.size, process) from None
+                raise self._ended(number, process) from None
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raise the error of another process of the team in place of one that follows from it.
-
-        Raises:
-            ChildProcessError: If another process has ended without one.
-        """
+        """Raise the error of another process of the team in place of one that follows from it."""
         try:
             yield
         except RuntimeError:
@@ -100,8 +84,14 @@ class Team:
                         raise connection.recv() from None
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(1)
-                    raise ended(number, self.size, process) from None
+                    raise self._ended(number, process) from None
             raise
+
+    def _ended(self, number: int, process: subprocess.Popen[bytes]) -> ChildProcessError:
+        code = process.poll()
+        how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
+        text = f"process {number + 1} of {self.size} that train together ended {how}"
+        return ChildProcessError(text)
 
     def close(self) -> None:
         """End the followers and leave the group."""
@@ -152,21 +142,16 @@ class Team:
         Behind the features all processes compute the same; averages keep them from drifting apart.
         """
         weights = [weight for weight in network.parameters() if weight.requires_grad]
-        pieces = [
-            torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights
-        ]
+        pieces = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
         scales = [1.0 if id(weight) in self._upstream else 1 / self.size for weight in weights]
-        present = pieces[0].new_tensor([float(weight.grad is not None) for weight in weights])
-        flat = torch.cat(
-            [piece.reshape(-1) * scale for piece, scale in zip(pieces, scales, strict=True)]
-            + [present]
-        )
+        present = [weight.grad is not None for weight in weights]
+        scaled = [p.reshape(-1) * scale for p, scale in zip(pieces, scales, strict=True)]
+        flat = torch.cat([*scaled, pieces[0].new_tensor(present)])
         distributed.all_reduce(flat)
-        absent = any(weight.grad is None for weight in weights)
-        counts = flat[-len(weights) :].tolist() if absent else [1.0] * len(weights)
-        summed = flat.split([piece.numel() for piece in pieces] + [len(weights)])
+        *summed, counted = flat.split([*(p.numel() for p in pieces), len(weights)])
+        counts = present if all(present) else counted.tolist()
         # Into place: a fused optimiser wants gradients in the memory format of their weights.
-        for weight, piece, total, count in zip(weights, pieces, summed[:-1], counts, strict=True):
+        for weight, piece, total, count in zip(weights, pieces, summed, counts, strict=True):
             weight.grad = piece.copy_(total.view_as(piece)) if count else None
 
 
@@ -216,7 +201,7 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
         mean = totals[:-1] / rows
         centred = values - mean.view(shape)
         variance = shared.all_reduce(centred.square().sum(axes)) / rows
-        self._keep(mean.detach(), variance.detach(), rows)
+        self._keep(mean, variance, rows)
         found = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             found = found * self.weight.view(shape) + self.bias.view(shape)
@@ -228,29 +213,19 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
             return
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
-        share = self.momentum
-        if share is None:
-            share = 1 / float(self.num_batches_tracked)
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
         unbiased = variance * rows / (rows - 1).clamp(min=1)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), share)
 
 
-def ended(number: int, size: int, process: subprocess.Popen[bytes]) -> ChildProcessError:
-    """Return the error of a process that ended before its training."""
-    code = process.poll()
-    how = f"by signal {-code}" if code is not None and code < 0 else f"with code {code}"
-    return ChildProcessError(f"process {number + 1} of {size} that train together ended {how}")
-
-
 def lead(size: int, device: torch.device, *setup: Any) -> Team:
     """Start the other processes of a team and return it; ``meet`` waits for them.
 
-    Args:
-        size: Number of processes, this one included.
-        device: Where this one computes; on GPUs each process has one of its own.
-        setup: What ``trainables.stages.follower`` needs to build its trainer.
+    On GPUs each process has one of its own. The ``setup`` is what followers build trainers of.
     """
+    determinism = torch.are_deterministic_algorithms_enabled()
+    computing = torch.get_num_threads(), determinism, device.type == "cuda"
     team = Team(0, size, device, tempfile.mkdtemp(prefix="calsweep-team-"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     for rank in range(1, size):
@@ -264,5 +239,5 @@ def lead(size: int, device: torch.device, *setup: Any) -> Team:
         )
         theirs.close()
         team.followers.append((process, ours))
-        ours.send((rank, size, team.folder, code_files(), *setup))
+        ours.send((rank, size, team.folder, code_files(), computing, *setup))
     return team

@@ -41,15 +41,11 @@ def place(network: Network, device: torch.device, precision: str = "float32") ->
     torch.backends.cudnn.allow_tf32 = False
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.to(device)
-    _keep_counters_on_host(network)
-    return network
-
-
-def _keep_counters_on_host(network: Network) -> None:
-    """Count batches on the CPU: nothing computes with the counts, and a launch each is wasted."""
+    # Batches are counted on the CPU: nothing computes with the counts, a launch each is wasted.
     for module in network.modules():
         if isinstance(counter := getattr(module, "num_batches_tracked", None), Tensor):
             module.num_batches_tracked = counter.cpu()
+    return network
 
 
 def in_precision(network: Network) -> torch.autocast:
@@ -147,7 +143,24 @@ class Trainer:
             ChildProcessError: If a process of the team has ended.
         """
         with self._together("train_epoch"):
-            return self._train_epoch()
+            self.network.train()
+            self.method.start_epoch(self.network, self.epoch, self.protocol.epochs)
+            rate = learning_rate(self.protocol, self.epoch)
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+            if self._team is not None:
+                self._team.start_epoch(self._epoch_seed())
+            # Dropout draws from the global generators; an epoch's draws depend on none before it.
+            gpus = [self.device] if self.device.type == "cuda" else []
+            with _global_seed(self._epoch_seed(), *gpus):
+                loss = self._run_batches()
+            if not math.isfinite(loss):
+                raise TrainingDivergedError(
+                    f"training loss became {loss} in epoch {self.epoch + 1}"
+                )
+            figures = self.method.end_epoch(self.network, self.epoch)
+            self.epoch += 1
+            return {"train_loss": loss, "lr": rate, **figures}
 
     @contextmanager
     def _together(self, order: str, *arguments: Any) -> Iterator[None]:
@@ -158,23 +171,6 @@ class Trainer:
         self._team.tell(order, *arguments)
         with self._team.watched():
             yield
-
-    def _train_epoch(self) -> dict[str, float]:
-        self.network.train()
-        self.method.start_epoch(self.network, self.epoch, self.protocol.epochs)
-        rate = learning_rate(self.protocol, self.epoch)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        if self._team is not None:
-            self._team.start_epoch(self._epoch_seed())
-        # Dropout draws from the global generators; an epoch's draws depend on nothing before it.
-        with _global_seed(self._epoch_seed(), *self._gpus()):
-            loss = self._run_batches()
-        if not math.isfinite(loss):
-            raise TrainingDivergedError(f"training loss became {loss} in epoch {self.epoch + 1}")
-        figures = self.method.end_epoch(self.network, self.epoch)
-        self.epoch += 1
-        return {"train_loss": loss, "lr": rate, **figures}
 
     def remarks(self) -> list[str]:
         """Return what a person should know of how the network was computed, a line each."""
@@ -189,9 +185,6 @@ class Trainer:
 
     def _epoch_seed(self) -> int:
         return int(np.random.SeedSequence((self._seed, self.epoch)).generate_state(1)[0])
-
-    def _gpus(self) -> list[torch.device]:
-        return [self.device] if self.device.type == "cuda" else []
 
     def _run_batches(self) -> float:
         self._total.zero_()
@@ -243,37 +236,23 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from what ``state_dict`` returned."""
         with self._together("load_state_dict", state):
-            self._load(state)
-
-    def _load(self, state: dict[str, Any]) -> None:
-        self.epoch = state["epoch"]
-        self.network.load_state_dict(state["network"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        _start_velocities(self._optimizer)
-        self.method.loss.load_state_dict(state["loss"])
-        self.method.scheme.load_state_dict(state["scheme"])
-        self._generator.set_state(state["generator"])
+            self.epoch = state["epoch"]
+            self.network.load_state_dict(state["network"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            _start_velocities(self._optimizer)
+            self.method.loss.load_state_dict(state["loss"])
+            self.method.scheme.load_state_dict(state["scheme"])
+            self._generator.set_state(state["generator"])
 
 
 def _optimizer(network: Network, protocol: Protocol, graph: bool) -> torch.optim.Optimizer:
     parameters = list(network.parameters())
-    if protocol.optimizer != "sgd":
-        kind = torch.optim.Adam if protocol.optimizer == "adam" else torch.optim.AdamW
-        return kind(
-            parameters,
-            lr=protocol.lr,
-            weight_decay=protocol.weight_decay,
-            fused=True,
-            capturable=graph and parameters[0].is_cuda,
-        )
-    return torch.optim.SGD(
-        parameters,
-        lr=protocol.lr,
-        momentum=protocol.momentum,
-        weight_decay=protocol.weight_decay,
-        nesterov=protocol.nesterov,
-        fused=True,
-    )
+    common: dict[str, Any] = {"weight_decay": protocol.weight_decay, "fused": True}
+    if protocol.optimizer == "sgd":
+        momentum, nesterov = protocol.momentum, protocol.nesterov
+        return torch.optim.SGD(parameters, protocol.lr, momentum, nesterov=nesterov, **common)
+    kind = torch.optim.Adam if protocol.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, protocol.lr, capturable=graph and parameters[0].is_cuda, **common)
 
 
 def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
@@ -321,6 +300,4 @@ def in_batches(
             if len(rows) * rows[-1].nbytes >= HELD_BYTES:
                 brought.append(torch.cat(rows).cpu())
                 rows = []
-    if rows and brought:
-        brought.append(torch.cat(rows).cpu())
-    return torch.cat(brought or rows)
+    return torch.cat([*brought, *(part.cpu() for part in rows)] if brought else rows)

@@ -37,7 +37,7 @@ def evaluate_on_test(
 
     Args:
         store: Where artifacts lie.
-        stage: Stage of the chosen artifact.
+        stage: Of the chosen artifact.
         key: Its key.
         prepared: The task's data; this process must not be sealed.
         device: Where networks run; ``default_device()`` if left out.
@@ -74,25 +74,14 @@ def evaluate_on_test(
         else:
             outputs = pixel_outputs(store, stage, key, prepared.info, device)
             measured, tensors = _judge_pixels(outputs, test, pixels, prepared.info, device)
-        found = store.write(
-            "evaluate",
-            evaluation_key,
-            tensors,
-            {
-                "metrics": measured,
-                "upstream": key,
-                "computed": computed_on(device, network_precision(store, stage, key)),
-            },
-        )
+        computed = computed_on(device, network_precision(store, stage, key))
+        record = {"metrics": measured, "upstream": key, "computed": computed}
+        found = store.write("evaluate", evaluation_key, tensors, record)
     return dict(found.record["metrics"]), found
 
 
 def _judge_pixels(
-    outputs: PixelOutputs,
-    test: RowArrays,
-    pixels: Pixels,
-    info: DatasetInfo,
-    device: torch.device,
+    outputs: PixelOutputs, test: RowArrays, pixels: Pixels, info: DatasetInfo, device: torch.device
 ) -> tuple[dict[str, float], dict[str, dict[str, Tensor]]]:
     """Return the metrics of all pixels, and the arrays to store."""
     batcher = info.inputs.batcher(test.values, device)
@@ -145,18 +134,15 @@ def evaluate_suite(
         outputs = predictor(store, stage, key, prepared.info, device)
         metrics, tensors = suite.judge(data, outputs, tested.tensors("test")["log_probs"])
         named = {f"{label}/{name}": value for name, value in metrics.items()}
-        record = {
-            "metrics": named,
-            "upstream": key,
-            "suite": label,
-            "computed": computed_on(device, network_precision(store, stage, key)),
-        }
+        computed = computed_on(device, network_precision(store, stage, key))
+        record = {"metrics": named, "upstream": key, "suite": label, "computed": computed}
         found = store.write("evaluate", evaluation_key, {"suite": tensors}, record)
     return dict(found.record["metrics"]), found
 
 
 def suite_key(key: str, prepared: PreparedData, data: SuiteData) -> str:
     """Return the key of the artifact of a configuration on a suite, see ``evaluate_suite``."""
+    code = suite_code(data.name)
     return stage_key(
         "evaluate",
         upstream=key,
@@ -164,7 +150,7 @@ def suite_key(key: str, prepared: PreparedData, data: SuiteData) -> str:
         suite=find_suite(data.name, data.root).label,
         images=data.fingerprint,
         metrics=metrics_digest("report", "suite"),
-        **({} if (code := suite_code(data.name)) is None else {"code": code}),
+        **({} if code is None else {"code": code}),
     )
 
 
@@ -181,9 +167,8 @@ def pooled(metrics: Mapping[str, float], pools: Mapping[str, str]) -> dict[str, 
     means: dict[str, float] = {}
     for pool in sorted(set(filter(None, pools.values()))):
         labels = [label for label, name in pools.items() if name == pool]
-        if len(labels) < 2:
-            continue
-        for name in sorted({n.partition("/")[2] for n in metrics if n.partition("/")[0] in labels}):
+        names = sorted({n.partition("/")[2] for n in metrics if n.partition("/")[0] in labels})
+        for name in names if len(labels) > 1 else ():
             values = [metrics[place] for label in labels if (place := f"{label}/{name}") in metrics]
             if len(values) == len(labels):
                 means[f"{pool}/{name}"] = sum(values) / len(values)

@@ -31,33 +31,24 @@ def export_chain(
 ) -> None:
     """Write all that predicting with a chain of stages needs, and nothing of the data.
 
-    The folder is an artifact store that holds the chain's weights alone, with ``chain.json``, which
-    names the last stage and describes the data set; it is created if absent. Stage and key are
-    those of the last artifact.
+    The folder is an artifact store of the chain's weights alone, with ``chain.json``, which names
+    the last stage and describes the data set; it is created if absent. Stage and key are those of
+    the last artifact.
 
     Raises:
         InputError: If an artifact is missing or damaged, or the folder cannot be written.
     """
-    copy = ArtifactStore(folder)
-    link: tuple[str | None, str | None] = stage, key
-    while link[0] is not None and link[1] is not None:
-        link = _copy(store, copy, link[0], link[1])
     document = {"format": FORMAT, "stage": stage, "key": key, "data": info.to_dict()}
+    copy, link = ArtifactStore(folder), (stage, key)
+    while None not in link:
+        found = find_artifact(store, *link)
+        request = {k: v for k, v in found.record["request"].items() if k not in LEFT_OUT}
+        tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(link[0])])}
+        kept = {k: found.record[k] for k in ("metrics", "accepted") if k in found.record}
+        copy.write(*link, tensors, {"request": request, **kept})
+        link = request["upstream_stage"], request["upstream"]
     with writing(folder):
         (folder / DESCRIPTION).write_text(json.dumps(document, indent=2), encoding="utf-8")
-
-
-def _copy(
-    store: ArtifactStore, copy: ArtifactStore, stage: str, key: str
-) -> tuple[str | None, str | None]:
-    """Copy one link; return stage and key of the one it builds on."""
-    found = find_artifact(store, stage, key)
-    request = {k: v for k, v in found.record["request"].items() if k not in LEFT_OUT}
-    tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(stage)])}
-    kept = {name: found.record[name] for name in ("metrics", "accepted") if name in found.record}
-    record = {"request": request, **kept}
-    copy.write(stage, key, tensors, record)
-    return request["upstream_stage"], request["upstream"]
 
 
 def load_chain(

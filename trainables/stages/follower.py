@@ -20,10 +20,11 @@ def main() -> None:
     """Obey rank 0 until it goes; report an error to it and end."""
     connection = Connection(int(sys.argv[1]))
     try:
-        rank, size, folder, code, plugins, *given = connection.recv()
+        rank, size, folder, code, computing, plugins, *given = connection.recv()
         require_code(code)
         load_plugins(plugins)
-        request, directory, threads, deterministic, on_gpu = given
+        request, directory = given
+        threads, deterministic, on_gpu = computing
         torch.set_num_threads(threads)
         torch.use_deterministic_algorithms(deterministic)
         device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")

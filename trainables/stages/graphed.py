@@ -1,5 +1,3 @@
-"""A training step as a single launch: recorded as a CUDA graph, then replayed for every batch."""
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,10 +34,9 @@ class GraphedStep:
 
     def __init__(self, step: Callable[..., None], network: Network, size: int) -> None:
         self._step, self._size = step, size
-        buffers = dict(network.named_buffers())
         self._counters = [
             buffer
-            for name, buffer in buffers.items()
+            for name, buffer in network.named_buffers()
             if name.endswith("num_batches_tracked") and buffer.device.type == "cpu"
         ]
         self._stream = torch.cuda.Stream()

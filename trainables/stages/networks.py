@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainables.calibrators import Calibrator, calibrator_from_recipe
 from trainables.common.devices import concrete
@@ -15,13 +15,7 @@ from trainables.methods import build_method
 from trainables.models import PRETRAINED, Network
 from trainables.refinements import build_refinement
 from trainables.stages.base import find_artifact
-from trainables.stages.engine import (
-    EVALUATION_BATCH,
-    every_row,
-    in_batches,
-    place,
-    seeded_network,
-)
+from trainables.stages.engine import EVALUATION_BATCH, every_row, in_batches, place, seeded_network
 from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.stages.request import Parts
@@ -40,8 +34,8 @@ def extract_features(
     )
 
 
+# Returns a network's features (N, D) of rows, given its training's key and what computes them.
 Keep: TypeAlias = Callable[[str, Callable[[], Tensor]], Tensor]
-"""Returns a network's features (N, D) of rows, given its training's key and what computes them."""
 
 
 class LastPass:
@@ -71,13 +65,6 @@ def restore_network(
     network.load_state_dict(trained.tensors("weights"))
     placed = place(network, device, request["precision"])
     return placed, protocol_from(dict(request["protocol"]))
-
-
-def _restore_head(refined: Artifact, feature_dim: int, num_classes: int) -> nn.Module:
-    ((name, parameters),) = refined.record["request"]["parts"].items()
-    head = build_refinement(name, **parameters).build_head(feature_dim, num_classes)
-    head.load_state_dict(refined.tensors("head"))
-    return head.eval()
 
 
 def predictor(
@@ -132,11 +119,7 @@ def calibrator_of(parts: Parts) -> Calibrator:
 
 
 def network_precision(store: ArtifactStore, stage: str, key: str) -> str:
-    """Return the precision in which the network of a chain of stages computes.
-
-    Raises:
-        InputError: If an artifact is missing or damaged.
-    """
+    """Return the precision in which the network of a chain of stages computes."""
     request = find_artifact(store, stage, key).record["request"]
     if request["upstream"] is not None:
         return network_precision(store, request["upstream_stage"], request["upstream"])
@@ -177,5 +160,8 @@ def _outputs(
             lambda batch: network.classify(batch.to(device)),
             features(values).split(EVALUATION_BATCH),
         )
-    head = _restore_head(artifact, network.feature_dim, info.num_classes).to(device)
+    ((name, parameters),) = request["parts"].items()
+    head = build_refinement(name, **parameters).build_head(network.feature_dim, info.num_classes)
+    head.load_state_dict(artifact.tensors("head"))
+    head.eval().to(device)
     return torch.inference_mode()(lambda values: head(features(values).to(device)))

@@ -12,15 +12,10 @@ VALIDATION = "val_"
 
 
 def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """Return terms (N,), float64, whose mean is an objective: see ``row_terms``.
-
-    Args:
-        objective: A metric that a search can minimise, or ``acc``.
-        logits: (N, K).
-        labels: (N,).
+    """Return terms (N,), float64, whose mean over rows of logits (N, K) is an objective.
 
     Raises:
-        ValueError: If it has no terms, or the rows are wrong.
+        ValueError: If it has no terms (see ``row_terms``), or the rows are wrong.
     """
     if objective == "nll_after_ts":
         return nll_after_ts_terms(logits, labels)

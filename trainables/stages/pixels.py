@@ -16,8 +16,8 @@ from trainables.stages.engine import in_precision
 SHOWN = 4  # Images whose whole maps the evaluation keeps.
 CERTAIN = 255  # The stored value of a confidence of 1.
 
+# Maps images (N, 3, H, W) to logits or log-probabilities (N, K, H, W).
 PixelOutputs: TypeAlias = Callable[[Tensor], Tensor]
-"""Maps images (N, 3, H, W) to logits or log-probabilities (N, K, H, W)."""
 
 
 def outputs_of(network: Network) -> PixelOutputs:

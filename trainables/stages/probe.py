@@ -26,9 +26,7 @@ MODEL = "resnet20"
 def training_step(device: torch.device, precision: str = "bfloat16") -> float:
     """Train a small network for one step, as trials do, and predict; return the step's loss.
 
-    Raises:
-        TrainingDivergedError: If the loss or a prediction is not finite.
-        Exception: Whatever a device that cannot do it raises.
+    What is not finite raises ``TrainingDivergedError``; a device may raise whatever it does.
     """
     images = Images((SIDE, SIDE), 3, (0.5,) * 3, (0.25,) * 3, "crop-flip")
     info = DatasetInfo("probe", tuple(map(str, range(CLASSES))), images, "", "")

@@ -148,25 +148,26 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
         return {**values, "milestones": list(self.milestones)}
 
     def shortened(self, share: float) -> Self:
-        """Return the protocol with ``share`` of its epochs and the shape of its schedule.
+        """Return the protocol with a share, in (0, 1], of its epochs and its schedule's shape.
 
         Epochs and milestones are rounded to the nearest whole number, and are at least 1.
-
-        Args:
-            share: In (0, 1].
 
         Raises:
             ValueError: If ``share`` is outside its range.
         """
         check_number("share", share, 0, 1, open_low=True)
-        epochs = _scaled(self.epochs, share)
+
+        def scaled(count: int) -> int:
+            return math.floor(count * share + 0.5)
+
+        epochs = max(1, scaled(self.epochs))
         return replace(
             self,
             name=f"{self.name}/{share:g}",
             epochs=epochs,
-            milestones=tuple(_scaled(epoch, share) for epoch in self.milestones),
-            warmup=min(math.floor(self.warmup * share + 0.5), epochs - 1),
-            keep_after=min(math.floor(self.keep_after * share + 0.5), epochs - 1),
+            milestones=tuple(max(1, scaled(epoch)) for epoch in self.milestones),
+            warmup=min(scaled(self.warmup), epochs - 1),
+            keep_after=min(scaled(self.keep_after), epochs - 1),
         )
 
 
@@ -193,11 +194,7 @@ def learning_rate(protocol: Protocol, epoch: int) -> float:
 
 @cache
 def named_protocol(name: str) -> Protocol:
-    """Return a protocol by its name, or its short form for ``NAME/SHARE``.
-
-    Raises:
-        InputError: If there is none of that name, or the share is not a number in (0, 1].
-    """
+    """Return a protocol by name, its short form for ``NAME/SHARE``; else raise ``InputError``."""
     base, slash, share = name.partition("/")
     known = protocol_names()
     if base not in known:
@@ -231,33 +228,23 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
     if base is not None and not isinstance(base, str):
         raise InputError(f"protocol: base={base!r} is not the name of a protocol")
     start = None if base is None else named_protocol(base)
-    _check_fields(given, complete=start is not None)
-    try:
-        if start is None:
-            return Protocol(**given)
-        shorter = _shortened_schedule(start, given.get("epochs"))
-        return replace(start, **{"name": f"{start.name}-{CUSTOM}", **shorter, **given})
-    except ValueError as error:
-        raise InputError(f"protocol: {error}") from error
-
-
-def _shortened_schedule(start: Protocol, epochs: Any) -> dict[str, Any]:
-    """Return the fields counted in epochs, scaled to fewer of them."""
-    if not isinstance(epochs, int) or not 1 <= epochs < start.epochs:
-        return {}
-    short = start.shortened(epochs / start.epochs)
-    return {key: getattr(short, key) for key in ("milestones", "warmup", "keep_after")}
-
-
-def _check_fields(given: Mapping[str, Any], complete: bool) -> None:
     known = {field.name: field for field in fields(Protocol)}
     for key in given:
         if key not in known:
             raise InputError(f"protocol has no field {key!r}; {known_names(key, [*known, 'base'])}")
     missing = [key for key, field in known.items() if field.default is MISSING and key not in given]
-    if missing and not complete:
+    if missing and start is None:
         raise InputError(f"protocol lacks {', '.join(missing)}; give them, or a protocol as base")
-
-
-def _scaled(count: int, share: float) -> int:
-    return max(1, math.floor(count * share + 0.5))
+    try:
+        if start is None:
+            return Protocol(**given)
+        fields_of: dict[str, Any] = {"name": f"{start.name}-{CUSTOM}"}
+        epochs = given.get("epochs")
+        if isinstance(epochs, int) and 1 <= epochs < start.epochs:
+            short = start.shortened(epochs / start.epochs)
+            fields_of |= {
+                key: getattr(short, key) for key in ("milestones", "warmup", "keep_after")
+            }
+        return replace(start, **{**fields_of, **given})
+    except ValueError as error:
+        raise InputError(f"protocol: {error}") from error

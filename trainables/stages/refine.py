@@ -18,7 +18,7 @@ from trainables.metrics import row_terms
 from trainables.refinements import HeadTrainer, build_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
-from trainables.stages.protocols import Protocol, protocol_from
+from trainables.stages.protocols import protocol_from
 from trainables.stages.request import StageRequest
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -37,35 +37,33 @@ class RefineStage(StageRun, stage="refine"):
         ((name, parameters),) = request.parts.items()
         refinement = build_refinement(name, **parameters)
         protocol = protocol_from(dict(request.protocol))
+        by_sgd = protocol.optimizer == "sgd"
         if features is None:
             features, self.shared_seconds = load_features(
                 self.upstream(), store, data, refinement.views
             )
-        self.features = {
-            # Views that do not fit stay on the host, from where each epoch's is brought.
-            part: values.to(data.device) if self._belongs(part, values) else values
-            for part, values in features.items()
-        }
+        # Views that do not fit stay on the host, from where each epoch's is brought.
+        views, validation = features["views"], features["validation"].to(data.device)
+        views = views.to(data.device) if fits(views.nbytes, data.device) else views
+        self.features = {"views": views, "validation": validation}
         self.trainer = HeadTrainer(
             refinement,
-            list(self.features["views"]),
+            list(views),
             torch.from_numpy(data.search.train.labels.copy()).to(data.device),
             num_classes=data.prepared.info.num_classes,
             batch_size=protocol.batch_size,
-            **_head_penalties(protocol),
+            # What suits Adam or AdamW says nothing of SGD: then the MaC-Cal paper's values hold.
+            momentum=protocol.momentum if by_sgd else 0.9,
+            weight_decay=protocol.weight_decay if by_sgd else 5e-4,
             seed=request.seed,
             device=data.device,
-            held_out=(self.features["validation"], data.validation_labels),
+            held_out=(validation, data.validation_labels),
         )
-        self._epochs = refinement.epochs
         self._own: Tensor | None = None  # The network's own validation logits, if it keeps them.
-
-    def _belongs(self, part: str, values: Tensor) -> bool:
-        return part == "validation" or fits(values.nbytes, self.data.device)
 
     @property
     def epochs(self) -> int:
-        return self._epochs
+        return self.trainer.refinement.epochs
 
     def run_epoch(self) -> dict[str, float]:
         return self.judged(self.trainer.train_epoch(), self.head_logits())
@@ -73,31 +71,22 @@ class RefineStage(StageRun, stage="refine"):
     def judged(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
         """Return the figures of the epoch that was trained, validated, given the head's logits.
 
+        After the last one they are of the network's own classifier if the head is not accepted.
+
         Raises:
-            TrainingDivergedError: If one is not finite, or ``settled`` raises it.
+            TrainingDivergedError: If one is not finite, or the head to be stored lost its accuracy.
         """
         self.epoch = self.trainer.epoch
         self.check_finite(figures, bool(logits.isfinite().all()))
-        return self._figures(figures, self.settled(logits))
-
-    def settled(self, logits: Tensor) -> Tensor:
-        """Return the validation logits (M, K) to be stored, given the head's after an epoch.
-
-        After the last one that is the network's own classifier if the head is not accepted.
-
-        Raises:
-            TrainingDivergedError: If the head that is to be stored has lost its accuracy.
-        """
-        if self.epoch < self.epochs:
-            return logits
-        own = self.upstream().tensors("validation")["logits"].to(logits.device)
-        labels = self.data.validation_labels
-        if self.trainer.refinement.accept == "better" and not _is_better(logits, own, labels):
-            self._own = own
-            return own
-        counts = np.bincount(self.data.search.validation.labels)
-        _check_accuracy(logits, own, labels, chance=float(counts.max() / counts.sum()))
-        return logits
+        if self.epoch == self.epochs:
+            own = self.upstream().tensors("validation")["logits"].to(logits.device)
+            labels = self.data.validation_labels
+            if self.trainer.refinement.accept == "better" and not _is_better(logits, own, labels):
+                self._own = logits = own
+            else:
+                counts = np.bincount(self.data.search.validation.labels)
+                _check_accuracy(logits, own, labels, chance=float(counts.max() / counts.sum()))
+        return self._figures(figures, logits)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the head's weights, the validation logits, and whether the head is in use."""
@@ -136,8 +125,7 @@ def _is_better(logits: Tensor, own: Tensor, labels: Tensor) -> bool:
 def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor, chance: float) -> None:
     """Refuse a head that lost three quarters of what its network knows beyond the commonest class.
 
-    Raises:
-        TrainingDivergedError: If it lost more, by two paired standard errors.
+    It raises ``TrainingDivergedError`` if it lost more, by two paired standard errors.
     """
     before, after = (row_terms("acc", each, labels) for each in (own, logits))
     lost = before - after
@@ -152,17 +140,6 @@ def _standard_error(difference: Tensor) -> float:
     return float(difference.std()) / len(difference) ** 0.5
 
 
-def _head_penalties(protocol: Protocol) -> dict[str, float]:
-    """Return the momentum and weight decay of a head, which is always trained by SGD.
-
-    Those of the training if that is by SGD too; what suits Adam, or AdamW's decoupled decay, says
-    nothing of it: then the values of the MaC-Cal paper hold.
-    """
-    if protocol.optimizer == "sgd":
-        return {"momentum": protocol.momentum, "weight_decay": protocol.weight_decay}
-    return {"momentum": 0.9, "weight_decay": 5e-4}
-
-
 FEATURE_VIEWS = 8  # Augmented views of the training set that refinements cycle through.
 
 
@@ -173,14 +150,8 @@ def load_features(
 
     They are mapped from the store's file, so that trials side by side share one copy in memory, and
     exactly what the network gives: float32, or bfloat16 where that loses nothing because the
-    network itself computed in it.
-
-    Args:
-        trained: The network.
-        store: Where artifacts lie.
-        data: The task's data.
-        views: ``augmented``, or ``original`` for a single view of the training set as it is, even
-            where the protocol augments.
+    network itself computed in it. The ``original`` view is a single one of the training set as it
+    is, even where the protocol augments.
 
     Returns:
         ``views`` (V, N, D): the training set as V augmented views drawn from fixed seeds (one,
@@ -193,17 +164,17 @@ def load_features(
     found = store.find("features", key)
     if found is None:
         with store.lock("features", key):
-            found = store.find("features", key)
+            found = store.find("features", key)  # Another trial may have been first.
             if found is None:
-                started, views_kind = time.monotonic(), "none" if own else kind
-                files = {"features": _compute_features(trained, data, views_kind, store.root)}
-                precision = trained.record["request"]["precision"]
+                started = time.monotonic()
+                features = _compute_features(trained, data, "none" if own else kind, store.root)
                 facts = {
                     "upstream": trained.key,
                     "seconds": time.monotonic() - started,
-                    "computed": computed_on(data.device, precision),
+                    "computed": computed_on(data.device, trained.record["request"]["precision"]),
                 }
-                return store.write("features", key, files, facts).tensors("features"), 0.0
+                found = store.write("features", key, {"features": features}, facts)
+                return found.tensors("features"), 0.0
     return found.tensors("features"), found.record["seconds"]
 
 

@@ -1,5 +1,3 @@
-"""All that determines the outcome of a stage."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
@@ -22,42 +20,31 @@ Parts = Mapping[str, Mapping[str, Any]]
 class StageRequest:
     """All that determines the outcome of one stage, in plain JSON values.
 
-    Attributes:
-        stage: One of ``EVERY_STAGE``.
-        parts: Name to hyper-parameters of what this stage builds: the parts of a method, one
-            refinement, or one calibrator (with its fitting objective in the name).
-        data: Directory of the prepared data.
-        model: Name of the network.
-        protocol: Fields of the protocol.
-        seed: Decides everything random.
-        upstream: Key of the artifact that this one builds on; None for ``train``.
-        upstream_stage: That artifact's stage; None for ``train``.
-        upstream_request: Fields of the request that it came from, so that it can be computed again
-            should it be damaged. No determinant: the key of the artifact says as much.
-        precision: What ``train`` computes in, ``float32`` or ``bfloat16``, on whatever device. What
-            builds on its network uses it as it was trained, so that keys tell of it everywhere.
-        portable: Whether every processor is to give the same bits, see ``require_portable``.
+    The ``upstream_request`` is no determinant, as the key of the artifact says as much: with it,
+    what this stage builds on can be computed again should it be damaged. What builds on a network
+    uses it in the precision that it was trained in, so that keys tell of it everywhere.
     """
 
-    stage: str
+    stage: str  # One of ``EVERY_STAGE``.
+    # Name to hyper-parameters: parts of a method, a refinement, or a calibrator with its objective.
     parts: Parts
-    data: str
+    data: str  # Directory of the prepared data.
     model: str
-    protocol: Mapping[str, Any]
-    seed: int
-    upstream: str | None = None
+    protocol: Mapping[str, Any]  # Its fields.
+    seed: int  # Decides everything random.
+    upstream: str | None = None  # Key of the artifact that this one builds on; None for ``train``.
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
-    precision: str = "float32"
-    portable: bool = False
-
-    def key(self) -> str:
-        """Return the key of the outcome; data and the code of plugins count by content."""
-        return self._key
+    precision: str = "float32"  # What ``train`` computes in; or ``bfloat16``, on whatever device.
+    portable: bool = False  # Whether all processors give the same bits, see ``require_portable``.
 
     def plain(self) -> dict[str, Any]:
         """Return the fields by name, not copied."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def key(self) -> str:
+        """Return the key of the outcome; data and the code of plugins count by content."""
+        return self._key
 
     @cached_property
     def _key(self) -> str:
@@ -77,15 +64,10 @@ def _data_key(directory: str) -> str:
 
 
 def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
-    """Make sure that a part of a recipe can be used with a kind of data.
-
-    Args:
-        part: Its name.
-        values: Its hyper-parameters, as far as they are known.
-        kind: What the rows are.
+    """Make sure that a part of a recipe, with values as far as known, suits a kind of data.
 
     Raises:
-        InputError: If not; the text says why.
+        InputError: If it does not; the text says why.
     """
     for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
         reason = registry.get(part).not_for.get(kind.kind) if part in registry else None
@@ -101,11 +83,5 @@ def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None
 
 
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:
-    """Return the precision in which a sweep asks for a stage.
-
-    Args:
-        stage: One of ``STAGES``.
-        gpus: Number or fraction of GPUs that a training is given: on one it computes in bfloat16.
-        asked: What it is to train in instead.
-    """
+    """Return a stage's precision: of trainings ``asked`` or, on GPUs, bfloat16; else float32."""
     return asked or ("bfloat16" if gpus else "float32") if stage == "train" else "float32"

@@ -1,5 +1,3 @@
-"""Refinements of one extractor that are computed together, in common passes over its features."""
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,11 +16,7 @@ class RefineTogether(StageRun):
 
     To its trial it is an ordinary run. Outcomes of the others are stored when it finishes, so that
     their own trials need no process; one that diverges, or loses its accuracy, is left out, and
-    fails in its own trial.
-
-    Args:
-        run: The requested run, not begun.
-        others: Runs that can be trained together with it, not begun.
+    fails in its own trial. None has begun before.
     """
 
     def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
@@ -118,15 +112,9 @@ def open_together(
     members = [
         RefineStage(other, store, data, run.features)
         for other in others
-        if _is_alike(request, other) and not store.contains(other.stage, other.key())
+        if (other.stage, other.upstream) == (request.stage, request.upstream)
+        and list(other.parts) == list(request.parts)
+        and not store.contains(other.stage, other.key())
     ]
     fitting = [member for member in members if member.trainer.refinement.together_key() == key]
     return RefineTogether(run, fitting) if fitting else run
-
-
-def _is_alike(one: StageRequest, other: StageRequest) -> bool:
-    return (one.stage, one.upstream, list(one.parts)) == (
-        other.stage,
-        other.upstream,
-        list(other.parts),
-    )

@@ -40,7 +40,10 @@ class TrainStage(StageRun, stage="train"):
     def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
         super().__init__(request, store, data)
         self._protocol = protocol_from(dict(request.protocol))
-        self._team = self._lead() if data.processes > 1 else None
+        self._team: Team | None = None
+        if data.processes > 1:
+            place = str(data.prepared.directory)
+            self._team = lead(data.processes, data.device, data.plugins, request, place)
         try:
             self._trainer = build_trainer(request, data, self._team)
         except BaseException:
@@ -51,19 +54,6 @@ class TrainStage(StageRun, stage="train"):
         self._logits = torch.empty(0)
         self._report: dict[str, float] | None = None
         self._best: dict[str, Any] | None = None
-
-    def _lead(self) -> Team:
-        data, cuda = self.data, self.data.device.type == "cuda"
-        return lead(
-            data.processes,
-            data.device,
-            data.plugins,
-            self.request,
-            str(data.prepared.directory),
-            torch.get_num_threads(),
-            torch.are_deterministic_algorithms_enabled(),
-            cuda,
-        )
 
     def close(self) -> None:
         """End the other processes."""
