@@ -37,100 +37,66 @@ class FaultKind(StrEnum):
     STORAGE = "storage"
 
 
+# A calibrator and its parameters; None for none.
 Part: TypeAlias = tuple[str, Mapping[str, Any]] | None
-"""A calibrator and its parameters; None for none."""
-
 PROCESS_ENDED = "the trial's process ended more often than resources.max_failures allows"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageWork:
-    """A stage to compute from training and validation data.
-
-    Attributes:
-        request: The stage.
-        together: Stages that come next; they may be computed in the same pass.
-        score: The validation metric, ``val_*``, by which a scheduler compares jobs of a group.
-    """
+    """A stage to compute from training and validation data."""
 
     request: StageRequest
-    together: tuple[StageRequest, ...] = ()
-    score: str = "val_nll"
+    together: tuple[StageRequest, ...] = ()  # They come next; one pass may compute all of them.
+    score: str = "val_nll"  # The metric by which a scheduler compares jobs of a group.
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestWork:
-    """A chosen configuration to measure on test data.
-
-    Attributes:
-        stage, artifact: The outcome to measure.
-        default: Key of the published default's outcome, to be measured beside it; empty for none.
-        data: Directory of the prepared data.
-        suites: Directories of prepared suites, by label.
-        folder: Where the reliability diagram and the configuration are written; empty for nowhere.
-        title: Of the diagram.
-        configuration: What ``configuration.yaml`` holds.
-    """
+    """A chosen configuration to measure on test data."""
 
     __test__ = False
 
     stage: str
-    artifact: str
-    data: str
-    default: str = ""
-    suites: Mapping[str, str] = field(default_factory=dict)
-    folder: str = ""
-    title: str = ""
-    configuration: Mapping[str, Any] = field(default_factory=dict)
+    artifact: str  # Key of the outcome to measure, of that stage.
+    data: str  # Directory of the prepared data.
+    default: str = ""  # Key of the published default's outcome, measured beside it; or none.
+    suites: Mapping[str, str] = field(default_factory=dict)  # Directories of suites, by label.
+    folder: str = ""  # Where the reliability diagram and the configuration are written, if at all.
+    title: str = ""  # Of the diagram.
+    configuration: Mapping[str, Any] = field(default_factory=dict)  # Of ``configuration.yaml``.
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitWork:
-    """Calibrators to fit on the validation rows of a split of logits, judged on its test rows.
+    """Calibrators to fit on the validation rows of a split of logits, judged on its test rows."""
 
-    Attributes:
-        data: Directory of the prepared logits.
-        calibrators: By recipe the calibrator and its parameters; None for the logits as given.
-        metrics: What to report, as ``calibration_report`` names it.
-    """
-
-    data: str
-    calibrators: Mapping[str, Part]
-    metrics: tuple[str, ...]
+    data: str  # Directory of the prepared logits.
+    calibrators: Mapping[str, Part]  # By recipe.
+    metrics: tuple[str, ...]  # What to report, as ``calibration_report`` names it.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One thing to compute.
 
-    Attributes:
-        key: Identifies it for good; a resumed sweep gives out the same.
-        group: The study that it belongs to; schedulers compare jobs of one group.
-        number: Its number in the group.
-        work: What to compute.
-        cpus: Number of threads.
-        gpus: Number or fraction of GPUs; a fraction also bounds its memory, 0 is the CPU.
-        processes: Number of processes that train its network together.
-        deterministic, graph: See ``trial_device`` and ``TaskData``.
-        epochs: Of how many epochs a scheduler may cut it short; 0 if it runs to its end anyway.
-        attempt: How often it was given out before.
-        failures: How many attempts a machine failed.
-        avoided: Nodes that failed it.
+    Its key identifies it for good: a resumed sweep gives out the same. For ``deterministic`` and
+    ``graph`` see ``trial_device`` and ``TaskData``.
     """
 
     key: str
-    group: str
-    number: int
+    group: str  # The study that it belongs to; schedulers compare jobs of one group.
+    number: int  # In the group.
     work: StageWork | TestWork | FitWork
-    cpus: float = 1
-    gpus: float = 0.0
-    processes: int = 1
+    cpus: float = 1  # Number of threads.
+    gpus: float = 0.0  # A fraction also bounds its memory; 0 is the CPU.
+    processes: int = 1  # That train its network together.
     deterministic: bool = False
     graph: bool = False
-    epochs: int = 0
-    attempt: int = 0
-    failures: int = 0
-    avoided: frozenset[str] = frozenset()
+    epochs: int = 0  # Of which a scheduler may cut it short; 0 if it runs to its end anyway.
+    attempt: int = 0  # How often it was given out before.
+    failures: int = 0  # How many attempts a machine failed.
+    avoided: frozenset[str] = frozenset()  # Nodes that failed it.
 
     @property
     def alone(self) -> bool:
@@ -140,17 +106,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a job failed.
-
-    Attributes:
-        kind: Whose fault it is.
-        reason: One line.
-        traceback: The innermost frames, if any were raised.
-    """
+    """Why a job failed."""
 
     kind: FaultKind
-    reason: str
-    traceback: str = ""
+    reason: str  # One line.
+    traceback: str = ""  # The innermost frames, if any were raised.
 
 
 @dataclass(frozen=True)
@@ -163,84 +123,50 @@ class EpochMetrics:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a job has cost so far.
+    """What a job has cost so far."""
 
-    Attributes:
-        seconds: Of all steps, those before an interruption included.
-        epoch_seconds, peak_memory: Mean of an epoch, and bytes; None before there was one.
-        reused: Whether the outcome was found in the store.
-    """
-
-    seconds: float = 0.0
-    epoch_seconds: float | None = None
-    peak_memory: float | None = None
-    reused: bool = False
+    seconds: float = 0.0  # Of all steps, those before an interruption included.
+    epoch_seconds: float | None = None  # The mean; None before there was one.
+    peak_memory: float | None = None  # Bytes; None before there was an epoch.
+    reused: bool = False  # Whether the outcome was found in the store.
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What else is known of a configuration that was measured on test data.
+    """What else is known of a configuration that was measured on test data."""
 
-    Attributes:
-        default: Key of the predictions of the published default; None if it was not measured.
-        seconds: What the chain of stages cost; None if that is not known.
-        computed: On what each stage of the chain was computed; see ``computed_on``.
-        files: The written ones, path by name.
-    """
-
-    default: str | None
-    seconds: float | None
-    computed: Mapping[str, Mapping[str, Any]]
-    files: Mapping[str, str] = field(default_factory=dict)
+    default: str | None  # Key of the published default's predictions; None if not measured.
+    seconds: float | None  # What the chain of stages cost; None if that is not known.
+    computed: Mapping[str, Mapping[str, Any]]  # Of each stage of the chain; see ``computed_on``.
+    files: Mapping[str, str] = field(default_factory=dict)  # The written ones, path by name.
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One calibrator, fitted and judged.
+    """One calibrator, fitted and judged."""
 
-    Attributes:
-        metrics: On the test rows, fractions; empty if it could not be fitted.
-        seconds: The processor's, in the fit alone.
-        reason: Why there are no metrics; else empty.
-    """
-
-    metrics: Mapping[str, float]
-    seconds: float = 0.0
-    reason: str = ""
+    metrics: Mapping[str, float]  # On the test rows, fractions; empty if it could not be fitted.
+    seconds: float = 0.0  # The processor's, in the fit alone.
+    reason: str = ""  # Why there are no metrics.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a worker has to say of a job: some while it runs, one when it ends.
-
-    Attributes:
-        status: How the job stands.
-        metrics: The last ones, fractions.
-        epoch: How many epochs were computed; 0 for an outcome that was found.
-        history: The epochs since the last report.
-        artifact: Key of the stored outcome, once it has finished.
-        fault: Why it failed.
-        cost: What it has cost.
-        host, node: Where it runs: the machine's name, and the executor's name of it.
-        gpu: The executor's name of the GPU it computes on, if that is one.
-        notices: What a person should know of.
-        measured: Of a ``TestWork`` that has finished.
-        fits: Of a ``FitWork`` that has finished, by recipe.
-    """
+    """What a worker has to say of a job: some while it runs, one when it ends."""
 
     status: Status
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    epoch: int = 0
-    history: Sequence[EpochMetrics] = ()
-    artifact: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)  # The last ones, fractions.
+    epoch: int = 0  # How many epochs were computed; 0 for an outcome that was found.
+    history: Sequence[EpochMetrics] = ()  # The epochs since the last report.
+    artifact: str = ""  # Key of the stored outcome, once it has finished.
     fault: Fault | None = None
     cost: Cost = Cost()
-    host: str = ""
-    node: str = ""
-    gpu: str = ""
-    notices: tuple[str, ...] = ()
-    measured: Measured | None = None
-    fits: Mapping[str, Fit] = field(default_factory=dict)
+    host: str = ""  # The machine's name.
+    node: str = ""  # The executor's name of the machine.
+    gpu: str = ""  # The executor's name of the GPU it computes on, if that is one.
+    notices: tuple[str, ...] = ()  # What a person should know of.
+    measured: Measured | None = None  # Of a ``TestWork`` that has finished.
+    fits: Mapping[str, Fit] = field(default_factory=dict)  # Of a finished ``FitWork``, by recipe.
 
     @property
     def ended(self) -> bool:
