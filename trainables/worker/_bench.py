@@ -23,6 +23,9 @@ from trainables.store.artifacts import ArtifactStore
 class Bench:
     """Store, data, device and clock of a process that computes one job after another.
 
+    Device, meter and processes are those of the job at hand; ``notices`` are what a person should
+    know of, such as a damaged artifact.
+
     Args:
         storage: Root of the artifact store.
         sealed: Whether the process gives up test data, for the rest of its life.
@@ -31,12 +34,6 @@ class Bench:
         logs: Folder of the jobs' logs; None for none.
         plugins: What the parts of jobs may come from.
         code: ``code_files`` of the driver, without which nothing is computed; None for any.
-
-    Attributes:
-        store: The artifacts.
-        notices: What a person should know of, such as a damaged artifact.
-        device, meter, processes: Of the job at hand.
-        last_pass: The last network's pass over test rows, for whatever builds on it.
     """
 
     def __init__(
@@ -52,8 +49,9 @@ class Bench:
     ) -> None:
         self._plugins = tuple(plugins)
         self.notices: list[str] = []
-        follow_folder(on_this_machine(Path(storage)).parent)
-        self.store = ArtifactStore(on_this_machine(Path(storage)), self.notices.append)
+        root = on_this_machine(Path(storage))
+        follow_folder(root.parent)
+        self.store = ArtifactStore(root, self.notices.append)
         self.store.fetch_plugins(plugin.code for plugin in plugins)
         load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
         self.report_seconds, self.checkpoint_seconds = report_seconds, checkpoint_seconds
@@ -66,17 +64,13 @@ class Bench:
             seal_test_data()
 
     def require_code(self) -> None:
-        """Check that this process runs the code of the driver.
-
-        Raises:
-            AlteredCodeError: If it does not.
-        """
+        """Raise ``AlteredCodeError`` unless this process runs the code of the driver."""
         if self._code is not None:
             require_code(self._code)
 
     def use(self, device: torch.device, processes: int = 1) -> None:
         """Compute on a device from now on, with so many processes, and measure there."""
-        self.device, self.meter, self.processes = device, Meter(device), processes
+        self.device, self.processes, self.meter = device, processes, Meter(device)
 
     def clock(self) -> float:
         """Return seconds, rising."""
@@ -92,15 +86,13 @@ class Bench:
         if place not in self._tasks:
             if self.device.type != "cpu":
                 self._tasks.clear()  # The memory of a GPU is for the task at hand.
-            prepared = self.open_data(directory)
+            data = self.open_data(directory)
             if self._sealed:
                 # Stored evaluations hold the test labels too.
                 evaluations = self.store.root / "evaluate"
                 evaluations.mkdir(parents=True, exist_ok=True)
-                seal_test_data(prepared.directory, evaluations)
-            self._tasks[place] = TaskData(
-                prepared, self.device, graph, self.processes, self._plugins
-            )
+                seal_test_data(data.directory, evaluations)
+            self._tasks[place] = TaskData(data, self.device, graph, self.processes, self._plugins)
         return self._tasks[place]
 
     def open_data(self, directory: str) -> PreparedData:
@@ -116,22 +108,14 @@ class Bench:
 
 
 class Computation(ABC):
-    """One job, being computed.
-
-    Attributes:
-        what: What it is, for a notice.
-        metrics: The last ones.
-        history: Every epoch so far.
-        seconds: Spent on it, those before an interruption included.
-        reused: Whether the outcome was found in the store.
-    """
+    """One job, being computed; ``what`` names it in notices."""
 
     def __init__(self, bench: Bench, what: str) -> None:
         self.bench, self.what = bench, what
-        self.metrics: Mapping[str, float] = {}
+        self.metrics: Mapping[str, float] = {}  # The last ones.
         self.history: list[EpochMetrics] = []
-        self.seconds = 0.0
-        self.reused = False
+        self.seconds = 0.0  # Those before an interruption included.
+        self.reused = False  # Whether the outcome was found in the store.
 
     @abstractmethod
     def advance(self) -> Status:

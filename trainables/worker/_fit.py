@@ -1,5 +1,3 @@
-"""Calibrators at given values, fitted and judged on one split of logits."""
-
 import time
 import warnings
 from collections.abc import Mapping

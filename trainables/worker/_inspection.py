@@ -25,21 +25,13 @@ assert torch.equal((a @ a.T).cpu(), a.cpu() @ a.cpu().T), "a product of matrices
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a machine answered.
-
-    Attributes:
-        host: Its name.
-        code: See ``code_files``.
-        versions: Of the libraries that decide figures, and of Python.
-        nonce: What it read in the storage; empty if it does not see it.
-        gpus: Faults of its GPUs, by number.
-    """
+    """What a machine answered."""
 
     host: str
-    code: dict[str, str]
-    versions: dict[str, str]
-    nonce: str
-    gpus: dict[int, str]
+    code: dict[str, str]  # See ``code_files``.
+    versions: dict[str, str]  # Of the libraries that decide figures, and of Python.
+    nonce: str  # What it read in the storage; empty if it does not see it.
+    gpus: dict[int, str]  # Faults of its GPUs, by number.
 
     def differs(self, other: Inspection) -> str:
         """Return in what another machine cannot stand in for this one; empty if it can."""
@@ -56,12 +48,10 @@ class Inspection:
 
 
 def inspect_machine(storage: str, nonce: str, gpus: int) -> Inspection:
-    """Look at the machine that this runs on.
+    """Look at the machine that this runs on, of which so many GPUs take part.
 
-    Args:
-        storage: Root of the artifact store, as the asking machine knows it.
-        nonce: See ``write_nonce``.
-        gpus: How many GPUs take part.
+    The root of the artifact store is as the asking machine knows it; for the rest see
+    ``write_nonce``.
     """
     versions = {name: version(name).partition("+")[0] for name in LIBRARIES}
     versions["python"] = ".".join(map(str, sys.version_info[:2]))
@@ -82,11 +72,7 @@ def _read(storage: str, nonce: str) -> str:
 
 
 def write_nonce(storage: Path) -> str:
-    """Write a file that only who sees the storage can read; return its name.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a file that only who sees the storage can read; return its name."""
     name, address = f"nonce-{uuid.uuid4().hex}.tmp", bucket_address(storage.parent)
     if address is None:
         storage.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,3 @@
-"""The log of a trial: its epochs, its prints and warnings, and why it failed."""
-
 import io
 import time
 import traceback
@@ -11,12 +9,7 @@ from trainables.jobs import EpochMetrics
 
 
 class TrialLog(io.TextIOBase):
-    """Appends to a file; what cannot be written is said once, and then no more is.
-
-    Args:
-        path: The file; None for no log.
-        say: Receives that it cannot be written.
-    """
+    """Appends to a file, if given; what cannot be written is said once, and then no more is."""
 
     def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
         self.path, self._say, self._waiting = path, say, ""

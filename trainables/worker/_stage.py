@@ -1,17 +1,6 @@
-"""A stage, computed by one worker at a time and resumed from its checkpoint."""
-
 from typing import Any
 
-from trainables.jobs import (
-    Cost,
-    EpochMetrics,
-    Fault,
-    FaultKind,
-    Job,
-    Report,
-    StageWork,
-    Status,
-)
+from trainables.jobs import Cost, EpochMetrics, Fault, FaultKind, Job, Report, StageWork, Status
 from trainables.stages import StageRun, TaskData, with_objective
 from trainables.store.artifacts import Artifact, ArtifactStore
 from trainables.store.checkpoints import Checkpoint
@@ -41,26 +30,23 @@ class StageComputation(Computation):
         """Compute some epochs; store the outcome after the last one."""
         started = self.bench.clock()
         try:
-            return self._advance(started)
+            run = self._run or self._begin()
+            if run is None:
+                return Status.FINISHED if self.reused else Status.WAITING
+            while run.epoch < run.epochs:
+                with self.bench.meter.epoch():
+                    self.metrics = run.run_epoch()
+                self.history.append(EpochMetrics(run.epoch, self.metrics))
+                if self.bench.clock() - started > self.bench.report_seconds:
+                    break
+            if run.epoch < run.epochs:
+                return Status.RUNNING
+            spent = self.seconds + self.bench.clock() - started
+            run.finish(self.metrics, [vars(epoch) for epoch in self.history], spent)
+            self.bench.store.settle()
+            return Status.FINISHED
         finally:
             self.seconds += self.bench.clock() - started
-
-    def _advance(self, started: float) -> Status:
-        run = self._run or self._begin()
-        if run is None:
-            return Status.FINISHED if self.reused else Status.WAITING
-        while run.epoch < run.epochs:
-            with self.bench.meter.epoch():
-                self.metrics = run.run_epoch()
-            self.history.append(EpochMetrics(run.epoch, self.metrics))
-            if self.bench.clock() - started > self.bench.report_seconds:
-                break
-        if run.epoch < run.epochs:
-            return Status.RUNNING
-        spent = self.seconds + self.bench.clock() - started
-        run.finish(self.metrics, [vars(epoch) for epoch in self.history], spent)
-        self.bench.store.settle()
-        return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:
         return {"artifact": self._request.key()}
@@ -74,12 +60,11 @@ class StageComputation(Computation):
             self.bench.pause(WAIT_SECONDS)
             return None
         self._lock = lock
-        found = self.bench.store.find(stage, key)
-        if found is not None:
+        if found := self.bench.store.find(stage, key):
             self.metrics, self.history = _told(found, self._work.score)
             self.reused = True
-            return None
-        self._run = self._opened(data)
+        else:
+            self._run = self._opened(data)
         return self._run
 
     def _opened(self, data: TaskData) -> StageRun:
@@ -91,10 +76,8 @@ class StageComputation(Computation):
             state = checkpoint.read()
             run.load_state_dict(state["stage"])
         except Exception as error:  # noqa: BLE001 - there is no telling how damage shows
-            kind = type(error).__name__
-            self.bench.notices.append(
-                f"checkpoint {checkpoint} is damaged ({kind}): the stage starts anew"
-            )
+            told = f"checkpoint {checkpoint} is damaged ({type(error).__name__})"
+            self.bench.notices.append(f"{told}: the stage starts anew")
             checkpoint.remove()
             run.close()
             return self._fresh_run(data)
@@ -158,8 +141,7 @@ def stored_report(store: ArtifactStore, job: Job) -> Report | None:
         return None
     stage, key = work.request.stage, work.request.key()
     # Nothing is fetched from a bucket first, which takes time too.
-    found = store.find(stage, key) if store.holds(stage, key) else None
-    if found is None:
+    if not store.holds(stage, key) or (found := store.find(stage, key)) is None:
         return None
     metrics, history = _told(found, work.score)
     cost = Cost(reused=True)

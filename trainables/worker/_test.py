@@ -1,10 +1,9 @@
-"""The one look at test data, for a chosen configuration."""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from torch import Tensor
 
 from trainables.common.errors import StorageError
 from trainables.common.files import drafted, make_folders, write_whole
@@ -19,13 +18,7 @@ from trainables.worker._bench import Bench, Computation
 
 
 class TestComputation(Computation):
-    """Measures one configuration on test data and suites, and writes its diagram and configuration.
-
-    Raises, when it advances:
-        TestDataSealedError: In a process that runs search trials.
-        StorageError: If the diagram or the configuration cannot be written.
-        InputError: If an artifact or a suite is missing or damaged.
-    """
+    """Measures a configuration on test data and suites; writes its diagram and configuration."""
 
     __test__ = False
 
@@ -47,12 +40,11 @@ class TestComputation(Computation):
         metrics |= registered_report(rows["log_probs"], rows["labels"])
         for directory in work.suites.values():
             store.fetch_folder(on_this_machine(Path(directory)))
-            found = evaluate_suite(store, work.stage, work.artifact, data, directory, device)
-            metrics |= found[0]
+            metrics |= evaluate_suite(store, work.stage, work.artifact, data, directory, device)[0]
         stored = {label: SuiteData.open(place) for label, place in work.suites.items()}
         pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
         self.metrics = metrics | pooled(metrics, pools)
-        written = self._written(artifact)
+        written = self._written(rows)
         store.settle()
         chain = chain_of(store, work.stage, work.artifact)
         computed = {each.stage: each.record["computed"] for each in chain}
@@ -64,11 +56,11 @@ class TestComputation(Computation):
         """Return the key of the predictions, and what else is known."""
         return self._outcome
 
-    def _written(self, artifact: Artifact) -> dict[str, str]:
+    def _written(self, rows: Mapping[str, Tensor]) -> dict[str, str]:
         """Write the diagram and the configuration, if there is a place for them."""
         if not self._work.folder:
             return {}
-        rows, folder = artifact.tensors("test"), on_this_machine(Path(self._work.folder))
+        folder = on_this_machine(Path(self._work.folder))
         diagram, configuration = folder / "reliability.png", folder / "configuration.yaml"
         curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
         with writing(folder, StorageError):

@@ -1,5 +1,3 @@
-"""A worker: the process that computes one job after another and reports."""
-
 import contextlib
 import os
 from collections.abc import Callable
@@ -27,6 +25,11 @@ from trainables.worker._stage import StageComputation
 from trainables.worker._test import TestComputation
 
 HOST = os.uname().nodename
+KINDS: dict[type, Callable[..., Computation]] = {
+    StageWork: StageComputation,
+    TestWork: TestComputation,
+    FitWork: FitComputation,
+}
 
 
 class Worker:
@@ -68,12 +71,7 @@ class Worker:
             self._bench.use(torch.device("cpu"))
 
     def _begin(self, job: Job) -> Computation:
-        kinds: dict[type, Callable[..., Computation]] = {
-            StageWork: StageComputation,
-            TestWork: TestComputation,
-            FitWork: FitComputation,
-        }
-        return kinds[type(job.work)](self._bench, job, job.work)
+        return KINDS[type(job.work)](self._bench, job, job.work)
 
     def step(self) -> Report:
         """Compute for a while and report; prints go to the job's log."""
@@ -130,24 +128,21 @@ class Worker:
         notices = tuple(self._bench.notices)
         self._bench.notices.clear()
         outcome = computation.outcome() if status == Status.FINISHED else {}
+        # A stored outcome has cost nothing.
+        figures = {} if computation.reused else self._bench.meter.report()
         return Report(
             status=status,
             metrics=computation.metrics,
             epoch=0 if computation.reused else self._reported,
             history=history,
             fault=fault,
-            cost=self._cost(computation),
+            cost=Cost(computation.seconds, **figures, reused=computation.reused),
             host=HOST,
             node=self._node,
             gpu=self._gpu,
             notices=notices,
             **outcome,
         )
-
-    def _cost(self, computation: Computation) -> Cost:
-        if computation.reused:  # A stored outcome has cost nothing.
-            return Cost(computation.seconds, reused=True)
-        return Cost(computation.seconds, **self._bench.meter.report(), reused=False)
 
     def close(self) -> None:
         """Release the device's memory, and the lock of a job that has not ended."""
