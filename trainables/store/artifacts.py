@@ -146,20 +146,14 @@ class ArtifactStore:
         path = self.path(stage, key)
         if (path / MANIFEST).is_file():
             return not self.is_dropped(stage, key)
-        if self._cache is not None:
-            return self._cache.has(path)
-        return self._pulled(stage, key)
+        return self._cache is not None and self._cache.has(path)
 
     def is_dropped(self, stage: str, key: str) -> bool:
         """Return True if an artifact is here without its weights."""
         return (self.path(stage, key) / DROPPED).exists()
 
     def drop_weights(self, stage: str, key: str) -> None:
-        """Remove the weights of an outcome if it is here; logits, metrics and record stay.
-
-        Raises:
-            StorageError: If the storage cannot be written.
-        """
+        """Remove the weights of an outcome if it is here; logits, metrics and record stay."""
         directory = self.path(stage, key)
         if not directory.exists() or self.is_dropped(stage, key):
             return
@@ -190,10 +184,8 @@ class ArtifactStore:
     def metrics(self, stage: str, key: str) -> dict[str, float]:
         """Return the metrics in an artifact's record, without checking that it is intact."""
         path = self.path(stage, key)
-        if not path.exists():
-            self._pulled(stage, key)
-        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-        return dict(record["metrics"])
+        self.fetch_folder(path)
+        return dict(json.loads((path / RECORD).read_text(encoding="utf-8"))["metrics"])
 
     def write(
         self,
@@ -202,10 +194,9 @@ class ArtifactStore:
         tensors: Mapping[str, Mapping[str, Tensor]],
         record: Mapping[str, Any],
     ) -> Artifact:
-        """Store an outcome, named tensors by file name without ending and plain JSON values.
+        """Store an outcome: named tensors by file name without ending, and plain JSON values.
 
-        Raises:
-            StorageError: If the storage cannot be written, such as a full disk; the text names it.
+        Raises ``StorageError``, which names the storage, if it cannot be written.
         """
         directory = self.path(stage, key)
         draft = directory.with_name(f"{key}.{uuid.uuid4().hex}.tmp")
@@ -239,11 +230,7 @@ class ArtifactStore:
         return 0 if self._cache is None else self._cache.deliver()
 
     def settle(self) -> None:
-        """Wait until the bucket has all artifacts of here, or is away.
-
-        Raises:
-            StorageError: If it refuses it.
-        """
+        """Wait until the bucket has all artifacts of here, or is away; see ``Cache.settle``."""
         if self._cache is not None:
             self._cache.settle()
 
@@ -253,11 +240,7 @@ class ArtifactStore:
             self._cache.keep(path)
 
     def fetch_folder(self, path: Path) -> None:
-        """Take a folder of the storage, such as prepared data, from the bucket if it is not here.
-
-        Raises:
-            StorageError: If it cannot be written here.
-        """
+        """Take a folder of the storage, such as prepared data, from the bucket if it is absent."""
         if self._cache is not None and not path.exists():
             self._cache.pull(path)
 

@@ -25,22 +25,16 @@ from trainables.common.addresses import scrubbed
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.files import drafted
 
+# Seconds before each further attempt, at least; at random up to twice as many.
 PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
-"""Seconds before each further attempt, at least; at random up to twice as many."""
-
 MAX_TEXT = 160
 LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
 # Asked for the role of the machine, where the environment has no login.
 _ROLES = ("169.254.169.254", "metadata.google.internal")
 # These answers will be the same the next moment.
 _ABSENT = (NotFoundError, FileNotFoundError)
-_LASTING = (
-    *_ABSENT,
-    PermissionDeniedError,
-    UnauthenticatedError,
-    InvalidPathError,
-    NotSupportedError,
-)
+_REFUSED = (PermissionDeniedError, UnauthenticatedError, InvalidPathError, NotSupportedError)
+_LASTING = (*_ABSENT, *_REFUSED)
 NO_BUCKET = "NoSuchBucket"
 ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
 T = TypeVar("T")
@@ -106,40 +100,27 @@ class Bucket:
         """Return an object, or None if there is none."""
 
         def get() -> Found | None:
-            try:
-                answer = self._store.get(name)
-                meta = answer.meta
-                return Found(bytes(answer.bytes()), str(meta[self._version]), meta["last_modified"])
-            except _ABSENT:
-                return None
+            answer = self._store.get(name)
+            meta = answer.meta
+            return Found(bytes(answer.bytes()), str(meta[self._version]), meta["last_modified"])
 
-        return self._tried(get)
+        return self._tried(get, None)
 
     def tag(self, name: str) -> str | None:
         """Return the tag of an object's version, or None if there is none."""
-
-        def head() -> str | None:
-            try:
-                return str(self._store.head(name)[self._version])
-            except _ABSENT:
-                return None
-
-        return self._tried(head)
+        return self._tried(lambda: str(self._store.head(name)[self._version]), None)
 
     def fetch(self, name: str, path: Path) -> bool:
         """Write an object to a file, whole or not at all; return False if there is none."""
 
         def fetch() -> bool:
-            try:
-                chunks = self._store.get(name).stream(min_chunk_size=8 << 20)
-                with drafted(path) as draft, draft.open("wb") as stream:
-                    for chunk in chunks:
-                        stream.write(chunk)
-            except _ABSENT:
-                return False
+            chunks = self._store.get(name).stream(min_chunk_size=8 << 20)
+            with drafted(path) as draft, draft.open("wb") as stream:
+                for chunk in chunks:
+                    stream.write(chunk)
             return True
 
-        return self._tried(fetch)
+        return self._tried(fetch, False)
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write an object, in place of an earlier one."""
@@ -191,22 +172,18 @@ class Bucket:
 
     def remove(self, name: str) -> None:
         """Remove an object; harmless if there is none."""
+        self._tried(lambda: self._store.delete(name), None)
 
-        def remove() -> None:
-            try:
-                self._store.delete(name)
-            except _ABSENT:
-                return
-
-        self._tried(remove)
-
-    def _tried(self, action: Callable[[], T]) -> T:
+    def _tried(self, action: Callable[[], T], *absent: T) -> T:
+        """Return what an action returns in the end, or ``absent``, if given, of what is absent."""
         for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()
             except (AwayError, StorageError):
                 raise  # Tried already, within the action.
             except (BaseError, OSError) as error:
+                if absent and isinstance(error, _ABSENT):
+                    return absent[0]
                 text = f"storage {self.address}: {self._told(error)}"
                 if any(host in str(error) for host in _ROLES):
                     text = f"storage {self.address}: no login in the environment; {LOGIN}"

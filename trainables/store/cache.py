@@ -23,22 +23,15 @@ from trainables.common.files import (
     place_folder,
     write_whole,
 )
-from trainables.store.bucket import Bucket, Found
+from trainables.store.bucket import Bucket
 
 T = TypeVar("T")
-LANES = 8
-"""Objects sent or fetched at once."""
-
+LANES = 8  # Objects sent or fetched at once.
 WAITING = "undelivered"
-LIMIT = "CALSWEEP_CACHE_GB"
-"""Names the limit on the size of the artifacts in a local copy."""
-
+LIMIT = "CALSWEEP_CACHE_GB"  # Names the limit on the size of the artifacts in a local copy.
 GIGABYTES = 100.0
-RECENT_SECONDS = 900.0
-"""Files read or written so lately stay in the local copy, whatever its size."""
-
-LONGEST_PAUSE = 30.0
-"""Seconds after which a bucket that is away is asked again, at most."""
+RECENT_SECONDS = 900.0  # Files read or written so lately stay in the local copy, whatever its size.
+LONGEST_PAUSE = 30.0  # Seconds after which a bucket that is away is asked again, at most.
 
 
 class Cache:
@@ -49,13 +42,8 @@ class Cache:
     another one sends. A folder is there once its manifest is, which is written last and once; the
     objects of its files bear their hashes, so that two writers never mix.
 
-    Args:
-        folder: The local copy.
-        address: Of the bucket.
-        notice: Receives a line when the bucket goes away, and when a folder there is damaged.
-
-    Raises:
-        InputError: See ``Bucket``.
+    It is noticed when the bucket goes away, and when a folder there is damaged. What fetches at
+    once raises as ``Bucket`` does.
     """
 
     def __init__(self, folder: Path, address: str, notice: Callable[[str], None]) -> None:
@@ -73,11 +61,7 @@ class Cache:
         return path.relative_to(self.folder).as_posix()
 
     def promise(self, path: Path) -> None:
-        """Note that something, which is about to appear, has to be sent; the disk has the note.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Note, on the disk, that something which is about to appear has to be sent."""
         note = self._note(self.name(path))
         make_folders(note.parent)
         write_whole(note, self.name(path), durable=True)
@@ -100,8 +84,7 @@ class Cache:
     def settle(self, seconds: float = float("inf")) -> bool:
         """Wait until all is sent, or the bucket is away; return whether all is.
 
-        Raises:
-            StorageError: If the bucket refuses it, for lack of rights, say.
+        Raises ``StorageError`` if the bucket refuses it, for lack of rights, say.
         """
         with self._changed:
             limit = None if seconds == float("inf") else seconds
@@ -111,11 +94,7 @@ class Cache:
             return not self._queue
 
     def deliver(self, seconds: float = LONGEST_PAUSE) -> int:
-        """Send all that waits, of other processes too; return how much still does.
-
-        Raises:
-            StorageError: If the bucket refuses it.
-        """
+        """Send all that waits, of other processes too; return how much still does."""
         for name in self._noted():
             self.keep(self.folder / name)
         end = time.monotonic() + seconds
@@ -205,22 +184,20 @@ class Cache:
         name = f"{self.name(folder)}/{MANIFEST}"
         return self._asked(lambda: self.bucket.tag(name) is not None)
 
-    def _asked(self, ask: Callable[[], bool]) -> bool:
+    def _asked(self, ask: Callable[[], bool | None]) -> bool:
         """Return an answer, or False while the bucket is away: nobody waits for it in vain."""
-        if time.monotonic() < self._silent_until:
-            return False
-        try:
-            return ask()
-        except AwayError as error:
-            self._silent_until = time.monotonic() + LONGEST_PAUSE
-            self._notice(f"{error}; it is asked again later")
-            return False
+        if time.monotonic() >= self._silent_until:
+            try:
+                return bool(ask())
+            except AwayError as error:
+                self._silent_until = time.monotonic() + LONGEST_PAUSE
+                self._notice(f"{error}; it is asked again later")
+        return False
 
     def pull(self, folder: Path) -> bool:
         """Fetch a folder, if the bucket has it whole; return whether it is here.
 
-        Raises:
-            StorageError: If it cannot be written here, or the bucket refuses it.
+        Raises ``StorageError`` if it cannot be written here, or the bucket refuses it.
         """
         return self._asked(lambda: self._pull(folder))
 
@@ -247,7 +224,10 @@ class Cache:
         except (AwayError, StorageError):
             raise
         except (_TornError, ValueError, KeyError, TypeError) as error:
-            self._drop_damaged(name, error, found)
+            self._notice(f"{self.bucket.address}/{name} is damaged ({error}): it counts as missing")
+            # Room for another copy.
+            if found is not None and self.bucket.tag(f"{name}/{MANIFEST}") == found.tag:
+                self.bucket.remove(f"{name}/{MANIFEST}")
             return False
         except OSError as error:
             if not folder.exists():  # Another process may have been first.
@@ -257,31 +237,15 @@ class Cache:
         self._trim()
         return True
 
-    def _drop_damaged(self, name: str, error: Exception, found: Found | None) -> None:
-        """Make room for another copy of a folder whose objects do not match its manifest."""
-        self._notice(f"{self.bucket.address}/{name} is damaged ({error}): it counts as missing")
-        if found is not None and self.bucket.tag(f"{name}/{MANIFEST}") == found.tag:
-            self.bucket.remove(f"{name}/{MANIFEST}")
-
     def fetch(self, path: Path) -> bool:
-        """Fetch a file, newer than the one here; return whether there is one here now.
-
-        Raises:
-            AwayError: If the bucket does not answer.
-        """
-        found = self.bucket.get(self.name(path))
-        if found is None or (
-            path.exists() and path.stat().st_mtime >= found.written.timestamp() - 1
-        ):
-            return path.exists()
+        """Fetch a file, newer than the one here; return whether there is one here now."""
+        found, here = self.bucket.get(self.name(path)), path.exists()
+        if found is None or (here and path.stat().st_mtime >= found.written.timestamp() - 1):
+            return here
         return self.replace(path)
 
     def replace(self, path: Path) -> bool:
-        """Fetch a file, however old the one here is; return whether there is one there.
-
-        Raises:
-            AwayError: If the bucket does not answer.
-        """
+        """Fetch a file, however old the one here is; return whether there is one there."""
         path.parent.mkdir(parents=True, exist_ok=True)
         return self.bucket.fetch(self.name(path), path)
 
@@ -295,12 +259,7 @@ class Cache:
     def remove(self, path: Path) -> None:
         """Remove a file here and there; where the bucket is away it stays there."""
         self.forget(path)
-
-        def removed() -> bool:
-            self.bucket.remove(self.name(path))
-            return True
-
-        self._asked(removed)
+        self._asked(lambda: self.bucket.remove(self.name(path)))
 
     def each(self, action: Callable[[T], object], names: Iterable[T]) -> None:
         """Fetch or send several at once, and wait for all; raises as the ``action`` does."""
@@ -333,11 +292,7 @@ class _TornError(Exception):
 
 
 def _listed(manifest: bytes) -> dict[str, Any]:
-    """Return the files of a manifest; none leads out of its folder.
-
-    Raises:
-        ValueError: If it is no manifest.
-    """
+    """Return the files of a manifest, or raise ``ValueError``; none leads out of its folder."""
     files = dict(json.loads(manifest))
     for name in files:
         if Path(name).is_absolute() or ".." in Path(name).parts:

@@ -1,5 +1,3 @@
-"""The state of an unfinished stage: written whole or not at all, read only if intact."""
-
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +14,7 @@ from trainables.store.cache import Cache
 class Checkpoint:
     """The file of one stage's state; it outlives trial and driver.
 
-    Args:
-        path: The file.
-        cache: Where it is in a local copy of a bucket: the latest state there counts.
+    In the local copy of a bucket, ``cache``, the latest state there counts.
     """
 
     def __init__(self, path: Path, cache: Cache | None = None) -> None:
@@ -36,11 +32,7 @@ class Checkpoint:
         return self.path.exists()
 
     def write(self, content: dict[str, Any]) -> None:
-        """Write a state, tensors and plain values.
-
-        Raises:
-            StorageError: If the storage cannot be written.
-        """
+        """Write a state, tensors and plain values; raise ``StorageError`` if that cannot be."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with drafted(self.path) as draft, draft.open("wb") as stream:

@@ -1,5 +1,3 @@
-"""A lock on an object in a bucket: whoever holds it says so again and again."""
-
 from __future__ import annotations
 
 import json
@@ -8,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import psutil
@@ -17,14 +15,9 @@ from trainables.common.errors import AwayError, InputError
 from trainables.store.bucket import Bucket
 from trainables.store.locks import PATIENCE_SECONDS
 
-BEAT_SECONDS = 10.0
-"""Seconds between two signs of life."""
-
-SILENT_SECONDS = 35.0
-"""Seconds without a sign of life after which a holder counts as dead."""
-
-LOOK_SECONDS = 1.0
-"""Seconds between two looks at a lease that somebody else holds."""
+BEAT_SECONDS = 10.0  # Seconds between two signs of life.
+SILENT_SECONDS = 35.0  # Seconds without a sign of life after which a holder counts as dead.
+LOOK_SECONDS = 1.0  # Seconds between two looks at a lease that somebody else holds.
 
 
 class Lease(AbstractContextManager["Lease"]):
@@ -44,6 +37,7 @@ class Lease(AbstractContextManager["Lease"]):
 
     Attributes:
         alive: Whether another holder gave a sign of life since ``take`` was first called.
+        lost: Whether it was held, and another process holds it now.
     """
 
     def __init__(
@@ -53,14 +47,9 @@ class Lease(AbstractContextManager["Lease"]):
         self._tag: str | None = None
         self._seen, self._since, self._looked = "", 0.0, -LOOK_SECONDS
         self._kept, self._beats = 0.0, 0
-        self._over, self._lost = threading.Event(), False
-        self.alive = False
+        self._over = threading.Event()
+        self.alive = self.lost = False
         self._guard = threading.Lock()
-
-    @property
-    def lost(self) -> bool:
-        """Return True if it was held, and another process holds it now."""
-        return self._lost
 
     def take(self) -> bool:
         """Return True if it is held from now on, False while another process holds it."""
@@ -71,14 +60,12 @@ class Lease(AbstractContextManager["Lease"]):
             return False
         self._looked = now
         try:
-            tag = self._bucket.create(self._name, self._content())
-            if tag is None:
-                tag = self._taken_over()
+            tag = self._bucket.create(self._name, self._content()) or self._taken_over()
         except AwayError:
             return True  # Better computed twice than not at all: an outcome is stored once.
         if tag is None:
             return False
-        self._tag, self._lost = tag, False
+        self._tag, self.lost = tag, False
         self.keep()
         self._over.clear()
         threading.Thread(target=self._beat, daemon=True).start()
@@ -129,13 +116,10 @@ class Lease(AbstractContextManager["Lease"]):
     def release(self) -> None:
         """Pass the lock on; harmless if it is not held."""
         self._over.set()
-        with self._guard:
+        with self._guard, suppress(AwayError):  # Else it passes on when its time is over.
             tag, self._tag = self._tag, None
             if tag is not None:
-                try:
-                    self._bucket.replace(self._name, self._content(free=True), tag)
-                except AwayError:  # Then it passes on when its time is over.
-                    return
+                self._bucket.replace(self._name, self._content(free=True), tag)
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_SECONDS):
@@ -148,7 +132,7 @@ class Lease(AbstractContextManager["Lease"]):
                     tag = self._bucket.replace(self._name, self._content(), self._tag)
                 except AwayError:
                     continue
-                self._tag, self._lost = tag, tag is None
+                self._tag, self.lost = tag, tag is None
 
     def _content(self, free: bool = False) -> bytes:
         self._beats += 1

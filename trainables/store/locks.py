@@ -1,5 +1,3 @@
-"""Locks that keep two processes from computing the same artifact."""
-
 import os
 import time
 from contextlib import AbstractContextManager
