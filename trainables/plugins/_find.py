@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -10,26 +11,18 @@ from pathlib import Path
 
 from trainables.common.errors import InputError
 
-GROUP = "calsweep.plugins"
-"""The entry points by which installed packages are found."""
-
+GROUP = "calsweep.plugins"  # The entry points by which installed packages are found.
 LARGEST = 16 * 2**20  # Bytes: code and YAML, not weights.
 SPACE = ".yaml"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A plugin's files, read once.
+    """A plugin's files, read once."""
 
-    Attributes:
-        root: The file, or the folder of the package.
-        module: The module to import from a package, such as ``package.losses``.
-        files: Content by path below the folder that holds ``root``.
-    """
-
-    root: Path
-    module: str
-    files: Mapping[str, bytes]
+    root: Path  # The file, or the folder of the package.
+    module: str  # To import from a package, such as ``package.losses``.
+    files: Mapping[str, bytes]  # By path below the folder that holds ``root``.
 
     @property
     def name(self) -> str:
@@ -55,17 +48,15 @@ class Source:
         """Return what of it a sweep file names, below the folder that holds ``root``."""
         if not self.is_package:
             return self.root.name
-        inner = self.module.split(".")
-        place = "/".join(inner)
+        place = self.module.replace(".", "/")
         return f"{place}.py" if f"{place}.py" in self.files else place
 
 
 def find_source(named: str, folder: Path) -> Source:
     """Return the source of a plugin, by path, by its entry point's name or as a module.
 
-    Args:
-        named: A path has a slash or ends in ``.py``; one inside a package stands for all of it.
-        folder: What paths begin at.
+    A path has a slash or ends in ``.py``, and begins at ``folder``; one inside a package stands for
+    all of it.
 
     Raises:
         InputError: If there is none, or it cannot be read.
@@ -78,28 +69,22 @@ def find_source(named: str, folder: Path) -> Source:
 
 
 def installed_sources() -> Iterator[Source]:
-    """Yield the source of every installed package that has an entry point.
-
-    Raises:
-        InputError: If one cannot be read.
-    """
+    """Yield the source of every installed package that has an entry point; see ``find_source``."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         yield _installed(point.name, point.module)
 
 
 def _installed(named: str, module: str) -> Source:
-    top, *inner = module.split(".")
-    try:
-        found = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        found = None
+    found = None
+    with suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(module.partition(".")[0])
     if found is None or found.origin is None or not found.has_location:
         raise InputError(
             f"plugin {named!r}: no package or module of that name is installed; "
             "write ./FILE.py for a file beside the sweep file"
         )
     root = Path(found.origin)
-    return _read(root.parent if root.name == "__init__.py" else root, ".".join([top, *inner]))
+    return _read(root.parent if root.name == "__init__.py" else root, module)
 
 
 def _source_at(named: str, place: Path) -> Source:

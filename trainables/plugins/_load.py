@@ -7,10 +7,8 @@ import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from search_spaces import SearchSpace, SpaceError, plug_spaces, splits
@@ -43,12 +41,7 @@ CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
 
 
 class Pinned(NamedTuple):
-    """A plugin in one version.
-
-    Attributes:
-        path: Its file or package.
-        code: The hash that its code must have.
-    """
+    """A plugin in one version: its file or package, and the hash that its code must have."""
 
     path: str
     code: str
@@ -56,13 +49,7 @@ class Pinned(NamedTuple):
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin that was imported.
-
-    Attributes:
-        source: Its files.
-        additions: What it registered.
-        spaces: The search spaces of these.
-    """
+    """A plugin that was imported: what it registered, and the search spaces of that."""
 
     source: Source
     additions: tuple[Addition, ...]
@@ -106,16 +93,16 @@ def load_plugins(
         InputError: If one is not found, has other code than it should, cannot be imported, or
             takes a name that is given already; none is known then but those before.
     """
-    found = [_load(each, Path(folder)) for each in named]
+    found = tuple(_load(each, Path(folder)) for each in named)
     if not installed and {plugin.code for plugin in found} <= {plugin.code for plugin in _active}:
-        return tuple(found)
+        return found
     names = [plugin.name for plugin in found]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"plugin {name!r} is named twice")
     others = _installed() if installed else ()
     _activate([*found, *(plugin for plugin in others if plugin.name not in names)])
-    return tuple(found)
+    return found
 
 
 def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:
@@ -190,12 +177,11 @@ def _import(source: Source) -> tuple[Addition, ...]:
 def _import_file(source: Source) -> None:
     # Whatever the file is called, it takes no other module's place.
     name = f"calsweep_plugin_{source.code[:16]}"
-    loader = _ReadLoader(name, str(source.root))
-    spec = spec_from_loader(name, loader)
-    assert spec is not None
-    module = sys.modules[name] = module_from_spec(spec)
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(source.root)
     try:
-        loader.exec_module(module)
+        # What was read is run: Python's own cache of code is told apart by whole seconds only.
+        exec(compile(source.files[source.root.name], source.root, "exec"), vars(module))  # noqa: S102
     except BaseException:
         del sys.modules[name]
         raise
@@ -204,7 +190,15 @@ def _import_file(source: Source) -> None:
 def _import_package(source: Source) -> None:
     """Import a package by its own name, in place of another version of it."""
     name, folder = source.name, str(source.root.parent)
-    _make_way(source)
+    there = sys.modules.get(name)
+    if there is not None:
+        place = Path(getattr(there, "__file__", None) or "")
+        known = name in {plugin.name for plugin in _known.values()}
+        if not known and not place.is_relative_to(source.root):
+            raise InputError(f"there is another module {name!r} ({place}); rename the package")
+    for catalogue in CATALOGUES:
+        catalogue.forget(name)
+    _remove(name)
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
     sys.path.insert(0, folder)
@@ -219,31 +213,9 @@ def _import_package(source: Source) -> None:
         sys.dont_write_bytecode = before
 
 
-def _make_way(source: Source) -> None:
-    name = source.name
-    there = sys.modules.get(name)
-    if there is not None:
-        known = name in {plugin.name for plugin in _known.values()}
-        place = Path(there.__file__ or "") if hasattr(there, "__file__") else Path()
-        if not known and not place.is_relative_to(source.root):
-            raise InputError(f"there is another module {name!r} ({place}); rename the package")
-    for catalogue in CATALOGUES:
-        catalogue.forget(name)
-    _remove(name)
-
-
 def _remove(package: str) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         del sys.modules[name]
-
-
-class _ReadLoader(SourceFileLoader):
-    """Compiles what the file holds now: cached code is told apart by whole seconds only."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Return the code of the file."""
-        path = self.get_filename(fullname)
-        return self.source_to_code(self.get_data(path), path)
 
 
 def _where(error: BaseException, source: Source) -> str:

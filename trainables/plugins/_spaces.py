@@ -20,11 +20,8 @@ INSIDE = 1e-3  # Share of a range that a search keeps from an end which is not a
 def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> SearchSpace:
     """Return the search space of a part.
 
-    Args:
-        addition: The part.
-        kind: Of its space, see ``search_spaces.KINDS``.
-        source: Of its plugin: a package has ``NAME.yaml`` anywhere, a file one of its own name.
-        alone: Whether the plugin has no other part with a space.
+    A package has ``NAME.yaml`` anywhere, a file one of its own name, which is of a part of that
+    name, or of one that is ``alone``.
 
     Raises:
         InputError: If the YAML is malformed, or its parameters are not the constructor's.
