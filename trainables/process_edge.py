@@ -10,12 +10,9 @@ from trainables.worker import Bench, Worker
 
 
 def serve(connection: Connection, environment: Mapping[str, str], bench: Mapping[str, Any]) -> None:
-    """Compute the jobs that come, and report, until nobody listens.
+    """Compute the jobs that come, and report, until nobody listens; see ``Bench``.
 
-    Args:
-        connection: Where jobs come from, and reports go to.
-        environment: Of this process, in place of what it was forked with.
-        bench: See ``Bench``.
+    The environment takes the place of what this process was forked with.
     """
     os.environ.clear()
     os.environ.update(environment)

@@ -27,9 +27,7 @@ def redacted(address: str) -> str:
     What an address with a sign such as ``/`` or ``#`` inside its password means cannot be told:
     nothing but its scheme is left then, which ``check_server`` refuses anyway. The user of a
     PostgreSQL address stays, since passwords kept elsewhere go by it, and so does its ``sslmode``.
-
-    Args:
-        address: Anything that may be one, valid or not.
+    It may be anything, valid or not.
     """
     scheme, separator, rest = address.partition("://")
     if address.startswith("folder:/") and not separator:
@@ -59,28 +57,24 @@ def shown(address: str) -> str:
 def scrubbed(text: str, address: str) -> str:
     """Return a text about an address, such as a library's error, without the address's secrets.
 
-    Args:
-        text: May hold them in full or in part, and percent-encoded in another way.
-        address: The address as it was used.
+    It may hold them in full or in part, and percent-encoded in another way.
     """
     for secret in sorted(_secrets(address), key=len, reverse=True):
-        text = re.sub(_any_spelling(secret), HIDDEN, text, flags=re.IGNORECASE)
+        signs = ("|".join(map(re.escape, _spellings(sign))) for sign in secret)
+        pattern = "".join(f"(?:{spellings})" for spellings in signs)
+        text = re.sub(pattern, HIDDEN, text, flags=re.IGNORECASE)
     return text
 
 
 def check_server(what: str, address: str, allowed: str) -> None:
-    """Refuse an invalid address of a server.
+    """Refuse an invalid address of a server, ``SCHEME://[LOGIN@]HOST[:PORT]...``.
 
-    Args:
-        what: Names it in the message, such as ``tracking.uri``.
-        address: ``SCHEME://[LOGIN@]HOST[:PORT]...``; the scheme is not checked.
-        allowed: Which addresses are, for the message.
+    The scheme is not checked. A message calls it ``what``, and says what is ``allowed``.
 
     Raises:
         InputError: If it has no host, no such port, or a login whose signs are not encoded.
     """
-    fault = _fault(address)
-    if fault:
+    if fault := _fault(address):
         raise InputError(f"{what} {shown(address)} {fault}; allowed: {allowed}")
 
 
@@ -99,9 +93,9 @@ def _fault(address: str) -> str:
         return "is no address, or its port is not 1 to 65535"
     if not host:
         return "names no host"
-    # One whose host cannot be told could not be stored either.
-    fits = port != 0 and not redacted(address).endswith(HIDDEN)
-    return "" if fits else "is no address, or its port is not 1 to 65535"
+    if port == 0 or redacted(address).endswith(HIDDEN):  # Such a host could not be stored either.
+        return "is no address, or its port is not 1 to 65535"
+    return ""
 
 
 def _parts(rest: str) -> tuple[str, str, str, str]:
@@ -123,11 +117,7 @@ def _secrets(address: str) -> set[str]:
     return {unquote(piece) for piece in pieces if piece}
 
 
-def _any_spelling(secret: str) -> str:
-    """Return a pattern for a text whose signs may each be percent-encoded or escaped."""
-    return "".join(f"(?:{'|'.join(map(re.escape, _spellings(sign)))})" for sign in secret)
-
-
 def _spellings(sign: str) -> set[str]:
+    """Return a sign as it is, percent-encoded and escaped."""
     encoded = "".join(f"%{byte:02X}" for byte in sign.encode("utf-8", "surrogatepass"))
     return {sign, encoded, repr(sign)[1:-1], f"\\{sign}", "+" if sign == " " else sign}

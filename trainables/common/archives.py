@@ -14,12 +14,9 @@ import psutil
 from trainables.common.errors import InputError
 
 ENDING = ".npy"
-HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+# How often what NumPy's ways of packing leave may hold itself; deflate's format allows no more.
 PACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
-"""How often what NumPy's ways of packing leave may hold itself; deflate's format allows no more."""
 # What a damaged, encrypted or unusual member makes NumPy and zipfile raise.
 UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error)
 UNREADABLE_MEMBER = (
@@ -35,12 +32,7 @@ UNREADABLE_MEMBER = (
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """The header of an array, known before it is read.
-
-    Attributes:
-        dtype: Its type.
-        shape: Its shape.
-    """
+    """The header of an array, known before it is read."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -113,11 +105,7 @@ class ArrayArchive:
         return header
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array.
-
-        Raises:
-            InputError: If it cannot be read; see ``header``.
-        """
+        """Return an array; raises ``InputError`` where it cannot be read, as ``header`` does."""
         needed, free = self.header(name).nbytes, psutil.virtual_memory().available
         if needed > free:
             sizes = f"{needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free"

@@ -13,12 +13,9 @@ def full_precision(values: Tensor) -> Tensor:
 
 
 def log_mean_probabilities(logits: Iterable[Tensor]) -> Tensor:
-    """Return the log of the averaged class probabilities, (N, K), of logits (N, K) each.
+    """Return the log of the averaged class probabilities, (N, K), of logits (N, K), at least one.
 
     One set of logits is held at a time. The outcome is itself a set of logits.
-
-    Raises:
-        ValueError: If there are no logits.
     """
     total, count = None, 0
     for part in logits:

@@ -38,11 +38,7 @@ def check_number(
 
 
 def check_count(name: str, value: int, low: int = 1) -> int:
-    """Return ``value`` as an int if it is whole and at least ``low``.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Return ``value`` as an int if it is whole and at least ``low``; else raise ``ValueError``."""
     number = check_number(name, value, low)
     if number != int(number):
         raise ValueError(f"{name}={value!r} is not a whole number in [{low}, inf)")
@@ -50,11 +46,7 @@ def check_count(name: str, value: int, low: int = 1) -> int:
 
 
 def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
-    """Return ``value`` if it is one of ``choices``.
-
-    Raises:
-        ValueError: If it is not; the text lists them.
-    """
+    """Return ``value`` if it is one of ``choices``; else raise ``ValueError``, which lists them."""
     if isinstance(value, bool) or value not in choices:
         allowed = ", ".join(map(str, choices))
         raise ValueError(f"{name}={value!r} is not one of {allowed}")
@@ -62,11 +54,7 @@ def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
 
 
 def check_flag(name: str, value: bool) -> bool:
-    """Return ``value`` if it is True or False.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Return ``value`` if it is True or False; else raise ``ValueError``."""
     if not isinstance(value, bool):
         raise ValueError(f"{name}={value!r} is not one of True, False")
     return value

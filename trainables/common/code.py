@@ -34,10 +34,6 @@ def altered_file(here: Mapping[str, str], there: Mapping[str, str]) -> str:
 
 
 def require_code(files: Mapping[str, str]) -> None:
-    """Check that this process runs the code of the one whose ``code_files`` are given.
-
-    Raises:
-        AlteredCodeError: If it does not; the text names a file.
-    """
+    """Raise ``AlteredCodeError``, which names a file, unless this process runs given code."""
     if name := altered_file(files, code_files()):
         raise AlteredCodeError(f"{name} is not as it was when the sweep began")

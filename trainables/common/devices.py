@@ -70,14 +70,10 @@ def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
         if deterministic:
             os.environ.setdefault(*CUBLAS_WORKSPACE)
         torch.use_deterministic_algorithms(deterministic)
-        torch.cuda.set_per_process_memory_fraction(_tensors_share(min(1.0, gpus), device), device)
+        share, (_, total) = min(1.0, gpus), torch.cuda.mem_get_info(device)
+        for_tensors = max(share / 2, share - CONTEXT_BYTES / total)
+        torch.cuda.set_per_process_memory_fraction(for_tensors, device)
     return device
-
-
-def _tensors_share(share: float, device: torch.device) -> float:
-    """Return the part of a share of a GPU's memory left for tensors; at least half of it."""
-    _, total = torch.cuda.mem_get_info(device)
-    return max(share / 2, share - CONTEXT_BYTES / total)
 
 
 def fits(size: int, device: torch.device) -> bool:

@@ -1,4 +1,7 @@
-"""Files that appear whole or not at all, and manifests that tell their sizes and checksums."""
+"""Files that appear whole or not at all, and manifests that tell their sizes and checksums.
+
+All that write raise ``OSError`` where the disk does not take it.
+"""
 
 import errno
 import hashlib
@@ -21,12 +24,7 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
     Whoever reads the file meanwhile, or after a crash, finds the former content. Nothing is left
     of a draft whose writer raises.
 
-    Args:
-        path: The file; its folder must be there.
-        durable: Return only when the disk has the content and the name.
-
-    Raises:
-        OSError: If it cannot be written.
+    Its folder must be there. If ``durable``, the disk has content and name at the end.
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -41,11 +39,7 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Return when the disk has the content of a file, or the names in a folder.
-
-    Raises:
-        OSError: If the disk does not take it.
-    """
+    """Return when the disk has the content of a file, or the names in a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -58,36 +52,20 @@ def sync(path: Path) -> None:
 
 
 def sync_names(path: Path, levels: int) -> None:
-    """Return when the disk has the name of a file or folder, and of those above it.
-
-    Args:
-        path: The file or folder.
-        levels: How many folders to sync, from the one that holds ``path`` upwards.
-
-    Raises:
-        OSError: If the disk does not take them.
-    """
+    """Return when the disk has the name of a file or folder, and of those up to so many levels."""
     for folder in list(path.absolute().parents)[:levels]:
         sync(folder)
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the disk has all that a folder holds; its own name is not part of that.
-
-    Raises:
-        OSError: If the disk does not take it.
-    """
+    """Return when the disk has all that a folder holds; its own name is not part of that."""
     for found in folder.rglob("*"):
         sync(found)
     sync(folder)
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it; the disk has their names when this returns.
-
-    Raises:
-        OSError: If one cannot be made.
-    """
+    """Make a folder and those above it; the disk has their names when this returns."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -95,11 +73,7 @@ def make_folders(path: Path) -> None:
 
 
 def place_folder(draft: Path, path: Path) -> None:
-    """Rename a folder to its place, where nothing may lie, once the disk has all of it.
-
-    Raises:
-        OSError: If something lies there, or the disk does not take it.
-    """
+    """Rename a folder to its place, where nothing may lie, once the disk has all of it."""
     sync_folder(draft)
     os.rename(draft, path)
     sync(path.parent)
@@ -107,21 +81,13 @@ def place_folder(draft: Path, path: Path) -> None:
 
 @contextmanager
 def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, to be renamed when whole; an unfinished one is removed.
-
-    Raises:
-        OSError: If it cannot be made.
-    """
+    """Yield a new folder in ``parent``, to be renamed when whole; an unfinished one is removed."""
     with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 def write_whole(path: Path, text: str, durable: bool = False) -> None:
-    """Write a text file; see ``drafted``.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a text file; see ``drafted``."""
     with drafted(path, durable) as draft:
         draft.write_text(text, encoding="utf-8")
 
@@ -136,11 +102,7 @@ def seal(directory: Path) -> None:
 
 
 def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
-    """Return the JSON mapping in a file, which is ``what`` says, in a format.
-
-    Raises:
-        InputError: If it cannot be read, or is something else.
-    """
+    """Return the JSON mapping in a file, ``what`` of a format; else raise ``InputError``."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError) as error:
@@ -151,12 +113,9 @@ def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
 
 
 def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
-    """Return the fault of the files in a folder, or an empty string.
+    """Return the fault of the files in a folder whose manifest has to list all ``needed``, or "".
 
-    Args:
-        directory: The folder.
-        needed: Files that its manifest has to list.
-        alone: Whether a file that it does not list is damage too.
+    If they are to be ``alone``, one that it does not list is damage too.
 
     Raises:
         PermissionError: If it may not be read.

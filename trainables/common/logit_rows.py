@@ -45,21 +45,13 @@ def check_logits(logits: Any) -> Tensor:
 
 
 def check_rows(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Return checked logits (N, K) and labels (N,); see ``check_logits`` and ``check_labels``.
-
-    Raises:
-        InputError: If shapes, values or labels are wrong.
-    """
+    """Return checked logits (N, K) and labels (N,); see ``check_logits`` and ``check_labels``."""
     rows = check_logits(logits)
     return rows, check_labels(labels, rows)
 
 
 def check_labels(labels: Any, logits: Tensor) -> Tensor:
-    """Return labels (N,) as int64 on the device of ``logits`` (N, K).
-
-    Raises:
-        InputError: If they are not whole numbers in [0, K), one a row.
-    """
+    """Return labels (N,), whole numbers in [0, K), as int64 on the device of ``logits`` (N, K)."""
     values = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else torch.as_tensor(labels)
     rows, classes = logits.shape
     if values.shape != (rows,):

@@ -13,6 +13,7 @@ from trainables.common.devices import concrete
 
 RESET = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
+PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 FORGET_THE_PEAK = "5"  # proc(5): sets the peak of resident memory to its present size.
 
 
@@ -49,24 +50,19 @@ class Meter:
         The memory is the device's for a trial on a GPU, else what the process had resident at
         most, libraries included; where the system cannot tell that, at the end of an epoch at most.
         """
-        return {
-            "epoch_seconds": self._seconds / self._epochs if self._epochs else 0.0,
-            "peak_memory": float(self._peak()),
-        }
-
-    def _peak(self) -> int:
+        peak = self._resident
         if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device)
-        if not self._forgets:
-            return self._resident
-        found = re.search(r"^VmHWM:\s+(\d+) kB", STATUS.read_text(encoding="ascii"), re.MULTILINE)
-        return int(found[1]) * 1024 if found else self._resident
+            peak = torch.cuda.max_memory_allocated(self._device)
+        elif self._forgets and (found := PEAK.search(STATUS.read_text(encoding="ascii"))):
+            peak = int(found[1]) * 1024
+        seconds = self._seconds / self._epochs if self._epochs else 0.0
+        return {"epoch_seconds": seconds, "peak_memory": float(peak)}
 
 
 def _forget_peak() -> bool:
     """Reset the peak of memory of this process; return True if the system can."""
     try:
         RESET.write_text(FORGET_THE_PEAK, encoding="ascii")
-        return "VmHWM:" in STATUS.read_text(encoding="ascii")
+        return PEAK.search(STATUS.read_text(encoding="ascii")) is not None
     except OSError:
         return False

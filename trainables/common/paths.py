@@ -7,15 +7,12 @@ from pathlib import Path
 from trainables.common.addresses import shown
 from trainables.common.errors import InputError
 
-DEFAULT_STORAGE = "calsweep-storage"
-"""The storage folder where none is named."""
+DEFAULT_STORAGE = "calsweep-storage"  # The storage folder where none is named.
+# Stands in messages after the place where something was looked for.
 ELSEWHERE = "(another storage: --storage DIR)"
-"""Stands in messages after the place where something was looked for."""
+# The folder of a storage that holds copies of plugins, by the hash of their code.
 PLUGINS = "plugins"
-"""The folder of a storage that holds copies of plugins, by the hash of their code."""
-CACHE = "CALSWEEP_CACHE"
-"""Names the folder of the local copies of storages in buckets."""
-
+CACHE = "CALSWEEP_CACHE"  # Names the folder of the local copies of storages in buckets.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
 BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
 BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
@@ -25,10 +22,7 @@ LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
 def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     """Return the absolute path that a user means; ``~`` is a home folder.
 
-    Args:
-        path: A path on this machine.
-        what: Names it in messages, such as ``storage``.
-        instead: Advice in the message on a URL.
+    Messages name it by ``what``, such as ``storage``; on a URL they advise what to give instead.
 
     Raises:
         InputError: If it is a URL, or cannot be a path: it is empty, too long, holds the character
@@ -41,19 +35,17 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
         hint = f"; {instead}" if instead else ""
         address = URL.sub(r"\1/", text, count=1)  # A `Path` has lost one of the two.
         raise InputError(f"{what}: {address!r} is a URL; it is a path on this machine{hint}")
+    fault = "it holds the character 0" if "\0" in text else ""
     try:
         found = Path(text).expanduser().absolute()
-        names = [os.fsencode(name) for name in found.parts]
-        length = len(os.fsencode(found))
+        longest = max(len(os.fsencode(name)) for name in found.parts)
+        if longest > LONGEST_NAME or len(os.fsencode(found)) > LONGEST_PATH:
+            limits = f"{LONGEST_NAME} bytes a name and {LONGEST_PATH} in all"
+            fault = fault or f"it is too long; allowed are {limits}"
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{what}: {text!r} cannot be a path: {error}") from error
-    if "\0" in text:
-        raise InputError(f"{what}: {text!r} cannot be a path: it holds the character 0")
-    if max(map(len, names)) > LONGEST_NAME or length > LONGEST_PATH:
-        raise InputError(
-            f"{what}: {text!r} cannot be a path: it is too long; allowed are {LONGEST_NAME} bytes "
-            f"a name and {LONGEST_PATH} in all"
-        )
+        fault = str(error)
+    if fault:
+        raise InputError(f"{what}: {text!r} cannot be a path: {fault}")
     return found
 
 

@@ -20,11 +20,7 @@ VARIABLES = {
 
 
 def require_portable() -> None:
-    """Make sure that this process computes the same bits as any other that passes here.
-
-    Raises:
-        InputError: If it was started without the variables, or on a processor without AVX2.
-    """
+    """Raise ``InputError`` unless this process computes the same bits as any that passes here."""
     if any(os.environ.get(name) != value for name, value in VARIABLES.items()):
         settings = " ".join(f"{name}='{value}'" for name, value in VARIABLES.items())
         raise InputError(f"resources.portable: this process computes; start it with env {settings}")

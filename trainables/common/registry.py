@@ -54,11 +54,7 @@ class Catalogue(Generic[E]):
         self._loaded = False
 
     def add(self, name: str, entry: E) -> None:
-        """Make an entry known under a name.
-
-        Raises:
-            ValueError: If another one has it.
-        """
+        """Make an entry known under a name; raise ``ValueError`` if another one has it."""
         if _collected:
             _collected[-1].append(Addition(self, name, entry))
             return
@@ -113,11 +109,7 @@ class Catalogue(Generic[E]):
 
 
 class Registry(Catalogue[type[T]]):
-    """Classes of one concept; see ``Catalogue``.
-
-    Args:
-        base: What all of them derive from.
-    """
+    """Classes of one concept that derive from one base; see ``Catalogue``."""
 
     def __init__(self, noun: str, package: str, base: type) -> None:
         super().__init__(noun, package)
@@ -143,11 +135,7 @@ class Registry(Catalogue[type[T]]):
         return add
 
     def get(self, name: str) -> type[T]:
-        """Return the class of one entry.
-
-        Raises:
-            InputError: If there is none of that name; the text lists near names or all of them.
-        """
+        """Return a class; raise ``InputError``, with near names or all of them, if it is none."""
         if name not in self:
             raise InputError(f"unknown {self.noun} {name!r}; {known_names(name, self.names())}")
         return self[name]

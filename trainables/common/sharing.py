@@ -9,8 +9,8 @@ from pathlib import Path
 
 from trainables.common.errors import InputError, StorageError
 
+# Of lock files, which hold nothing: by default filelock keeps a folder's group out.
 LOCK_MODE = 0o664
-"""Of lock files, which hold nothing: by default filelock keeps a folder's group out."""
 SHARED = stat.S_ISGID | stat.S_IWGRP
 
 

@@ -20,11 +20,7 @@ FLOAT, EXPONENT = "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0
 
 
 def decoded(content: bytes, where: str) -> str:
-    """Return the text of a file.
-
-    Raises:
-        InputError: If it is no UTF-8.
-    """
+    """Return the text of a file; raise ``InputError`` if it is no UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
