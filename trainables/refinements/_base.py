@@ -1,5 +1,3 @@
-"""What all refinements share."""
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar

@@ -31,9 +31,8 @@ class HeadsTogether:
     arithmetic, many heads take hardly longer than one; where arithmetic is all of it (wide heads on
     a CPU), there is little to win.
 
-    Args:
-        trainers: Members whose refinements give the same ``together_key``, on the same views, at
-            the same epoch. They are updated in place, one epoch at a time.
+    Members, whose refinements give the same ``together_key``, are on the same views, at the same
+    epoch. They are updated in place, one epoch at a time.
 
     Raises:
         ValueError: If there is no member, or two cannot be trained together.
@@ -117,10 +116,8 @@ class _HeadStack:
     def _feedback(self, view: Tensor, trained_on: Tensor) -> Tensor:
         """Return the accuracy and mean confidence that each refinement is given, (M, 2).
 
-        Args:
-            view: The features (N, D) that the epoch read, perhaps those of a second pass, for those
-                that ask for one.
-            trained_on: What the others are given, (M, 2).
+        Those that ask for no second pass, perhaps over the ``view`` (N, D) of the epoch, are given
+        ``trained_on``.
         """
         asked = [trainer.refinement.second_pass for trainer in self.trainers]
         if not any(asked):
@@ -252,14 +249,9 @@ def _rates(rates: Sequence[float], weight: Tensor) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gradient of each member's mean cross-entropy in its logits, and its sums.
+    """Return gradients (M, B, K) of mean cross-entropies, and sums (M, 3), of logits (M, B, K).
 
-    Args:
-        logits: (M, B, K).
-        targets: (M, B).
-
-    Returns:
-        The gradient, (M, B, K), and the sums of loss, hits and confidence, (M, 3).
+    The sums are of loss, hits and confidence.
     """
     index = targets.unsqueeze(2)
     largest, predictions = logits.max(dim=2, keepdim=True)

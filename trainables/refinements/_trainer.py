@@ -1,5 +1,3 @@
-"""The training loop of the second stage."""
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,9 +6,47 @@ from torch import Generator, Tensor, nn
 
 from trainables.common.devices import concrete
 from trainables.refinements._base import Refinement
-from trainables.refinements._sgd import MaskedSGD
 
 EVALUATION_BATCH = 8192
+
+
+class MaskedSGD:
+    """SGD with momentum and weight decay in which single weights can stand still.
+
+    Without masks it takes the steps of ``torch.optim.SGD``. Zeroing a gradient is not enough to
+    hold a weight: its velocity and the weight decay would still move it. Here weight and velocity
+    are both kept and continue from there once the weight is released.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        self._parameters = dict(parameters)
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self.velocities = {n: torch.zeros_like(p) for n, p in self._parameters.items()}
+
+    @torch.no_grad()
+    def step(self, movable: Mapping[str, Tensor]) -> None:
+        """Move every weight, except those that are False in the mask of their parameter."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None:
+                continue
+            velocity = self.velocities[name]
+            gradient = parameter.grad.add(parameter, alpha=self.weight_decay)
+            moved = velocity.mul(self.momentum).add_(gradient)
+            mask = movable.get(name)
+            velocity.copy_(moved if mask is None else torch.where(mask, moved, velocity))
+            moved = moved if mask is None else torch.where(mask, moved, 0)
+            parameter.add_(moved, alpha=-self.lr)
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for parameter in self._parameters.values():
+            parameter.grad = None
 
 
 class HeadTrainer:
@@ -32,19 +68,12 @@ class HeadTrainer:
         seed: Decides initial weights, order and masks.
         device: Where to train; features elsewhere are moved there one view at a time.
         held_out: Features (M, D) and labels (M,), on the device, for a refinement that wants its
-            feedback measured there.
+            feedback measured there; without, it is on the epoch's view.
 
     Attributes:
         head: The head, in eval mode between epochs.
         epoch: Number of epochs trained.
-        labels: (N,), on the device.
-        held_out: As given.
-        batch_size: Samples per step.
         optimizer: What moves the head.
-
-    Raises:
-        ValueError: If there is no view, a view and the labels differ in length, or held-out rows
-            are wanted and missing.
     """
 
     def __init__(
@@ -61,9 +90,6 @@ class HeadTrainer:
         device: torch.device | str = "cpu",
         held_out: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        _check_views(views, labels)
-        if refinement.held_out and held_out is None:
-            raise ValueError("held_out is missing: the refinement's feedback is measured there")
         self.held_out = held_out
         self.refinement = refinement
         self.epoch = 0
@@ -72,7 +98,10 @@ class HeadTrainer:
         self.labels = labels.to(self._device)
         self.batch_size = batch_size
         self._generator = Generator().manual_seed(seed)
-        self.head = self._initial_head(views[0].shape[1], num_classes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._draw_seed())
+            head = refinement.build_head(views[0].shape[1], num_classes)
+        self.head = head.to(self._device).eval()
         parameters = dict(self.head.named_parameters())
         self.optimizer = MaskedSGD(parameters, refinement.lr, momentum, weight_decay)
 
@@ -107,22 +136,14 @@ class HeadTrainer:
     def end_epoch(
         self, loss: float, accuracy: float, confidence: float, *feedback: float
     ) -> dict[str, float]:
-        """Give the refinement its feedback on an epoch; return the epoch's figures.
+        """Give the refinement its feedback, accuracy and confidence; return the epoch's figures.
 
-        Args:
-            loss: Mean over the steps' samples.
-            accuracy: That of the outputs that were trained on.
-            confidence: Theirs, too.
-            feedback: Accuracy and confidence that the refinement is given.
+        The others are means over the samples that were trained on.
         """
         self.head.eval()
         figures = self.refinement.end_epoch(self.head, *feedback)
         self.epoch += 1
-        means = {
-            "train_loss": loss,
-            "train_accuracy": accuracy,
-            "train_confidence": confidence,
-        }
+        means = {"train_loss": loss, "train_accuracy": accuracy, "train_confidence": confidence}
         return means | figures
 
     def state_dict(self) -> dict[str, Any]:
@@ -173,38 +194,16 @@ class HeadTrainer:
         hits, confidence = hits_and_confidence(logits.detach(), targets)
         return torch.stack([loss.detach() * len(targets), hits, confidence])
 
-    def _initial_head(self, feature_dim: int, num_classes: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._draw_seed())
-            head = self.refinement.build_head(feature_dim, num_classes)
-        return head.to(self._device).eval()
-
     def _draw_seed(self) -> int:
         return int(torch.randint(2**62, (), generator=self._generator))
 
 
 def hits_and_confidence(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the number of correct rows and the sum of the largest probabilities.
+    """Return counts of correct rows and sums of largest probabilities, (..., 2).
 
-    Args:
-        logits: (..., N, K).
-        targets: (N,).
-
-    Returns:
-        (..., 2).
+    The logits are (..., N, K), the targets (N,).
     """
     # A softmax over few classes costs three times as much as their logsumexp.
     largest, predictions = logits.max(dim=-1)
     confidences = (largest - logits.logsumexp(dim=-1)).exp()
     return torch.stack([(predictions == targets).sum(-1), confidences.sum(-1)], dim=-1)
-
-
-def _check_views(views: Sequence[Tensor], labels: Tensor) -> None:
-    if not views:
-        raise ValueError("views is empty: at least one tensor of features (N, D) is needed")
-    for position, view in enumerate(views):
-        if view.ndim != 2 or len(view) != len(labels):
-            raise ValueError(
-                f"views[{position}] has the shape {tuple(view.shape)}; "
-                f"expected ({len(labels)}, D), a row for each label"
-            )

@@ -1,5 +1,3 @@
-"""MaC-Cal: a classifier retrained under random masks whose density follows the calibration gap."""
-
 import math
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -16,13 +14,9 @@ DEPLOYED = ("deployed", "validation")  # Feedback that is measured on what infer
 
 
 def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> float:
-    """Return the bound of one change of q, falling from ``eta_init`` to ``eta_final`` (eq. 13).
+    """Return the bound of one change of q at t = ``step`` of T = ``horizon`` (eq. 13).
 
-    Args:
-        eta_init: Bound at step 0, positive.
-        eta_final: Bound at step ``horizon``, positive.
-        step: t.
-        horizon: T.
+    It falls from ``eta_init`` at step 0 to ``eta_final`` at the horizon, both positive.
     """
     return eta_init * math.exp(math.log(eta_final / eta_init) * step / horizon)
 
@@ -30,14 +24,8 @@ def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> fl
 def sparsity_step(q: float, accuracy: float, confidence: float, gamma: float, eta: float) -> float:
     """Return the next q (eq. 12): it grows while confidence exceeds gamma * accuracy.
 
-    The change is clipped to [-eta, eta] and the outcome to [0, 1].
-
-    Args:
-        q: Present share of the weights that are kept or dropped, see ``q_role`` of ``MaCCal``.
-        accuracy: Training accuracy of the epoch, a fraction.
-        confidence: Mean training confidence of the epoch, a fraction.
-        gamma: Factor of the accuracy.
-        eta: Bound of the change.
+    The change is clipped to [-eta, eta] and the outcome to [0, 1]. Accuracy and mean confidence,
+    fractions, are those of the epoch.
     """
     change = min(max(confidence - gamma * accuracy, -eta), eta)
     return min(max(q + change, 0.0), 1.0)
@@ -272,7 +260,9 @@ class MaCCal(Refinement):
         head = _masked(head)
         before = after = float(head.q)
         if self._adapts:
-            eta = self._bound(int(head.updates))
+            eta = self.eta_init
+            if self.sparsity == "decaying":
+                eta = clip_bound(eta, self.eta_final, int(head.updates) + 1, self.epochs)
             after = sparsity_step(before, accuracy, confidence, self.gamma, eta)
             after = min(after, head.most_q)
         head.next_q.fill_(after)
@@ -302,38 +292,27 @@ class MaCCal(Refinement):
         q = float(_masked(head).q)
         if not self._adapts or 0 < q < _masked(head).most_q:
             return []
-        kept = "nearly every weight, a plain classifier"
-        what = kept if (q > 0) == (self.q_role == "keep") else "hardly a weight"
+        dense = (q > 0) == (self.q_role == "keep")
+        what = "nearly every weight, a plain classifier" if dense else "hardly a weight"
         return [
             f"macal: q ended at {q:g}, where the mask keeps {what}; try another gamma in (0, 1) or "
             "reading (q_role, feedback)"
         ]
 
-    def _bound(self, updates: int) -> float:
-        if self.sparsity == "adaptive":
-            return self.eta_init
-        return clip_bound(self.eta_init, self.eta_final, updates + 1, self.epochs)
-
 
 class _Masks:
     """Draws the masks of several heads; those of one size and one seed, which are one, but once.
 
-    Args:
-        masks: Of each head, by the name of the weight.
-        keep: Each head's probability of keeping a weight, (M,).
-        generators: Of each head.
+    Masks are by the name of the weight; ``keep`` are probabilities of keeping a weight, (M,).
     """
 
     def __init__(
-        self,
-        masks: Sequence[Mapping[str, Tensor]],
-        keep: Tensor,
-        generators: Sequence[Generator],
+        self, masks: Sequence[Mapping[str, Tensor]], keep: Tensor, generators: Sequence[Generator]
     ) -> None:
         sizes = [tuple(mask.shape for mask in own.values()) for own in masks]
         keys = [(g.initial_seed(), size) for g, size in zip(generators, sizes, strict=True)]
         kinds = list(dict.fromkeys(keys))
-        self._names = list(masks[0])
+        self._names = [_mask_name(name) for name in masks[0]]
         self._sources = [(generators[keys.index(kind)], kind[1]) for kind in kinds]
         self._largest = [tuple(map(max, *size, size[0])) for size in zip(*sizes, strict=True)]
         self._kind = torch.tensor([kinds.index(key) for key in keys], device=keep.device)
@@ -346,12 +325,10 @@ class _Masks:
             for source, sizes in self._sources
         ]
         found = {}
-        for name, largest, parts in zip(
-            self._names, self._largest, zip(*drawn, strict=True), strict=True
-        ):
-            noise = torch.stack([_widened(part, largest) for part in parts])
+        for position, parts in enumerate(zip(*drawn, strict=True)):
+            noise = torch.stack([_widened(part, self._largest[position]) for part in parts])
             noise = noise if len(parts) == 1 else noise.index_select(0, self._kind)
-            found[_mask_name(name)] = noise < self._keep
+            found[self._names[position]] = noise < self._keep
         return found
 
 

@@ -1,5 +1,3 @@
-"""TST: a new classifier on frozen features."""
-
 from collections.abc import Hashable
 
 from torch import nn

@@ -1,5 +1,3 @@
-"""V-TST: a new classifier on a Gaussian latent variable of frozen features."""
-
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
@@ -11,16 +9,10 @@ from trainables.refinements.tst import latent_encoder
 
 
 class VariationalHead(nn.Module):
-    """Classifies a latent variable z ~ N(mean(features), variance(features)).
+    """Classifies a latent variable z (N, Z) ~ N(mean(features), variance(features)).
 
-    In eval mode the class probabilities are averaged over fixed noise vectors, the same for every
-    row, so that an output depends on neither its batch nor a generator.
-
-    Args:
-        feature_dim: D.
-        latent_dim: Z.
-        num_classes: K.
-        samples: Noise vectors in eval mode.
+    In eval mode the class probabilities are averaged over as many fixed noise vectors as there are
+    ``samples``, the same for every row: an output depends on neither its batch nor a generator.
     """
 
     noise: Tensor

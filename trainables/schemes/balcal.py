@@ -1,5 +1,3 @@
-"""BalCAL: a linear and a fixed simplex classifier, balanced to match confidence and accuracy."""
-
 import math
 from typing import ClassVar
 
@@ -17,13 +15,10 @@ TOLERANCE = 1e-4
 
 
 def simplex_frame(feature_dim: int, num_classes: int) -> Tensor:
-    """Return a random simplex equiangular tight frame, (D, K), with columns of unit length.
+    """Return a random simplex equiangular tight frame, (D, K), 2 <= K <= D, of columns of length 1.
 
     ``sqrt(K / (K - 1)) P (I - 1 1^T / K)``, P an orthonormal basis of the columns of a matrix of
     uniform random numbers from torch's global generator.
-
-    Raises:
-        ValueError: If D < K or K < 2.
     """
     if not 2 <= num_classes <= feature_dim:
         raise ValueError(f"num_classes={num_classes} is outside [2, {feature_dim}]")
@@ -58,16 +53,10 @@ def balancing_weight(
 ) -> float:
     """Search the weight of the linear classifier by bisection, on the device, with one read.
 
-    Of the mixture ``w * linear + (1 - w) * frame`` the mean confidence is to be ``delta`` times the
-    accuracy. As released, the outcome is the last mid-point whose gap is smaller than that of
-    w = 1, and 1 if the linear classifier alone is not confident enough.
-
-    Args:
-        linear_logits: (N, K).
-        frame_logits: (N, K).
-        targets: (N,).
-        delta: Factor of the accuracy.
-        tolerance: Length of the interval at which the search ends.
+    Of the mixture ``w * linear + (1 - w) * frame`` of logits (N, K) the mean confidence is to be
+    ``delta`` times the accuracy. As released, the outcome is the last mid-point whose gap is
+    smaller than that of w = 1, and 1 if the linear classifier alone is not confident enough. The
+    search ends at an interval as long as the tolerance.
     """
     first_gap = _excess(linear_logits, targets, delta)
     left, right = torch.zeros_like(first_gap), torch.ones_like(first_gap)
@@ -117,11 +106,9 @@ class BalancedNetwork(Network):
         return self.weight * linear + (1 - self.weight) * frame
 
     def both(self, features: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the logits of the linear and of the simplex classifier, (N, K) each.
+        """Return the logits (N, K) of the linear and of the simplex classifier.
 
-        Args:
-            features: (N, D).
-            lengths: Lengths of the frame's columns, (K,); 1 if left out.
+        The frame's columns have ``lengths`` (K,), 1 if left out.
         """
         frame = self.frame if lengths is None else self.frame * lengths
         with self.in_float32(features) as exact:

@@ -13,14 +13,10 @@ MASK_SEED = 0
 
 
 class DropoutNetwork(Network):
-    """A network whose features are dropped at random before the classifier.
+    """A network whose features are dropped before the classifier, with a probability, the rate.
 
-    In eval mode the class probabilities are averaged over a fixed set of dropout masks, the same
-    for every input, so that an output depends on neither its batch nor a generator.
-
-    Args:
-        rate: Probability that a feature is dropped.
-        samples: Masks in eval mode; for the others see ``Network``.
+    In eval mode the class probabilities are averaged over so many fixed dropout masks, the same for
+    every input, so that an output depends on neither its batch nor a generator.
     """
 
     masks: Tensor

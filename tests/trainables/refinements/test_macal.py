@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +13,13 @@ from hypothesis import strategies as st
 from trainables.refinements import HeadTrainer, build_refinement
 from trainables.refinements.macal import MaskedHead, clip_bound, sparsity_step
 
-MakeTrainer = Callable[..., HeadTrainer]
-
 
 def masked_head(trainer: HeadTrainer) -> MaskedHead:
-    assert isinstance(trainer.head, MaskedHead)
     return trainer.head
 
 
 @pytest.mark.shared
-def test_every_stored_sequence(shared: Path) -> None:
+def test_every_stored_sequence(shared):
     index = json.loads((shared / "goldens" / "index.json").read_text(encoding="utf-8"))
     arrays = np.load(shared / "goldens" / "maccal.npz")
     cases = index["files"]["maccal.npz"]
@@ -45,7 +39,7 @@ def test_every_stored_sequence(shared: Path) -> None:
 
 
 @pytest.mark.shared
-def test_refinement_follows_a_stored_sequence(shared: Path) -> None:
+def test_refinement_follows_a_stored_sequence(shared):
     arrays = np.load(shared / "goldens" / "maccal.npz")
     refinement = build_refinement("macal", gamma=0.95, epochs=20)
     head = refinement.build_head(3, 2)
@@ -63,9 +57,7 @@ fractions = st.floats(0, 1)
 
 
 @given(fractions, fractions, fractions, st.floats(0.01, 2), st.floats(1e-4, 0.5))
-def test_q_stays_a_probability_and_moves_by_eta_at_most(
-    q: float, accuracy: float, confidence: float, gamma: float, eta: float
-) -> None:
+def test_q_stays_a_probability_and_moves_by_eta_at_most(q, accuracy, confidence, gamma, eta):
     after = sparsity_step(q, accuracy, confidence, gamma, eta)
     assert 0 <= after <= 1
     assert abs(after - q) <= eta + 1e-12
@@ -73,13 +65,13 @@ def test_q_stays_a_probability_and_moves_by_eta_at_most(
     assert (after - q) * gap >= 0
 
 
-def test_bound_runs_from_initial_to_final() -> None:
+def test_bound_runs_from_initial_to_final():
     assert clip_bound(0.1, 0.001, 0, 40) == pytest.approx(0.1, rel=1e-12)
     assert clip_bound(0.1, 0.001, 20, 40) == pytest.approx(0.01, rel=1e-12)
     assert clip_bound(0.1, 0.001, 40, 40) == pytest.approx(0.001, rel=1e-12)
 
 
-def test_mask_takes_weights_out_of_the_output() -> None:
+def test_mask_takes_weights_out_of_the_output():
     head = MaskedHead((3, 2), 0.5).train()
     head.masks()["layers.0.weight"].copy_(torch.tensor([[1, 0, 1], [0, 0, 1]]).bool())
     features = torch.randn(5, 3)
@@ -88,7 +80,7 @@ def test_mask_takes_weights_out_of_the_output() -> None:
     torch.testing.assert_close(head(features), expected)
 
 
-def test_nothing_dropped_is_a_plain_two_layer_classifier(make_trainer: MakeTrainer) -> None:
+def test_nothing_dropped_is_a_plain_two_layer_classifier(make_trainer):
     trainer = make_trainer("macal", sparsity="fixed", q0=0.0)
     assert trainer.train_epoch()["q"] == 0
     assert all(mask.all() for mask in masked_head(trainer).masks().values())
@@ -103,11 +95,11 @@ def test_nothing_dropped_is_a_plain_two_layer_classifier(make_trainer: MakeTrain
         ({"sparsity": "fixed"}, False),
     ],
 )
-def test_a_second_pass_is_made_only_where_q_follows_it(own: dict[str, Any], second: bool) -> None:
+def test_a_second_pass_is_made_only_where_q_follows_it(own, second):
     assert build_refinement("macal", **own).second_pass is second
 
 
-def test_a_head_without_weights_finds_its_way_back() -> None:
+def test_a_head_without_weights_finds_its_way_back():
     refinement = build_refinement("macal", gamma=0.8, q0=0.99, hidden=16)
     head = refinement.build_head(3, 4)
     generator = torch.Generator().manual_seed(0)
@@ -117,7 +109,7 @@ def test_a_head_without_weights_finds_its_way_back() -> None:
     assert refinement.end_epoch(head, 0.9, 0.3)["next_q"] < 1 - 1 / 16
 
 
-def test_the_clock_may_wait_until_confidence_is_too_high() -> None:
+def test_the_clock_may_wait_until_confidence_is_too_high():
     waits = build_refinement("macal", gamma=0.9, epochs=8, clock="crossing")
     head = waits.build_head(3, 2)
     steps = []
@@ -128,24 +120,3 @@ def test_the_clock_may_wait_until_confidence_is_too_high() -> None:
     bounds = [clip_bound(0.1, 0.001, t, 8) for t in (1, 1, 1, 1, 2, 3)]
     signs = np.array([-1, -1, -1, 1, 1, -1])
     np.testing.assert_allclose(steps, signs * bounds, rtol=0, atol=1e-12)
-
-
-def test_feedback_on_held_out_rows_needs_them(
-    problem: tuple[list[torch.Tensor], torch.Tensor],
-) -> None:
-    refinement = build_refinement("macal", feedback="validation", gamma=1.0)
-    with pytest.raises(ValueError, match="held_out is missing"):
-        HeadTrainer(
-            refinement,
-            *problem,
-            num_classes=4,
-            batch_size=16,
-            momentum=0.9,
-            weight_decay=0.0,
-            seed=0,
-        )
-
-
-def test_foreign_heads_are_refused() -> None:
-    with pytest.raises(TypeError, match="macal needs its own head, not Linear"):
-        build_refinement("macal").feedback_logits(torch.nn.Linear(3, 2), torch.zeros(1, 3))

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from trainables.common.errors import InputError
-from trainables.refinements import (
-    REFINEMENTS,
-    HeadTrainer,
-    Refinement,
-    _trainer,
-    build_refinement,
-)
+from trainables.refinements import REFINEMENTS, HeadTrainer, _trainer, build_refinement
+from trainables.refinements._trainer import MaskedSGD
 
 NAMES = REFINEMENTS.names()
-MakeTrainer = Callable[..., HeadTrainer]
 Problem = tuple[list[Tensor], Tensor]
 
 
@@ -36,9 +28,7 @@ def outputs(trainer: HeadTrainer, problem: Problem) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_same_seed_same_weights_and_other_seed_other_weights(
-    name: str, make_trainer: MakeTrainer
-) -> None:
+def test_same_seed_same_weights_and_other_seed_other_weights(name, make_trainer):
     torch.manual_seed(1)
     first = run(make_trainer(name)).head.state_dict()
     torch.manual_seed(2)
@@ -51,7 +41,7 @@ def test_same_seed_same_weights_and_other_seed_other_weights(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_global_generator_is_left_alone(name: str, make_trainer: MakeTrainer) -> None:
+def test_global_generator_is_left_alone(name, make_trainer):
     before = torch.get_rng_state()
     run(make_trainer(name))
     assert torch.equal(before, torch.get_rng_state())
@@ -59,9 +49,7 @@ def test_global_generator_is_left_alone(name: str, make_trainer: MakeTrainer) ->
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("extra", [{}, {"resample": "epoch"}])
-def test_resumed_training_is_bitwise_the_uninterrupted_one(
-    name: str, extra: dict[str, Any], make_trainer: MakeTrainer
-) -> None:
+def test_resumed_training_is_bitwise_the_uninterrupted_one(name, extra, make_trainer):
     if not extra.keys() <= set(REFINEMENTS.parameter_names(name)):
         extra = {}
     whole = make_trainer(name, **extra)
@@ -82,7 +70,7 @@ def test_resumed_training_is_bitwise_the_uninterrupted_one(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_state_is_a_copy(name: str, make_trainer: MakeTrainer) -> None:
+def test_state_is_a_copy(name, make_trainer):
     trainer = make_trainer(name)
     trainer.train_epoch()
     state = trainer.state_dict()
@@ -94,9 +82,7 @@ def test_state_is_a_copy(name: str, make_trainer: MakeTrainer) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_inference_depends_on_the_row_alone(
-    name: str, make_trainer: MakeTrainer, problem: Problem
-) -> None:
+def test_inference_depends_on_the_row_alone(name, make_trainer, problem):
     trainer = run(make_trainer(name))
     features = problem[0][0]
     with torch.no_grad():
@@ -107,9 +93,7 @@ def test_inference_depends_on_the_row_alone(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_head_restored_by_its_state_alone_gives_the_same_logits(
-    name: str, make_trainer: MakeTrainer, problem: Problem
-) -> None:
+def test_head_restored_by_its_state_alone_gives_the_same_logits(name, make_trainer, problem):
     trainer = run(make_trainer(name))
     head = build_refinement(name).build_head(problem[0][0].shape[1], 4)
     head.load_state_dict(trainer.head.state_dict())
@@ -118,9 +102,7 @@ def test_head_restored_by_its_state_alone_gives_the_same_logits(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_figures_are_means_over_the_rows_of_all_steps(
-    name: str, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_are_means_over_the_rows_of_all_steps(name, make_trainer, monkeypatch):
     trainer = make_trainer(name)
     trainer.batch_size = 60  # A short step at the end counts by its rows.
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -148,8 +130,8 @@ def test_figures_are_means_over_the_rows_of_all_steps(
 
 @pytest.mark.parametrize("feedback", ["dense", "deployed"])
 def test_a_second_pass_measures_all_rows_in_parts_of_any_size(
-    feedback: str, make_trainer: MakeTrainer, problem: Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    feedback, make_trainer, problem, monkeypatch
+):
     monkeypatch.setattr(_trainer, "EVALUATION_BATCH", 100)
     trainer, told = make_trainer("macal", feedback=feedback), []
     end = trainer.refinement.end_epoch
@@ -168,9 +150,7 @@ def test_a_second_pass_measures_all_rows_in_parts_of_any_size(
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_every_epoch_of_every_seed_has_an_order_and_draws_of_its_own(
-    make_trainer: MakeTrainer,
-) -> None:
+def test_every_epoch_of_every_seed_has_an_order_and_draws_of_its_own(make_trainer):
     orders, noises = [], []
     for seed in (0, 1):
         trainer = make_trainer("macal", seed=seed)
@@ -182,9 +162,7 @@ def test_every_epoch_of_every_seed_has_an_order_and_draws_of_its_own(
     assert len(set(orders)) == len(set(noises)) == 6
 
 
-def test_a_linear_head_is_trained_as_a_plain_loop_would(
-    make_trainer: MakeTrainer, problem: Problem
-) -> None:
+def test_a_linear_head_is_trained_as_a_plain_loop_would(make_trainer, problem):
     trainer, twin = (make_trainer("tst", lr=0.03) for _ in range(2))
     plain = torch.nn.Linear(12, 4)
     plain.load_state_dict(twin.head.state_dict())
@@ -214,13 +192,13 @@ def test_a_linear_head_is_trained_as_a_plain_loop_would(
         ("macal", {"restructure": False}, [(5, 6)]),
     ],
 )
-def test_layers_of_a_head(name: str, parameters: dict[str, Any], sizes: list[Any]) -> None:
+def test_layers_of_a_head(name, parameters, sizes):
     head = build_refinement(name, **parameters).build_head(6, 5)
     assert [tuple(weight.shape) for weight in head.parameters() if weight.ndim == 2] == sizes
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_extreme_features_stay_finite_at_inference(name: str) -> None:
+def test_extreme_features_stay_finite_at_inference(name):
     head = build_refinement(name).build_head(6, 3).eval()
     features = torch.tensor([[1e4, -1e4, 1e4, -1e4, 0.0, 1e4]])
     with torch.no_grad():
@@ -228,138 +206,43 @@ def test_extreme_features_stay_finite_at_inference(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "allowed"),
-    [
-        ("epochs", 0, "[1, inf)"),
-        ("epochs", 2.5, "whole number"),
-        ("lr", 0.0, "(0, inf)"),
-        ("lr", float("nan"), "(0, inf)"),
-        ("lr", True, "not a number"),
-    ],
-)
-@pytest.mark.parametrize("name", NAMES)
-def test_bad_arguments_name_argument_value_and_range(
-    name: str, key: str, value: Any, allowed: str
-) -> None:
-    with pytest.raises(ValueError, match=f"{key}=") as error:
-        build_refinement(name, **{key: value})
-    assert str(value) in str(error.value)
-    assert allowed in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("name", "key", "value"),
     [
-        ("macal", "gamma", -1.0),
         ("macal", "gamma", 0.0),
         ("macal", "q0", 1.0),
-        ("macal", "q0", -0.5),
         ("macal", "eta_init", 0.0),
-        ("macal", "eta_final", -0.1),
         ("macal", "eta_final", 0.0),
         ("macal", "hidden", 0),
-        ("macal", "restrict_gradient", 1),
-        ("macal", "restructure", None),
         ("macal", "sparsity", "static"),
-        ("macal", "resample", "step"),
-        ("macal", "clock", "epoch"),
         ("macal", "accept", True),
-        ("macal", "inference", "mean"),
         ("macal", "feedback", "test"),
-        ("macal", "q_role", "share"),
-        ("macal", "optimizer", "adam"),
-        ("macal", "views", "test"),
         ("tst", "latent_dim", -1),
         ("vtst", "latent_dim", 0),
         ("vtst", "beta", -0.5),
         ("vtst", "samples", 0),
+        *((name, key, 0) for name in NAMES for key in ("epochs", "lr")),
     ],
 )
-def test_bad_own_arguments_are_refused(name: str, key: str, value: Any) -> None:
+def test_bad_own_arguments_are_refused(name, key, value):
     with pytest.raises(ValueError, match=f"{key}={value!r}"):
         build_refinement(name, **{key: value})
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("macal", "gamma", 1.5),
-        ("macal", "q0", 0.0),
-        ("macal", "q0", 0.95),
-        ("macal", "eta_init", 2.0),
-        ("macal", "hidden", 1),
-        ("tst", "latent_dim", 0),
-        ("vtst", "latent_dim", 1),
-        ("vtst", "beta", 0.0),
-        ("vtst", "samples", 1),
-        *((name, "epochs", 1) for name in NAMES),
-    ],
-)
-def test_values_at_the_ends_of_their_ranges_are_taken(name: str, key: str, value: Any) -> None:
-    assert getattr(build_refinement(name, **{key: value}), key) == value
+def test_masked_weight_and_its_velocity_wait():
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimiser = MaskedSGD({"w": weight}, lr=0.1, momentum=0.9, weight_decay=0.1)
+    weight.grad = torch.tensor([1.0, 1.0])
+    optimiser.step({})
+    held, velocity = weight.detach().clone(), optimiser.velocities["w"].clone()
+    optimiser.step({"w": torch.tensor([True, False])})
+    assert weight[1] == held[1]
+    assert optimiser.velocities["w"][1] == velocity[1]
+    assert weight[0] < held[0]
+    assert optimiser.velocities["w"][0] != velocity[0]
 
 
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InputError, match="unknown refinement 'maccal'; near are: macal"):
-        build_refinement("maccal")
-    with pytest.raises(InputError, match="tst has no parameter 'beta'"):
-        build_refinement("tst", beta=1.0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_excluded_methods_come_with_a_reason(name: str) -> None:
-    excluded = REFINEMENTS.get(name).excludes
-    assert all(method and reason for method, reason in excluded.items())
-    assert issubclass(REFINEMENTS.get(name), Refinement)
-
-
-def test_trainer_refuses_views_that_do_not_fit() -> None:
-    labels = torch.zeros(4, dtype=torch.int64)
-    settings: dict[str, Any] = {
-        "num_classes": 2,
-        "batch_size": 2,
-        "momentum": 0.9,
-        "weight_decay": 0.0,
-        "seed": 0,
-    }
-    with pytest.raises(ValueError, match="views is empty"):
-        HeadTrainer(build_refinement("tst"), [], labels, **settings)
-    views = [torch.zeros(4, 5), torch.zeros(3, 5)]
-    with pytest.raises(ValueError, match=r"views\[1\] has the shape \(3, 5\); expected \(4, D\)"):
-        HeadTrainer(build_refinement("tst"), views, labels, **settings)
-
-    with pytest.raises(ValueError, match=r"views\[0\] has the shape \(4,\); expected \(4, D\)"):
-        HeadTrainer(build_refinement("tst"), [torch.zeros(4)], labels, **settings)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_head_is_in_eval_mode_between_epochs(name: str, make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer(name)
-    assert not trainer.head.training
-    trainer.train_epoch()
-    assert not trainer.head.training
-
-
-def test_views_are_used_in_turn(problem: Problem) -> None:
-    views, labels = problem
-    seen: list[int] = []
-
-    class Recorder(type(build_refinement("tst"))):  # type: ignore[misc]
-        def batch_loss(
-            self, head: torch.nn.Module, features: Tensor, *rest: Any
-        ) -> tuple[Tensor, Tensor]:
-            seen.append(int((features[0] == views[1]).all(dim=1).any()))
-            return super().batch_loss(head, features, *rest)
-
-    trainer = HeadTrainer(
-        Recorder(epochs=3),
-        views,
-        labels,
-        num_classes=4,
-        batch_size=len(labels),
-        momentum=0.0,
-        weight_decay=0.0,
-        seed=0,
-    )
-    run(trainer)
-    assert seen == [0, 1, 0]
+def test_parameters_without_gradient_stay():
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimiser = MaskedSGD({"w": weight}, lr=0.1, momentum=0.9, weight_decay=0.1)
+    optimiser.step({})
+    assert torch.equal(weight.detach(), torch.ones(2))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
 from trainables.data import ImageShape
-from trainables.models import Network, build_model
+from trainables.models import build_model
 from trainables.schemes.plp import ProgressivelyLayerPeeled, parameter_groups
 
 MODELS = ["convnet", "resnet8", "densenet40", "preresnet56", "wrn-16-4"]
@@ -18,14 +16,14 @@ def schedule(scheme: ProgressivelyLayerPeeled, count: int, epochs: int) -> list[
     return [scheme.frozen_groups(count, epoch, epochs) for epoch in range(epochs)]
 
 
-def test_released_schedule_of_resnet18() -> None:
+def test_released_schedule_of_resnet18():
     # The released list of the epochs at which one of eleven groups more is frozen.
     starts = [0, 31, 63, 95, 127, 159, 190, 222, 254, 286, 318]
     found = schedule(ProgressivelyLayerPeeled(), 11, 350)
     assert [found.index(frozen) for frozen in range(11)] == starts
 
 
-def test_larger_gamma_freezes_earlier_and_never_everything() -> None:
+def test_larger_gamma_freezes_earlier_and_never_everything():
     slow, plain, fast = (
         schedule(ProgressivelyLayerPeeled(gamma=gamma), 5, 50) for gamma in (0.5, 1.0, 2.0)
     )
@@ -36,13 +34,13 @@ def test_larger_gamma_freezes_earlier_and_never_everything() -> None:
         assert path[-1] == 4
 
 
-def test_fewer_epochs_than_groups_still_freeze() -> None:
+def test_fewer_epochs_than_groups_still_freeze():
     assert schedule(ProgressivelyLayerPeeled(), 10, 3) == [3, 6, 9]
 
 
 @pytest.mark.parametrize("granularity", ["block", "stage"])
 @pytest.mark.parametrize("name", [*MODELS, "torchvision:resnet18", "timm:vit_tiny_patch16_224"])
-def test_every_parameter_is_in_one_group_in_order(name: str, granularity: str) -> None:
+def test_every_parameter_is_in_one_group_in_order(name, granularity):
     network = build_model(name, 4, ImageShape(3, 32))
     groups = parameter_groups(network, granularity)
     assert all(groups)
@@ -52,7 +50,7 @@ def test_every_parameter_is_in_one_group_in_order(name: str, granularity: str) -
     assert any(parameter is network.classifier.weight for parameter in groups[-1])
 
 
-def test_groups_of_a_residual_network() -> None:
+def test_groups_of_a_residual_network():
     network = build_model("resnet18", 10, ImageShape(3, 32))
     blocks, stages = (parameter_groups(network, kind) for kind in ("block", "stage"))
     assert len(blocks) == 10
@@ -61,7 +59,7 @@ def test_groups_of_a_residual_network() -> None:
 
 
 @pytest.mark.parametrize("granularity", ["block", "stage"])
-def test_what_belongs_to_no_part_learns_as_long_as_the_inputs(granularity: str) -> None:
+def test_what_belongs_to_no_part_learns_as_long_as_the_inputs(granularity):
     network = build_model("timm:vit_tiny_patch16_224", 4, ImageShape(3, 32))
     loose = [id(parameter) for parameter in network.extractor.parameters(recurse=False)]
     assert loose
@@ -69,9 +67,7 @@ def test_what_belongs_to_no_part_learns_as_long_as_the_inputs(granularity: str) 
     assert [id(parameter) for parameter in first[: len(loose)]] == loose
 
 
-def test_frozen_parameters_stand_still_against_momentum_and_decay(
-    image_problem: tuple[torch.Tensor, torch.Tensor],
-) -> None:
+def test_frozen_parameters_stand_still_against_momentum_and_decay(image_problem):
     images, labels = image_problem
     torch.manual_seed(0)
     network, scheme = (
@@ -93,7 +89,7 @@ def test_frozen_parameters_stand_still_against_momentum_and_decay(
 
 
 @pytest.mark.parametrize("groups", ["block", "stage"])
-def test_whole_groups_are_frozen_from_the_top(groups: str) -> None:
+def test_whole_groups_are_frozen_from_the_top(groups):
     network = build_model("resnet20", 3, ImageShape(1, 8))
     scheme, found = ProgressivelyLayerPeeled(groups=groups), parameter_groups(network, groups)
     for epoch in (5, 3, 0):
@@ -101,25 +97,3 @@ def test_whole_groups_are_frozen_from_the_top(groups: str) -> None:
         learning = len(found) - scheme.frozen_groups(len(found), epoch, 6)
         free = [{parameter.requires_grad for parameter in group} for group in found]
         assert free == [{place < learning} for place in range(len(found))]
-
-
-def test_an_interrupted_training_finds_its_place() -> None:
-    scheme = ProgressivelyLayerPeeled()
-    paths = []
-    for epochs_seen in ([0, 1, 2, 3], [3]):
-        network = build_model("convnet", 3, ImageShape(1, 8))
-        for epoch in epochs_seen:
-            scheme.start_epoch(network, epoch, 4)
-        paths.append([p.requires_grad for p in network.parameters()])
-    assert paths[0] == paths[1]
-    scheme.start_epoch(network, 0, 4)
-    assert all(p.requires_grad for p in network.parameters())
-
-
-def test_what_another_scheme_adds_belongs_to_the_classifier(
-    train_shortly: Callable[..., Network],
-) -> None:
-    network = train_shortly({"balcal": {}}, epochs=1)
-    last = {id(parameter) for parameter in parameter_groups(network, "block")[-1]}
-    adaptor = network.get_submodule("adaptor").parameters()
-    assert {id(parameter) for parameter in adaptor} <= last
