@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_stages import Workshop
 from torch import Tensor
 
 from trainables.data import ImageShape
@@ -29,6 +30,11 @@ def small_images() -> tuple[Tensor, Tensor]:
 @pytest.fixture(scope="session")
 def image_problem() -> tuple[Tensor, Tensor]:
     return small_images()
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture

@@ -24,9 +24,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("method", "model"), CASES)
-def test_trainings_are_those_of_autocast_to_the_last_bit(
-    method: dict[str, Any], model: str
-) -> None:
+def test_trainings_are_those_of_autocast_to_the_last_bit(method, model):
     found = []
     for together in (True, False):
         made = trainer(method, rows=8, batch_size=4, model=model, precision="bfloat16")
@@ -38,7 +36,7 @@ def test_trainings_are_those_of_autocast_to_the_last_bit(
     assert same(found[0][1], found[1][1])
 
 
-def test_parameters_are_back_in_their_places_whatever_happens() -> None:
+def test_parameters_are_back_in_their_places_whatever_happens():
     layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3))
     before = list(layers.parameters())
     casts = CastWeights(layers)
@@ -50,7 +48,7 @@ def test_parameters_are_back_in_their_places_whatever_happens() -> None:
     assert all(one is other for one, other in zip(layers.parameters(), before, strict=True))
 
 
-def test_shared_weights_get_the_gradients_of_all_their_uses() -> None:
+def test_shared_weights_get_the_gradients_of_all_their_uses():
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
     layers = nn.Sequential(first, second)
@@ -60,13 +58,12 @@ def test_shared_weights_get_the_gradients_of_all_their_uses() -> None:
         layers.zero_grad()
         with torch.autocast("cpu", torch.bfloat16), context():
             layers(inputs).float().square().sum().backward()
-        assert first.weight.grad is not None
         slopes.append(first.weight.grad)
     torch.testing.assert_close(*slopes)
     assert slopes[0].dtype == torch.float32
 
 
-def test_frozen_and_reparametrised_weights_are_left_as_they_are() -> None:
+def test_frozen_and_reparametrised_weights_are_left_as_they_are():
     layers = nn.Sequential(parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 3))
     layers[1].weight.requires_grad_(False)
     with torch.autocast("cpu", torch.bfloat16), CastWeights(layers).cast():

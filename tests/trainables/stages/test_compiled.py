@@ -31,9 +31,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize(("model", "precision"), [("resnet8", "float32"), ("convnet", "bfloat16")])
-def test_a_network_is_one_graph_and_a_short_batch_none(
-    model: str, precision: str, graphs: list[int]
-) -> None:
+def test_a_network_is_one_graph_and_a_short_batch_none(model, precision, graphs):
     options: dict[str, Any] = {"rows": 2 * BATCH + 5, "model": model, "precision": precision}
     plain, made = trainer(**options), trainer(**options, compile=True)
     for _ in range(2):
@@ -44,14 +42,14 @@ def test_a_network_is_one_graph_and_a_short_batch_none(
     assert made.remarks() == []
 
 
-def test_the_next_network_of_the_same_form_takes_the_graph(graphs: list[int]) -> None:
+def test_the_next_network_of_the_same_form_takes_the_graph(graphs):
     for seed in (0, 1):
         trainer(seed=seed, compile=True).train_epoch()
     assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("frozen_first", [True, False])
-def test_what_is_frozen_is_known_to_the_graph(frozen_first: bool, graphs: list[int]) -> None:
+def test_what_is_frozen_is_known_to_the_graph(frozen_first, graphs):
     """Also where the graph was made for another network of the same form."""
     for frozen in (frozen_first, not frozen_first):
         made = trainer(compile=True)
@@ -62,7 +60,7 @@ def test_what_is_frozen_is_known_to_the_graph(frozen_first: bool, graphs: list[i
     assert len(graphs) == 2
 
 
-def test_a_network_that_is_no_graph_says_so(graphs: list[int]) -> None:
+def test_a_network_that_is_no_graph_says_so(graphs):
     plain, made = (trainer(model="resnet110-sd", rows=2 * BATCH, compile=c) for c in (False, True))
     assert made.train_epoch() == plain.train_epoch()
     assert not graphs
@@ -71,7 +69,7 @@ def test_a_network_that_is_no_graph_says_so(graphs: list[int]) -> None:
     assert len(remark) > 60
 
 
-def test_freezing_too_often_says_so(graphs: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freezing_too_often_says_so(graphs, monkeypatch):
     monkeypatch.setattr(compiled, "MOST_GRAPHS", 2)
     made = trainer(compile=True)
     for weight in list(made.network.parameters())[:3]:
@@ -83,7 +81,7 @@ def test_freezing_too_often_says_so(graphs: list[int], monkeypatch: pytest.Monke
     ]
 
 
-def test_plp_freezes_a_compiled_network_as_it_does_another(graphs: list[int]) -> None:
+def test_plp_freezes_a_compiled_network_as_it_does_another(graphs):
     plain, made = (trainer(METHODS["plp"], rows=2 * BATCH, compile=c) for c in (False, True))
     for _ in range(made.protocol.epochs):
         assert made.train_epoch() == plain.train_epoch()

@@ -58,7 +58,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_two_processes_train_as_one_does(name: str, trained: Path) -> None:
+def test_two_processes_train_as_one_does(name, trained):
     one, rounding = train(name), ROUNDING.get(name, USUAL)
     both = [torch.load(trained / f"{name}-{rank}.pt", weights_only=True) for rank in range(SIZE)]
     assert both[0]["figures"] == both[1]["figures"]

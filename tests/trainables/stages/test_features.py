@@ -44,11 +44,6 @@ class LiveViews(Sequence[Tensor]):
 
 
 @pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("features"))
-
-
-@pytest.fixture(scope="module")
 def trained(workshop: Workshop) -> Artifact:
     crops = {"augmentation": "crop-flip", "epochs": 2}
     return workshop.compute(request(workshop.prepared, protocol=crops))
@@ -76,9 +71,7 @@ def assert_equal(one: RefineStage, other: RefineStage) -> None:
         assert torch.equal(mine, yours) if isinstance(mine, Tensor) else mine == yours
 
 
-def test_a_refinement_is_the_same_from_stored_and_from_live_features(
-    workshop: Workshop, trained: Artifact
-) -> None:
+def test_a_refinement_is_the_same_from_stored_and_from_live_features(workshop, trained):
     stored, _ = load_features(trained, workshop.store, workshop.data)
     assert len({float(view.double().sum()) for view in stored["views"]}) == FEATURE_VIEWS
     live = LiveViews(workshop, trained)
@@ -89,7 +82,7 @@ def test_a_refinement_is_the_same_from_stored_and_from_live_features(
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
-def test_stored_features_are_mapped_not_copied(workshop: Workshop, trained: Artifact) -> None:
+def test_stored_features_are_mapped_not_copied(workshop, trained):
     run = refinement(workshop, trained)
     ranges = [
         tuple(int(end, 16) for end in line.split()[0].split("-"))
@@ -101,8 +94,8 @@ def test_stored_features_are_mapped_not_copied(workshop: Workshop, trained: Arti
 
 
 def test_what_a_network_computes_in_bfloat16_is_stored_so_and_loses_nothing(
-    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    workshop, trained, monkeypatch
+):
     exact = computed_features(workshop, trained)
     assert {tensor.dtype for tensor in exact.values()} == {torch.float32}
     compute = networks.extract_features
@@ -115,7 +108,7 @@ def test_what_a_network_computes_in_bfloat16_is_stored_so_and_loses_nothing(
     )
 
 
-def test_original_views_are_the_images_as_they_are(workshop: Workshop, trained: Artifact) -> None:
+def test_original_views_are_the_images_as_they_are(workshop, trained):
     stored, _ = load_features(trained, workshop.store, workshop.data, "original")
     network, _ = restore_network(trained, workshop.prepared.info, workshop.data.device)
     rows = workshop.prepared.info.inputs.batcher(
@@ -128,19 +121,14 @@ def test_original_views_are_the_images_as_they_are(workshop: Workshop, trained: 
     assert torch.equal(augmented["validation"], stored["validation"])
 
 
-def test_a_refinement_is_trained_on_the_views_that_it_names(
-    workshop: Workshop, trained: Artifact
-) -> None:
+def test_a_refinement_is_trained_on_the_views_that_it_names(workshop, trained):
     for views, count in (("augmented", FEATURE_VIEWS), ("original", 1)):
         part = {"macal": {**MACAL["macal"], "views": views}}
         run = workshop.open(request(workshop.prepared, "refine", part, trained))
-        assert isinstance(run, RefineStage)
         assert len(run.trainer._views) == count
 
 
-def test_whoever_finds_features_is_told_what_they_cost(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whoever_finds_features_is_told_what_they_cost(workshop):
     trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}, seed=1))
     spent = [load_features(trained, workshop.store, workshop.data)[1] for _ in range(2)]
     (path,) = (
@@ -152,24 +140,8 @@ def test_whoever_finds_features_is_told_what_they_cost(
     assert spent[1] > 0
 
 
-def test_features_that_another_trial_stored_meanwhile_are_not_computed_again(
-    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load_features(trained, workshop.store, workshop.data)
-    find, looks = workshop.store.find, iter([False])
-
-    def found(stage: str, key: str) -> Artifact | None:
-        return find(stage, key) if next(looks, True) else None
-
-    monkeypatch.setattr(workshop.store, "find", found)
-    monkeypatch.setattr(refine, "_compute_features", lambda *_: pytest.fail("computed again"))
-    _, seconds = load_features(trained, workshop.store, workshop.data)
-    assert next(looks, True)
-    assert seconds > 0
-
-
 @pytest.mark.parametrize(("asked", "used"), [(None, "crop-flip"), ("none", "none")])
-def test_views_are_augmented_as_the_training_was(asked: str | None, used: str) -> None:
+def test_views_are_augmented_as_the_training_was(asked, used):
     protocol = protocol_from({"epochs": 1, "batch_size": 8, "lr": 0.1, "augmentation": asked})
     inputs = SimpleNamespace(augmentation="crop-flip")
     data: Any = SimpleNamespace(prepared=SimpleNamespace(info=SimpleNamespace(inputs=inputs)))
@@ -180,18 +152,15 @@ def test_views_are_augmented_as_the_training_was(asked: str | None, used: str) -
 @pytest.mark.parametrize(
     ("optimizer", "expected"), [("sgd", (0.5, 0.3)), ("adam", (0.9, 5e-4)), ("adamw", (0.9, 5e-4))]
 )
-def test_a_head_moves_as_its_network_did_if_that_was_by_sgd(
-    workshop: Workshop, trained: Artifact, optimizer: str, expected: tuple[float, float]
-) -> None:
+def test_a_head_moves_as_its_network_did_if_that_was_by_sgd(workshop, trained, optimizer, expected):
     own = {"optimizer": optimizer, "momentum": 0.5, "weight_decay": 0.3}
     run = workshop.open(request(workshop.prepared, "refine", MACAL, trained, protocol=own))
-    assert isinstance(run, RefineStage)
     steps = run.trainer.optimizer
     assert (steps.momentum, steps.weight_decay) == expected
     assert run.trainer.batch_size == 50
 
 
-def test_without_augmentation_all_views_are_one(workshop: Workshop) -> None:
+def test_without_augmentation_all_views_are_one(workshop):
     trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}))
     first, second = (
         load_features(trained, workshop.store, workshop.data, views)[0]["views"]
@@ -204,7 +173,7 @@ def test_without_augmentation_all_views_are_one(workshop: Workshop) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc/self/maps")
-def test_views_are_put_together_in_a_file(tmp_path: Path) -> None:
+def test_views_are_put_together_in_a_file(tmp_path):
     exact = [torch.randn(5, 3), torch.randn(5, 3)]
     narrow = [view.bfloat16().float() for view in exact]
     for views, dtype in (
@@ -221,9 +190,7 @@ def test_views_are_put_together_in_a_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_without_room_for_features_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_room_for_features_is_named(tmp_path, monkeypatch):
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -232,9 +199,7 @@ def test_a_disk_without_room_for_features_is_named(
         refine._in_file((2, 3), torch.float32, tmp_path)
 
 
-def test_features_that_another_trial_computes_meanwhile_are_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_that_another_trial_computes_meanwhile_are_waited_for(tmp_path, monkeypatch):
     workshop = Workshop(tmp_path)
     trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}))
     lock = workshop.store.lock

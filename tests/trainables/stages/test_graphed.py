@@ -9,22 +9,20 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 from weakref import ref
 
-import numpy as np
 import pytest
 import torch
 from standin_card import CARD, OnCard, standin_card
+from test_engine import facts, images, protocol
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from trainables.data import DatasetInfo, Images, RowArrays
 from trainables.methods import build_method, method_names
 from trainables.models import Network
 from trainables.schemes._base import Scheme
 from trainables.stages.engine import Trainer
-from trainables.stages.protocols import protocol_from
 
-BATCH, CLASSES = 6, 3
+BATCH = 6
 ROWS = 4 * BATCH + 4  # Two steps to warm up, two that are launched, and a short one.
 
 
@@ -110,26 +108,14 @@ def card() -> Iterator[None]:
         yield
 
 
-def trained(graph: bool, method: str = "ce", **protocol: Any) -> tuple[Trainer, list[Any]]:
+def trained(graph: bool, method: str = "ce") -> tuple[Trainer, list[Any]]:
     """Train on the card; return the trainer and what came of it.
 
     It is one epoch, and two of plain training and where anything outlasts an epoch.
     """
-    generator = np.random.default_rng(0)
-    pixels = generator.integers(0, 256, (ROWS, 8, 8, 1), dtype=np.uint8)
-    images = Images((8, 8), 1, (0.5,), (0.25,), "crop-flip")
-    info = DatasetInfo("few", tuple(map(str, range(CLASSES))), images, "", "")
-    settings = {"epochs": 2, "batch_size": BATCH, "lr": 0.1, "schedule": "cosine", **protocol}
-    made = Trainer(
-        "convnet",
-        build_method({method: {}}),
-        RowArrays(pixels, np.arange(ROWS) % CLASSES),
-        info,
-        protocol_from(settings),
-        0,
-        CARD,
-        graph=graph,
-    )
+    settings = protocol(epochs=2, batch_size=BATCH, lr=0.1)
+    data = images(ROWS), facts(augmentation="crop-flip")
+    made = Trainer("convnet", build_method({method: {}}), *data, settings, 0, CARD, graph=graph)
     lasting = made.method.loss.state_dict() or type(made.method.scheme) is not Scheme
     figures = [made.train_epoch() for _ in range(2 if lasting or method == "ce" else 1)]
     weights = {name: value.tolist() for name, value in made.network.state_dict().items()}
@@ -137,7 +123,7 @@ def trained(graph: bool, method: str = "ce", **protocol: Any) -> tuple[Trainer, 
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_recorded_steps_give_the_figures_of_steps_as_written(method: str) -> None:
+def test_recorded_steps_give_the_figures_of_steps_as_written(method):
     _, expected = trained(False, method)
     made, found = trained(True, method)
     assert found == expected
@@ -145,7 +131,7 @@ def test_recorded_steps_give_the_figures_of_steps_as_written(method: str) -> Non
     assert Graph.launched == 2 * len(found[0])
 
 
-def test_what_cannot_be_recorded_runs_as_it_is_written() -> None:
+def test_what_cannot_be_recorded_runs_as_it_is_written():
     _, expected = trained(False)
     Graph.refusal = "operation not permitted when stream is capturing\nand more"
     made, found = trained(True)
@@ -155,9 +141,7 @@ def test_what_cannot_be_recorded_runs_as_it_is_written() -> None:
     ]
 
 
-def test_a_step_in_which_the_host_has_a_part_is_not_recorded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_in_which_the_host_has_a_part_is_not_recorded(monkeypatch):
     written = Network.forward
 
     def thinned(network: Network, inputs: Tensor) -> Tensor:

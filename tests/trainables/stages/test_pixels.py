@@ -52,7 +52,6 @@ def rows() -> RowArrays:
 @pytest.fixture
 def batcher(rows: RowArrays) -> MaskedBatcher:
     made = INFO.inputs.batcher(rows.values)
-    assert isinstance(made, MaskedBatcher)
     made.at_once = 4  # Batches end within images of one size.
     return made
 
@@ -76,9 +75,7 @@ def labelled_by_hand(rows: RowArrays) -> tuple[Tensor, Pixels]:
 
 
 @pytest.mark.parametrize("step", [1, 3])
-def test_every_labelled_pixel_counts_once_and_a_sample_is_kept(
-    rows: RowArrays, batcher: MaskedBatcher, step: int
-) -> None:
+def test_every_labelled_pixel_counts_once_and_a_sample_is_kept(rows, batcher, step):
     logits, every = labelled_by_hand(rows)
     sample = Pixels(*(part[::step].contiguous() for part in every))
     kept, report = score_pixels(outputs, batcher, sample, 4)
@@ -95,7 +92,7 @@ def test_every_labelled_pixel_counts_once_and_a_sample_is_kept(
         torch.testing.assert_close(share, both.double() / either, equal_nan=True)
 
 
-def test_outputs_that_are_not_finite_are_refused(rows: RowArrays, batcher: MaskedBatcher) -> None:
+def test_outputs_that_are_not_finite_are_refused(rows, batcher):
     def broken(images: Tensor) -> Tensor:
         found = outputs(images)
         found[-1, 1, 0, 0] = math.inf
@@ -113,16 +110,12 @@ def maps_by_hand(rows: RowArrays) -> Tensor:
     return found.log_softmax(1)
 
 
-def test_predictions_of_smaller_images_are_uniform_beyond_them(
-    rows: RowArrays, batcher: MaskedBatcher
-) -> None:
+def test_predictions_of_smaller_images_are_uniform_beyond_them(rows, batcher):
     found = predict_pixels(outputs, batcher, 4)
     torch.testing.assert_close(found, maps_by_hand(rows), rtol=1e-5, atol=1e-5)
 
 
-def test_a_few_images_that_are_shown_are_spread_over_all(
-    rows: RowArrays, batcher: MaskedBatcher
-) -> None:
+def test_a_few_images_that_are_shown_are_spread_over_all(rows, batcher):
     found = shown_maps(outputs, batcher, 4)
     confidence, predicted = maps_by_hand(rows)[[0, 3, 6]].exp().max(1)
     assert torch.equal(found["rows"], torch.from_numpy(rows.values[[0, 3, 6]]))
@@ -130,18 +123,17 @@ def test_a_few_images_that_are_shown_are_spread_over_all(
     assert (found["confidence"].float() - 255 * confidence).abs().max() < 0.51
     assert {values.dtype for values in found.values()} == {torch.uint8}
     two = INFO.inputs.batcher(rows.values[:2])
-    assert isinstance(two, MaskedBatcher)
     assert len(shown_maps(outputs, two, 4)["rows"]) == 2
 
 
-def test_a_calibrator_of_rows_is_applied_to_every_pixel(batcher: MaskedBatcher) -> None:
+def test_a_calibrator_of_rows_is_applied_to_every_pixel(batcher):
     (batch,) = batcher.batches(torch.arange(IMAGES), IMAGES)
     images, factors = batcher.plain(batch), torch.tensor([1.0, 2.0, 3.0, 4.0])
     found = calibrated(outputs, lambda logits: logits * factors)(images)
     torch.testing.assert_close(found, outputs(images) * factors.view(4, 1, 1))
 
 
-def test_an_evaluation_tells_of_classes_of_chance_and_of_the_sample(rows: RowArrays) -> None:
+def test_an_evaluation_tells_of_classes_of_chance_and_of_the_sample(rows):
     logits, every = labelled_by_hand(rows)
     sample = Pixels(*(part[::2].contiguous() for part in every))
     metrics, stored = _judge_pixels(outputs, rows, sample, INFO, torch.device("cpu"))
@@ -164,12 +156,12 @@ def test_an_evaluation_tells_of_classes_of_chance_and_of_the_sample(rows: RowArr
 @pytest.mark.parametrize(
     ("name", "short"), [("Sky", "sky"), (" Road & Kerb_2 ", "road-kerb-2"), ("道路", "class")]
 )
-def test_a_class_is_called_by_letters_digits_and_dashes(name: str, short: str) -> None:
+def test_a_class_is_called_by_letters_digits_and_dashes(name, short):
     assert slug(name) == short
 
 
 @torch.no_grad()
-def test_a_network_is_used_as_it_is_where_it_does_not_train() -> None:
+def test_a_network_is_used_as_it_is_where_it_does_not_train():
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Dropout(0.5))
     network = PixelNetwork(layers, nn.Linear(4, 3)).train()

@@ -12,7 +12,7 @@ from trainables.common.errors import TrainingDivergedError
 from trainables.stages import probe
 
 
-def test_predictions_that_are_not_finite_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_that_are_not_finite_are_a_fault(monkeypatch):
     # A CPU takes long over so many pixels in bfloat16.
     monkeypatch.setattr(probe, "ROWS", 8)
     monkeypatch.setattr(probe, "SIDE", 8)
@@ -30,9 +30,7 @@ def test_predictions_that_are_not_finite_are_a_fault(monkeypatch: pytest.MonkeyP
         probe.training_step(torch.device("cpu"), "float32")
 
 
-def test_the_loss_is_printed_and_a_fault_is_the_last_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_loss_is_printed_and_a_fault_is_the_last_word(monkeypatch, capsys):
     asked: list[torch.device] = []
     monkeypatch.setattr(probe, "training_step", lambda device: asked.append(device) or 0.25)
     monkeypatch.setattr(sys, "argv", ["probe", "cuda:1"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from trainables.stages.together import RefineTogether, open_together
 from trainables.store.artifacts import Artifact
 
 GAMMAS = (0.7, 0.9, 0.99)
-
-
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("together"))
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +40,7 @@ def open_all(workshop: Workshop, requests: list[StageRequest]) -> StageRun:
     return open_together(requests[0], requests[1:], workshop.store, workshop.data)
 
 
-def test_every_one_is_stored_as_if_it_had_been_alone(
-    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypatch):
     requests = wanted(workshop, trained, seed=0)
     alone = Workshop.__new__(Workshop)
     alone.prepared, alone.data = workshop.prepared, workshop.data
@@ -72,7 +64,6 @@ def test_every_one_is_stored_as_if_it_had_been_alone(
     run_all(run, seconds=30.0)
     for one, other in zip(requests, expected, strict=True):
         found = workshop.store.find("refine", one.key())
-        assert found is not None
         assert found.record["metrics"] == pytest.approx(other.record["metrics"], abs=1e-4)
         assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
         assert found.record["epochs"] == 3
@@ -82,9 +73,7 @@ def test_every_one_is_stored_as_if_it_had_been_alone(
     assert len({other.record["metrics"]["val_nll"] for other in expected}) == len(requests)
 
 
-def test_what_is_to_be_said_of_each_is_said(
-    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_to_be_said_of_each_is_said(workshop, trained, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
     ends = {"gamma": 5.0, "eta_init": 1.0, "eta_final": 1.0}
@@ -96,7 +85,7 @@ def test_what_is_to_be_said_of_each_is_said(
     assert [text.partition(",")[0] for text in told] == ["macal: q ended at 0"] * 2
 
 
-def test_what_is_stored_already_is_not_carried_along(workshop: Workshop, trained: Artifact) -> None:
+def test_what_is_stored_already_is_not_carried_along(workshop, trained):
     requests = wanted(workshop, trained, seed=1)
     run_all(workshop.open(requests[1]))
     assert not isinstance(open_all(workshop, requests[:2]), RefineTogether)
@@ -106,9 +95,7 @@ def test_what_is_stored_already_is_not_carried_along(workshop: Workshop, trained
     assert workshop.store.contains("refine", requests[2].key())
 
 
-def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(
-    workshop: Workshop, trained: Artifact
-) -> None:
+def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(workshop, trained):
     requests = [
         wanted(workshop, trained, seed=2)[0],
         wanted(workshop, trained, seed=2, resample="epoch")[1],
@@ -120,19 +107,14 @@ def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(
     assert not isinstance(run, RefineTogether)
 
 
-def test_one_that_diverges_is_left_out(workshop: Workshop, trained: Artifact) -> None:
-    requests = [
-        wanted(workshop, trained, seed=3)[0],
-        wanted(workshop, trained, seed=3, lr=1e38)[1],
-    ]
+def test_one_that_diverges_is_left_out(workshop, trained):
+    requests = [wanted(workshop, trained, seed=3)[0], wanted(workshop, trained, seed=3, lr=1e38)[1]]
     requests.append(wanted(workshop, trained, seed=3)[2])
     alone = workshop.open(requests[2])
     metrics = [alone.run_epoch() for _ in range(alone.epochs)]
     run_all(open_all(workshop, requests), seconds=30.0)
     assert not workshop.store.contains("refine", requests[1].key())
     stored = [workshop.store.find("refine", requests[place].key()) for place in (0, 2)]
-    assert stored[0] is not None
-    assert stored[1] is not None
     shares = [found.record["seconds"] for found in (stored[0], stored[1])]
     assert shares == pytest.approx([15.0, 15.0], abs=4)  # With what the features cost, if that.
     assert stored[1].record["metrics"] == pytest.approx(metrics[-1], abs=1e-4)
@@ -143,7 +125,7 @@ def test_one_that_diverges_is_left_out(workshop: Workshop, trained: Artifact) ->
 COLLAPSED = {"q0": 0.99, "sparsity": "fixed", "hidden": 4}
 
 
-def test_one_that_loses_its_accuracy_is_left_out(workshop: Workshop, trained: Artifact) -> None:
+def test_one_that_loses_its_accuracy_is_left_out(workshop, trained):
     requests = wanted(workshop, trained, seed=9, epochs=6, hidden=32)
     lost = {"macal": {"epochs": 6, **COLLAPSED}}
     requests[1] = request(workshop.prepared, "refine", lost, trained, 9)
@@ -156,9 +138,7 @@ def test_one_that_loses_its_accuracy_is_left_out(workshop: Workshop, trained: Ar
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_the_network_keeps_its_classifier_unless_nll_falls(
-    workshop: Workshop, trained: Artifact, together: bool, tmp_path: Path
-) -> None:
+def test_the_network_keeps_its_classifier_unless_nll_falls(workshop, trained, together, tmp_path):
     own = trained.tensors("validation")
     long = {"sparsity": "fixed", "q0": 0.0, "epochs": 40, "hidden": 64, "accept": "better"}
     parts = [{"macal": long}, {"macal": {**long, "epochs": 40, "lr": 1e-4}}]
@@ -171,8 +151,6 @@ def test_the_network_keeps_its_classifier_unless_nll_falls(
             run_all(workshop.open(one))
     found = [workshop.store.find("refine", one.key()) for one in requests]
     assert [one is not None and one.record["accepted"] for one in found] == [True, False]
-    assert found[0] is not None
-    assert found[1] is not None
     assert found[0].record["metrics"]["val_nll"] < trained.record["metrics"]["val_nll"]
     kept = {k: v for k, v in trained.record["metrics"].items() if k.startswith("val_")}
     assert kept.items() <= found[1].record["metrics"].items()
@@ -188,7 +166,7 @@ def test_the_network_keeps_its_classifier_unless_nll_falls(
     assert torch.equal(load_chain(tmp_path)(rows), before)
 
 
-def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_path: Path) -> None:
+def test_it_goes_on_from_its_state(workshop, trained, tmp_path):
     requests = wanted(workshop, trained, seed=5)
     first = open_all(workshop, requests)
     expected = [first.run_epoch() for _ in range(3)]
@@ -201,7 +179,6 @@ def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_pa
     assert [third.run_epoch() for _ in range(2)] == expected[1:]
     third.finish(expected[-1])
     found = workshop.store.find("refine", requests[2].key())
-    assert found is not None
     assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
     whole = first.state_dict()["others"][requests[2].key()]["trainer"]["head"]
     for name, tensor in found.tensors("head").items():
@@ -209,9 +186,7 @@ def test_it_goes_on_from_its_state(workshop: Workshop, trained: Artifact, tmp_pa
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_it_goes_on_where_the_others_have_come_or_gone_since(
-    workshop: Workshop, trained: Artifact, together: bool
-) -> None:
+def test_it_goes_on_where_the_others_have_come_or_gone_since(workshop, trained, together):
     # Others are stored before the one asked for: an end in between leaves the state of a pass.
     requests = wanted(workshop, trained, seed=6 + together)
     whole, alone = open_all(workshop, requests), workshop.open(requests[0])

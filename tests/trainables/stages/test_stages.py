@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,17 +20,14 @@ from small_stages import MACAL, Workshop, few_digits, request
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators import Calibrator, FitReport, build_calibrator, cross_fit
+from trainables.calibrators import CALIBRATORS, build_calibrator, cross_fit
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.stages import STAGES
-from trainables.data import Batcher, GivenLogits, ImageShape, Inputs, MaskedImages, SplitSpec
+from trainables.data import Batcher, GivenLogits, ImageShape, MaskedImages, SplitSpec
 from trainables.models import Network, build_model
-from trainables.refinements import HeadTrainer
 from trainables.stages import (
     LastPass,
-    RefineStage,
     StageRequest,
-    TrainStage,
     base,
     calibrate,
     check_part,
@@ -40,7 +36,6 @@ from trainables.stages import (
     export,
     networks,
     open_stage,
-    refine,
     stage_precision,
     train,
     validation_rows,
@@ -55,11 +50,6 @@ from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
 CROPS = {"augmentation": "crop-flip", "epochs": 2}
 METRICS = {"acc", "nll", "brier", "ece", "aece", "cwece", "cwaece", "mce"}
-
-
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("workshop"))
 
 
 @pytest.fixture(scope="module")
@@ -102,14 +92,11 @@ def normalised(images: np.ndarray) -> Tensor:
 # -- what each stage leaves behind
 
 
-def test_every_stage_leaves_metrics_logits_and_its_request(
-    workshop: Workshop, chain: tuple[Artifact, ...]
-) -> None:
+def test_every_stage_leaves_metrics_logits_and_its_request(workshop, chain):
     labels = torch.from_numpy(np.array(workshop.data.search.validation.labels))
     for artifact, stage in zip(chain, STAGES, strict=True):
         assert artifact.stage == stage
         found = workshop.store.find(stage, artifact.key)
-        assert found is not None
         metrics = found.record["metrics"]
         assert {f"val_{name}" for name in METRICS} <= set(metrics)
         assert all(math.isfinite(value) for value in metrics.values())
@@ -120,34 +107,17 @@ def test_every_stage_leaves_metrics_logits_and_its_request(
         assert StageRequest(**found.record["request"]).key() == artifact.key
 
 
-def test_stored_weights_give_the_stored_logits(workshop: Workshop, trained: Artifact) -> None:
+def test_stored_weights_give_the_stored_logits(workshop, trained):
     with torch.no_grad():
         live = network_of(trained)(normalised(workshop.data.search.validation.values))
     torch.testing.assert_close(trained.tensors("validation")["logits"], live, rtol=1e-4, atol=1e-4)
-
-
-def test_validation_metrics_are_those_of_the_last_epoch(trained: Artifact) -> None:
-    rows = trained.tensors("validation")
-    expected = by_hand(rows["logits"].double().numpy(), rows["labels"].numpy())
-    for name, value in expected.items():
-        assert trained.record["metrics"][f"val_{name}"] == pytest.approx(value, abs=1e-6), name
-
-
-def test_the_extractor_is_left_alone_by_a_refinement(trained: Artifact, refined: Artifact) -> None:
-    assert set(refined.tensors("head")) & {"layers.0.weight", "layers.1.weight"}
-    assert "weights" not in {path.stem for path in refined.directory.glob("*.safetensors")}
-    assert not torch.equal(
-        refined.tensors("validation")["logits"], trained.tensors("validation")["logits"]
-    )
 
 
 # -- interruption
 
 
 @pytest.mark.parametrize("stage", ["train", "refine"])
-def test_an_interrupted_stage_goes_on_bitwise(
-    workshop: Workshop, augmented: Artifact, stage: str
-) -> None:
+def test_an_interrupted_stage_goes_on_bitwise(workshop, augmented, stage):
     if stage == "train":
         best = {**CROPS, "epochs": 3, "keep": "best_val_acc"}
         wanted = request(workshop.prepared, parts={"au": {}, "mixup": {}}, protocol=best)
@@ -173,9 +143,7 @@ def test_an_interrupted_stage_goes_on_bitwise(
                 assert torch.equal(outcome[file][name], tensor), f"{file}/{name}"
 
 
-def test_a_training_resumed_after_its_last_epoch_still_has_logits(
-    workshop: Workshop, trained: Artifact
-) -> None:
+def test_a_training_resumed_after_its_last_epoch_still_has_logits(workshop, trained):
     first = workshop.open(request(workshop.prepared))
     while first.epoch < first.epochs:
         first.run_epoch()
@@ -218,9 +186,7 @@ def best_of(wild: list[tuple[dict[str, float], Tensor]], metric: str = "nll") ->
         ("best_val_nll_after_ts", 0, "nll_after_ts"),
     ],
 )
-def test_the_best_epoch_after_the_warm_up_is_kept(
-    workshop: Workshop, wild: Any, keep: str, after: int, metric: str
-) -> None:
+def test_the_best_epoch_after_the_warm_up_is_kept(workshop, wild, keep, after, metric):
     best = after + best_of(wild[after:], metric)
     figures, logits = wild[best]
     rule = {"keep": keep, "keep_after": after}
@@ -234,26 +200,21 @@ def test_the_best_epoch_after_the_warm_up_is_kept(
     torch.testing.assert_close(live, logits, rtol=1e-4, atol=1e-4)
 
 
-def test_the_last_epoch_of_the_warm_up_is_not_kept_though_it_is_the_best(
-    workshop: Workshop, wild: Any
-) -> None:
+def test_the_last_epoch_of_the_warm_up_is_not_kept_though_it_is_the_best(workshop, wild):
     after = best_of(wild) + 1
     rule = {**WILD, "keep": "best_val_nll", "keep_after": after}
     kept = workshop.compute(request(workshop.prepared, protocol=rule))
     assert kept.record["kept_epoch"] == after + best_of(wild[after:]) + 1
 
 
-def test_of_equally_good_epochs_the_first_is_kept(workshop: Workshop) -> None:
+def test_of_equally_good_epochs_the_first_is_kept(workshop):
     run = workshop.open(request(workshop.prepared, protocol={"keep": "best_val_acc"}))
-    assert isinstance(run, TrainStage)
     for run.epoch, accuracy in enumerate((0.5, 0.7, 0.7, 0.6), 1):
         run._with_best({"val_acc": accuracy})
     assert run.outcome()[1]["kept_epoch"] == 2
 
 
-def test_a_training_resumed_after_its_best_epoch_remembers_it(
-    workshop: Workshop, wild: Any
-) -> None:
+def test_a_training_resumed_after_its_best_epoch_remembers_it(workshop, wild):
     best = best_of(wild) + 1
     assert best < len(wild)
     wanted = request(workshop.prepared, protocol={**WILD, "keep": "best_val_nll"})
@@ -266,9 +227,7 @@ def test_a_training_resumed_after_its_best_epoch_remembers_it(
     assert second.outcome()[1]["kept_epoch"] == best
 
 
-def test_a_head_whose_q_ended_is_reported_once_stored(
-    workshop: Workshop, trained: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_whose_q_ended_is_reported_once_stored(workshop, trained, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
     own = {"q_role": "keep", "epochs": 6, "gamma": 0.01, "eta_init": 1.0, "eta_final": 1.0}
@@ -280,7 +239,7 @@ def test_a_head_whose_q_ended_is_reported_once_stored(
 # -- calibration
 
 
-def test_the_seed_of_a_calibration_decides_its_folds(workshop: Workshop, trained: Artifact) -> None:
+def test_the_seed_of_a_calibration_decides_its_folds(workshop, trained):
     parts = {"isotonic": {}}
     fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, trained, seed=1))
     rows = trained.tensors("validation")
@@ -297,28 +256,14 @@ def test_the_seed_of_a_calibration_decides_its_folds(workshop: Workshop, trained
 # -- features
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_the_seed_of_a_refinement_decides_its_head(
-    workshop: Workshop, trained: Artifact, seed: int
-) -> None:
-    run = workshop.open(request(workshop.prepared, "refine", MACAL, trained, seed))
-    assert isinstance(run, RefineStage)
-    found = [
-        HeadTrainer(
-            run.trainer.refinement,
-            list(run.features["views"]),
-            run.trainer.labels,
-            **{"num_classes": 10, "batch_size": 50, "momentum": 0.9, "weight_decay": 5e-4},
-            seed=own,
-        ).head.state_dict()
-        for own in (seed, 1 - seed)
-    ]
-    head = run.trainer.head.state_dict()
-    assert all(torch.equal(head[name], value) for name, value in found[0].items())
-    assert not torch.equal(head["layers.0.weight"], found[1]["layers.0.weight"])
+def test_the_seed_of_a_refinement_decides_its_head(workshop, trained):
+    asked = [request(workshop.prepared, "refine", MACAL, trained, seed) for seed in (0, 0, 1)]
+    first, again, other = (workshop.open(each).trainer.head.layers[0].weight for each in asked)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
-def test_cached_features_equal_live_ones(workshop: Workshop, augmented: Artifact) -> None:
+def test_cached_features_equal_live_ones(workshop, augmented):
     cached, _ = load_features(augmented, workshop.store, workshop.data)
     assert cached["views"].shape[:2] == (8, 400)
     network = network_of(augmented)
@@ -335,56 +280,28 @@ def test_cached_features_equal_live_ones(workshop: Workshop, augmented: Artifact
     assert len({view.sum().item() for view in cached["views"]}) == FEATURE_VIEWS
 
 
-def test_without_augmentation_there_is_one_view(workshop: Workshop, trained: Artifact) -> None:
-    cached, _ = load_features(trained, workshop.store, workshop.data)
-    assert cached["views"].shape[0] == 1
-    with torch.no_grad():
-        live = network_of(trained).features(normalised(workshop.data.search.train.values))
-    torch.testing.assert_close(cached["views"][0], live, rtol=1e-4, atol=1e-4)
-
-
-def test_features_are_computed_once(
-    workshop: Workshop, trained: Artifact, refined: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert refined.record["request"]["upstream"] == trained.key
-    monkeypatch.setattr(refine, "_compute_features", lambda *_: pytest.fail("computed again"))
-    load_features(trained, workshop.store, workshop.data)
-    workshop.open(request(workshop.prepared, "refine", {"tst": {"epochs": 1}}, trained))
-
-
 # -- calibration
 
 
-class Noting(Calibrator):
+def rows_of(logits: Tensor) -> set[tuple[float, ...]]:
+    return {tuple(row) for row in logits.tolist()}
+
+
+class Noting(CALIBRATORS.get("ts")):
     """Notes by which rows it was fitted and which it was asked about."""
 
-    made: list[Noting]
+    fitted, asked = set[Any](), set[Any]()
 
-    def __init__(self) -> None:
-        self.inner = build_calibrator("ts")
-        self.fitted: set[tuple[float, ...]] = set()
-        self.asked: set[tuple[float, ...]] = set()
+    def fit(self, logits: Tensor, labels: Tensor) -> Noting:
+        self.fitted = rows_of(logits)
+        return super().fit(logits, labels)
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        self.fitted = {tuple(row) for row in logits.tolist()}
-        report = self.inner.fit(logits, labels).report
-        assert report is not None
-        return report
-
-    def __call__(self, logits: Any) -> Tensor:
-        self.asked = {tuple(row) for row in logits.tolist()}
-        return self.inner(logits)
-
-    def _transform(self, logits: Tensor) -> Tensor:
-        return self.inner(logits)
-
-    def _summary(self) -> dict[str, float]:
-        return self.inner.summary()
+    def __call__(self, logits: Tensor) -> Tensor:
+        self.asked = rows_of(logits)
+        return super().__call__(logits)
 
 
-def test_no_row_is_scored_by_a_calibrator_that_was_fitted_on_it(
-    workshop: Workshop, refined: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_row_is_scored_by_a_calibrator_that_was_fitted_on_it(workshop, refined, monkeypatch):
     made: list[Noting] = []
 
     def build(parts: Mapping[str, Any]) -> Noting:
@@ -393,7 +310,7 @@ def test_no_row_is_scored_by_a_calibrator_that_was_fitted_on_it(
 
     monkeypatch.setattr(calibrate, "calibrator_of", build)
     workshop.open(request(workshop.prepared, "calibrate", {"ts": {}}, refined)).run_epoch()
-    every = {tuple(row) for row in refined.tensors("validation")["logits"].tolist()}
+    every = rows_of(refined.tensors("validation")["logits"])
     final, *scoring = made
     assert len(scoring) == 5
     for calibrator in scoring:
@@ -407,9 +324,7 @@ def test_no_row_is_scored_by_a_calibrator_that_was_fitted_on_it(
 
 
 @pytest.mark.parametrize("name", ["ts", "isotonic"])
-def test_reported_metrics_are_not_those_of_the_fitting_rows(
-    workshop: Workshop, refined: Artifact, name: str
-) -> None:
+def test_reported_metrics_are_not_those_of_the_fitting_rows(workshop, refined, name):
     stage = workshop.open(request(workshop.prepared, "calibrate", {name: {}}, refined))
     metrics = stage.run_epoch()
     rows = refined.tensors("validation")
@@ -428,8 +343,8 @@ def test_reported_metrics_are_not_those_of_the_fitting_rows(
 
 @pytest.mark.parametrize("stage", ["train", "refine"])
 def test_a_temperature_of_the_training_rows_is_judged_on_all_validation_rows(
-    workshop: Workshop, trained: Artifact, refined: Artifact, stage: str
-) -> None:
+    workshop, trained, refined, stage
+):
     upstream = {"train": trained, "refine": refined}[stage]
     parts = {"ts": {"selection": "training_ece"}}
     fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, upstream))
@@ -480,9 +395,7 @@ def head_by_hand(refined: Artifact, features: np.ndarray) -> np.ndarray:
     )
 
 
-def test_evaluation_equals_what_a_hand_computes(
-    workshop: Workshop, trained: Artifact, refined: Artifact, calibrated: Artifact
-) -> None:
+def test_evaluation_equals_what_a_hand_computes(workshop, trained, refined, calibrated):
     test = workshop.prepared.test()
     features = features_by_hand(trained, test.values)
     weights = {name: value.double().numpy() for name, value in trained.tensors("weights").items()}
@@ -509,9 +422,7 @@ def test_evaluation_equals_what_a_hand_computes(
 
 
 @pytest.mark.parametrize("method", ["balcal", "mcdrop"])
-def test_networks_of_a_scheme_are_evaluated_as_they_were_validated(
-    workshop: Workshop, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_networks_of_a_scheme_are_evaluated_as_they_were_validated(workshop, method, monkeypatch):
     trained = workshop.compute(
         request(workshop.prepared, parts={method: {}}, protocol={"epochs": 1})
     )
@@ -523,9 +434,7 @@ def test_networks_of_a_scheme_are_evaluated_as_they_were_validated(
     torch.testing.assert_close(stored.tensors("test")["log_probs"], expected)
 
 
-def test_an_evaluation_is_stored_and_recomputed_when_damaged(
-    workshop: Workshop, refined: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_is_stored_and_recomputed_when_damaged(workshop, refined, monkeypatch):
     arguments = (workshop.store, "refine", refined.key, workshop.prepared)
     metrics, stored = evaluate_on_test(*arguments)
     with monkeypatch.context() as patched:
@@ -538,11 +447,8 @@ def test_an_evaluation_is_stored_and_recomputed_when_damaged(
 
 
 def test_one_pass_of_a_network_serves_all_that_builds_on_it(
-    workshop: Workshop,
-    chain: tuple[Artifact, ...],
-    augmented: Artifact,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    workshop, chain, augmented, monkeypatch
+):
     trained, test = chain[0], workshop.prepared.test().values
     direct = workshop.compute(request(workshop.prepared, "calibrate", {"ts": {}}, trained))
     info, device = workshop.prepared.info, workshop.data.device
@@ -578,15 +484,14 @@ def test_one_pass_of_a_network_serves_all_that_builds_on_it(
 # -- keys
 
 
-def test_everything_that_matters_changes_the_key(
-    workshop: Workshop, trained: Artifact, refined: Artifact, tmp_path: Path
-) -> None:
+def test_everything_that_matters_changes_the_key(workshop, trained, refined, tmp_path):
     base = request(workshop.prepared, "refine", MACAL, trained)
     other = few_digits(tmp_path, SplitSpec(validation=300, test=350, train_limit=399))
     changed = [
         replace(base, data=str(other.directory)),
         replace(base, seed=1),
         replace(base, model="resnet8"),
+        replace(base, precision="bfloat16"),
         replace(base, protocol={**base.protocol, "batch_size": 51}),
         replace(base, parts={"macal": {**MACAL["macal"], "lr": 0.2}}),
         replace(base, parts={"tst": MACAL["macal"]}),
@@ -597,13 +502,7 @@ def test_everything_that_matters_changes_the_key(
     assert len(keys) == len(changed) + 1
 
 
-def test_the_precision_of_a_training_is_part_of_its_key(workshop: Workshop) -> None:
-    exact = request(workshop.prepared)
-    assert exact.precision == "float32"
-    assert replace(exact, precision="bfloat16").key() != exact.key()
-
-
-def test_equal_data_elsewhere_have_the_same_key(workshop: Workshop, tmp_path: Path) -> None:
+def test_equal_data_elsewhere_have_the_same_key(workshop, tmp_path):
     moved = few_digits(tmp_path)
     assert moved.directory != workshop.prepared.directory
     assert request(moved).key() == request(workshop.prepared).key()
@@ -619,24 +518,7 @@ def coarse(workshop: Workshop) -> Artifact:
     return workshop.compute(replace(request(workshop.prepared), precision="bfloat16"))
 
 
-def test_a_training_computes_in_the_precision_that_is_asked_for(
-    workshop: Workshop, trained: Artifact, coarse: Artifact
-) -> None:
-    logits, others = (each.tensors("validation")["logits"] for each in (trained, coarse))
-    assert not torch.equal(logits, others)
-    told = [each.record["computed"]["precision"] for each in (trained, coarse)]
-    assert told == ["float32", "bfloat16"]
-    network = network_of(coarse)
-    pixels = normalised(workshop.data.search.validation.values)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(network(pixels), others)
-    with pytest.raises(ValueError, match="precision='half' is not one of float32, bfloat16"):
-        workshop.open(replace(request(workshop.prepared), precision="half"))
-
-
-def test_what_builds_on_a_network_uses_it_in_its_own_precision(
-    workshop: Workshop, trained: Artifact, coarse: Artifact, tmp_path: Path
-) -> None:
+def test_what_builds_on_a_network_uses_it_in_its_own_precision(workshop, trained, coarse, tmp_path):
     images = workshop.prepared.test().values
     for network, half in ((trained, False), (coarse, True)):
         features, _ = load_features(network, workshop.store, workshop.data)
@@ -672,9 +554,7 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_network_that_began_with_pretrained_weights_is_rebuilt_without_them(
-    workshop: Workshop, trained: Artifact
-) -> None:
+def test_a_network_that_began_with_pretrained_weights_is_rebuilt_without_them(workshop, trained):
     fields = {**trained.record["request"], "model": "convnet@pretrained"}
     began = replace(trained, record={**trained.record, "request": fields})
     network, _ = networks.restore_network(began, workshop.prepared.info, workshop.data.device)
@@ -696,7 +576,7 @@ def test_a_network_that_began_with_pretrained_weights_is_rebuilt_without_them(
         ("[" * 100_000, r": cannot be read as the description of a chain \(maximum recursion"),
     ],
 )
-def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, said: str) -> None:
+def test_a_folder_without_a_chain_is_named(tmp_path, content, said):
     if content is not None:
         info = few_digits(tmp_path / "data").info.to_dict()
         alike = {**info, "classes": ["0"] * 10}
@@ -707,9 +587,7 @@ def test_a_folder_without_a_chain_is_named(tmp_path: Path, content: str | None, 
             load_chain(folder)
 
 
-def test_a_chain_computes_where_it_is_told_or_on_the_cpu(
-    workshop: Workshop, trained: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chain_computes_where_it_is_told_or_on_the_cpu(workshop, trained, tmp_path, monkeypatch):
     export_chain(workshop.store, "train", trained.key, workshop.prepared.info, tmp_path)
     asked: list[Any] = []
     monkeypatch.setattr(export, "predictor", lambda *given: asked.append(given[1:]))
@@ -720,8 +598,8 @@ def test_a_chain_computes_where_it_is_told_or_on_the_cpu(
 
 
 def test_a_chain_whose_description_is_a_folder_is_neither_written_nor_read(
-    workshop: Workshop, trained: Artifact, tmp_path: Path
-) -> None:
+    workshop, trained, tmp_path
+):
     (tmp_path / "chain.json").mkdir()
     with pytest.raises(InputError, match=rf"^{tmp_path} cannot be written: .*Is a directory"):
         export_chain(workshop.store, "train", trained.key, workshop.prepared.info, tmp_path)
@@ -734,9 +612,7 @@ def test_a_chain_whose_description_is_a_folder_is_neither_written_nor_read(
 
 
 @pytest.mark.parametrize("stage", ["refine", "calibrate"])
-def test_an_upstream_that_is_missing_or_damaged_is_named(
-    tmp_path: Path, workshop: Workshop, trained: Artifact, stage: str
-) -> None:
+def test_an_upstream_that_is_missing_or_damaged_is_named(tmp_path, workshop, trained, stage):
     parts = MACAL if stage == "refine" else {"ts": {}}
     store = ArtifactStore(tmp_path)
     wanted = request(workshop.prepared, stage, parts, trained)
@@ -758,8 +634,8 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(
 
 
 def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_was_first(
-    tmp_path: Path, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, workshop, monkeypatch
+):
     store = ArtifactStore(tmp_path / "store")
 
     def chained(stage: str, parts: Any, before: Artifact | None = None) -> StageRequest:
@@ -771,7 +647,6 @@ def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_wa
         history = [{"step": step, "metrics": run.run_epoch()} for step in (1, 2)]
         run.finish(history[-1]["metrics"], history)
         found = store.find(wanted.stage, wanted.key())
-        assert found is not None
         return found
 
     trained = finished(chained("train", {"ce": {}}))
@@ -785,7 +660,6 @@ def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_wa
     assert open_stage(last, store, workshop.data).run_epoch() == expected
     for each in (trained, refined):
         again = store.find(each.stage, each.key)
-        assert again is not None
         for fact in ("request", "metrics", "history", "computed"):
             assert again.record[fact] == each.record[fact]
 
@@ -803,14 +677,14 @@ def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_wa
     assert open_stage(last, store, workshop.data).run_epoch() == expected
 
 
-def test_an_unknown_stage_is_named(workshop: Workshop) -> None:
+def test_an_unknown_stage_is_named(workshop):
     wanted = replace(request(workshop.prepared), stage="polish")
     told = "^unknown stage 'polish'; there are: given, train, refine, calibrate$"
     with pytest.raises(InputError, match=told):
         workshop.open(wanted)
 
 
-def test_evaluating_what_is_not_there_names_it(workshop: Workshop) -> None:
+def test_evaluating_what_is_not_there_names_it(workshop):
     with pytest.raises(InputError, match="is missing or damaged"):
         evaluate_on_test(workshop.store, "train", "ab" * 32, workshop.prepared)
 
@@ -819,13 +693,7 @@ def test_evaluating_what_is_not_there_names_it(workshop: Workshop) -> None:
     ("stage", "parts", "protocol"),
     [("train", {"ce": {}}, {"lr": 1e30}), ("refine", {"tst": {"epochs": 2, "lr": 1e37}}, {})],
 )
-def test_a_stage_that_diverges_says_so(
-    workshop: Workshop,
-    trained: Artifact,
-    stage: str,
-    parts: dict[str, Any],
-    protocol: dict[str, Any],
-) -> None:
+def test_a_stage_that_diverges_says_so(workshop, trained, stage, parts, protocol):
     upstream = trained if stage == "refine" else None
     run = workshop.open(request(workshop.prepared, stage, parts, upstream, protocol=protocol))
     with pytest.raises(TrainingDivergedError, match=r"in epoch [12]"):
@@ -833,9 +701,7 @@ def test_a_stage_that_diverges_says_so(
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_figure_that_is_not_finite_is_named_with_its_epoch(
-    workshop: Workshop, value: float
-) -> None:
+def test_a_figure_that_is_not_finite_is_named_with_its_epoch(workshop, value):
     run = workshop.open(request(workshop.prepared))
     run.epoch = 3
     run.check_finite({"lr": 0.1}, finite=True)
@@ -843,22 +709,17 @@ def test_a_figure_that_is_not_finite_is_named_with_its_epoch(
         run.check_finite({"lr": 0.1, "train_loss": value}, finite=True)
 
 
-def test_what_a_training_says_of_itself_is_told_when_it_is_stored(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_training_says_of_itself_is_told_when_it_is_stored(workshop, monkeypatch):
     told: list[str] = []
     monkeypatch.setattr(workshop.store, "notice", told.append)
     run = workshop.open(request(workshop.prepared, seed=9, protocol={"epochs": 1}))
-    assert isinstance(run, TrainStage)
     metrics = run.run_epoch()
     monkeypatch.setattr(run._trainer, "_graphed", SimpleNamespace(refused="no card"))
     run.finish(metrics)
     assert told == ["graph: steps run as they are written: no card"]
 
 
-def test_validation_logits_that_are_not_finite_are_noticed(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_logits_that_are_not_finite_are_noticed(workshop, monkeypatch):
     run = workshop.open(request(workshop.prepared))
     logits = torch.zeros(300, 10)
     logits[7, 3] = math.inf
@@ -870,20 +731,12 @@ def test_validation_logits_that_are_not_finite_are_noticed(
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
-        ("balcal", "its second classifier is of one feature vector an image"),
         ("mcdrop", "it drops entries of one feature vector an image"),
-        (
-            "cutmix",
-            "it weighs the labels of whole images by area, and a pasted pixel has one class",
-        ),
         ("mit", "it decouples what a network says of whole images"),
         ("macal", "its classifier is of one feature vector an image"),
-        ("tst", "its classifier is of one feature vector an image"),
     ],
 )
-def test_a_part_that_is_not_for_the_data_is_refused(
-    workshop: Workshop, part: str, reason: str
-) -> None:
+def test_a_part_that_is_not_for_the_data_is_refused(workshop, part, reason):
     inputs = MaskedImages((8, 8), (0.5,) * 3, (0.25,) * 3)
     data: Any = SimpleNamespace(prepared=SimpleNamespace(info=SimpleNamespace(inputs=inputs)))
     wanted = request(workshop.prepared, parts={"ce": {}, part: {}})
@@ -892,16 +745,14 @@ def test_a_part_that_is_not_for_the_data_is_refused(
 
 
 @pytest.mark.parametrize("kind", [MaskedImages, GivenLogits])
-def test_a_temperature_of_training_rows_needs_a_network_of_whole_rows(kind: type[Inputs]) -> None:
+def test_a_temperature_of_training_rows_needs_a_network_of_whole_rows(kind):
     check_part("ts-ls", {"selection": "ece"}, kind)
     with pytest.raises(InputError, match=f"^'ts-ls' with .* which {kind.kind} do not have$"):
         check_part("ts-ls", {"selection": "training_ece"}, kind)
 
 
 @pytest.mark.parametrize("images", [None, torch.tensor([4, 4, 5])])
-def test_validation_rows_are_those_that_are_stored(
-    workshop: Workshop, images: Tensor | None
-) -> None:
+def test_validation_rows_are_those_that_are_stored(workshop, images):
     rows = {"logits": torch.rand(3, 2), "labels": torch.tensor([1, 0, 1])}
     stored = rows if images is None else {**rows, "images": images}
     key = ("b" if images is None else "c") * 64
@@ -912,23 +763,13 @@ def test_validation_rows_are_those_that_are_stored(
     assert found.images is None if images is None else torch.equal(found.images, images)
 
 
-@pytest.mark.parametrize(
-    ("stage", "gpus", "precision"),
-    [
-        ("train", 0, "float32"),
-        ("train", 0.5, "bfloat16"),
-        ("train", 1, "bfloat16"),
-        ("refine", 1, "float32"),
-        ("calibrate", 1, "float32"),
-    ],
-)
-def test_trainings_on_a_gpu_alone_are_asked_for_in_half_precision(
-    stage: str, gpus: float, precision: str
-) -> None:
-    assert stage_precision(stage, gpus) == precision
+def test_trainings_on_a_gpu_alone_are_asked_for_in_half_precision():
+    found = [stage_precision("train", gpus) for gpus in (0, 0.5, 1)]
+    assert found == ["float32", "bfloat16", "bfloat16"]
+    assert {stage_precision(stage, 1) for stage in ("refine", "calibrate")} == {"float32"}
 
 
-def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time() -> None:
+def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time():
     last, computed = LastPass(), []
 
     def compute(place: tuple[str, str]) -> Tensor:
@@ -944,9 +785,7 @@ def test_the_features_of_one_network_and_its_rows_are_kept_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["nll_after_ts", "smooth_ece"])
-def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcomes(
-    workshop: Workshop, name: str
-) -> None:
+def test_an_objective_beyond_the_report_is_told_every_epoch_and_of_stored_outcomes(workshop, name):
     keep = "last" if name == "nll_after_ts" else "best_val_nll_after_ts"
     wanted = request(workshop.prepared, protocol={"epochs": 2, "keep": keep})
     plain, asked = workshop.open(wanted), workshop.open(wanted)
