@@ -97,7 +97,6 @@ def notices(reports: list[Report]) -> list[str]:
 
 def fault_of(report: Report) -> tuple[str, str]:
     assert report.status == Status.FAILED
-    assert report.fault is not None
     return str(report.fault.kind), report.fault.reason
 
 
