@@ -47,7 +47,6 @@ from trainables.methods import build_method, method_names
 from trainables.models import model_names
 from trainables.refinements import REFINEMENTS
 from trainables.stages import (
-    RefineStage,
     StageRequest,
     TaskData,
     evaluate_on_test,
@@ -305,11 +304,6 @@ def a_chain_of_masks() -> Any:
 
 
 @scenario
-def gradients_are_clipped() -> Any:
-    return train({"ce": {}}, clip_norm=1.0).epoch
-
-
-@scenario
 def every_refinement() -> Any:
     trained = LAB.compute(LAB.asked("train", {"ls": {}}))
     found = {}
@@ -350,19 +344,8 @@ def views_that_do_not_fit() -> Any:
     for context in (nullcontext(), almost_full()):
         with context:
             run = LAB.open(LAB.asked("refine", MACAL, trained))
-            assert isinstance(run, RefineStage)
             figures = [run.run_epoch()["train_loss"] for _ in range(2)]
         found.append([str(run.features["views"].device), str(run.trainer.view().device), figures])
-    return found
-
-
-@scenario
-def figures_of_a_cpu() -> Any:
-    """The same training and refinement on the card and on the CPU."""
-    found = []
-    for device in (LAB.data.device, torch.device("cpu")):
-        made = train({"mbls": {}, "mixup": {}}, device=device, precision="float32")
-        found.append([made.train_epoch()["train_loss"], made.epoch])
     return found
 
 

@@ -78,13 +78,13 @@ def found(
     return {"card": request.param, **json.loads(told.splitlines()[-1])}
 
 
-def test_a_trial_is_held_to_its_share_of_its_own_gpu(found: dict[str, Any]) -> None:
+def test_a_trial_is_held_to_its_share_of_its_own_gpu(found):
     device, share = found["a_share"]
     assert device == "cuda:0"
     assert 0.48 < share < 0.5  # The rest is for the CUDA context.
 
 
-def test_a_chain_of_stages_is_computed_measured_and_exported(found: dict[str, Any]) -> None:
+def test_a_chain_of_stages_is_computed_measured_and_exported(found):
     chain = found["a_chain"]
     assert list(chain["stages"]) == list(STAGES)
     precision = "float32" if found["card"] == "stand-in" else "bfloat16"
@@ -99,7 +99,7 @@ def test_a_chain_of_stages_is_computed_measured_and_exported(found: dict[str, An
         assert chain["launches"] > chain["convs"] > 0
 
 
-def test_every_method_trains_where_kernels_must_be_deterministic(found: dict[str, Any]) -> None:
+def test_every_method_trains_where_kernels_must_be_deterministic(found):
     trained, refused, still = found["every_method_deterministically"]
     assert trained == dict.fromkeys([*method_names(), *IMAGE_AUGMENTATIONS], 1)
     assert not still
@@ -107,7 +107,7 @@ def test_every_method_trains_where_kernels_must_be_deterministic(found: dict[str
         assert "does not have a deterministic implementation" in refused
 
 
-def test_every_model_trains(found: dict[str, Any]) -> None:
+def test_every_model_trains(found):
     names = [name for kind in (ImageShape, TextShape, MaskedShape) for name in model_names(kind)]
     names = [name for name in names if "@" not in name]  # What is published is not here.
     if found["card"] != "real":  # The others are deeper and wider.
@@ -115,7 +115,7 @@ def test_every_model_trains(found: dict[str, Any]) -> None:
     assert found["every_model"] == dict.fromkeys(names, 1)
 
 
-def test_every_loss_trains_on_masks_whose_pixels_are_calibrated(found: dict[str, Any]) -> None:
+def test_every_loss_trains_on_masks_whose_pixels_are_calibrated(found):
     if found["card"] == "stand-in":
         return
     trained, (shape, count, sound) = found["pixels"]
@@ -123,7 +123,7 @@ def test_every_loss_trains_on_masks_whose_pixels_are_calibrated(found: dict[str,
     assert (shape, sound) == ([count, 3], True)
 
 
-def test_pixels_are_trained_calibrated_and_tested_as_on_a_cpu(found: dict[str, Any]) -> None:
+def test_pixels_are_trained_calibrated_and_tested_as_on_a_cpu(found):
     if found["card"] != "pretended":
         close = 0.2 if found["card"] == "real" else 1e-6  # Another one trains other weights.
         for on_card, on_cpu in zip(*found["a_chain_of_masks"], strict=True):
@@ -137,11 +137,7 @@ def test_pixels_are_trained_calibrated_and_tested_as_on_a_cpu(found: dict[str, A
             assert ours == pytest.approx(theirs, rel=0, abs=close, nan_ok=True)
 
 
-def test_gradients_are_clipped(found: dict[str, Any]) -> None:
-    assert found["gradients_are_clipped"] == 1
-
-
-def test_every_refinement_trains_alone_and_in_a_common_pass(found: dict[str, Any]) -> None:
+def test_every_refinement_trains_alone_and_in_a_common_pass(found):
     assert found["every_refinement"] == {
         "macal": ["RefineTogether", 2],
         "tst": ["RefineTogether", 2],
@@ -149,16 +145,16 @@ def test_every_refinement_trains_alone_and_in_a_common_pass(found: dict[str, Any
     }
 
 
-def test_a_device_may_come_without_an_index(found: dict[str, Any]) -> None:
+def test_a_device_may_come_without_an_index(found):
     assert found["a_device_without_an_index"] == [True, "cuda:0"]
 
 
-def test_images_are_streamed_to_a_gpu_that_is_almost_full(found: dict[str, Any]) -> None:
+def test_images_are_streamed_to_a_gpu_that_is_almost_full(found):
     if found["card"] != "stand-in":
         assert found["images_that_do_not_fit"] == [False, False, [30, 3]]
 
 
-def test_views_that_do_not_fit_are_brought_one_at_a_time(found: dict[str, Any]) -> None:
+def test_views_that_do_not_fit_are_brought_one_at_a_time(found):
     (place, read, figures), (other_place, other_read, other_figures) = found[
         "views_that_do_not_fit"
     ]
@@ -168,14 +164,7 @@ def test_views_that_do_not_fit_are_brought_one_at_a_time(found: dict[str, Any]) 
         assert figures == pytest.approx(other_figures, rel=1e-3)
 
 
-def test_a_card_gives_the_figures_of_a_cpu(found: dict[str, Any]) -> None:
-    on_card, on_cpu = found["figures_of_a_cpu"]
-    if found["card"] != "pretended":
-        assert on_card == pytest.approx(on_cpu, rel=1e-3 if found["card"] == "real" else 0, abs=0)
-    assert on_card[1] == 2
-
-
-def test_an_epochs_metrics_are_those_of_a_cpu(found: dict[str, Any]) -> None:
+def test_an_epochs_metrics_are_those_of_a_cpu(found):
     if found["card"] != "pretended":
         on_card, on_cpu = found["figures_of_an_epoch"]
         assert "val_ece" in on_cpu
@@ -183,7 +172,7 @@ def test_an_epochs_metrics_are_those_of_a_cpu(found: dict[str, Any]) -> None:
             assert on_card == pytest.approx(on_cpu, rel=0, abs=1e-6)
 
 
-def test_recorded_steps_train_as_steps_as_written(found: dict[str, Any]) -> None:
+def test_recorded_steps_train_as_steps_as_written(found):
     if found["card"] == "stand-in":
         return  # It records nothing.
     losses, remarks = found["recorded_steps"]
@@ -194,7 +183,7 @@ def test_recorded_steps_train_as_steps_as_written(found: dict[str, Any]) -> None
 
 # The stand-in counts nothing.
 @pytest.mark.parametrize("found", [pytest.param("pretended", marks=NEEDED)], indirect=True)
-def test_steps_are_few_launches_and_no_waits(found: dict[str, Any]) -> None:
+def test_steps_are_few_launches_and_no_waits(found):
     launches = found["launches"]
     assert max(launches["losses"].values()) <= 120
     assert launches["waits of losses"] == 0
@@ -208,17 +197,17 @@ def test_steps_are_few_launches_and_no_waits(found: dict[str, Any]) -> None:
         assert launches[model][1:] == [0, 0, 0]
 
 
-def test_doctor_has_a_card_do_a_training_step(found: dict[str, Any]) -> None:
+def test_doctor_has_a_card_do_a_training_step(found):
     if found["card"] != "pretended":
         on_card, on_cpu = found["a_step_as_doctor_asks_for"]
         assert on_card == pytest.approx(on_cpu, rel=1e-3 if found["card"] == "real" else 0, abs=0)
 
 
-def test_batches_are_counted_where_that_costs_nothing(found: dict[str, Any]) -> None:
+def test_batches_are_counted_where_that_costs_nothing(found):
     assert found["where_batches_are_counted"] == [["cpu"], ["cuda:0"]]
 
 
-def test_a_trial_of_tune_ends_well(found: dict[str, Any]) -> None:
+def test_a_trial_of_tune_ends_well(found):
     # Of the stand-in's memory torch counts nothing.
     counts = found["card"] != "stand-in"
     assert found["a_trial_of_tune"] == ["finished", "", 2, counts]

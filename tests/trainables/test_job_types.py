@@ -30,11 +30,10 @@ def failed(kind: FaultKind, node: str = "") -> Report:
     return Report(status=Status.FAILED, fault=Fault(kind, "x"), node=node)
 
 
-def test_machine_fault_is_tried_again_elsewhere_so_often() -> None:
+def test_machine_fault_is_tried_again_elsewhere_so_often():
     tries = [job()]
     for node in ("a", "", "b"):
         again = next_attempt(tries[-1], failed(FaultKind.MACHINE, node), 3)
-        assert again is not None
         tries.append(again)
     assert [(one.attempt, one.failures) for one in tries] == [(n, n) for n in range(4)]
     assert tries[-1].avoided == {"a", "b"}
@@ -43,24 +42,22 @@ def test_machine_fault_is_tried_again_elsewhere_so_often() -> None:
     assert next_attempt(job(), failed(FaultKind.MACHINE), 0) is None
 
 
-def test_share_of_a_gpu_that_is_too_small_becomes_a_whole_one_once() -> None:
+def test_share_of_a_gpu_that_is_too_small_becomes_a_whole_one_once():
     again = next_attempt(job(gpus=0.25), failed(FaultKind.MEMORY), 0)
-    assert again is not None
     assert (again.gpus, again.attempt, again.failures, again.alone) == (1.0, 1, 0, True)
     assert next_attempt(again, failed(FaultKind.MEMORY), 3) is None
     broken = next_attempt(again, failed(FaultKind.MACHINE, "a"), 1)
-    assert broken is not None
     assert (broken.gpus, broken.alone, broken.failures) == (1.0, True, 1)
 
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
 @pytest.mark.parametrize("kind", [FaultKind.MEMORY, FaultKind.CONFIGURATION])
-def test_other_faults_stand(gpus: float, kind: FaultKind) -> None:
+def test_other_faults_stand(gpus, kind):
     assert next_attempt(job(gpus=gpus), failed(kind), 3) is None
     assert next_attempt(job(), Report(status=Status.FINISHED), 3) is None
 
 
-def test_lost_job_keeps_its_cost_and_is_the_machines_fault() -> None:
+def test_lost_job_keeps_its_cost_and_is_the_machines_fault():
     last = Report(status=Status.RUNNING, metrics={"val_ece": 1.0}, cost=Cost(2.5))
     expected = Report(
         status=Status.FAILED, fault=Fault(FaultKind.MACHINE, PROCESS_ENDED), cost=Cost(2.5)
@@ -69,6 +66,6 @@ def test_lost_job_keeps_its_cost_and_is_the_machines_fault() -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-def test_some_statuses_are_ends(status: Status) -> None:
+def test_some_statuses_are_ends(status):
     ends = {Status.FINISHED, Status.PRUNED, Status.FAILED}
     assert Report(status=status).ended == (status in ends)

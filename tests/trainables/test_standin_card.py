@@ -17,12 +17,12 @@ def values() -> Iterator[torch.Tensor]:
         yield torch.tensor([3.0, 1.0, 2.0]).to(CARD)
 
 
-def test_a_device_that_is_asked_about_itself_needs_an_index(values: torch.Tensor) -> None:
+def test_a_device_that_is_asked_about_itself_needs_an_index(values):
     with pytest.raises(ValueError, match="a specified index"):
         torch.cuda.get_per_process_memory_fraction(torch.device("cuda"))
 
 
-def test_tensors_of_card_and_host_are_not_mixed(values: torch.Tensor) -> None:
+def test_tensors_of_card_and_host_are_not_mixed(values):
     with pytest.raises(RuntimeError, match="expected all tensors on one device"):
         values + torch.zeros(3)
     with pytest.raises(RuntimeError, match="expected all tensors on one device"):
@@ -31,25 +31,16 @@ def test_tensors_of_card_and_host_are_not_mixed(values: torch.Tensor) -> None:
         values.numpy()
 
 
-def test_a_generator_of_the_host_draws_nothing_on_the_card(values: torch.Tensor) -> None:
+def test_a_generator_of_the_host_draws_nothing_on_the_card(values):
     with pytest.raises(RuntimeError, match="a generator of the tensors' own device"):
         torch.rand(3, device=CARD, generator=torch.Generator())
 
 
-def test_gradients_and_changes_in_place_are_those_of_a_cpu(values: torch.Tensor) -> None:
+def test_gradients_and_changes_in_place_are_those_of_a_cpu(values):
     weights = torch.ones(3, device=CARD, requires_grad=True)
     (values * weights).square().sum().backward()
-    assert weights.grad is not None
     assert (weights.device, weights.grad.device) == (CARD, CARD)
     assert weights.grad.tolist() == [18.0, 2.0, 8.0]
     values.add_(1)
     assert values.sort().values.cpu().tolist() == [2.0, 3.0, 4.0]
     assert values.cpu().device == torch.device("cpu")
-
-
-def test_nothing_is_left_of_it_afterwards() -> None:
-    seen = torch.cuda.is_available()
-    with standin_card():
-        assert torch.cuda.is_available()
-    assert torch.cuda.is_available() is seen
-    assert not torch.__future__.get_overwrite_module_params_on_conversion()

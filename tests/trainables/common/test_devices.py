@@ -27,7 +27,7 @@ GIBIBYTE = 2**30
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_trial_takes_no_more_than_its_share_of_a_gpu() -> None:
+def test_a_trial_takes_no_more_than_its_share_of_a_gpu():
     device = trial_device(0.01)
     try:
         with pytest.raises(torch.OutOfMemoryError):
@@ -37,7 +37,7 @@ def test_a_trial_takes_no_more_than_its_share_of_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "of"), [(0.25, 0.25), (1.0, 1.0), (4.0, 1.0)])
-def test_the_share_of_a_gpu_bounds_tensors_and_context(gpus: float, of: float) -> None:
+def test_the_share_of_a_gpu_bounds_tensors_and_context(gpus, of):
     total = 80 * GIBIBYTE
     with pretended_card(1, total=total) as shares:
         assert trial_device(gpus) == torch.device("cuda:1")
@@ -47,13 +47,13 @@ def test_the_share_of_a_gpu_bounds_tensors_and_context(gpus: float, of: float) -
     assert share * total + CONTEXT_BYTES == pytest.approx(of * total)
 
 
-def test_a_share_hardly_larger_than_a_context_is_not_used_up_by_it() -> None:
+def test_a_share_hardly_larger_than_a_context_is_not_used_up_by_it():
     with pretended_card(total=2 * GIBIBYTE) as shares:
         trial_device(0.25)
     assert shares == [(0, 0.125)]
 
 
-def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch):
     with pretended_card(1):
         assert default_device() == concrete("cuda") == torch.device("cuda:1")
         assert concrete("cuda:3") == torch.device("cuda:3")
@@ -61,7 +61,7 @@ def test_the_device_is_the_current_gpu_if_there_is_one(monkeypatch: pytest.Monke
     assert default_device() == CPU
 
 
-def test_free_memory_is_what_the_card_and_the_own_share_leave() -> None:
+def test_free_memory_is_what_the_card_and_the_own_share_leave():
     device = torch.device("cuda")
     with pretended_card(free=60 * GIBIBYTE, total=80 * GIBIBYTE, reserved=GIBIBYTE):
         assert free_memory(device) == 60 * GIBIBYTE
@@ -70,14 +70,14 @@ def test_free_memory_is_what_the_card_and_the_own_share_leave() -> None:
         assert free_memory(device) == 40 * GIBIBYTE - context - GIBIBYTE
 
 
-def test_data_takes_half_of_what_is_free() -> None:
+def test_data_takes_half_of_what_is_free():
     with pretended_card(free=100, total=100):
         assert fits(50, torch.device("cuda"))
         assert not fits(51, torch.device("cuda"))
         assert fits(101, CPU)
 
 
-def test_what_is_computed_on_is_told_by_its_kind() -> None:
+def test_what_is_computed_on_is_told_by_its_kind():
     assert device_kind(CPU) == "cpu"
     code = {"code": code_hash()}
     told = {"device": "cpu", "precision": "float32", "deterministic": True}
@@ -87,7 +87,7 @@ def test_what_is_computed_on_is_told_by_its_kind() -> None:
         assert computed_on(torch.device("cuda:0"), "bfloat16") == told | code
 
 
-def test_determinism_is_switched_on_and_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_determinism_is_switched_on_and_off(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # So that it is put back.
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     with pretended_card():
@@ -102,7 +102,7 @@ def test_determinism_is_switched_on_and_off(monkeypatch: pytest.MonkeyPatch) -> 
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_one_thread_ends_with_as_many_as_there_were() -> None:
+def test_one_thread_ends_with_as_many_as_there_were():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from trainables.common.errors import InputError, StorageError, one_line, printab
 
 
 @given(text=st.text() | st.text(st.characters(codec=None)))
-def test_any_message_is_one_printable_line(text: str) -> None:
+def test_any_message_is_one_printable_line(text):
     assert str(InputError(text)).isprintable()
 
 
@@ -29,12 +28,12 @@ def test_any_message_is_one_printable_line(text: str) -> None:
         ("\U000e0001", r"\U000e0001"),
     ],
 )
-def test_what_is_no_character_is_spelled(text: str, shown: str) -> None:
+def test_what_is_no_character_is_spelled(text, shown):
     assert str(StorageError(text)) == shown
     assert printable(text).replace("\n", " ") == shown
 
 
-def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
+def test_a_long_message_keeps_its_beginning_and_its_end():
     text = f"storage: {'x' * 9000}: is too long"
     for line in (one_line(text, 100), str(InputError(text))):
         assert line.startswith("storage: xxx")
@@ -43,7 +42,7 @@ def test_a_long_message_keeps_its_beginning_and_its_end() -> None:
         assert len(line) <= 100
 
 
-def test_a_list_in_a_long_message_is_cut_first() -> None:
+def test_a_list_in_a_long_message_is_cut_first():
     names = [f"name{number}" for number in range(1000)]
     line = str(InputError(f"recipe 'a' is unknown; there are: {', '.join(names)}; give one"))
     assert line.startswith("recipe 'a' is unknown; there are: name0, name1, name2")
@@ -55,20 +54,13 @@ def test_a_list_in_a_long_message_is_cut_first() -> None:
     assert f"{', '.join(names[:8])}, ... (12 more); give one" in told
 
 
-def test_a_message_is_cut_in_the_middle_and_no_shorter_than_need_be() -> None:
+def test_a_message_is_cut_in_the_middle_and_no_shorter_than_need_be():
     assert one_line("x" * 100, 100) == "x" * 100
     text = "x " * 30 + "y " * 20 + "y"
     assert one_line(text, 100) == f"{text[:48]} ... {text[-47:]}"
 
 
-def test_a_message_is_cut_before_it_is_spelled() -> None:
-    started = time.process_time()
-    assert len(str(InputError("\x1b" * 10**8))) <= 300
-    # Spelled whole it takes a minute, and 400 MB.
-    assert time.process_time() - started < 10
-
-
-def test_a_message_travels_whole_between_processes() -> None:
+def test_a_message_travels_whole_between_processes():
     error = pickle.loads(pickle.dumps(InputError("a\x1bb")))
     assert error.args == ("a\x1bb",)
     assert str(error) == r"a\x1bb"

@@ -49,12 +49,6 @@ def test_a_writer_that_raises_changes_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        write_whole(tmp_path / "none" / "a.json", "text")
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize("durable", [False, True])
 def test_the_disk_has_what_is_durable_before_it_takes_its_place(tmp_path, durable, monkeypatch):
     asked: list[tuple[bool, bool]] = []

@@ -42,19 +42,19 @@ def umask() -> Iterator[None]:
         (0o2755, 0o640),  # Its group may not write.
     ],
 )
-def test_a_shared_folder_takes_the_place_of_the_umask(tmp_path: Path, mode: int, made: int):
+def test_a_shared_folder_takes_the_place_of_the_umask(tmp_path, mode, made):
     tmp_path.chmod(mode)
     follow_folder(tmp_path)
     (tmp_path / "new").touch()
     assert (tmp_path / "new").stat().st_mode & 0o777 == made
 
 
-def test_a_folder_that_is_not_there_changes_nothing(tmp_path: Path):
+def test_a_folder_that_is_not_there_changes_nothing(tmp_path):
     follow_folder(tmp_path / "absent")
     assert os.umask(0o027) == 0o027
 
 
-def test_what_is_its_writers_alone_becomes_the_folders(tmp_path: Path):
+def test_what_is_its_writers_alone_becomes_the_folders(tmp_path):
     tmp_path.chmod(0o2777)
     (tmp_path / "file").touch(0o600)
     (tmp_path / "folder").mkdir(0o700)
@@ -63,13 +63,13 @@ def test_what_is_its_writers_alone_becomes_the_folders(tmp_path: Path):
         assert (tmp_path / name).stat().st_mode & 0o7777 == mode
 
 
-def test_other_errors_say_what_they_say(tmp_path: Path):
+def test_other_errors_say_what_they_say(tmp_path):
     assert why(OSError(errno.ENOSPC, "No space left", str(tmp_path))) == "No space left"
     assert why(OSError("of no system call")) == "of no system call"
     assert why(PermissionError(errno.EPERM, "Not permitted")) == "Not permitted"
 
 
-def test_missing_rights_are_told_with_whose_they_are(tmp_path: Path, monkeypatch):
+def test_missing_rights_are_told_with_whose_they_are(tmp_path, monkeypatch):
     shut = tmp_path / "shut"
     shut.mkdir()
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != shut)  # Root may all.
