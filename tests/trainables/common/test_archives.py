@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import tokenize
 import tracemalloc
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -154,20 +153,11 @@ def test_what_numpy_never_writes(tmp_path, packing):
     assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "packed by")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error, zipfile.BadZipFile),
-        *(OverflowError, IndexError, SyntaxError, TypeError, tokenize.TokenError),
-    ],
-)
+@pytest.mark.parametrize("kind", [MemoryError, OverflowError])  # Others come of members above.
 def test_whatever_numpy_raises_of_a_member_becomes_a_line(tmp_path, kind, monkeypatch):
-    def refuse(*_: Any, **__: Any) -> None:
-        raise kind("no\nway")
-
     path = tmp_path / "own.npz"
     np.savez(path, **DATA)
-    monkeypatch.setattr(np, "load", refuse)
+    monkeypatch.setattr(np, "load", Mock(side_effect=kind("no\nway")))
     with pytest.raises(InputError) as caught:
         ArrayArchive(path).read("y_test")
     assert str(caught.value) == f"{path}: key 'y_test' cannot be read: no way"
