@@ -68,7 +68,10 @@ class HeadTrainer:
         seed: Decides initial weights, order and masks.
         device: Where to train; features elsewhere are moved there one view at a time.
         held_out: Features (M, D) and labels (M,), on the device, for a refinement that wants its
-            feedback measured there; without, it is on the epoch's view.
+            feedback measured there.
+
+    Raises:
+        ValueError: If held-out rows are wanted and missing.
 
     Attributes:
         head: The head, in eval mode between epochs.
@@ -90,6 +93,8 @@ class HeadTrainer:
         device: torch.device | str = "cpu",
         held_out: tuple[Tensor, Tensor] | None = None,
     ) -> None:
+        if refinement.held_out and held_out is None:
+            raise ValueError("held_out is missing: the refinement's feedback is measured there")
         self.held_out = held_out
         self.refinement = refinement
         self.epoch = 0

@@ -120,3 +120,10 @@ def test_the_clock_may_wait_until_confidence_is_too_high():
     bounds = [clip_bound(0.1, 0.001, t, 8) for t in (1, 1, 1, 1, 2, 3)]
     signs = np.array([-1, -1, -1, 1, 1, -1])
     np.testing.assert_allclose(steps, signs * bounds, rtol=0, atol=1e-12)
+
+
+def test_feedback_on_held_out_rows_needs_them(problem):
+    refinement = build_refinement("macal", feedback="validation", gamma=1.0)
+    settings = {"num_classes": 4, "batch_size": 16, "momentum": 0.9, "weight_decay": 0.0}
+    with pytest.raises(ValueError, match="held_out is missing"):
+        HeadTrainer(refinement, *problem, **settings, seed=0)
