@@ -53,7 +53,7 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
         spec = outcome.spec
         command = ["calsweep", "run", "--resume", spec.name, "--storage", spec.storage]
         command += ["--address", address] if address else []
-        output().print(f"sweep {spec.name} was interrupted; go on with: {shlex.join(command)}")
+        output().print(f"sweep {spec.name} was interrupted; resume it with: {shlex.join(command)}")
     else:
         table, folder = build_table(outcome.results), SweepFolder.of(outcome.spec)
         output().print(to_rich(table))

@@ -39,7 +39,7 @@ def ui(
 
 def _tell(address: Address) -> None:
     echo(f"open {address.url}")
-    echo("Ctrl-C ends it; nothing is written, and sweeps go on")
+    echo("Ctrl-C ends it; nothing is written, and sweeps keep running")
     if address.open:
         complain("other machines can reach this, and the token travels unencrypted")
 

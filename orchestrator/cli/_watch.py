@@ -133,10 +133,10 @@ def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take
     folder = _existing(name, storage)
     if not folder.is_owned() and (job := queued_job(folder)):
         cancel_job(job)
-        echo(f"{name} is out of SLURM's queue; calsweep run --resume {name} goes on")
+        echo(f"{name} is out of SLURM's queue; resume it with calsweep run --resume {name}")
         return
     _running(name, storage, take).set_control(CANCEL)
-    echo(f"{name} stops within seconds; calsweep run --resume {name} goes on")
+    echo(f"{name} stops within seconds; resume it with calsweep run --resume {name}")
 
 
 def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
@@ -144,11 +144,11 @@ def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take 
     from orchestrator.storage.storage import PAUSE
 
     _running(name, storage, take).set_control(PAUSE)
-    echo(f"{name} starts no other trial; calsweep continue {name} goes on")
+    echo(f"{name} starts no other trial; continue it with calsweep continue {name}")
 
 
 def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
-    """Go on with a sweep that was paused."""
+    """Continue a sweep that was paused."""
     from orchestrator.storage.storage import PAUSE
 
     folder = _existing(name, storage)
@@ -157,7 +157,7 @@ def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take 
     folder.require_own(take)
     folder.set_control("")
     hint = "" if folder.is_owned() else f" once it runs: calsweep run --resume {name}"
-    echo(f"{name} goes on{hint}")
+    echo(f"{name} continues{hint}")
 
 
 def _existing(name: str, storage: str) -> "SweepFolder":

@@ -228,7 +228,7 @@ def _outcome(night: nightly.Night) -> tuple[str, str]:
     verdict = night.verdict
     if verdict is None:
         given_up = night.facts.get("given_up")
-        return ("given up", given_up) if given_up else ("unfinished", "the next start goes on")
+        return ("given up", given_up) if given_up else ("unfinished", "the next start resumes it")
     groups = nightly.grouped(verdict.alarms or verdict.suspicions)
     return verdict.status, "; ".join(nightly.told(group) for group in groups)
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class BusyError(InputError):
-    """Another run of the same benchmark is going on."""
+    """Another run of the same benchmark is under way."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Book:
                 owner.write_text(f"process {os.getpid()} on {os.uname().nodename}", "utf-8")
             except Timeout as error:
                 holder = named() or "another process"
-                raise BusyError(f"another run is going on: {holder} holds {path}") from error
+                raise BusyError(f"another run is under way: {holder} holds {path}") from error
             except OSError as error:
                 why = error.strerror or error
                 raise InputError(f"lock {path} cannot be written: {why}") from error

@@ -80,7 +80,7 @@ class BucketBook(Book):
             InputError: If the bucket does not answer, or refuses a file.
         """
         with answering():
-            self._lease.claim(lambda holder: BusyError(f"another run is going on: by {holder}"))
+            self._lease.claim(lambda holder: BusyError(f"another run is under way: by {holder}"))
         with self._lease:
             try:
                 with answering():

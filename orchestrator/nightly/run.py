@@ -62,7 +62,7 @@ def run_night(
     Ray cluster to join, None for Ray on this machine alone.
 
     Raises:
-        BusyError: If another run is going on.
+        BusyError: If another run is under way.
         InputError: If it could not run: the storage is full, data are gone. The night stays open,
             and the next start resumes it.
         KeyboardInterrupt: If it was interrupted; likewise.

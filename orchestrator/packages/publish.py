@@ -84,7 +84,7 @@ def _write_sweep(
     ledger = Ledger(iterate_events(path))
     if ledger.status not in ENDED:
         raise InputError(
-            f"sweep {name!r} has not ended, and a package tells of all it did; go on with "
+            f"sweep {name!r} has not ended, and a package tells of all it did; resume it with "
             f"`calsweep run --resume {name}`"
         )
     cells = cells_of(ledger)

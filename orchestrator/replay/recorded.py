@@ -187,7 +187,7 @@ def read_sweeps(
         if name not in ended:
             raise InputError(
                 f"sweep {name!r} has not ended, and its choices come first; "
-                f"go on with `calsweep run --resume {name}`"
+                f"resume it with `calsweep run --resume {name}`"
             )
     found = [_read(storage, known[name], ended[name], recipes, done, test) for name in ended]
     if not any(sweep.studies for sweep in found):

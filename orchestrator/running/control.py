@@ -46,7 +46,7 @@ class Control:
         if self._held != self._said:
             self._said = self._held
             start = f"paused: nothing starts before `calsweep continue {self._folder.name}`"
-            self._say(start if self._held else "goes on")
+            self._say(start if self._held else "continues")
         return self._held
 
     def _watch(self, main: bool) -> None:

@@ -86,10 +86,10 @@ def run_sweep(
     Args:
         spec: The checked sweep.
         resume: Insist that the sweep has been started before.
-        fresh: Start over under the next free name instead of going on.
+        fresh: Start over under the next free name instead of resuming.
         address: A Ray cluster to join; None for Ray on this machine alone.
         console: Where progress is shown; None for nowhere.
-        take: Go on with a sweep even if it is another user's.
+        take: Resume a sweep even if it is another user's.
 
     Raises:
         InputError: If the data, the storage, the name, the cluster's address or the login on the

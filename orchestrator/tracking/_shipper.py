@@ -87,7 +87,7 @@ def sync(
         artifact_root: Where a tracker without a place of its own keeps files; ``artifacts`` beside
             the journal if not given.
         interrupted: Nobody works on the sweep any more: mark runs that are still open as KILLED.
-        parent_pid: Go on until the sweep has ended or this process has died, and wait out any
+        parent_pid: Deliver until the sweep has ended or this process has died, and wait out any
             outage; runs that are open when it dies are KILLED. If not given, deliver all there is,
             once.
         poll_seconds: How long events are collected before they are sent together.

@@ -47,7 +47,7 @@ def story(lab: Lab) -> Story:
     first.send(signal.SIGINT)
     stopped = first.wait()
     left = first.left_behind()
-    return Story(sweep, first, second, stopped, left, sweep.obey(stopped.line("go on with")))
+    return Story(sweep, first, second, stopped, left, sweep.obey(stopped.line("resume it with")))
 
 
 def test_the_second_of_two_is_told_who_runs_it(story: Story) -> None:

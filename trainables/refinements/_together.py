@@ -56,7 +56,7 @@ class HeadsTogether:
         return self._of_each(lambda stack: list(stack.logits(features)))
 
     def drop(self, trainer: HeadTrainer) -> None:
-        """Go on without a member, such as one that diverged."""
+        """Continue without a member, such as one that diverged."""
         self._trainers.remove(trainer)
         self._stacks = _stacks(self._trainers)
 

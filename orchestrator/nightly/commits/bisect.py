@@ -80,7 +80,7 @@ def bisect_night(
         cell: The alarmed figure to look into, as ``RECIPE on TASK: METRIC``.
 
     Raises:
-        BusyError: If another run of the benchmark is going on.
+        BusyError: If another run of the benchmark is under way.
         InputError: If there is no alarm, or none about the cell, no good night before it, or no
             repository that has both.
     """

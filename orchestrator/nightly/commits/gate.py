@@ -44,7 +44,7 @@ def gate(
     unless it began on a night of the revision.
 
     Raises:
-        BusyError: If another run of the benchmark is going on.
+        BusyError: If another run of the benchmark is under way.
         InputError: If the revision is unknown, or a run fails.
     """
     source = Repository(repository or nightly.model.bisect.place or Path.cwd())

@@ -266,7 +266,7 @@ def test_an_interrupted_sweep_says_how_to_go_on(capsys, outcome, address, monkey
     storage = Storage("kept").folder
     command = f"calsweep run --resume night --storage {storage}"
     command += "" if address is None else " --address auto"
-    told = f"sweep night was interrupted; go on with: {command}\n"
+    told = f"sweep night was interrupted; resume it with: {command}\n"
     assert capsys.readouterr().out == told
     assert not SweepFolder.of(stopped.spec).table("md").exists()
 

@@ -122,7 +122,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
         wait_until(lambda: far.journal.exists() and b"study_opened" in far.journal.read_bytes())
         time.sleep(1)
         assert (sweep_status(far).running, sweep_status(far).ended) == ((), 0)
-        assert calsweep("continue", "far", "--storage", "store").out == "far goes on\n"
+        assert calsweep("continue", "far", "--storage", "store").out == "far continues\n"
         now = running(far)
         assert (now.state, now.trials, now.running[0].trial) == ("running", 3, "t|ce|0")
         assert now.running[0].host == os.uname().nodename

@@ -85,7 +85,7 @@ def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, command
             [name(1), "suspicious", "is worse, and 1 more figure with it"],
             [name(2), "regression", "is worse"],
             [name(3), "given up", "the code has changed"],
-            [name(4), "unfinished", "the next start goes on"],
+            [name(4), "unfinished", "the next start resumes it"],
         ],
     )
     book.give_up(book.begin(name(5), 0.0, {}), "§" * 300)
@@ -377,7 +377,7 @@ def test_a_start_says_what_it_came_to(benchmark, start, capsys):
 @pytest.mark.parametrize(
     ("error", "told", "details"),
     [
-        (BusyError("another run is going on"), None, False),
+        (BusyError("another run is under way"), None, False),
         (InputError("the disk\n is full"), "the disk is full", False),
         (OSError("the disk\n is full"), "OSError: the disk is full", True),
     ],
@@ -389,7 +389,7 @@ def test_a_night_that_could_not_run_is_told_unless_another_runs(
     runs = start(code=4, outcome=error)
     assert runs.failures == ([f"2026-07-02: {told}"] if told else [])
     kept = benchmark.folder / "error.txt"
-    complaints = [f"could not run: {told}"] if told else ["another run is going on"]
+    complaints = [f"could not run: {told}"] if told else ["another run is under way"]
     complaints += [f"details: {kept}"] if details else []
     complaints += ["the webhook is deaf"] if told else []
     errors = capsys.readouterr().err.splitlines()
