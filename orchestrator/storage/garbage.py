@@ -83,8 +83,8 @@ def _known(sweep: SweepFolder) -> Ledger:
     """Return what a journal tells, if it tells something and all of it is intact."""
     path, name = sweep.journal, sweep.name
     remedies = (
-        f"put its journal back, resume it with `calsweep run --resume {name}`, or give the sweep up "
-        f"with --drop {name}"
+        f"put its journal back, resume it with `calsweep run --resume {name}`, or give the sweep "
+        f"up with --drop {name}"
     )
     if not path.exists():
         raise InputError(
