@@ -11,6 +11,7 @@ from torch import Tensor
 
 from orchestrator.statistics._bootstrap import (
     DRAWS,
+    LEVEL,
     Difference,
     Measured,
     PairedBootstrap,
@@ -209,6 +210,7 @@ def compare(
     metric: str = "ece",
     *,
     baseline: str | None = None,
+    level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
     over_seeds: bool = False,
@@ -239,6 +241,7 @@ def compare(
         predictions.truths,
         metric,
         baseline=baseline,
+        level=level,
         draws=draws,
         seed=seed,
         done=done,

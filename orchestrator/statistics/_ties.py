@@ -89,12 +89,12 @@ class Ties:
     absent: dict[str, str]
 
 
-def ties(board: Board) -> Ties:
+def ties(board: Board, level: float = LEVEL) -> Ties:
     """Group the recipes of a board.
 
     Every pair is tested by Student's t on its ``contrast``, whose variance between seeds is
     ``moderated``, with Holm's correction over all pairs: the probability that any two are told
-    apart that are alike is at most 5%. A difference inside the noise floor is none.
+    apart that are alike is at most ``level``. A difference inside the noise floor is none.
     """
     higher = METRICS[board.metric].better == "higher"
     means = {recipe: float(own.values.mean()) for recipe, own in board.figures.items()}
@@ -106,11 +106,11 @@ def ties(board: Board) -> Ties:
         1.0 if board.inside_floor(*pair) else own.p_value()
         for pair, own in zip(pairs, found, strict=True)
     ]
-    differs = [p <= LEVEL for p in holm(tested)]
+    differs = [p <= level for p in holm(tested)]
     told = {frozenset(pair) for pair, apart in zip(pairs, differs, strict=True) if apart}
     need = None
     if pairs and not differs[0]:
-        left = LEVEL / differs.count(False)  # Of Holm's step at which the two best stay together.
+        left = level / differs.count(False)  # Of Holm's step at which the two best stay together.
         need = _need(pairs[0], found[0], left, board)
     seeds = min((own.seeds for own in found), default=0)
     groups = letters(list(values), told)

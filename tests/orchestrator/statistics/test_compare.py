@@ -29,8 +29,8 @@ def test_values_are_those_recomputed_from_the_stored_rows(artifacts, evaluated, 
     tables = {"ce": [made_up(LABELS, 0), made_up(LABELS, 1)], "ls": [made_up(LABELS, 0, 0.3)]}
     results = [evaluated(recipe, seeds, LABELS) for recipe, seeds in tables.items()]
     done = []
-    found = compare(results, artifacts, draws=100, seed=3, done=done.append)
-    options = {"baseline": "ce", "draws": 100, "seed": 3}
+    found = compare(results, artifacts, draws=100, seed=3, level=0.8, done=done.append)
+    options = {"baseline": "ce", "draws": 100, "seed": 3, "level": 0.8}
     assert found.bootstrap == paired_bootstrap(tables, LABELS, **options)
     assert (found.task, done) == (results[0].task, ["ce", "ls"])
     other = compare(results, artifacts, baseline="ls", draws=2).bootstrap
