@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trainables.refinements import (
+    REFINEMENTS,
     HeadsTogether,
     HeadTrainer,
     _together,
@@ -144,6 +145,47 @@ def test_one_that_diverges_leaves_the_others_alone():
     together.drop(members[1])
     assert together.train_epoch()[0] == pytest.approx(alone.train_epoch(), abs=1e-5)
     assert [member.epoch for member in members] == [3, 2]
+
+
+OTHERWISE = {
+    "gamma": 0.6,
+    "q0": 0.2,
+    "eta_init": 0.3,
+    "eta_final": 0.2,
+    "lr": 0.03,
+    "hidden": 11,
+    "restrict_gradient": False,
+    "restructure": False,
+    "sparsity": "adaptive",
+    "resample": "epoch",
+    "inference": "dense",
+    "feedback": "training",
+    "clock": "crossing",
+    "accept": "better",
+    "q_role": "keep",
+    "optimizer": "masked",
+    "views": "original",
+    "epochs": 2,
+}
+
+
+@pytest.mark.parametrize("usual_first", [True, False])
+@pytest.mark.parametrize("name", REFINEMENTS.parameter_names("macal"))
+def test_whoever_may_be_trained_together_is_as_if_alone(name, usual_first):
+    """Whichever setting two differ in: they are refused, or their figures are their own."""
+    usual = {"hidden": 10, "epochs": EPOCHS}
+    settings = [usual, {**usual, name: OTHERWISE[name]}][:: 1 if usual_first else -1]
+    alone, members = ([trainer("macal", 0, **own) for own in settings] for _ in range(2))
+    try:
+        together = HeadsTogether(members)
+    except ValueError:
+        return
+    for _ in range(2):
+        expected = [one.train_epoch() for one in alone]
+        for figures, wanted in zip(together.train_epoch(), expected, strict=True):
+            assert figures == pytest.approx(wanted, abs=1e-5)
+        for one, logits in zip(alone, together.logits(VIEWS[0]), strict=True):
+            torch.testing.assert_close(logits, one.head(VIEWS[0]), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
