@@ -518,6 +518,19 @@ def coarse(workshop: Workshop) -> Artifact:
     return workshop.compute(replace(request(workshop.prepared), precision="bfloat16"))
 
 
+def test_a_training_computes_in_the_precision_that_is_asked_for(workshop, trained, coarse):
+    logits, others = (each.tensors("validation")["logits"] for each in (trained, coarse))
+    assert not torch.equal(logits, others)
+    told = [each.record["computed"]["precision"] for each in (trained, coarse)]
+    assert told == ["float32", "bfloat16"]
+    network = network_of(coarse)
+    pixels = normalised(workshop.data.search.validation.values)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(network(pixels), others)
+    with pytest.raises(ValueError, match="precision='half' is not one of float32, bfloat16"):
+        workshop.open(replace(request(workshop.prepared), precision="half"))
+
+
 def test_what_builds_on_a_network_uses_it_in_its_own_precision(workshop, trained, coarse, tmp_path):
     images = workshop.prepared.test().values
     for network, half in ((trained, False), (coarse, True)):
