@@ -274,8 +274,8 @@ def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
     assert main(command) == 2
     line = content[: len(content) // 2].count(b"\n") + 1
     assert capsys.readouterr().err == (
-        f"calsweep: sweep 'two'{TOLD[damage].format(file=file, line=line)}put its journal back, go "
-        "on with `calsweep run --resume two`, or give the sweep up with --drop two\n"
+        f"calsweep: sweep 'two'{TOLD[damage].format(file=file, line=line)}put its journal back, "
+        "resume it with `calsweep run --resume two`, or give the sweep up with --drop two\n"
     )
     assert room.left() == EVERYTHING
 

@@ -52,6 +52,7 @@ def test_every_row_is_equally_likely():
     spare=st.integers(0, 1),
 )
 @example(counts=[30, 29, 1, 1, 1, 1], share=3 / 57, least=1, spare=0)  # Two can give back.
+@example(counts=[3, 0, 2], share=0.5, least=0, spare=1)  # Nothing can be left of the second.
 def test_allot(counts, share, least, spare):
     available = np.array(counts)
     high = np.maximum(available - spare, 0)

@@ -18,6 +18,11 @@ def dropout_network(rate: float = 0.5, samples: int = 50) -> DropoutNetwork:
     return network
 
 
+def test_half_is_dropped_and_fifty_draws_are_averaged_unless_told():
+    scheme = SCHEMES.build("mcdrop")
+    assert (scheme.rate, scheme.samples) == (0.5, 50)
+
+
 def test_inference_averages_probabilities_over_fixed_masks():
     network = dropout_network(samples=7).eval()
     features = torch.randn(5, 64)
