@@ -38,6 +38,10 @@ class MaskedShape(InputShape):
 
     size: tuple[int, int]
 
+    def __post_init__(self) -> None:
+        for side in self.size:
+            check_count("size", side)
+
     def blank(self, device: torch.device) -> Tensor:
         return torch.zeros(1, 3, *self.size, device=device)
 
@@ -73,6 +77,8 @@ class MaskedImages(Inputs, kind="images-with-masks"):
     def __post_init__(self) -> None:
         check_count("crop", self.crop, 0)
         check_choice("augmentation", self.augmentation, self.views)
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError(f"mean={self.mean}, std={self.std} must be three numbers, std above 0")
 
     @property
     def row(self) -> tuple[int, int, int]:

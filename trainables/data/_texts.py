@@ -45,6 +45,10 @@ class TextShape(InputShape):
     length: int
     packed: str = field(default="", repr=False)
 
+    def __post_init__(self) -> None:
+        check_count("tokens", self.tokens)
+        check_count("length", self.length)
+
     def blank(self, device: torch.device) -> Tensor:
         return torch.zeros(1, self.length, dtype=torch.int32, device=device)
 

@@ -71,7 +71,8 @@ class HeadTrainer:
             feedback measured there.
 
     Raises:
-        ValueError: If held-out rows are wanted and missing.
+        ValueError: If there is no view, a view and the labels differ in length, or held-out rows
+            are wanted and missing.
 
     Attributes:
         head: The head, in eval mode between epochs.
@@ -93,6 +94,7 @@ class HeadTrainer:
         device: torch.device | str = "cpu",
         held_out: tuple[Tensor, Tensor] | None = None,
     ) -> None:
+        _check_views(views, labels)
         if refinement.held_out and held_out is None:
             raise ValueError("held_out is missing: the refinement's feedback is measured there")
         self.held_out = held_out
@@ -212,3 +214,14 @@ def hits_and_confidence(logits: Tensor, targets: Tensor) -> Tensor:
     largest, predictions = logits.max(dim=-1)
     confidences = (largest - logits.logsumexp(dim=-1)).exp()
     return torch.stack([(predictions == targets).sum(-1), confidences.sum(-1)], dim=-1)
+
+
+def _check_views(views: Sequence[Tensor], labels: Tensor) -> None:
+    if not views:
+        raise ValueError("views is empty: at least one tensor of features (N, D) is needed")
+    for position, view in enumerate(views):
+        if view.ndim != 2 or len(view) != len(labels):
+            raise ValueError(
+                f"views[{position}] has the shape {tuple(view.shape)}; "
+                f"expected ({len(labels)}, D), a row for each label"
+            )

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainables.common.errors import AwayError, StorageError
+from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.files import (
     MANIFEST,
     damage,
@@ -129,7 +129,7 @@ class Cache:
                 sending = {name: self._lanes.submit(self._sent, name) for name in names}
             except RuntimeError:
                 return  # The interpreter ends; what waits, another process sends.
-            faults = {name: sent.exception() for name, sent in sending.items()}
+            faults = {name: sent.result() for name, sent in sending.items()}
             away = [fault for fault in faults.values() if isinstance(fault, AwayError)]
             with self._changed:
                 for name, fault in faults.items():
@@ -145,16 +145,21 @@ class Cache:
                 time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE) if away else 1.0
 
-    def _sent(self, name: str) -> None:
-        """Send a file or a folder."""
+    def _sent(self, name: str) -> OSError | InputError | None:
+        """Send a file or a folder; return what went wrong."""
         path = self.folder / name
-        with suppress(FileNotFoundError):  # It was removed meanwhile.
+        try:
             if path.is_dir():
                 self._push(path)
             elif path.is_file():
                 self.bucket.put(name, path)
             self._note(name).unlink(missing_ok=True)
             self._trim()
+        except FileNotFoundError:
+            return None  # It was removed meanwhile.
+        except (OSError, StorageError) as error:
+            return error
+        return None
 
     def _push(self, folder: Path) -> None:
         name = self.name(folder)

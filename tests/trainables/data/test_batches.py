@@ -22,7 +22,10 @@ from trainables.data import (
     DatasetInfo,
     Images,
     ImageShape,
+    MaskedImages,
+    MaskedShape,
     Texts,
+    TextShape,
 )
 from trainables.data._images import (
     ImagesWithMargin,
@@ -332,7 +335,17 @@ def test_info_is_checked(field, value, text):
     [
         (lambda: ImageShape(0, 8), "channels=0 is outside"),
         (lambda: ImageShape(1, 0), "size=0 is outside"),
+        (lambda: MaskedShape((8, 0)), "size=0 is outside"),
+        (lambda: MaskedShape((0, 8)), "size=0 is outside"),
+        (lambda: TextShape(0, 8), "tokens=0 is outside"),
+        (lambda: TextShape(8, 0), "length=0 is outside"),
         (lambda: Texts(augmentation="crop-flip"), "augmentation='crop-flip' is not one of none"),
+        (
+            lambda: MaskedImages((8, 8), (0.5,) * 2, (0.25,) * 3),
+            r"^mean=\(0.5, 0.5\), std=\(0.25, 0.25, 0.25\) must be three numbers, std above 0$",
+        ),
+        (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5,) * 2), "must be three numbers"),
+        (lambda: MaskedImages((8, 8), (0.5,) * 3, (0.5, 0.5, 0.0)), "std above 0"),
     ],
 )
 def test_shapes_are_checked(make, text):

@@ -246,3 +246,22 @@ def test_parameters_without_gradient_stay():
     optimiser = MaskedSGD({"w": weight}, lr=0.1, momentum=0.9, weight_decay=0.1)
     optimiser.step({})
     assert torch.equal(weight.detach(), torch.ones(2))
+
+
+def test_trainer_refuses_views_that_do_not_fit():
+    labels = torch.zeros(4, dtype=torch.int64)
+    settings = {
+        "num_classes": 2,
+        "batch_size": 2,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "seed": 0,
+    }
+    with pytest.raises(ValueError, match="views is empty"):
+        HeadTrainer(build_refinement("tst"), [], labels, **settings)
+    views = [torch.zeros(4, 5), torch.zeros(3, 5)]
+    with pytest.raises(ValueError, match=r"views\[1\] has the shape \(3, 5\); expected \(4, D\)"):
+        HeadTrainer(build_refinement("tst"), views, labels, **settings)
+
+    with pytest.raises(ValueError, match=r"views\[0\] has the shape \(4,\); expected \(4, D\)"):
+        HeadTrainer(build_refinement("tst"), [torch.zeros(4)], labels, **settings)
