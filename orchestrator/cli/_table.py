@@ -18,6 +18,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Format = Literal["terminal", "markdown", "csv", "json", "latex", "html", "parquet"]
+Rows = Annotated[
+    str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
+]
+Columns = Annotated[
+    Literal["auto", "paper", "sweep"],
+    typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
+]
+Gains = Annotated[
+    bool, typer.Option("--gain", help="Show what each search brought over its published default.")
+]
+Comparable = Annotated[
+    bool,
+    typer.Option(
+        "--comparable", help="Leave run ids and seconds empty: equal runs then give equal files."
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
+]
 
 
 def table(
@@ -34,16 +53,11 @@ def table(
     tasks: Annotated[
         str | None, typer.Option(help="Only these tasks, such as 'cifar10/*'; * is any text.")
     ] = None,
-    rows: Annotated[
-        str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
-    ] = "recipe",
+    rows: Rows = "recipe",
     layout: Annotated[
         str | None, typer.Option(help="Rows and columns of a paper's table, or PATH.yaml.")
     ] = None,
-    columns: Annotated[
-        Literal["auto", "paper", "sweep"],
-        typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
-    ] = "auto",
+    columns: Columns = "auto",
     published: Annotated[
         bool, typer.Option("--published", help="Show the paper's figures beside ours.")
     ] = False,
@@ -53,10 +67,7 @@ def table(
     floor: Annotated[
         bool, typer.Option("--floor", help="Show each figure's noise floor, mark figures inside.")
     ] = False,
-    gain: Annotated[
-        bool,
-        typer.Option("--gain", help="Show what each search brought over its published default."),
-    ] = False,
+    gain: Gains = False,
     ties: Annotated[
         bool, typer.Option("--ties", help="Show which recipes cannot be told apart.")
     ] = False,
@@ -70,18 +81,10 @@ def table(
     mixed: Annotated[
         bool, typer.Option("--mixed", help="Show sweeps together whose data or code differ.")
     ] = False,
-    comparable: Annotated[
-        bool,
-        typer.Option(
-            "--comparable",
-            help="Leave run ids and seconds empty: equal runs then give equal files.",
-        ),
-    ] = False,
+    comparable: Comparable = False,
     format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
     as_json: Json = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
-    ] = None,
+    out: Out = None,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
