@@ -120,8 +120,8 @@ echo "$address" > {file}
 {python} -m orchestrator run {shlex.quote(str(place / f"submitted-{SPEC}"))} \\
     --address "$address" &
 driver=$!
-wait "$driver"; code=$?
-while kill -0 "$driver" 2>/dev/null; do wait "$driver"; code=$?; done
+while kill -0 "$driver" 2>/dev/null; do wait "$driver"; done
+wait "$driver"; code=$?  # Its own; a trap ends the waits above with another.
 rm -f {file}
 kill -TERM $head; wait $head
 if [ $code = 130 ]; then queue; fi

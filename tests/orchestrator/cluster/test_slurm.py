@@ -195,6 +195,25 @@ def test_job_whose_time_ends_before_its_sweep_begins_is_queued_again(tmp_path: P
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
 
 
+def test_job_is_queued_again_however_quickly_its_sweep_stops(tmp_path: Path) -> None:
+    text = script(Storage(str(tmp_path)).sweep("far"), Allocation(1, 0, "10"))
+    traps = text[text.index("again=") : text.index("cpus=")]
+    slow = """kill() { builtin kill "$@"; local code=$?; command sleep 0.2; return $code; }
+scontrol() { echo "$*"; }
+sleep 30 & head=$!
+(trap 'exit 130' TERM; while :; do command sleep 0.01; done) &
+driver=$!
+(command sleep 0.3; builtin kill -USR1 $$) &
+"""
+    told = subprocess.run(
+        ["bash", "-c", traps + slow + text[text.index("driver=$!") :].partition("\n")[2]],
+        env={**os.environ, "SLURM_JOB_ID": "7"},
+        capture_output=True,
+        text=True,
+    )
+    assert (told.stdout, told.returncode) == ("requeue 7\n", 130), told.stderr
+
+
 @pytest.mark.parametrize(
     ("named", "address"),
     [("10.0.0.7 10.1.0.7", "10.0.0.7"), ("127.0.1.1", "192.0.2.7"), ("127.0.0.1", "127.0.0.1")],
