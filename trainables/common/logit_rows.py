@@ -20,17 +20,37 @@ def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(rows), step)]
 
 
+def as_tensor(values: Any, name: str) -> Tensor:
+    """Return numbers as a tensor, which shares the memory of an array where PyTorch can read it.
+
+    Raises:
+        InputError: If they are no numbers.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach()
+    else:
+        values = np.asarray(values)
+        if values.dtype.kind not in "biuf":
+            raise InputError(f"{name}: dtype {values.dtype}, expected real numbers")
+        native = np.float64 if values.dtype.itemsize > 8 else values.dtype.newbyteorder("=")
+        values = np.require(values, native, ["C", "W"])
+        # A row that was turned round counts as contiguous, for being the only one.
+        values = torch.from_numpy(values.copy() if min(values.strides, default=0) < 0 else values)
+    if values.is_complex():
+        raise InputError(f"{name}: dtype {values.dtype}, expected real numbers")
+    return values
+
+
 def check_logits(logits: Any) -> Tensor:
     """Return logits (N, K) as a floating tensor on their device, half precision as float32.
 
     Raises:
         InputError: If they are not two-dimensional, have no rows or fewer than two classes, or hold
-            a value that is not finite.
+            a value that is not a finite real number.
     """
-    values = torch.from_numpy(logits) if isinstance(logits, np.ndarray) else torch.as_tensor(logits)
+    values = as_tensor(logits, "logits")
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise InputError(f"logits: shape {tuple(values.shape)}, expected (N, K), N >= 1 and K >= 2")
-    values = values.detach()
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
     parts = row_blocks(values, ROWS_AT_ONCE)
@@ -52,11 +72,11 @@ def check_rows(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
 
 def check_labels(labels: Any, logits: Tensor) -> Tensor:
     """Return labels (N,), whole numbers in [0, K), as int64 on the device of ``logits`` (N, K)."""
-    values = torch.from_numpy(labels) if isinstance(labels, np.ndarray) else torch.as_tensor(labels)
+    values = as_tensor(labels, "labels")
     rows, classes = logits.shape
     if values.shape != (rows,):
         raise InputError(f"labels: shape {tuple(values.shape)}, expected ({rows},), one a row")
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
+    if values.is_floating_point() or values.dtype == torch.bool:
         raise InputError(f"labels: dtype {values.dtype}, expected whole numbers in [0, {classes})")
     values = values.to(device=logits.device, dtype=torch.int64)
     wrong = (values < 0) | (values >= classes)

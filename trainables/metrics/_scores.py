@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.common.logit_rows import check_labels, row_blocks
+from trainables.common.logit_rows import as_tensor, check_labels, row_blocks
 
 ArrayLike: TypeAlias = Tensor | NDArray
 
@@ -95,35 +94,20 @@ class Scores:
         return largest, block.sum(dim=1), block.square().sum(dim=1), true, predicted
 
 
-def _tensor(values: ArrayLike) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.detach()
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        raise ValueError(f"expected numbers, got an array of {array.dtype}")
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    return torch.from_numpy(
-        np.require(array, dtype=array.dtype.newbyteorder("="), requirements=["C", "W"])
-    )
-
-
 def read_values(values: ArrayLike | None, name: str) -> Tensor:
     assert values is not None
-    tensor = _tensor(values)
+    tensor = as_tensor(values, name)
     if tensor.ndim != 2 or tensor.shape[0] < 1 or tensor.shape[1] < 2:
         raise ValueError(
             f"{name} have shape {tuple(tensor.shape)}; expected (N, K) with N >= 1 and K >= 2"
         )
-    if tensor.is_complex():
-        raise ValueError(f"expected numbers, got {name} of {tensor.dtype}")
     return tensor if tensor.is_floating_point() else tensor.double()
 
 
 def read_labels(labels: ArrayLike | None, values: Tensor) -> Tensor:
     if labels is None:
         raise ValueError("labels are missing")
-    return check_labels(_tensor(labels), values)
+    return check_labels(labels, values)
 
 
 def check_values(block: Tensor, largest: Tensor, name: str) -> None:

@@ -31,6 +31,16 @@ def test_logits_keep_their_values_in_a_precision_to_compute_in(given, kept):
     assert not check_logits(found.clone().requires_grad_()).requires_grad
 
 
+def test_arrays_that_pytorch_cannot_read_are_copied():
+    turned = [EYE[:1][::-1], EYE[::-1], EYE[:, ::-1], EYE.astype(">f8"), EYE.astype(np.longdouble)]
+    fixed = EYE.copy()
+    fixed.flags.writeable = False
+    for values in (*turned, fixed):
+        assert check_logits(values).tolist() == values.tolist()
+    assert check_rows(EYE, np.array([1, 0], ">i2")[::-1])[1].tolist() == [0, 1]
+    assert check_logits(EYE).data_ptr() == EYE.ctypes.data
+
+
 def test_the_smallest_rows_are_let_in():
     logits, labels = check_rows([[1.0, 2.0]], np.array([1], np.uint8))
     assert (logits.shape, labels.tolist(), labels.dtype) == ((1, 2), [1], torch.int64)
@@ -44,9 +54,11 @@ def test_the_smallest_rows_are_let_in():
         (np.zeros((1, 2, 3)), [0], r"shape \(1, 2, 3\)"),
         (EYE, [0, 1, 2], r"labels: shape \(3,\), expected \(2,\)"),
         (EYE, [[0], [1]], r"labels: shape \(2, 1\)"),
-        (EYE, [0.0, 1.0], "labels: dtype torch.float32, expected whole numbers"),
+        (EYE, [0.0, 1.0], "labels: dtype torch.float64, expected whole numbers"),
         (EYE, [True, False], "labels: dtype torch.bool"),
         (EYE, torch.zeros(2, dtype=torch.complex64), "labels: dtype torch.complex64"),
+        (EYE.astype(str), [0, 1], "logits: dtype <U32, expected real numbers"),
+        (EYE * 1j, [0, 1], "logits: dtype complex128, expected real numbers"),
         (EYE, [0, 3], "labels: 3 in row 1, allowed are 0 to 2"),
         (EYE, [-1, 3], "labels: -1 in row 0, allowed are 0 to 2"),
         (EYE, [-1, 2], "labels: -1 in row 0"),
