@@ -14,7 +14,7 @@ $(READY): export UV_DEFAULT_INDEX = $(or $(PIP_INDEX_URL),$(shell \
 	$(PYTHON) -m pip config get global.index-url 2>/dev/null))
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) uv && $(BIN)/uv pip install --quiet --python $(BIN)/python \
+	$(PIP) uv && $(BIN)/uv pip install --python $(BIN)/python \
 		--constraint constraints.txt --editable '.[dev]' || $(PIP) --no-compile --editable '.[dev]'
 	touch $(READY)
 
