@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from rich.console import Console
 from orchestrator.cli._console import output
 from orchestrator.cli._report import write_page
 from orchestrator.report import from_folder
+from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tables.arrange import build_table
@@ -64,7 +64,10 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
         output().print(_where(outcome))
         output().print(_report(folder))
         if outcome.tracked:
-            _track(outcome)
+            try:
+                track(outcome.spec, folder, outcome.spec.tracking_uri)
+            except InputError as error:
+                output().print(f"tables and report are not tracked: {error}")
         if folder.bucket is not None and folder.bucket.share():
             place = f"{outcome.spec.storage}/sweeps/{outcome.spec.name}"
             output().print(f"not all of it has reached {place}: calsweep sync {place}")
@@ -85,27 +88,28 @@ def _report(folder: SweepFolder) -> str:
         return f"no report: {error}"
 
 
-def _track(outcome: SweepOutcome) -> None:
-    """Bring the sweep, its tables and its report to the tracker, as files of a run of their own."""
+def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
+    """Bring an ended sweep's file, tables and report to a tracker, in a run of their own.
+
+    Raises:
+        InputError: If the tracker gives no answer or refuses them.
+    """
     from orchestrator.tracking import SingleRun, deliver_run
 
-    spec, folder = outcome.spec, SweepFolder.of(outcome.spec)
+    ledger, table = read_ledger(folder.journal), folder.table("md")
+    if ledger.ended is None or ledger.status == "interrupted" or not table.is_file():
+        return
     named = (folder.spec_file, *map(folder.table, FORMATS.values()), folder.report)
-    now = time.time_ns() // 1_000_000
     run = SingleRun(
         "outcome",
         f"{spec.name}: tables and report",
-        "FINISHED" if outcome.status == "finished" else "FAILED",
-        started=now - round(1000 * outcome.seconds),
-        ended=now,
+        "FINISHED" if ledger.status == "finished" else "FAILED",
+        started=ledger.began,
+        ended=ledger.ended,
         tags=spec.tags,
         files={path.name: path for path in named if path.is_file()},
     )
-    try:
-        place = Storage.of(spec).tracked_files
-        deliver_run(spec.tracking_uri, spec.name, "outcome", run, place)
-    except InputError as error:
-        output().print(f"tables and report are not tracked: {error}")
+    deliver_run(uri, spec.name, "outcome", run, folder.storage.tracked_files)
 
 
 def _where(outcome: SweepOutcome) -> str:

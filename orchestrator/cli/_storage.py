@@ -24,14 +24,17 @@ def sync(
     tracking_uri: TrackingUri = None,
 ) -> None:
     """Deliver what a tracking server or a bucket lacks of a sweep; twice changes nothing."""
+    from orchestrator.cli._outcome import track
     from orchestrator.storage.storage import Storage
     from orchestrator.tracking import sync as deliver
 
     storage, _, name = journal.rstrip("/").rpartition("/sweeps/")
     place = Storage(storage) if journal.startswith(("s3:", "gs:")) and name else None
     folder = _folder(local_path(journal, "journal")) if place is None else place.sweep(name)
-    uri = tracking_uri or (place or folder.storage).load_spec(folder.name).tracking_uri
+    spec = (place or folder.storage).load_spec(folder.name)
+    uri = tracking_uri or spec.tracking_uri
     deliver(folder.journal, uri, folder.storage.tracked_files)
+    track(spec, folder, uri)
     echo(f"everything in {folder.journal} has reached {redacted(uri)}")
     if place is not None:
         _deliver(place, folder)

@@ -12,7 +12,9 @@ import yaml
 from orchestrator.sweep.plan import searched_parameters, starting_values
 from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tables.columns import shown_names
+from orchestrator.tracking import open_tracker
 from orchestrator.tracking import sync as deliver
+from orchestrator.tracking.tracker import RunQuery
 
 TASK = "digits/convnet/digits"
 TEST = {"test_acc": 0.98, "test_ece": 0.0123, "test_aece": 0.01, "test_cwece": 0.004}
@@ -193,6 +195,35 @@ def test_sync_delivers_once(calsweep, stored, writer, database, snapshot):
     assert first == again == (0, f"everything in {stored}/journal.jsonl has reached {store}\n", "")
     assert len(delivered["runs"]) == 6  # two studies, four trials
     assert snapshot(store, writer.sweep) == delivered
+
+
+def test_sync_brings_the_tables_and_the_report_of_a_sweep_that_has_ended(
+    calsweep, stored, store, tmp_path
+):
+    for name in ("table.md", "report.html"):
+        (stored / name).write_text(name)
+    for _ in range(2):
+        assert calsweep("sync", stored, "--tracking-uri", store).code == 0
+    tracker = open_tracker(store)
+    place, _ = tracker.open_experiment("left-over", tmp_path)
+    (run,) = tracker.runs(RunQuery([place.id], {}))
+    assert (run.tags["calsweep.kind"], run.status) == ("outcome", "FINISHED")
+    (report,) = tmp_path.glob(f"tracked/**/{run.id}/**/report.html")
+    assert report.read_text() == "report.html"
+    names = {path.name for path in report.parent.iterdir()}
+    assert names == {"sweep.yaml", "table.md", "report.html"}
+
+
+@pytest.mark.parametrize("end", [None, "interrupted"])
+def test_sync_brings_no_tables_of_a_sweep_that_has_not_ended(calsweep, stored, writer, store, end):
+    (stored / "table.md").write_text("of an earlier run")
+    *kept, _ = writer.path.read_text().splitlines(keepends=True)
+    writer.path.write_text("".join(kept))
+    if end:
+        writer.end(end)
+    shutil.copy(writer.path, stored)
+    assert calsweep("sync", stored, "--tracking-uri", store).code == 0
+    assert open_tracker(store).sweeps().keys() == {writer.sweep}
 
 
 @pytest.mark.parametrize("lost", ["sweep.yaml", "journal.jsonl"])
