@@ -72,5 +72,6 @@ class Shelf:
             shutil.rmtree(path)
             path.with_suffix(".lock").unlink(missing_ok=True)
         except OSError as error:
-            reason = why(error) if isinstance(error, PermissionError) else error
+            told = error if error.errno else error.args[0]  # shutil's own have no number.
+            reason = why(error) if isinstance(error, PermissionError) else told
             raise InputError(f"{path} cannot be removed: {reason}") from error
