@@ -63,8 +63,7 @@ def test_what_is_copied_exists(cloud):
 
 
 def test_commands_name_only_what_is_copied_or_made_there(cloud):
-    programs = {f"~/venv/bin/{name}" for name in ("python", "ray", "uv")}
-    made = {"~/ray_bootstrap_config.yaml", "~/venv", *programs}
+    made = {"~/ray_bootstrap_config.yaml", "~/venv", "~/venv/bin/python", "~/venv/bin/ray"}
     copied = {parent for path in cloud["file_mounts"] for parent in (path, str(Path(path).parent))}
     for command in commands(cloud):
         for path in re.findall(r"~/[\w./-]+", command):
@@ -82,7 +81,7 @@ def test_what_the_installation_reads_is_copied(cloud):
 
 def test_every_installation_is_pinned(cloud):
     installs = [line for line in commands(cloud) if "pip install" in line]
-    assert len(installs) == 3
+    assert len(installs) == 2
     assert all("--constraint ~/calsweep/constraints.txt" in line for line in installs)
 
 
