@@ -8,7 +8,8 @@ PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
 
 setup: $(READY)
 
-# uv installs in a sixth of pip's time. It asks the index that pip asks; where it fails, pip installs.
+# uv installs in a sixth of pip's time, from pip's index-url; where it fails, pip installs. For other
+# settings of pip's, such as no-index, UV_OFFLINE=1 keeps uv out.
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 $(READY): export UV_DEFAULT_INDEX = $(or $(PIP_INDEX_URL),$(shell \
 	$(PYTHON) -m pip config get global.index-url 2>/dev/null))

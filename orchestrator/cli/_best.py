@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -112,15 +112,22 @@ def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
         return None
     try:
         day = date.fromisoformat(text) + timedelta(days=int(after))
-        return datetime(day.year, day.month, day.day).astimezone()
+        return _local(datetime(day.year, day.month, day.day))
     except (ValueError, OverflowError):
         pass
     try:
-        return datetime.fromisoformat(text).astimezone()
+        return _local(datetime.fromisoformat(text))
     except (ValueError, OverflowError) as error:
         raise InputError(
             f"{option} {text!r} is no date; allowed: 2026-05-01 or 2026-05-01T13:30"
         ) from error
+
+
+def _local(time: datetime) -> datetime:
+    """Return a time in this machine's zone; from Python 3.12 on the last day of all has none."""
+    if time.date() == date.max:
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return time.astimezone()
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -34,10 +34,10 @@ def sync(
     spec = (place or folder.storage).load_spec(folder.name)
     uri = tracking_uri or spec.tracking_uri
     deliver(folder.journal, uri, folder.storage.tracked_files)
-    track(spec, folder, uri)
     echo(f"everything in {folder.journal} has reached {redacted(uri)}")
     if place is not None:
         _deliver(place, folder)
+    track(spec, folder, uri)
 
 
 def _folder(place: Path) -> SweepFolder:

@@ -72,6 +72,6 @@ class Shelf:
             shutil.rmtree(path)
             path.with_suffix(".lock").unlink(missing_ok=True)
         except OSError as error:
-            told = error if error.errno else error.args[0]  # shutil's own have no number.
-            reason = why(error) if isinstance(error, PermissionError) else told
+            numbered = error.errno and not isinstance(error, PermissionError)
+            reason = error if numbered else why(error)
             raise InputError(f"{path} cannot be removed: {reason}") from error

@@ -44,7 +44,8 @@ def user_of(path: Path) -> str:
 def why(error: OSError) -> str:
     """Return what an error says in one line: of missing rights, to what, whose it is, a remedy."""
     if not isinstance(error, PermissionError) or error.filename is None:
-        return error.strerror or str(error)
+        # Of shutil's own, which have a file but no number, Python 3.13 shows two times None.
+        return error.strerror or "".join(map(str, error.args[:1]))
     path = Path(os.fsdecode(error.filename)).absolute()
     for place in (path, *path.parents):
         with suppress(OSError):

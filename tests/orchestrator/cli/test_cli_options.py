@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -113,7 +113,9 @@ def test_best(asked, empty_folder):
     assert asked(place, *ASK) == found | usual
 
 
-def test_a_day_that_no_clock_shows_gets_one_line(calsweep):
+def test_the_last_of_all_days_has_no_day_after_it(asked, calsweep):
+    found = asked("orchestrator.tracking.best_config", *ASK, "--until", "9999-12-31")
+    assert found["until"] == datetime(9999, 12, 31, tzinfo=UTC)
     for day in ("0001-01-01", "2026-02-30"):
         code, _, err = calsweep(*ASK, "--since", day)
         assert (code, err.count("\n")) == (2, 1)

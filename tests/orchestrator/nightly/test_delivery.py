@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import sys
 import threading
@@ -355,12 +356,12 @@ def test_a_webhook_that_says_nothing_leaves_no_thread_that_waits_for_ever(monkey
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://a..b/x", "webhook at a..b was not reached: Unicode"),
-        ("http://127.0.0.1:9/secret", "webhook at 127.0.0.1 was not reached: Connection refused"),
+        ("http://a..b/x", "a..b was not reached: Unicode(Encode)?Error"),  # By Python's version.
+        ("http://127.0.0.1:9/secret", "127.0.0.1 was not reached: Connection refused"),
     ],
 )
 def test_a_webhook_that_cannot_be_reached_is_named(url, said):
-    assert publish._post(url, {}).startswith(said)
+    assert re.fullmatch(f"webhook at {said}", publish._post(url, {}))
 
 
 @pytest.mark.parametrize(
