@@ -1,4 +1,4 @@
-"""Simulates bisections, smallest changes that are seen, slower stages, and other detectors.
+"""Simulates smallest changes that are seen, slower stages, and other detectors.
 
 Run ``python benchmarks/nightly_commits.py --out benchmarks/results/nightly-commits.md``. How much
 figures vary comes from ``nightly-noise.json`` as in ``nightly_verdict.py``. ``--peers PYTHON`` is
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,14 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from _page import options, publish
 from nightly_verdict import (
-    CHANGES,
     LIMITS,
     METRICS,
     MONTH,
-    RECIPES,
     RESULTS,
     SETTINGS,
-    Change,
     Floats,
     Noise,
     blocks,
@@ -35,18 +31,11 @@ from nightly_verdict import (
 from rich.console import Console
 from scipy.stats import binomtest, chi2
 
-from orchestrator.nightly import CellKey, NightRecord, Shape, judge
-from orchestrator.nightly.commits.bisect import search
-from orchestrator.nightly.commits.night import Part
 from orchestrator.nightly.verdict.chart import Chart
-from orchestrator.nightly.verdict.contrast import contrast
 from orchestrator.nightly.verdict.series import worse_step
 from orchestrator.nightly.verdict.stages import contrasts, slower
 
-COMMITS = 32
 GOOD_NIGHTS = 30
-PER = len(METRICS) // len(RECIPES)
-TASK = "digits"
 SHIPPED = {"train": 4, "refine": 2, "calibrate": 5}
 """Recipes of the shipped benchmark by the stage whose speed they show."""
 SEEDS = 3
@@ -55,23 +44,11 @@ NEAR = 5
 PEERS = Path(__file__).with_name("_night_peers.py")
 
 EXPLANATION = """\
-# Commits named, changes seen, stages, and other detectors
+# Changes seen, stages, and other detectors
 
 Simulated by `benchmarks/nightly_commits.py` with the noise of
 [nightly-noise.json](nightly-noise.json) and in the settings of
 [the nightly verdict](nightly-verdict.md).
-
-## The commit behind an alarm
-
-{good} good nights, {commits} commits of which one changes a cell, two nights at the last one.
-Histories in which `judge` raises the alarm are bisected by the command's own search, which gets a
-night's figures for a checkout and a process. *Right*: the one commit, by name. *A few*: a longer
-list that has it. In *nothing* no commit changes anything: the two nights were bad luck. A partial
-night computes quality up to four times where arithmetic varies and figures are not clear.
-
-| change | setting | alarms | right | a few | wrong | none named | nights, mean (most) | computed |
-| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-{bisected}
 
 ## The smallest change that is seen
 
@@ -105,92 +82,6 @@ E-divisive as Otava has it (100 permutations, 0.001), asv {asv}'s steps and regr
 
 Simulated in {seconds:.0f} s.
 """
-
-
-class Bisected(NamedTuple):
-    """What came of simulated histories of one change."""
-
-    histories: int
-    alarms: int
-    outcomes: Counter[str]
-    nights: list[int]
-    computations: int
-
-
-class Simulated:
-    """One cell's nights, drawn for any commit.
-
-    Args:
-        noise: How the cells vary.
-        column: Which cell.
-        change: What a bad commit does to it.
-        seeds: Seeds of a night.
-        rng: The luck.
-    """
-
-    def __init__(
-        self, noise: Noise, column: int, change: Change, seeds: int, rng: np.random.Generator
-    ) -> None:
-        self.noise, self.column, self.change, self.rng = noise, column, change, rng
-        self.cell = CellKey(RECIPES[column // PER], TASK, METRICS[column])
-        self.quality = METRICS[column] not in noise.costs
-        self.seeds = tuple(range(seeds if self.quality else 1))
-
-    def record(self, night: int, bad: bool, seeds: Sequence[int] | None = None) -> NightRecord:
-        """Return a night at a good or a bad commit."""
-        used = self.seeds if seeds is None else tuple(seeds)
-        level = self.noise.levels[self.column]
-        if self.quality:
-            own = self.noise.sizes[self.column] * np.sqrt(len(self.seeds))
-            values = level + own * self.rng.normal(size=len(used))
-        else:
-            values = self.noise.draw(self.rng, 1, 1)[0, 0, [self.column]]
-        if bad:
-            values = values * self.change.factor + self.change.shift
-        figures = {seed: float(value) for seed, value in zip(used, values, strict=True)}
-        shape = Shape((self.cell.recipe,), (TASK,), (self.cell.metric,), used)
-        return NightRecord(f"{night:03d}", float(night), {self.cell: figures}, shape=shape)
-
-
-def bisections(
-    noise: Noise, seeds: int, change: Change, trials: int, seed: int, real: bool = True
-) -> Bisected:
-    """Bisect simulated histories; in unreal changes the two bad nights were luck."""
-    rng = np.random.default_rng(seed)
-    columns = [column for column, metric in enumerate(METRICS) if metric == change.metric]
-    outcomes, nights, alarms, computations = Counter[str](), list[int](), 0, 0
-    commits = [str(number) for number in range(COMMITS + 1)]
-    for trial in range(trials):
-        cell = Simulated(noise, columns[trial % len(columns)], change, seeds, rng)
-        history = [cell.record(night, False) for night in range(GOOD_NIGHTS)]
-        history += [cell.record(GOOD_NIGHTS + night, True) for night in range(2)]
-        found = [f for f in judge(history[:-1], history[-1], LIMITS).alarms if f.cell == cell.cell]
-        if not found:
-            continue
-        alarms += 1
-        culprit = int(rng.integers(1, COMMITS + 1)) if real else COMMITS + 1
-
-        def measure(
-            commit: str, part: Part, cell: Simulated = cell, k: int = culprit
-        ) -> NightRecord:
-            nonlocal computations
-            computations += 1
-            return cell.record(0, int(commit) >= k, part.seeds)
-
-        decided = contrast(history, found[0], LIMITS, {})
-        part = Part((cell.cell.recipe,), (TASK,), decided.seeds)
-        told, steps = search(commits, decided, part, measure, surroundings=False)
-        nights.append(len(steps))
-        outcomes[_kind(*told.found()[:2], culprit)] += 1
-    return Bisected(trials, alarms, outcomes, nights, computations)
-
-
-def _kind(first: int, last: int, culprit: int) -> str:
-    if first == 0 or last == COMMITS + 1:
-        return "none"
-    if not first <= culprit <= last:
-        return "wrong"
-    return "right" if first == last else "few"
 
 
 def sight(noise: Noise, metric: str, trials: int, seed: int) -> tuple[int, int]:
@@ -369,23 +260,6 @@ def _score(name: str, every: Sequence[Sample], found: Sequence[Sequence[int]]) -
     return f"| {name} | {hits} | {false} | {missed} | {precision:.3f} | {recall:.3f} | {f1:.3f} |"
 
 
-def bisected_row(
-    noise: Noise, seeds: int, change: Change, trials: int, seed: int, real: bool
-) -> str:
-    """Return a row of the first table."""
-    found = bisections(noise, seeds, change, trials, seed, real)
-    of, outcomes = max(1, found.alarms), found.outcomes
-    parts = [
-        f"{outcomes[kind]} ({100 * outcomes[kind] / of:.1f} %)"
-        for kind in ("right", "few", "wrong", "none")
-    ]
-    text = change.text if real else f"nothing ({change.metric})"
-    nights = f"{np.mean(found.nights or [0]):.2f} ({max(found.nights, default=0)})"
-    alarms = f"{found.alarms} of {found.histories}"
-    computed = f"{found.computations / of:.1f}"
-    return f"| {text} | {noise.name} | {alarms} | {' | '.join(parts)} | {nights} | {computed} |"
-
-
 def main() -> None:
     """Simulate, and print or write the tables."""
     parser = options(__doc__)
@@ -397,15 +271,7 @@ def main() -> None:
     measured = json.loads(wanted.noise.read_text(encoding="utf-8"))
     started = time.monotonic()
     settings = [noise_of(setting, measured) for setting in SETTINGS[:3]]
-    seeds = [setting.seeds for setting in SETTINGS]
     with Console(stderr=True).status("simulating") as status:
-        bisected = []
-        for number, change in enumerate(CHANGES[:3]):
-            for noise, count in zip(settings, seeds, strict=False):
-                status.update(f"bisecting: {change.text}, {noise.name}")
-                for real in (True, False):
-                    trials = wanted.trials if real else wanted.trials // 5
-                    bisected.append(bisected_row(noise, count, change, trials, number, real))
         status.update("planting changes of the stated sizes")
         seen = []
         for noise in settings[1:]:
@@ -435,8 +301,6 @@ def main() -> None:
             )
     text = EXPLANATION.format(
         good=GOOD_NIGHTS,
-        commits=COMMITS,
-        bisected="\n".join(bisected),
         seen="\n".join(seen),
         own=settings[0].steady,
         quiet=60,

@@ -18,7 +18,9 @@ import pandas as pd
 import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
+from typer.main import get_command
 
+from orchestrator.cli.nightly import app as nightly_app
 from tests.orchestrator.cluster.slurm_daemons import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +30,7 @@ COMMANDS = (
     *("initialization_commands", "setup_commands", "head_setup_commands"),
     *("head_start_ray_commands", "worker_start_ray_commands"),
 )
-SCHEMAS = ROOT / "tests/orchestrator/nightly/schedule/schemas.yaml"
+SCHEMAS = Path(__file__).with_name("deploy_schemas.yaml")
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -279,7 +281,8 @@ def ray_manifests() -> list[dict[str, Any]]:
 
 def fits(manifest: dict[str, Any]) -> None:
     schemas = yaml.safe_load(SCHEMAS.read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator({**schemas, "$ref": "#/$defs/RayJob"}).validate(manifest)
+    kind = f"#/$defs/{manifest['kind']}"
+    jsonschema.Draft202012Validator({**schemas, "$ref": kind}).validate(manifest)
 
 
 def test_kuberay_takes_every_job():
@@ -340,3 +343,57 @@ def test_the_versions_agree_with_the_pins():
     _, cluster = documents("kuberay-cluster.yaml")
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert f"ray=={cluster['spec']['rayVersion']}\n" in pins
+
+
+NIGHTLY = DEPLOY / "nightly"
+
+
+def test_kubernetes_takes_the_nightly_cron_job():
+    (job,) = documents("nightly/cronjob.yaml")
+    fits(job)
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    claim, _ = documents("kuberay-cluster.yaml")
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert job["spec"]["concurrencyPolicy"] == "Forbid"
+
+
+@pytest.mark.parametrize(
+    "name", ["crontab", "calsweep-nightly.service", "cronjob.yaml", "ray-job.sh"]
+)
+def test_every_schedule_runs_a_night_with_options_that_exist(name):
+    text = (NIGHTLY / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    (found,) = re.findall(r"calsweep,? nightly,? run,? ([^\n>\]]*)", text)
+    file, *options = re.split(r",? +", found.strip())
+    assert file.endswith("nightly.yaml")
+    known = {
+        option
+        for parameter in get_command(nightly_app).commands["run"].params
+        for option in parameter.opts
+    }
+    assert {word for word in options if word.startswith("--")} <= known
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_timer(tmp_path):
+    service = (NIGHTLY / "calsweep-nightly.service").read_text(encoding="utf-8")
+    (tmp_path / "calsweep-nightly.service").write_text(
+        re.sub(r"ExecStart=\S+", "ExecStart=/bin/true", service)
+    )
+    timer = shutil.copy(NIGHTLY / "calsweep-nightly.timer", tmp_path)
+    command = ["systemd-analyze", "verify", "--user", str(timer)]
+    where = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=where)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_ray_job_names_the_night_and_its_submission(tmp_path):
+    (tmp_path / "ray").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "ray").chmod(0o755)
+    paths = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    told = subprocess.run(
+        [str(NIGHTLY / "ray-job.sh")], env=paths, check=True, capture_output=True, text=True
+    ).stdout.split()
+    night = told[told.index("--night") + 1]
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", night)
+    assert told[told.index("--submission-id") + 1] == f"nightly-{night}"
+    assert told[told.index("--") + 1 :][:3] == ["calsweep", "nightly", "run"]

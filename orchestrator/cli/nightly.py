@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -26,18 +26,11 @@ File = Annotated[
     Path | None,
     typer.Argument(help="The nightly file; the benchmark that ships with calsweep if left out."),
 ]
-TimeZone = Annotated[
-    str | None, typer.Option(help="Such as Europe/Berlin; default: the machine's own.")
-]
 RepositoryFolder = Annotated[
     Path | None, typer.Option("--repository", help="The repository's folder.", show_default=False)
 ]
 Address = Annotated[
     str | None, typer.Option(help="A Ray cluster to join, such as auto; default: this machine.")
-]
-JobServer = Annotated[
-    str | None,
-    typer.Option(help="Submit the night as a job to the Ray cluster at http://HOST:8265."),
 ]
 _complain = partial(complain, command="calsweep nightly")
 NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}(\.\d+)?")
@@ -79,31 +72,17 @@ def matching_cells(text: str, known: Sequence[nightly.CellKey]) -> list[nightly.
 def run(
     file: File = None,
     night: Annotated[
-        str | None, typer.Option(help="The night, YYYY-MM-DD or YYYY-MM-DD.N; default: tonight.")
+        str | None, typer.Option(help="The night, YYYY-MM-DD or YYYY-MM-DD.N; default: today.")
     ] = None,
-    at: Annotated[
-        str | None, typer.Option(help="When nights begin, HH:MM; default: as installed, or 00:00.")
-    ] = None,
-    time_zone: TimeZone = None,
     address: Address = None,
-    job_server: JobServer = None,
     quiet: Quiet = False,
 ) -> int:
     """Run one night, or resume one that broke off: exit 0 fine, 3 alarm, 4 could not run."""
     benchmark = load(file)
     if night is not None:
         _check_night(night)
-    known = nightly.installation(benchmark)
-    if known and not at:
-        at, time_zone = known.at, time_zone or known.time_zone
-    name = night or nightly.make_schedule(at or "00:00", time_zone).night_of(datetime.now(UTC))
+    name = night or datetime.now(UTC).astimezone().date().isoformat()
     try:
-        if job_server is not None:
-            command = ("calsweep", "nightly", "run", str(benchmark.path), "--night", name)
-            options = ("--address", "auto", "--quiet")
-            job, code = nightly.submit_night(job_server, benchmark.name, name, (*command, *options))
-            echo(f"job {job} on {job_server} ended with exit code {code}")
-            return code
         return _run(benchmark, name, address, quiet)
     except nightly.BusyError as error:
         _complain(str(error))
@@ -152,73 +131,17 @@ def _keep_traceback(benchmark: nightly.Nightly, error: Exception) -> list[str]:
     return [f"details: {path}"]
 
 
-Scheduler = Literal["systemd", "cron", "kubernetes", "ray"]
-
-
-def install(
-    at: Annotated[str, typer.Option(help="Time of the day, HH:MM.")],
-    file: File = None,
-    scheduler: Annotated[
-        Scheduler | None,
-        typer.Option("--with", help="What starts the nights; default: systemd, else cron."),
-    ] = None,
-    time_zone: TimeZone = None,
-    address: Address = None,
-    job_server: JobServer = None,
-    image: Annotated[str | None, typer.Option(help="Kubernetes: image with calsweep.")] = None,
-    kubectl_image: Annotated[
-        str, typer.Option(help="Kubernetes: image with kubectl, as your cluster finds it.")
-    ] = "kubectl:1.34",
-    claim: Annotated[
-        str | None, typer.Option(help="Kubernetes: PersistentVolumeClaim for the storage.")
-    ] = None,
-    namespace: Annotated[str, typer.Option(help="Kubernetes: where it lives.")] = "default",
-    out: Annotated[Path | None, typer.Option(help="Kubernetes: where the manifests go.")] = None,
-    show: Annotated[
-        bool, typer.Option("--print", help="Print what would be written, and write nothing.")
-    ] = False,
-) -> int:
-    """Have the system start the benchmark every night."""
-    from orchestrator.cluster.jobs import check_cluster
-
-    benchmark, out = load(file), out and local_path(out, "--out")
-    if address is not None:
-        check_cluster(address)
-    cluster = None
-    if image and claim:
-        cluster = nightly.KubernetesOptions(image, claim, namespace, kubectl_image)
-    options = ("--address", address) if address else ()
-    request = nightly.Request(benchmark, at, time_zone, scheduler, options, job_server, cluster)
-    if show:
-        echo(nightly.preview(request), nl=False)
-        return 0
-    for line in nightly.install(request, out):
-        echo(line)
-    return 0
-
-
-def uninstall(file: File = None) -> int:
-    """Remove the schedule; nights, verdicts and summaries stay."""
-    benchmark = load(file)
-    for line in nightly.uninstall(benchmark) or [f"nothing was scheduled for {benchmark.name}"]:
-        echo(line)
-    return 0
-
-
 def status(
     file: File = None,
     last: Annotated[int, typer.Option(min=1, help="Nights to list.")] = 7,
     metric: Annotated[str, typer.Option(help="Whose trend is drawn.")] = "ece",
 ) -> int:
-    """Show the last verdicts, the next start, and trends as small charts."""
+    """Show the last verdicts, and trends as small charts."""
     benchmark = load(file)
-    book, known = benchmark.book(), nightly.installation(benchmark)
-    console, start = output(), "not scheduled from here"
-    if known is not None:
-        following = nightly.make_schedule(known.at, known.time_zone).next_start(datetime.now(UTC))
-        start = f"by {known.scheduler}, next {following:%Y-%m-%d %H:%M %Z}"
-    console.print(f"{benchmark.name}: {start}")
+    book = benchmark.book()
     nights = book.nights()[-last:]
+    if not nights:
+        output().print(f"{benchmark.name}: no night has run yet")
     print_plain(("night", "verdict", "what"), [(night.name, *_outcome(night)) for night in nights])
     _print_trends(book, metric, benchmark.model.history)
     return 0
@@ -347,32 +270,10 @@ def gate(
     return found.verdict.code
 
 
-def bisect(
-    file: File = None,
-    night: Annotated[
-        str | None, typer.Option(help="The night with the alarm; default: the last one.")
-    ] = None,
-    repository: RepositoryFolder = None,
-    cell: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RECIPE on TASK: METRIC",
-            help="The alarmed figure to look into; default: the worst.",
-        ),
-    ] = None,
-    quiet: Quiet = False,
-) -> int:
-    """Name the commit behind an alarm of a night, by at most six partial nights."""
-    console = None if quiet else Console(stderr=True)
-    found = nightly.bisect_night(load(file), night, repository, console, cell)
-    echo(found.text)
-    return 0
-
-
 app = typer.Typer(
     help="Run a fixed benchmark every night, and tell people when something got worse.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-for command in (run, install, uninstall, status, history, accept, gate, bisect):
+for command in (run, status, history, accept, gate):
     app.command()(command)

@@ -17,10 +17,10 @@ from trainables.common.files import make_folders, write_whole
 from trainables.common.sharing import LOCK_MODE, writing
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
-BISECTION, TOLD = "bisection.json", "told.json"
+TOLD = "told.json"
 REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
 ACCEPTED = "accepted.jsonl"
-FILES = {FACTS, RECORD, VERDICT, DELIVERED, BISECTION, TOLD, ACCEPTED, *REPORTS.values()}
+FILES = {FACTS, RECORD, VERDICT, DELIVERED, TOLD, ACCEPTED, *REPORTS.values()}
 """Names of the files that tell of nights; the rest is what a night computes."""
 
 LOCK_SECONDS = 1.0  # Whoever is about to end keeps a start waiting, not away.

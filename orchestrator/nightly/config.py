@@ -72,18 +72,16 @@ class ReportModel(StrictModel):
         return value
 
 
-class BisectModel(StrictModel):
-    """How the commit of an alarm is looked for.
+class GateModel(StrictModel):
+    """How ``nightly gate`` runs the benchmark on another revision.
 
     Attributes:
-        after_alarm: Whether every night that raises the alarm looks for it by itself.
-        repository: Folder of the repository; by default that of this code.
+        repository: Folder of the repository; by default the current folder's.
         setup: Command run in each checked-out commit before, without a shell, such as ``[make,
             setup]``. If it leaves a ``.venv``, that one's Python runs the night, so that changes of
-            ``constraints.txt`` count; without it all commits use the libraries of today.
+            ``constraints.txt`` count; without it all commits use the installed libraries.
     """
 
-    after_alarm: bool = False
     repository: str | None = None
     setup: tuple[str, ...] = Field(default=(), strict=False)
 
@@ -98,7 +96,7 @@ class NightlyModel(StrictModel):
 
     Attributes:
         sweep: A sweep as in a sweep file, or the path of one, relative to the nightly file.
-        bisect: How the commit of an alarm is looked for.
+        gate: How ``nightly gate`` runs another revision.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
         history: Most nights before that are looked at.
         keep: Nights that keep weights, logits and journals; older ones keep record,
@@ -108,7 +106,7 @@ class NightlyModel(StrictModel):
     sweep: dict[str, Any] | str
     limits: Limits = Limits()
     report: ReportModel = ReportModel()
-    bisect: BisectModel = BisectModel()
+    gate: GateModel = GateModel()
     metrics: tuple[str, ...] = Field(default=DEFAULT_METRICS, min_length=1, strict=False)
     history: Annotated[int, Field(ge=5, le=3650)] = 90
     keep: Annotated[int, Field(ge=1)] = 3

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from orchestrator.nightly import page
 from orchestrator.nightly.book import (
-    BISECTION,
     DELIVERED,
     RECORD,
     REPORTS,
@@ -79,8 +78,6 @@ class Publisher:
         limits, restarts = self._nightly.model.limits, self._book.restarts()
         sight = detectable(history, limits, restarts)
         blocks = page.night_summary(name, history, verdict, sight)
-        if (bisection := night.read(BISECTION)) is not None:
-            blocks.insert(1, page.Block("Commit", (bisection["text"],)))
         found = [*verdict.alarms, *verdict.suspicions]
         series = [(f.cell, page.series_of(history, f.cell)) for f in found if f.cell.metric]
         texts = {

@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console
 
 from orchestrator.nightly.book import RECORD, VERDICT, Book, Night
-from orchestrator.nightly.commits.bisect import find_commit
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.measure import artifacts_with_costs, current_environment, measure_night
 from orchestrator.nightly.publish import Publisher
@@ -58,8 +57,8 @@ def run_night(
     anew: half a night of each would say nothing about either. A night that has its verdict is
     not run again.
 
-    Its name is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``, see ``Schedule.night_of``; the address is of a
-    Ray cluster to join, None for Ray on this machine alone.
+    Its name is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``; the address is of a Ray cluster to join, None
+    for Ray on this machine alone.
 
     Raises:
         BusyError: If another run is under way.
@@ -95,20 +94,11 @@ class _Start:
         night = self._book.night(name)
         before = night.verdict
         verdict = before or self._compute(night)
-        if before is None and verdict.raised and self._nightly.model.bisect.after_alarm:
-            self._name_commit(night)
         for known in self._book.nights():
             self._messages += self._publisher.publish(known)
         if before is None:
             self._book.prune(self._nightly.model.keep)
         return NightOutcome(night, verdict, before is None, tuple(self._messages))
-
-    def _name_commit(self, night: Night) -> None:
-        try:
-            message = find_commit(self._nightly, night.name, console=self._console).text
-        except InputError as error:
-            message = f"no commit was looked for: {error}"
-        self._messages.append(message)
 
     def _finish_earlier(self, night: Night) -> None:
         spec = self._spec(night)

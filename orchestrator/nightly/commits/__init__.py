@@ -1,1 +1,1 @@
-"""Which commit made a benchmark worse: nights of single commits, a bisection, a gate."""
+"""The gate: a change judged against the revision that it builds on."""

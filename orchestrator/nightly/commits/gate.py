@@ -8,7 +8,7 @@ from rich.console import Console
 
 from orchestrator.cluster.interrupt import interrupt_on_sigterm
 from orchestrator.nightly import page
-from orchestrator.nightly.commits.night import CommitNights, Part
+from orchestrator.nightly.commits.night import CommitNights
 from orchestrator.nightly.commits.repository import Repository
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.record import NightRecord, Verdict
@@ -47,7 +47,7 @@ def gate(
         BusyError: If another run of the benchmark is under way.
         InputError: If the revision is unknown, or a run fails.
     """
-    source = Repository(repository or nightly.model.bisect.place or Path.cwd())
+    source = Repository(repository or nightly.model.gate.place or Path.cwd())
     base = source.commit(revision)
     held = nightly.book(fresh=False).held()
     with held, interrupt_on_sigterm(), CommitNights(nightly, source, "gate", console) as nights:
@@ -62,7 +62,7 @@ def _judged(nightly: Nightly, nights: CommitNights, base: str) -> tuple[list[Nig
     limits, numbers = nightly.model.limits, count(1)
 
     def run(commit: str | None, name: str) -> NightRecord:
-        return replace(nights.run(commit, Part()), night=f"{name} {next(numbers)}")
+        return replace(nights.run(commit), night=f"{name} {next(numbers)}")
 
     before, tonight = [run(base, "base")], run(None, "change")
     verdict = judge(before, tonight, limits)

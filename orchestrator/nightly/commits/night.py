@@ -1,4 +1,4 @@
-"""Nights of single commits: a part of the benchmark, computed by the code of each."""
+"""Nights of single commits, each computed by the code of that commit."""
 
 import os
 import shutil
@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,8 @@ NIGHT = "2000-01-01"  # Each has a storage of its own, and nights are named by a
 GRACE_SECONDS = 10.0  # In which a night ends that is told to.
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a benchmark; without names, all of it."""
-
-    recipes: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = ()
-
-
 class CommitNights(AbstractContextManager["CommitNights"]):
-    """Runs parts of a benchmark at commits, by ``python -m calsweep`` of their own code.
+    """Runs a benchmark at commits, by ``python -m calsweep`` of their own code.
 
     Args:
         nightly: The benchmark; its file is that of today for every commit.
@@ -56,7 +46,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         self._console = console
         self._count = 0
 
-    def run(self, commit: str | None, part: Part) -> NightRecord:
+    def run(self, commit: str | None) -> NightRecord:
         """Return what a commit's code measures; None is the working tree as it is.
 
         Raises:
@@ -68,9 +58,9 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         make_folders(place)
         path = place / "nightly.yaml"
         code = place / "code" if commit else self._repository.top
-        path.write_text(write_mapping(self._document(part, place, code)))
+        path.write_text(write_mapping(self._document(place, code)))
         named = self._repository.described(commit) if commit else "the working tree"
-        say(self._console, f"partial night {self._count}: {named}")
+        say(self._console, f"night {self._count}: {named}")
         checked_out = self._repository.checked_out(commit, code) if commit else nullcontext()
         with checked_out:
             self._execute(code, path)
@@ -86,7 +76,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
     def _execute(self, code: Path, path: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(code)}
         python = sys.executable
-        if setup := self._nightly.model.bisect.setup:
+        if setup := self._nightly.model.gate.setup:
             _call(setup, code, environment, (0,))
             own = code / ".venv/bin/python"
             python = str(own) if own.exists() else python
@@ -94,20 +84,13 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         # From here, where paths of data begin; -P: what lies here is not the commit's code.
         _call((python, "-P", "-m", "calsweep", *night), Path.cwd(), environment, (FINE, ALARM))
 
-    def _document(self, part: Part, place: Path, code: Path) -> dict[str, Any]:
+    def _document(self, place: Path, code: Path) -> dict[str, Any]:
         sweep, model = self._nightly.sweep, self._nightly.model
-        names = tuple(recipe.name for recipe in sweep.expanded())
         own = sweep.model_dump(mode="json", exclude_unset=True)
-        tasks = [
-            dumped
-            for task, dumped in zip(sweep.tasks, own["tasks"], strict=True)
-            if not part.tasks or task.id in part.tasks
-        ]
         changed = {
             "plugins": [self._plugin(plugin, code) for plugin in sweep.plugins],
-            "tasks": tasks,
-            "recipes": list(part.recipes or names),
-            "seeds": list(part.seeds or sweep.seeds),
+            "recipes": [recipe.name for recipe in sweep.expanded()],
+            "seeds": list(sweep.seeds),
             "storage": str(place / "storage"),
             "data_root": str(Path(sweep.data_root).expanduser().absolute()),
             "tracking": {"uri": f"folder:{place / 'tracking'}"},

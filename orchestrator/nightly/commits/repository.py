@@ -35,25 +35,9 @@ class Repository:
         except InputError:
             raise InputError(f"{self.top}: {revision!r} is no commit or branch there") from None
 
-    def between(self, good: str, bad: str) -> list[str]:
-        """Return the commits after one up to another, oldest first; a merge counts as one.
-
-        Raises:
-            InputError: If the second does not build on the first.
-        """
-        good, bad = self.commit(good), self.commit(bad)
-        if self._git("merge-base", good, bad) != good:
-            raise InputError(f"{self.top}: {bad[:10]} does not build on {good[:10]}")
-        return self._git("rev-list", "--first-parent", "--reverse", f"{good}..{bad}").split()
-
     def described(self, commit: str) -> str:
         """Return a commit's short hash and subject."""
         return self._git("log", "-1", "--format=%h %s", commit)
-
-    def files(self, commit: str) -> list[str]:
-        """Return the files that a commit changed against its first parent."""
-        names = self._git("diff", "--name-only", "-z", f"{commit}^", commit)
-        return [name for name in names.split("\0") if name]
 
     @contextmanager
     def checked_out(self, commit: str, folder: Path) -> Iterator[Path]:

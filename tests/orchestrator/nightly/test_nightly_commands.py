@@ -25,7 +25,6 @@ from orchestrator.nightly import (
     NightRecord,
     Verdict,
 )
-from orchestrator.nightly.schedule.install import INSTALLED
 from trainables.common.errors import InputError
 
 OTHER, GONE = CellKey("ce", TASK, "ece"), CellKey("ce+ts", TASK, "ece")
@@ -42,12 +41,6 @@ def judged(benchmark: Nightly, own: NightRecord, verdict: Verdict | None = None)
 
 def found(cell: CellKey, since: int | None) -> Finding:
     return Finding(cell, "soft", "nights", "is worse", since="" if since is None else name(since))
-
-
-def scheduled(benchmark: Nightly, at: str, time_zone: str | None) -> None:
-    known = {"scheduler": "cron", "at": at, "time_zone": time_zone, "namespace": ""}
-    benchmark.folder.mkdir(parents=True, exist_ok=True)
-    (benchmark.folder / INSTALLED).write_text(json.dumps(known))
 
 
 def lines(text: str) -> list[list[str]]:
@@ -77,10 +70,9 @@ def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, command
     book.give_up(book.begin(name(3), 0.0, {}), "the code has changed")
     book.begin(name(4), 0.0, {})
     code, out, _ = command("status", "--last", "4")
-    assert (code, lines(out)[:6]) == (
+    assert (code, lines(out)[:5]) == (
         0,
         [
-            ["told: not scheduled from here"],
             ["night", "verdict", "what"],
             [name(1), "suspicious", "is worse, and 1 more figure with it"],
             [name(2), "regression", "is worse"],
@@ -101,10 +93,10 @@ def test_status_draws_the_trend_of_one_metric(benchmark, command):
     for day, factor in enumerate(falling):
         judged(benchmark, record(day, factors={SPEED: 3.0 - factor, ECE: factor}))
     shown = lines(command("status", "--metric", "images_per_second")[1])
-    assert shown[2:9] == [[name(day), "ok"] for day in range(7)]
-    assert shown[9] == ["recipe", "task", "images_per_second, 5 nights", "last"]
-    assert ["ls", TASK, "▁▄▆▇█", "10150"] in shown[10:]
-    assert len(shown[10:-1]) == 3
+    assert shown[1:8] == [[name(day), "ok"] for day in range(7)]
+    assert shown[8] == ["recipe", "task", "images_per_second, 5 nights", "last"]
+    assert ["ls", TASK, "▁▄▆▇█", "10150"] in shown[9:]
+    assert len(shown[9:-1]) == 3
     assert ["ls", TASK, "█▅▃▂▁", "0.0203"] in lines(command("status")[1])
     aece = {ECE._replace(metric="aece"): {0: 0.5}}
     judged(benchmark, replace(last := record(7), cells={**last.cells, **aece}))
@@ -126,31 +118,10 @@ def test_status_and_history_cope_with_a_night_on_which_all_failed(benchmark, com
     assert ["ls", TASK, "·▅·", "-"] in shown
 
 
-def test_status_says_when_the_next_night_begins(benchmark, command):
-    # Not at the machine's own time, nor in its zone.
-    before = datetime.now(UTC)
-    scheduled(benchmark, "14:30", "Asia/Kolkata")
-    out = command("status")[1]
-    schedule = nightly.make_schedule("14:30", "Asia/Kolkata")
-    starts = {schedule.next_start(moment) for moment in (before, datetime.now(UTC))}
-    told = [f"told: by cron, next {start:%Y-%m-%d} 14:30 IST" for start in starts]
-    assert out.splitlines()[0] in told
-
-
-@pytest.mark.parametrize("text", ["[1]", '{"scheduler": "cron", "when": "02:00"}'])
-def test_a_schedule_that_is_damaged_is_named(benchmark, text, command):
-    path = benchmark.folder / INSTALLED
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
-    code, _, error = command("status")
-    assert (code, error.count("\n")) == (2, 1)
-    assert error.startswith(f"calsweep: {path} is damaged: ")
-
-
 def test_a_command_without_a_file_is_about_the_shipped_benchmark(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["nightly", "status"]) == 0
-    assert capsys.readouterr().out.startswith("nightly: not scheduled from here\n")
+    assert capsys.readouterr().out.startswith("nightly: no night has run yet\n")
 
 
 class Plot:
@@ -315,25 +286,17 @@ def start(benchmark, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("installed", "options", "night"),
+    ("zone", "options", "night"),
     [
-        (None, [], "2026-07-02"),
-        (("12:00", "UTC"), [], "2026-07-01"),
-        (("02:00", "Europe/Berlin"), [], "2026-07-02"),
-        (("02:00", "UTC"), ["--time-zone", "Europe/Berlin"], "2026-07-02"),
-        (None, ["--time-zone", "America/New_York"], "2026-07-01"),
-        (("02:00", "Europe/Berlin"), ["--at", "12:00"], "2026-07-01"),
-        # A time of the day that is given is the machine's, whatever was installed.
-        (("12:00", "Europe/Berlin"), ["--at", "02:00"], "2026-07-01"),
-        (None, ["--at", "02:00", "--time-zone", "Europe/Berlin"], "2026-07-02"),
-        (("12:00", "UTC"), ["--night", "2025-01-31.12"], "2025-01-31.12"),
+        ("UTC", [], "2026-07-02"),
+        ("Europe/Berlin", [], "2026-07-02"),
+        ("America/New_York", [], "2026-07-01"),
+        ("UTC", ["--night", "2025-01-31.12"], "2025-01-31.12"),
     ],
 )
-def test_tonight_is_the_night_of_the_schedule_that_holds(
-    benchmark, start, installed, options, night
-):
-    if installed:
-        scheduled(benchmark, *installed)
+def test_tonight_is_the_date_on_the_machines_clock(start, zone, options, night, monkeypatch):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
     runs = start(*options, "--quiet", "--address", "auto")
     assert runs.nights == [(night, {"address": "auto", "console": None})]
 

@@ -1,30 +1,27 @@
-"""Alarms and the commits behind them: real git, real worktrees, a process a night."""
+"""The gate: real git, real worktrees, a process per night."""
 
 from __future__ import annotations
 
 import html
-import json
-import math
-import random
+import os
+import re
+import shlex
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from made_repository import USUAL, MadeRepository
-from nights import write_judged
 
 from orchestrator.cli import main
-from orchestrator.nightly import Book, CellKey, Nightly, NightRecord, Shape, run_night
-from orchestrator.nightly import run as nights
-from orchestrator.nightly.commits.night import CommitNights, Part
+from orchestrator.nightly import CellKey, Nightly, NightRecord, Shape
+from orchestrator.nightly.commits.night import CommitNights
 from orchestrator.nightly.commits.repository import Repository
-from orchestrator.nightly.record import Row
 
+ROOT = Path(__file__).resolve().parents[4]
 SPEED = "images_per_second"
 WORSE = {**USUAL, "ce": {"ece": 0.03}}
 PLUGIN = """\
@@ -44,7 +41,7 @@ SETUP = """\
 import pathlib, sys
 version = pathlib.Path("constraints.txt").read_text().strip()
 python = pathlib.Path(".venv/bin/python")
-python.parent.mkdir(parents=True)
+python.parent.mkdir(parents=True, exist_ok=True)
 python.write_text(f'#!/bin/sh\\nLIBRARY={version} exec {sys.executable} "$@"\\n')
 python.chmod(0o755)
 """
@@ -67,212 +64,6 @@ def night(number: int, code: str, figures: dict[str, Any], **environment: str) -
     shape = Shape(tuple(figures), ("d",), ("ece",), (0, 1))
     place, environment = f"2026-01-{number:02}", {"code": code, **environment}
     return NightRecord(place, float(number), cells, failed, shape, environment)
-
-
-def alarmed(
-    benchmark: Nightly, source: MadeRepository, figures: dict[str, Any], **bad: str
-) -> list[NightRecord]:
-    """Write eight nights of the first commit and two of the last, which has these figures."""
-    first, last = source.hashes[0], source.hashes[-1]
-    usual = [night(number, first, USUAL) for number in range(1, 9)]
-    records = [*usual, *(night(number, last, figures, **bad) for number in (9, 10))]
-    write_judged(Book(benchmark.folder), records)
-    return records
-
-
-def bisect(benchmark: Nightly, source: MadeRepository, *options: str) -> int:
-    command = ["nightly", "bisect", str(benchmark.path), "--repository", str(source.folder)]
-    return main([*command, "--quiet", *options])
-
-
-def outcome(benchmark: Nightly, name: str = "2026-01-10") -> dict[str, Any]:
-    path = Book(benchmark.folder).night(name).folder / "bisection.json"
-    return json.loads(path.read_text())
-
-
-@pytest.mark.parametrize(
-    ("bad", "worse"),
-    [(1, WORSE), (5, {**USUAL, "ce": None}), (8, WORSE)],
-    ids=["first", "failed", "last"],
-)
-def test_the_commit_behind_an_alarm_is_named(bad, worse, make_benchmark, source, capsys):
-    for number in range(1, 9):
-        source.commit(USUAL if number < bad else worse)
-    benchmark = make_benchmark()
-    alarmed(benchmark, source, worse)
-    assert bisect(benchmark, source) == 0
-    said = capsys.readouterr().out
-    assert f"is worse by {source.hashes[bad][:7]} change {bad} (" in said.replace("  ", " ")
-    found = outcome(benchmark)
-    assert (found["commits"], len(found["named"])) == (8, 1)
-    assert len(found["steps"]) <= 6
-    assert found["steps"][0]["commit"] == source.hashes[-1]
-    assert source.git("worktree", "list").count("\n") == 0
-    assert not (benchmark.folder / "bisect").exists()
-
-
-def timed(number: int, code: str, slower: float) -> NightRecord:
-    """Return a night on a busy machine, on which calibration alone may be slower."""
-    rng = random.Random(number)
-    busy = math.exp(rng.gauss(0, 0.2))
-    figures = {
-        recipe: {**own, SPEED: own[SPEED] * busy * math.exp(rng.gauss(0, 0.003))}
-        for recipe, own in speeds(slower).items()
-    }
-    rows = {("ce", "d"): Row("train", ""), ("ce+ts", "d"): Row("calibrate", "")}
-    return replace(night(number, code, figures), rows=rows)
-
-
-def speeds(slower: float) -> dict[str, dict[str, float]]:
-    own = {"ce": 1000.0, "ce+ts": 4000.0 / slower}
-    return {recipe: {**USUAL[recipe], SPEED: speed} for recipe, speed in own.items()}
-
-
-def test_the_commit_that_slows_a_stage_is_named(make_benchmark, source, capsys):
-    for number in range(9):
-        source.commit(speeds(1.0 if number < 5 else 1.05))
-    benchmark = make_benchmark()
-    usual = [timed(number, source.hashes[1], 1.0) for number in range(1, 26)]
-    write_judged(
-        Book(benchmark.folder), [*usual, *(timed(n, source.hashes[-1], 1.05) for n in (26, 27, 28))]
-    )
-    assert bisect(benchmark, source) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"* on *: calibrate_time is worse by {source.hashes[6][:7]} change 6 (" in said
-    assert len(outcome(benchmark, "2026-01-28")["steps"]) <= 6
-
-
-def test_a_night_with_an_alarm_names_the_commit_by_itself(make_benchmark, source, told_sweep):
-    for number in range(1, 5):
-        source.commit({**USUAL, "ce": None} if number >= 3 else USUAL)
-    bisect = {"repository": str(source.folder), "after_alarm": True}
-    benchmark = make_benchmark(bisect=bisect)
-    with pytest.MonkeyPatch.context() as patch:
-        for commit, name in ((0, "2026-01-01"), (4, "2026-01-02")):
-            surroundings = {"code": source.hashes[commit]}
-            told_sweep.failures = {"ce": "it diverged"} if commit else {}
-            patch.setattr(nights, "current_environment", lambda *_, known=surroundings: known)
-            outcome = run_night(benchmark, name)
-    text = f"ce on d is worse by {source.hashes[3][:7]} change 3 ("
-    assert outcome.messages[0].startswith(text)
-    assert text in (outcome.night.folder / "report.md").read_text()
-
-
-def test_a_busy_machine_does_not_hide_what_a_commit_did(make_benchmark, source, capsys):
-    for number in range(1, 5):
-        source.commit(USUAL if number < 3 else WORSE)
-    benchmark = make_benchmark()
-    records = [
-        night(number, source.hashes[0 if number < 9 else -1], figures | slow)
-        for number in range(1, 11)
-        for figures in [{"ce": {"ece": 0.02 if number < 9 else 0.03}}]
-        for slow in [{"ce+ts": {"ece": 0.01, "wall_seconds": 1.0 if number < 7 else 900.0}}]
-    ]
-    write_judged(Book(benchmark.folder), records)
-    assert bisect(benchmark, source) == 0
-    assert f"ce on d: ece is worse by {source.hashes[3][:7]} change 3" in capsys.readouterr().out
-
-
-def test_nothing_is_named_when_nothing_changed(make_benchmark, source, capsys):
-    for _ in range(8):
-        source.commit()
-    benchmark = make_benchmark()
-    alarmed(benchmark, source, WORSE)
-    assert bisect(benchmark, source) == 0
-    assert "not confirmed" in capsys.readouterr().out
-    assert outcome(benchmark)["named"] == []
-
-
-def test_what_is_bad_at_the_good_commit_too_is_no_commit(make_benchmark, tmp_path, capsys):
-    source = MadeRepository(tmp_path / "code")
-    source.hashes.clear()
-    for _ in range(9):
-        source.commit(WORSE)  # As the libraries of today make it.
-    benchmark = make_benchmark()
-    alarmed(benchmark, source, WORSE, torch="3")
-    assert bisect(benchmark, source) == 0
-    assert "no commit, " in capsys.readouterr().out
-    same = [
-        replace(record, environment={"code": source.hashes[0], "torch": "2"})
-        for record in [night(n, "", USUAL) for n in range(11, 19)]
-    ]
-    worse = [
-        replace(
-            night(n, source.hashes[0], WORSE), environment={"code": source.hashes[0], "torch": "4"}
-        )
-        for n in (19, 20)
-    ]
-    other = make_benchmark(sweep={"name": "same"})
-    write_judged(Book(other.folder), [*same, *worse])
-    assert bisect(other, source) == 0
-    assert "the code is that of 2026-01-18; what else changed: torch: 2 -> 4" in (
-        capsys.readouterr().out
-    )
-
-
-def test_a_change_of_libraries_is_a_commit_like_others(make_benchmark, tmp_path, capsys):
-    source = MadeRepository(tmp_path / "code")
-    source.hashes.clear()
-    for number in range(6):
-        source.commit(constraints="1.5" if number >= 4 else "1", setup=SETUP)
-    setup = [sys.executable, "setup.txt"]
-    benchmark = make_benchmark(bisect={"repository": str(source.folder), "setup": setup})
-    alarmed(benchmark, source, {name: {"ece": 1.5 * own["ece"]} for name, own in USUAL.items()})
-    assert main(["nightly", "bisect", str(benchmark.path), "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert source.hashes[4][:7] in said
-    assert said.endswith("it changes the libraries of constraints.txt\n")
-
-
-def test_a_commit_that_cannot_run_is_passed_over(make_benchmark, source, capsys):
-    for number in range(1, 9):
-        source.commit({"broken": True} if number == 4 else USUAL if number < 7 else WORSE)
-    benchmark = make_benchmark()
-    alarmed(benchmark, source, WORSE)
-    assert bisect(benchmark, source) == 0
-    assert f"is worse by {source.hashes[7][:7]}" in capsys.readouterr().out
-    broken = [step for step in outcome(benchmark)["steps"] if step["badness"] is None]
-    assert [step["commit"] for step in broken] == [source.hashes[4]]
-    assert broken[0]["why"].endswith("ended with exit code 1: this commit is broken")
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--night", "2026-02-01"), "--night: '2026-02-01' has no verdict in "),
-        (("--night", "2026-01-03"), "2026-01-03 has no alarm about a recipe"),
-        (
-            ("--cell", "ce on x: ece"),
-            "--cell: 'ce on x: ece' is not in alarm on 2026-01-10; use one of ce on d: ece",
-        ),
-        (("--repository", "/"), "/: git rev-parse: fatal: not a git repository"),
-    ],
-)
-def test_a_strangers_mistake_is_one_line(options, said, make_benchmark, source, capsys):
-    benchmark = make_benchmark()
-    source.commit(WORSE)
-    alarmed(benchmark, source, WORSE)
-    assert bisect(benchmark, source, *options) == 2
-    errors = capsys.readouterr().err
-    assert errors.startswith(f"calsweep: {said}")
-    assert errors.count("\n") == 1
-
-
-def test_a_benchmark_that_never_ran_is_left_alone(make_benchmark, source, capsys):
-    benchmark = make_benchmark()
-    assert bisect(benchmark, source) == 2
-    assert "--night: 'none' has no verdict in" in capsys.readouterr().err
-    assert not benchmark.folder.exists()
-
-
-def test_the_alarm_that_is_named_is_looked_into(make_benchmark, source):
-    worse = {recipe: {"ece": 10 * own["ece"]} for recipe, own in USUAL.items()}
-    source.commit(worse)
-    benchmark = make_benchmark()
-    alarmed(benchmark, source, worse)
-    for recipe in USUAL:
-        assert bisect(benchmark, source, "--cell", f"{recipe} on d: ece") == 0
-        assert outcome(benchmark)["cell"][0] == recipe
 
 
 def gate(benchmark: Nightly, source: MadeRepository, revision: str, out: Path) -> int:
@@ -315,18 +106,30 @@ def test_a_plugin_of_the_repository_is_that_of_each_commit(
     assert "something got worse: ce on d: ece 0.0201 -> 0.0301" in capsys.readouterr().out
 
 
+def test_the_setup_command_installs_the_libraries_of_each_revision(
+    make_benchmark, tmp_path, capsys
+):
+    source = MadeRepository(tmp_path / "code")
+    for constraints in ("1", "1.5"):
+        source.commit(constraints=constraints, setup=SETUP)
+    own = {"repository": str(source.folder), "setup": [sys.executable, "setup.txt"]}
+    benchmark = make_benchmark(gate=own)
+    assert main(["nightly", "gate", "HEAD~1", str(benchmark.path), "--quiet"]) == 3
+    assert "something got worse: " in capsys.readouterr().out
+
+
 def test_paths_of_data_begin_where_the_command_runs(make_benchmark, source, tmp_path, monkeypatch):
     (tmp_path / "calsweep").mkdir()
     (tmp_path / "calsweep/__main__.py").write_text("raise SystemExit('not the code of a commit')")
     monkeypatch.chdir(tmp_path)
     with CommitNights(make_benchmark(), Repository(source.folder), "gate", None) as nights:
-        assert nights.run(source.hashes[0], Part()).environment["place"] == str(tmp_path)
+        assert nights.run(source.hashes[0]).environment["place"] == str(tmp_path)
 
 
 def test_a_machine_that_grew_busy_is_not_the_change(make_benchmark, source, tmp_path, monkeypatch):
     seconds = {"base": [1.0, 4.0], "change": [4.0, 4.0]}
 
-    def timed(nights: CommitNights, commit: str | None, part: Part) -> NightRecord:
+    def timed(nights: CommitNights, commit: str | None) -> NightRecord:
         left = seconds["base" if commit else "change"]
         figures = {"ce": {"ece": 0.02, "wall_seconds": left.pop(0)}}
         return night(1, commit or "", figures)
@@ -369,3 +172,26 @@ def test_a_revision_that_is_unknown_is_one_line(make_benchmark, source, tmp_path
     assert gate(make_benchmark(), source, "nowhere", tmp_path / "o.md") == 2
     errors = capsys.readouterr().err.splitlines()
     assert errors[-1] == f"calsweep: {source.folder}: 'nowhere' is no commit or branch there"
+
+
+@pytest.mark.slow
+def test_git_bisect_names_the_commit_that_the_gate_refuses(make_benchmark, source):
+    for number in range(1, 6):
+        source.commit({"broken": True} if number == 3 else USUAL if number < 5 else WORSE)
+    benchmark = make_benchmark()
+    calsweep = f"{shlex.quote(sys.executable)} -m calsweep"
+    page = (ROOT / "docs/nightly.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"git bisect run (sh -c '.*')", page)
+    script = script.replace("calsweep", calsweep, 1).replace("tonight.yaml", str(benchmark.path))
+    first, last = source.hashes[0], source.hashes[-1]
+    source.git("bisect", "start", last, first)
+    run = shlex.split(script.replace("GOOD", first))
+    told = subprocess.run(
+        ["git", "bisect", "run", *run],
+        cwd=source.folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert f"{last} is the first bad commit" in told.stdout

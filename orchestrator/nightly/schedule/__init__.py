@@ -1,1 +1,0 @@
-"""When nights begin, and who starts them: systemd, cron, Kubernetes or Ray."""
