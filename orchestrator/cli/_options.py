@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Address = Annotated[
     str | None,
-    typer.Option(help="A Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: this machine."),
+    typer.Option(help="A Ray cluster: auto or HOST:PORT; default: this machine."),
 ]
 Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
 Diagram = Annotated[

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -128,8 +127,6 @@ def run(
 
     if (sweep is None) == (resume is None):
         raise InputError("give either a sweep file or --resume NAME")
-    if address is not None and address.startswith("ray://") and not dry_run:
-        return _run_on_head(address, sweep, resume, storage, fresh, quiet, take)
     spec = Storage(storage).load_spec(resume) if resume is not None else load_sweep(str(sweep))
     if dry_run:
         show_plan(spec)
@@ -145,30 +142,6 @@ def _start_early(document: Mapping[str, Any]) -> None:
     most = resources.get("concurrent") if isinstance(resources, dict) else None
     if document.get("executor") == "local" and most != 1 and len(os.sched_getaffinity(0)) > 1:
         start_fork_server()
-
-
-def _run_on_head(
-    address: str,
-    sweep: str | None,
-    resume: str | None,
-    storage: str,
-    fresh: bool,
-    quiet: bool,
-    take: bool,
-) -> int:
-    """Run a sweep file, or resume a sweep whose storage only the cluster may see."""
-    from orchestrator.cluster.jobs import read_portable
-    from orchestrator.cluster.remote import FILE, run_on_head
-    from orchestrator.sweep.spec import load_sweep
-
-    given = {"--fresh": fresh, "--quiet": quiet, "--take": take}
-    flags = [flag for flag, wanted in given.items() if wanted]
-    if sweep is None:
-        target, files = ["--resume", str(resume), "--storage", storage], {}
-    else:
-        target, files = [FILE], read_portable(Path(sweep), load_sweep(sweep))
-    write = partial(typer.echo, nl=False)
-    return run_on_head(address, ["run", *target, *flags], files, write)
 
 
 def submit(

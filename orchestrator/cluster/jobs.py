@@ -25,19 +25,25 @@ if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
 
 POLL_SECONDS = 1.0
-CLUSTERS = "auto, HOST:PORT, ray://HOST:PORT, or http(s)://HOST:PORT of a dashboard"
+CLIENT = "ray://"
+CLUSTERS = "auto, HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
 
 def check_cluster(address: str, option: str = "--address") -> None:
     """Refuse an invalid address of a Ray cluster, or one with a login, for which Ray has no use.
 
     Raises:
-        InputError: If it is none of ``auto``, ``local``, ``HOST:PORT``, ``ray://HOST:PORT`` and
-            ``http(s)://HOST:PORT``; the text names it by the option that gave it.
+        InputError: If it is none of ``auto``, ``local``, ``HOST:PORT`` and ``http(s)://HOST:PORT``;
+            the text names it by the option that gave it.
     """
     if address in ("auto", "local"):
         return
-    full = address if "://" in address else f"ray://{address}"
+    if address.startswith(CLIENT):
+        raise InputError(
+            f"{option}: Ray's client port (ray://) is not supported; use `calsweep submit` with "
+            "the dashboard's address, or --address auto on a node of the cluster"
+        )
+    full = address if "://" in address else f"{CLIENT}{address}"
     check_server(option, full, CLUSTERS)
     if redacted(full) != full:
         raise InputError(

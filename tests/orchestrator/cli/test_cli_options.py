@@ -275,31 +275,6 @@ def test_run(asked, night, monkeypatch):
         assert asked(show, "run", night, *words) == {"outcome": "an outcome", "address": address}
 
 
-def test_run_on_a_head(asked, calsweep, night, monkeypatch):
-    night.write_text(SWEEP.replace("kept", f"{night.parent}\ntracking: {{uri: 'http://a:1'}}"))
-    place, away = "orchestrator.cluster.remote.run_on_head", "ray://head:1"
-    found = asked(place, "run", night, "--address", away, "--quiet")
-    assert (found["address"], found["arguments"]) == (away, ["run", "sweep.yaml", "--quiet"])
-    found = asked(place, "run", "--resume", "night", "--address", away, "--fresh")
-    words = ["run", "--resume", "night", "--storage", "calsweep-storage", "--fresh"]
-    assert (found["arguments"], found["files"]) == (words, {})
-    other = ("--resume", "night", "--storage", "kept", "--address", away)
-    found = asked(place, "run", *other, "--quiet")
-    assert found["arguments"] == ["run", *other[:4], "--quiet"]
-
-    def run(address: str, arguments: object, files: object, write: Callable[[str], None]) -> int:
-        write("half a line")
-        return 130
-
-    monkeypatch.setattr(place, run)
-    answer = calsweep("run", *other)
-    assert answer == (130, "half a line", "calsweep: interrupted\n")
-
-
-def test_a_plan_asks_no_head(calsweep, night):
-    assert calsweep("run", night, "--dry-run", "--address", "ray://head:1").code == 0
-
-
 def test_demo(asked):
     found = asked(RUN, "demo", "--storage", "kept", "--fresh", "--quiet")
     assert choices(found) == (False, True, None, True)

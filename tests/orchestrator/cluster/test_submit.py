@@ -141,11 +141,10 @@ def test_places_of_one_machine_are_refused(
         ("auto", True),
         ("local", True),
         ("10.0.0.1:6379", True),
-        ("ray://head:10001", True),
         ("https://head:8265", True),
         ("me:secret@head:6379", False),
         ("http://head:8265/?token=secret", False),
-        ("ray://", False),
+        ("http://", False),
         ("head:port", False),
     ],
 )
@@ -161,17 +160,22 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
 
 def test_an_address_is_named_by_the_option_that_gave_it() -> None:
     with pytest.raises(InputError) as caught:
-        check_cluster("ray://", "--job-server")
+        check_cluster("http://", "--job-server")
     assert str(caught.value) == (
-        "--job-server 'ray://' names no host; allowed: auto, HOST:PORT, ray://HOST:PORT, or "
+        "--job-server 'http://' names no host; allowed: auto, HOST:PORT, or "
         "http(s)://HOST:PORT of a dashboard"
     )
     with pytest.raises(InputError) as caught:
-        check_cluster("ray://me:secret@head:1", "--job-server")
+        check_cluster("http://me:secret@head:1", "--job-server")
     assert str(caught.value) == (
-        "--job-server 'ray://head:1' holds a login or a query; a cluster's token is given by "
+        "--job-server 'http://head:1' holds a login or a query; a cluster's token is given by "
         "RAY_AUTH_TOKEN_PATH (deploy/README.md)"
     )
+
+
+def test_the_client_port_is_refused_with_the_way_that_remains() -> None:
+    with pytest.raises(InputError, match=r"^--address: Ray's client port .* `calsweep submit`"):
+        check_cluster("ray://me:secret@head:10001")
 
 
 @pytest.mark.parametrize(

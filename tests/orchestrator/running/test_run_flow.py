@@ -388,8 +388,8 @@ def test_what_is_refused_leaves_no_sweep(
     def refuse(uri: str) -> None:
         raise InputError(f"another password at {uri}")
 
-    with pytest.raises(InputError, match="--address 'ray://' names no host"):
-        ran(spec, address="ray://")
+    with pytest.raises(InputError, match="--address 'http://' names no host"):
+        ran(spec, address="http://")
     with pytest.raises(InputError, match=r"^executor: local computes on this machine; leave --add"):
         ran(spec.model_copy(update={"executor": "local"}), address="10.0.0.1:6379")
     with pytest.raises(InputError, match="no sweep 'flow'"):

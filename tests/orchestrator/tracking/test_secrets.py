@@ -168,8 +168,8 @@ COMMANDS = [
     ["run", "{file}", "--dry-run"],
     ["table", "secretive", "--tracking-uri", "{uri}"],
     ["submit", "{file}"],
-    ["run", "{file}", "--address", "ray://127.0.0.1:9"],
     ["run", "{file}", "--address", "ray://{login}127.0.0.1:9"],
+    ["submit", "{file}", "--address", "http://{login}127.0.0.1:9"],
     ["run", "{file}", "--address", "http://127.0.0.1:99999"],
 ]
 ADDRESSES = [
