@@ -27,7 +27,8 @@ from trainables.stages.protocols import Protocol, named_protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
-DOCUMENTS = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
+NOTES = [f"design/{note.name}" for note in (ROOT / "design").glob("*.md")]
+DOCUMENTS = [*PAGES, *NOTES, "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
 EXAMPLE = [
     "trainables/losses/gce.py",
     "search_spaces/methods/gce.yaml",
@@ -46,7 +47,7 @@ sys.exit(failed or main(["list", "methods"]))
 """
 # In code blocks a title is a file's name; blocks of the shell with a title need what is not here.
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', re.DOTALL | re.MULTILINE)
-FOLDERS = "examples|docs|tests|benchmarks|trainables|search_spaces|orchestrator|deploy"
+FOLDERS = "examples|design|docs|tests|benchmarks|trainables|search_spaces|orchestrator|deploy"
 
 
 def read(name: str) -> str:
