@@ -34,6 +34,8 @@ def ui(
     book = Book(Storage(storage))
     with progress_bar("reading journals") as show:
         book.read_on(show)
+    for name in book.outside:
+        complain(f"sweep {name!r} is not shown: it leads out of the storage")
     serve(book, host, port, _tell)
 
 

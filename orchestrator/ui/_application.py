@@ -21,6 +21,7 @@ from orchestrator.ui import _pages
 from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
 from trainables.common.errors import InputError
+from trainables.common.files import open_inside
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
 FOLLOW_SECONDS = 2.0
@@ -147,7 +148,8 @@ class _View:
     def _report(self, request: Request) -> Response:
         sweep = self._named(request)
         try:
-            text = sweep.folder.report.read_text(encoding="utf-8")
+            with open_inside(sweep.folder.report, self._book.folder) as stream:
+                text = stream.read().decode()
         except OSError as error:
             name = sweep.folder.name
             raise HTTPException(404, f"No report yet: calsweep report {name}") from error

@@ -1,15 +1,22 @@
 """All sweeps of a storage."""
 
 from collections.abc import Callable
+from pathlib import Path
 from threading import Lock
 
 from orchestrator.report import CURVES
 from orchestrator.storage.following import FollowedSweep
-from orchestrator.storage.storage import Storage
+from orchestrator.storage.storage import Storage, SweepFolder
 
 
 class Book:
     """The sweeps of a storage by name, those that come later too.
+
+    A sweep whose folder or journal leads out of the storage is left out.
+
+    Attributes:
+        folder: The storage's folder.
+        outside: Names of the sweeps that are left out.
 
     Raises:
         InputError: If the storage has no folder of sweeps.
@@ -18,17 +25,25 @@ class Book:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._lock = storage, Lock()
         self._known: dict[str, FollowedSweep] = {}
+        self.folder, self.outside = storage.folder, list[str]()
         self.sweeps()
 
     def sweeps(self) -> dict[str, FollowedSweep]:
         """Return the sweeps that there are now."""
-        folders = self._storage.sweeps()
+        folders, outside = list[SweepFolder](), list[SweepFolder]()
+        for sweep in self._storage.sweeps():
+            (folders if self._inside(sweep.journal) else outside).append(sweep)
         with self._lock:
+            self.outside = [sweep.name for sweep in outside]
             self._known = {
                 folder.name: self._known.get(folder.name) or FollowedSweep(folder, CURVES)
                 for folder in folders
             }
             return dict(self._known)
+
+    def _inside(self, journal: Path) -> bool:
+        real = journal.resolve()
+        return real.is_relative_to(self.folder.resolve()) and (real.is_file() or not real.exists())
 
     def read_on(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Read all journals as far as they go; ``progress`` hears of those read, and of all."""

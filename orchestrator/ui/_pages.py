@@ -14,6 +14,7 @@ from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column
 from orchestrator.tables.table import ComparisonTable, Summary
+from trainables.common.files import open_inside
 
 METRICS = ("acc", "ece", "aece", "nll", "brier")
 COMPARED = ("acc", "ece", "nll")
@@ -150,19 +151,21 @@ def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, A
         "figures": trial_curves(study, trial) if study else [],
         "validation": sorted(trial.metrics.items()),
         "test": sorted(trial.test.items()),
-        "log": _log(folder.logs / f"{trial.key}.log"),
+        "log": _log(folder.logs / f"{trial.key}.log", folder.storage.folder),
     }
 
 
-def _log(path: Path) -> str:
+def _log(path: Path, storage: Path) -> str:
     """Return the end of a log; nothing where there is none."""
     try:
-        with open(path, "rb") as stream:
+        with open_inside(path, storage) as stream:
             size = stream.seek(0, 2)
             stream.seek(max(0, size - LOG_BYTES))
             text = stream.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
+    except PermissionError as error:
+        return f"The log is not shown: it {error.strerror}."
     return text if size <= LOG_BYTES else f"...{text.partition(chr(10))[2]}"
 
 

@@ -7,12 +7,13 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, BinaryIO
 
 from trainables.common.errors import InputError
 
@@ -93,6 +94,23 @@ def write_whole(path: Path, text: str, durable: bool = False) -> None:
 
 
 MANIFEST = "manifest.json"
+
+
+def open_inside(path: Path, folder: Path) -> BinaryIO:
+    """Open a regular file for reading, if it is inside a folder once links are followed.
+
+    Raises:
+        OSError: If there is no such file, or if it is outside, a pipe or a device.
+    """
+    real = path.resolve(strict=True)
+    if not real.is_relative_to(folder.resolve()):
+        raise PermissionError(errno.EPERM, f"leads to a place outside {folder}", str(path))
+    # Opening a pipe would wait for its writer; a link that is placed meanwhile is not followed.
+    descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def seal(directory: Path) -> None:

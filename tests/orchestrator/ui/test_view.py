@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -219,3 +220,47 @@ def test_a_copy_is_shown_and_nothing_is_written(view, tmp_path) -> None:
     pages = everything(client, "/sweeps/night")
     assert "finished" in pages["/sweeps/night"]
     assert {path: path.stat().st_mtime_ns for path in sorted(copy.rglob("*"))} == before
+
+
+def test_files_outside_the_storage_are_not_served(view, tmp_path_factory):
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret"
+    secret.write_text("a secret")
+    folder = view.storage.sweep("night")
+    log = folder.logs / f"{view.failed.key}.log"
+    for path in (folder.report, log):
+        path.unlink(missing_ok=True)
+        path.symlink_to(secret)
+    report = view.client.get("/sweeps/night/report")
+    assert (report.status_code, "a secret" in report.text) == (404, False)
+    page = view.client.get(f"/sweeps/night/trials/{view.failed.key}").text
+    assert "a secret" not in page
+    assert "The log is not shown: it leads to a place outside " in page
+
+
+def test_a_pipe_is_not_opened(view):
+    log = view.storage.sweep("night").logs / f"{view.failed.key}.log"
+    log.unlink()
+    os.mkfifo(log)
+    page = view.client.get(f"/sweeps/night/trials/{view.failed.key}").text
+    assert "The log is not shown: it is not a regular file." in page
+
+
+def test_a_report_that_is_a_link_inside_the_storage_is_shown(view):
+    folder = view.storage.sweep("night")
+    kept = folder.path / "kept.html"
+    kept.write_text("<p>kept</p>")
+    folder.report.unlink(missing_ok=True)
+    folder.report.symlink_to(kept)
+    assert view.client.get("/sweeps/night/report").text == "<p>kept</p>"
+
+
+def test_a_sweep_that_leads_out_of_the_storage_is_left_out_by_name(view, tmp_path_factory):
+    away = tmp_path_factory.mktemp("away") / "sweep"
+    shutil.copytree(view.storage.sweep("night").path, away)
+    (view.storage.folder / "sweeps/linked").symlink_to(away)
+    (view.storage.folder / "sweeps/stream").mkdir()
+    os.mkfifo(view.storage.folder / "sweeps/stream/journal.jsonl")
+    book = Book(view.storage)
+    assert {"linked", "stream"}.isdisjoint(book.sweeps())
+    assert book.outside == ["linked", "stream"]
+    assert view.client.get("/sweeps/linked").status_code == 404
