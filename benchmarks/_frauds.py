@@ -31,6 +31,7 @@ from orchestrator.storage.events import (
     TrialFinished,
     TrialScored,
     TrialStarted,
+    _sealed,
     to_line,
 )
 from orchestrator.storage.journal import iterate_events
@@ -408,6 +409,61 @@ def pickled_objects(forge: Forge) -> None:
     words = {"task": np.array(rows.task), "recipe": np.array([{"code": 1}], dtype=object)}
     np.savez(forge.path(cell), logits=rows.logits.numpy(), **parts, **words)
     derive(forge.package)
+
+
+def other_name(forge: Forge) -> None:
+    """A name that is not the sweep file's and writes over the line in a terminal."""
+    events = forge.events()
+    for event in events:
+        if isinstance(event, SweepStarted):
+            event.sweep = f"{event.sweep}\x1b[2K<b>best</b>"
+    forge.tell(events)
+
+
+def self_certified(forge: Forge) -> None:
+    """A header with a key that claims a review."""
+    path = forge.folder / HEADER
+    path.write_text(json.dumps({**json.loads(path.read_text()), "certified_by": "a reviewer"}))
+    derive(forge.package)
+
+
+def event_with_another_key(forge: Forge) -> None:
+    """A line of the journal with a key that reading ignores."""
+    first, *others = forge.journal.read_bytes().splitlines(keepends=True)
+    told = {k: v for k, v in json.loads(first).items() if k != "crc"}
+    content = json.dumps({**told, "certified_by": "a reviewer"}, separators=(",", ":"))
+    forge.journal.write_bytes(b"".join([_sealed(content.encode()[:-1]), *others]))
+    derive(forge.package)
+
+
+def torn_line(forge: Forge) -> None:
+    """A journal whose last line was cut off."""
+    lines = forge.journal.read_bytes()
+    forge.journal.write_bytes(lines + lines.splitlines()[-1][: forge.die.randint(5, 60)])
+    derive(forge.package)
+
+
+def edited_loser(forge: Forge) -> None:
+    """Another validation accuracy of a trial that was not chosen."""
+    cell, events = forge.searched(), forge.events()
+    key = forge.die.choice([t.key for t in cell.study.searched if t.key != cell.trial.key])
+    for event in events:
+        if isinstance(event, TrialFinished) and event.key == key:
+            event.metrics = {**event.metrics, "val_brier": event.metrics["val_brier"] * 0.9}
+    forge.tell(events)
+
+
+def calibrator_with_another_accuracy(forge: Forge) -> None:
+    """A temperature that changed the predicted class of rows, for the better."""
+    cells = [cell for cell in forge.package.cells if cell.study.recipe.endswith("+ts")]
+    cell = forge.die.choice(cells)
+    rows = forge.rows(cell)
+    logits, every = rows.logits.clone(), torch.arange(len(rows.logits))
+    guess = logits.argmax(1)
+    best = logits[every, guess].clone()
+    logits[every, guess] = logits[every, rows.labels]
+    logits[every, rows.labels] = best
+    forge.claim(cell, replace(rows, logits=logits))
 
 
 def better_suite(forge: Forge) -> None:

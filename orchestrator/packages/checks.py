@@ -22,7 +22,7 @@ from orchestrator.packages.package import (
     Package,
 )
 from orchestrator.packages.predictions import RowPredictions
-from orchestrator.packages.publish import ENDED, split_of
+from orchestrator.packages.publish import ENDED, artifacts_of, split_of
 from orchestrator.storage.events import (
     Event,
     StudyClosed,
@@ -209,19 +209,15 @@ def _rows(
 def check_validation(package: Package, again: Again, tolerance: float) -> Iterator[str]:
     """Compare the validation rows of the package with the data, and with the journal's figures."""
     trials = {
-        trial.artifact: (ledger, trial)
+        f"{VALIDATION}/{artifact}.npz": (ledger, trial)
         for ledger in package.ledgers
-        for trial in ledger.trials.values()
-        if trial.artifact
+        for artifact, trial in artifacts_of(ledger).items()
     }
-    for name in package.files():
-        if not name.startswith(f"{VALIDATION}/"):
-            continue
-        known = trials.get(name.removeprefix(f"{VALIDATION}/").removesuffix(".npz"))
-        if known is None:
-            yield f"{name} belongs to no trial"
-            continue
-        ledger, trial = known
+    there = {name for name in package.files() if name.startswith(f"{VALIDATION}/")}
+    yield from (f"{name} belongs to no trial" for name in sorted(there - {*trials}))
+    yield from (f"{name} is missing" for name in sorted({*trials} - there))
+    for name in sorted(there & {*trials}):
+        ledger, trial = trials[name]
         cell = Cell(ledger.sweep, ledger.studies[trial.study], trial)
         data, found = again.data_of(cell), RowPredictions.read(package.folder / name)
         labels = data.search().validation.labels

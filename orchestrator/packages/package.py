@@ -5,7 +5,7 @@ A package is a zip archive, and a folder while it is worked on:
     package.json                what it is, and by which metrics
     journals/SWEEP_ID.jsonl     what each sweep did, without epochs and places
     test/TRIAL.npz              what stands behind each figure of the table
-    validation/ARTIFACT.npz     what choices compared row by row
+    validation/ARTIFACT.npz     validation predictions of each finished trial
     suites/TRIAL.npz            what suites store of it, as SUITE/TENSOR
     splits/DATA.npz             numbers of the rows that trained, chose and judged
     table.csv, cells.json, calsweep.bib, ro-crate-metadata.json

@@ -22,7 +22,6 @@ from orchestrator.packages.package import (
 )
 from orchestrator.packages.site import write_site
 from orchestrator.packages.stored import StoredSweep
-from orchestrator.replay.simulate import search_again
 from orchestrator.storage.events import (
     TEST_PREFIX,
     Evaluated,
@@ -33,15 +32,13 @@ from orchestrator.storage.events import (
     to_line,
 )
 from orchestrator.storage.journal import iterate_events
-from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.ledger import Ledger, Trial
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
-from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import without_places
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.metrics import METRICS
-from trainables.stages import ValidationRows
 
 ENDED = ("finished", "failed")
 NO_LICENSE = "no license is stated"
@@ -90,7 +87,7 @@ def _write_sweep(
     cells = cells_of(ledger)
     if not cells:
         raise InputError(f"sweep {name!r} has no figure on test data, so nothing to publish")
-    lines = b"".join(map(to_line, _cleaned(iterate_events(path))))
+    lines = b"".join(journal_lines(path))
     journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
     write_whole(journal, lambda stream: stream.write(lines))
     for count, (study, trial) in enumerate(cells, start=1):
@@ -99,16 +96,27 @@ def _write_sweep(
             arrays = {name: value.numpy() for name, value in sorted(beside.items())}
             write_arrays(package.folder / SUITES / f"{trial.key}.npz", arrays)
         done(count, len(cells))
-    for study, trial in _compared(stored, ledger):
-        stored.validated(study, trial).save(package.folder / VALIDATION / f"{trial.artifact}.npz")
+    for artifact, trial in artifacts_of(ledger).items():
+        found = stored.validated(ledger.studies[trial.study], trial)
+        found.save(package.folder / VALIDATION / f"{artifact}.npz")
     for data in stored.data.values():
         write_arrays(package.folder / SPLITS / f"{data.key}.npz", split_of(data))
+
+
+def artifacts_of(ledger: Ledger) -> dict[str, Trial]:
+    """Return the finished trials of a sweep by their artifacts; equal configurations share one."""
+    return {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
 
 
 def split_of(data: PreparedData) -> dict[str, np.ndarray]:
     """Return the row numbers of each part of prepared data, (N,), int64."""
     own = {part: data.search_numbers(part) for part in ("train", "validation")}
     return {**own, "test": data.test_numbers()}
+
+
+def journal_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines that a journal has in a package; those of a package's journal are its own."""
+    return map(to_line, _cleaned(iterate_events(path)))
 
 
 def _cleaned(events: Iterator[Event]) -> Iterator[Event]:
@@ -123,17 +131,3 @@ def _cleaned(events: Iterator[Event]) -> Iterator[Event]:
             yield replace(event, metrics=kept, artifacts={}, default_predictions=None)
         elif not isinstance(event, TrialPlaced):
             yield event
-
-
-def _compared(stored: StoredSweep, ledger: Ledger) -> list[tuple[Study, Trial]]:
-    """Return the trials whose validation rows the choices of a sweep compare."""
-    by_artifact = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
-    asked: dict[str, Trial] = {}
-
-    def rows(stage: str, key: str) -> ValidationRows:
-        trial = asked[key] = by_artifact[key]
-        found = stored.validated(ledger.studies[trial.study], trial)
-        return ValidationRows(found.logits, found.labels, None)
-
-    search_again(make_plan(stored.spec), ledger, stored.data, rows)
-    return [(ledger.studies[trial.study], trial) for trial in asked.values()]

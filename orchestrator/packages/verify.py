@@ -16,6 +16,7 @@ from orchestrator.packages.checks import (
     check_suites,
     check_validation,
 )
+from orchestrator.packages.consistency import check_form, check_predictions
 from orchestrator.packages.package import MALFORMED, Package, check_header, opened
 from orchestrator.packages.retrain import Retrained, retrain
 from orchestrator.storage.ledger import Trial
@@ -108,8 +109,8 @@ def verify(
     leads to the configurations. Then trials are computed again.
 
     Raises:
-        InputError: If there is no such file, a trial is named that it does not have, or trials are
-            to be computed again that are portable, and this process is not.
+        InputError: If there is no such file, a sweep uses plugins, a trial is named that it does
+            not have, or portable trials are to be computed again in a process that is not portable.
     """
     wanted = options or VerifyOptions()
     if not path.is_file():
@@ -139,8 +140,10 @@ def verify(
 
 def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     """Yield the checks that need the package alone."""
+    _require_no_plugins(package)
     fault = check_header(package)
     yield Check("metrics and bins", "as this version computes them", (fault,) if fault else ())
+    yield Check("form", "of header and journals", tuple(check_form(package)))
     count = len(package.ledgers)
     problems = tuple(check_journals(package, options.revision))
     yield Check("journals and code revision", f"{count} sweeps", problems)
@@ -148,8 +151,21 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
         _require_fit(package, options)
     problems = tuple(check_derived(package))
     yield Check("derived files", "equal to those made again", problems)
+    if not problems:
+        problems = tuple(check_predictions(package))
+        yield Check("predictions", "of seeds, and before and after calibrators", problems)
     problems = tuple(check_figures(package, options.tolerance))
     yield Check("figures from the predictions", f"{len(package.cells)} cells", problems)
+
+
+def _require_no_plugins(package: Package) -> None:
+    """Raise ``UnfitError`` if figures depend on code that is not in the package."""
+    for ledger in package.ledgers:
+        if ledger.spec.get("plugins"):
+            raise UnfitError(
+                f"not verified: plugins: sweep {ledger.sweep!r} uses some, and their code is not "
+                "in the package and is not run"
+            )
 
 
 def _require_fit(package: Package, options: VerifyOptions) -> None:
