@@ -1,6 +1,6 @@
 """Frauds and mistakes planted in honest packages, each made consistent as far as its kind goes.
 
-``FRAUDS`` are functions of a ``Forge``. Most write figures, bibliography and checksums anew, as a
+``FRAUDS`` are functions of a ``Forge``. Most write the derived files again, as a
 forger with this very program would, so that nothing but the claim itself is wrong.
 """
 

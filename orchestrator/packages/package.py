@@ -8,7 +8,7 @@ A package is a zip archive, and a folder while it is worked on:
     validation/ARTIFACT.npz     validation predictions of each finished trial
     suites/TRIAL.npz            what suites store of it, as SUITE/TENSOR
     splits/DATA.npz             numbers of the rows that trained, chose and judged
-    table.csv, cells.json, calsweep.bib, ro-crate-metadata.json
+    table.csv, cells.json
 
 The files of the last line are derived from the others, for other programs.
 """
@@ -35,8 +35,7 @@ from trainables.metrics import metrics_digest
 FORMAT = 1
 BINS = 15
 HEADER, TABLE, CELLS = "package.json", "table.csv", "cells.json"
-BIBLIOGRAPHY, CRATE = "calsweep.bib", "ro-crate-metadata.json"
-DERIVED = (TABLE, CELLS, BIBLIOGRAPHY, CRATE)
+DERIVED = (TABLE, CELLS)
 JOURNALS, TEST, VALIDATION, SPLITS, SUITES = "journals", "test", "validation", "splits", "suites"
 MEMBER = re.compile(
     rf"(?:{JOURNALS}/[A-Za-z0-9_-]{{1,64}}\.jsonl"

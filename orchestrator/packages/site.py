@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.logits.files import make_folder, write_whole
 from orchestrator.packages.derive import cell_record
-from orchestrator.packages.package import BIBLIOGRAPHY, Package
+from orchestrator.packages.package import Package
 from orchestrator.report import environment
 from orchestrator.storage.provenance import library_version
 from orchestrator.tables.arrange import build_table
@@ -16,17 +16,15 @@ SHORT = 12
 
 
 def write_site(package: Package, site: Path) -> list[Path]:
-    """Write page, bibliography and archive of a package into a folder; return the files.
+    """Write page and archive of a package into a folder; return the files.
 
     Raises:
         InputError: If the package is damaged, or the folder cannot be written.
     """
     text = render_site(package)
     folder = make_folder(site)
-    entries = (package.folder / BIBLIOGRAPHY).read_bytes()
     write_whole(folder / PAGE, lambda stream: stream.write(text.encode()))
-    write_whole(folder / BIBLIOGRAPHY, lambda stream: stream.write(entries))
-    return [folder / PAGE, folder / BIBLIOGRAPHY, package.pack(folder / ARCHIVE)]
+    return [folder / PAGE, package.pack(folder / ARCHIVE)]
 
 
 def render_site(package: Package) -> str:
@@ -44,7 +42,6 @@ def render_site(package: Package) -> str:
         cells=[_cell(cell_record(package, cell)) for cell in package.cells],
         several=len(tables) > 1,
         facts=_facts(package),
-        bibliography=(package.folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
         version=library_version("calsweep"),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
@@ -14,12 +13,10 @@ import pandas as pd
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.packages.bibliography import bibliography
 from orchestrator.packages.site import render_site
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import BOARD, unpacked
 from trainables.metrics import evaluation_report
-from trainables.plugins import load_plugins
 
 
 @pytest.fixture(scope="module")
@@ -59,28 +56,13 @@ def test_no_place_of_this_machine_is_in_it(storage: Storage, site: Path) -> None
     assert b"tracking" not in told
 
 
-def test_the_crate_describes_every_other_file(site: Path) -> None:
-    files = content(site)
-    graph = {e["@id"]: e for e in json.loads(files["ro-crate-metadata.json"])["@graph"]}
-    root = graph["./"]
-    assert root["license"] == "https://spdx.org/licenses/CC-BY-4.0"
-    named = {part["@id"] for part in root["hasPart"]}
-    assert named == set(files) - {"ro-crate-metadata.json"}
-    for name in named:
-        assert graph[name]["sha256"] == hashlib.sha256(files[name]).hexdigest()
-        assert int(graph[name]["contentSize"]) == len(files[name])
-    (action,) = (e for e in graph.values() if e["@type"] == "CreateAction")
-    assert {e["@id"] for e in action["result"]} == {n for n in files if n.startswith("test/")}
-
-
 def test_the_page_says_how_each_cell_is_computed_again(site: Path) -> None:
     page = (site / "index.html").read_text()
     cells = json.loads(content(site)["cells.json"])
     commands = re.findall(r"<code>(calsweep verify package\.zip --retrain 0 [^<]+)</code>", page)
     assert commands == [cell["command"] for cell in cells]
     assert len(set(commands)) == len(cells) == 6
-    assert not re.search(r"(?:src|href)=\"(?!#|data:|package\.zip|calsweep\.bib)", page)
-    assert (site / "calsweep.bib").read_text().count("@misc{") == 3
+    assert not re.search(r"(?:src|href)=\"(?!#|data:|package\.zip)", page)
 
 
 def test_a_page_of_a_thousand_cells_is_below_a_megabyte(site: Path, tmp_path: Path) -> None:
@@ -97,20 +79,6 @@ def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) ->
     package.cells[0].trial.configuration = {"ce": {"<b>": "</code><script>"}}
     page = render_site(package)
     assert page.count("<script") == 1  # Ours.
-
-
-def test_a_source_becomes_an_entry_or_a_note() -> None:
-    told = bibliography(["mbls", "cts-cls", "fl", "somebodys"])
-    assert re.findall(r"@misc\{(\S+),", told) == ["cls", "cts", "fl", "mbls"]
-    assert "author = {Liu and others}" in told
-    assert "title = {{The Devil is in the Margin}}" in told
-    assert "booktitle = {CVPR}" in told
-    assert "note = {Lin et al., ICCV 2017; Mukhoti" in told
-
-
-def test_whoever_lacks_a_plugin_makes_the_same_bibliography() -> None:
-    load_plugins([str(Path(__file__).parents[3] / "examples/plugin/calsweep_example/gce.py")])
-    assert bibliography(["gce", "ls"]) == bibliography(["ls"])
 
 
 @pytest.mark.parametrize(
