@@ -255,6 +255,16 @@ def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
         plan_task(file, None, read_logits(tmp_path / "k3.npz"))
 
 
+def test_a_file_to_fit_on_has_the_same_classes_in_the_same_order(tmp_path):
+    for name, classes in (("a", "xyz"), ("b", "yxz"), ("c", "xyz")):
+        labels = np.array([*"xyz"])
+        np.savez(tmp_path / f"{name}.npz", logits=np.eye(3) * 2, labels=labels, classes=[*classes])
+    a, b, c = (read_logits(tmp_path / f"{name}.npz") for name in "abc")
+    assert plan_task(a, None, c).fit.labels.tolist() == [0, 1, 2]
+    told = "b: class 0 is 'y', but 'x' in a; bring the columns into the same order"
+    assert refusal(plan_task, a, None, b) == told
+
+
 def test_the_table_holds_the_figures_of_each_calibrator(npz):
     task = plan_task(read_logits(npz), "0:200")
     table = calibrate_table([task], ["ts", "cts", "vs", "ets"], ["ce", "cls"], bins=7)
