@@ -30,8 +30,8 @@ NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 COLUMN = re.compile(r"(?P<kind>logits?|probs?)_(?P<name>.+)", re.IGNORECASE)
 # Columns such as logit_max hold a figure of the row.
 STATISTICS = re.compile(
-    "argmax|average|avg|diff|difference|entropy|gap|margin|max|maximum|mean|median|min|minimum|"
-    "norm|std|sum|total|var",
+    "argmax|average|avg|diff|difference|entropy|gap|label|margin|max|maximum|mean|median|min|"
+    "minimum|norm|pred|predicted|prediction|std|sum|target|total|var",
     re.IGNORECASE,
 )
 HDF5 = (".h5", ".hdf5")

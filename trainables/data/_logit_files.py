@@ -41,6 +41,7 @@ PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5)
 TORCH_ENDINGS = (".pt", ".pth")
+MOST_ABSENT = 2  # More columns without a label are classes that few rows have.
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # The first object of files of torch before 1.6.
 TORCH_SAVED = (
     "saved by torch.save; save arrays instead: "
@@ -261,7 +262,10 @@ def _label_numbers(
         LabelPart(its.tolist(), f"{path}: {part.name}")
         for its, part in zip(labels, parts, strict=True)
     ]
-    return number_labels(given, columns), classes
+    numbers = number_labels(given, columns)
+    if classes and all(its.dtype.kind == "U" for its in labels):
+        _note_absent(path, classes, numbers)
+    return numbers, classes
 
 
 def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
@@ -282,6 +286,14 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
             f"{path}: {part.name}: expected whole numbers or names, got {labels.dtype}"
         )
     return labels
+
+
+def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
+    """Tell if a few columns are named as no label is: they may not be classes."""
+    absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
+    if 0 < len(absent) <= MOST_ABSENT:
+        names = " and ".join(map(repr, absent))
+        note(path, f"no label is {names}; a column of that name counts as a class")
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:

@@ -231,8 +231,8 @@ def test_a_damaged_record_of_a_source_is_passed_over(tmp_path):
 
 
 def test_rows_that_an_older_edition_of_a_reader_stored_are_read_again(tmp_path, monkeypatch):
-    np.savez(tmp_path / "a.npz", logits=2 * np.eye(4), labels=np.arange(4), classes=np.arange(4))
-    where = (f"logits:{tmp_path / 'a.npz'}", tmp_path, SplitSpec("all", 2), tmp_path / "p")
+    np.savez(tmp_path / "a.npz", logits=np.arange(8).reshape(4, 2), labels=[0, 1, 0, 1])
+    where = (f"logits:{tmp_path / 'a.npz'}", tmp_path, SplitSpec("all", 0.5), tmp_path / "p")
     with monkeypatch.context() as older:
         older.setattr("trainables.data.logits.LogitsReader.edition", 0)
         made = prepare(*where)

@@ -184,6 +184,12 @@ def test_a_class_may_be_called_as_a_figure_if_labels_say_so(tmp_path):
     assert rows.labels.tolist() == [1, 0]
 
 
+def test_a_named_column_without_a_label_is_told(tmp_path):
+    path = table(tmp_path / "a.csv", **WORDS, logit_extra=[0.0, 0.0])
+    with pytest.warns(DataNote, match="no label is 'extra'; a column of that name counts as a cla"):
+        assert read_logits(path).rows.logits.shape == (2, 3)
+
+
 def test_columns_that_leave_out_a_class_are_told(tmp_path):
     path = table(tmp_path / "a.csv", label=[0, 2], logit_2=[0.5, 1.0], logit_0=[1.5, -2.0])
     with pytest.warns(DataNote, match="columns of scores leave out class 1; 2 classes"):
