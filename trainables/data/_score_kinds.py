@@ -12,6 +12,7 @@ SUM_TOLERANCE = 1e-3
 # Rows that were rounded add up to 1 within the first; within the second if few digits were kept.
 ROUNDED, COARSE = 0.01, 0.05
 DIGITS = (1, 2, 3, 4)
+ZERO = 0.01  # A 0 counts as this share of the last digit: the sum of a row hardly changes.
 NEARLY_ZERO = -0.01  # Arithmetic leaves values above this where a probability should be 0.
 GIVE_LOGITS = "give --kind logits, in a task inputs: {kind: logits}"
 PERCENT = "percentages (rows add up to 100); divide them by 100"
@@ -51,7 +52,7 @@ def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
         raise InputError(f"{place}: {_sums_refused(probs, sums)}")
     least = float(np.finfo(probs.dtype).tiny)
     if off.max() > SUM_TOLERANCE:
-        least = max(least, 0.25 / 10 ** (digits or DIGITS[-1]))
+        least = max(least, ZERO / 10 ** (digits or DIGITS[-1]))
         between = f"rows add up to {sums.min():.4g} to {sums.max():.4g}, as after rounding"
         note(place, f"{between}; each is divided by its sum, and 0 counts as {least:g}")
         probs = probs / sums[:, None].astype(probs.dtype)

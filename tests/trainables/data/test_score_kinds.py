@@ -30,7 +30,7 @@ def read_quietly(path: Path, kind: str | None = None) -> np.ndarray:
         return read_logits(path, kind).rows.logits.numpy()
 
 
-@pytest.mark.parametrize(("digits", "zero"), [(3, 0.00025), (2, 0.0025)])
+@pytest.mark.parametrize(("digits", "zero"), [(3, 1e-05), (2, 0.0001)])
 def test_rounded_rows_are_divided_by_their_sums(digits, zero, tmp_path):
     probs = PROBS.round(digits)
     sums = probs.sum(axis=1, keepdims=True)
