@@ -159,6 +159,7 @@ def plan_task(
         wanted, given = file.rows.logits.shape[1], fit_file.rows.logits.shape[1]
         if wanted != given:
             raise InputError(f"{fit_file.name}: {given} classes, but {file.name} has {wanted}")
+        check_same_classes(fit_file.name, fit_file.classes, file.name, file.classes)
         return Task(file.name, file.rows, fit_file.fit or fit_file.rows)
     if fit_rows is None:
         return Task(file.name, file.rows, file.fit)
@@ -173,6 +174,18 @@ def plan_task(
         return Task(file.name, others[0], file.rows.take(chosen))
     logits, labels = (torch.cat([getattr(o, n) for o in others]) for n in ("logits", "labels"))
     return Task(file.name, LogitRows(logits, labels), file.rows.take(chosen))
+
+
+def check_same_classes(
+    name: str, classes: Sequence[str], other: str, others: Sequence[str]
+) -> None:
+    """Refuse two files whose columns of scores are named differently or in another order."""
+    for number, (one, two) in enumerate(zip(classes, others, strict=False)):
+        if one != two:
+            raise InputError(
+                f"{name}: class {number} is {one!r}, but {two!r} in {other}; bring the columns "
+                "into the same order"
+            )
 
 
 def calibrate_table(

@@ -82,5 +82,15 @@ def check_labels(labels: Any, logits: Tensor) -> Tensor:
     wrong = (values < 0) | (values >= classes)
     if bool(wrong.any()):
         row = int(wrong.nonzero()[0])
-        raise InputError(f"labels: {int(values[row])} in row {row}, allowed are 0 to {classes - 1}")
+        hint = from_one(int(values.min()), int(values.max()), classes)
+        raise InputError(
+            f"labels: {int(values[row])} in row {row}, allowed are 0 to {classes - 1}{hint}"
+        )
     return values
+
+
+def from_one(lowest: int, highest: int, classes: int) -> str:
+    """Return a hint, to be added to an error, if labels count the classes from 1; else nothing."""
+    if lowest < 1 or highest != classes:
+        return ""
+    return f"; labels from {lowest} to {highest} count from 1: subtract 1 from all of them"

@@ -28,24 +28,33 @@ def note_unused(folder: Path) -> None:
         note(folder, f"{path.name} is not used; validation is drawn from train")
 
 
-def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray:
+def plain_labels(
+    labels: np.ndarray, what: str, place: Path | str, classes: Sequence[str] = ()
+) -> np.ndarray:
     """Return labels as whole numbers or as names, (N,); other forms stay as they are.
 
     One-hot rows (N, K), whole numbers written as floats or as text, and truth values become whole
-    numbers; a note tells so, where they were no numbers yet.
+    numbers; a note tells so, where they were no numbers yet. One-hot rows of named ``classes``
+    become names, and so do truth values if there are classes named true and false.
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8", "backslashreplace")
     if labels.dtype.kind == "O" and all(isinstance(label, str) for label in labels.flat):
         labels = labels.astype(str)
     if labels.ndim == 2 and labels.dtype.kind in "biuf" and _is_one_hot(labels):
         note(place, f"{what} is one-hot: the column of the 1 is taken as label")
-        return labels.argmax(axis=1)
+        columns = labels.argmax(axis=1)
+        return np.array(classes)[columns] if len(classes) == labels.shape[1] else columns
     if labels.ndim != 1:
         return labels
     if labels.dtype.kind == "U" and not (named := np.char.strip(labels) != "").all():
         raise InputError(f"{place}: {what} has no label in row {int((~named).argmax())}")
     if labels.dtype.kind == "b":
+        spelled = {name.lower(): name for name in classes}
+        if {"true", "false"} <= spelled.keys():
+            return np.where(labels, spelled["true"], spelled["false"])
         note(place, f"{what} holds true and false: taken as 1 and 0")
         return labels.astype(np.int64)
     if labels.dtype.kind == "f" and len(labels) and (np.mod(labels, 1) == 0).all():
@@ -58,21 +67,6 @@ def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray
 
 def _is_one_hot(labels: np.ndarray) -> bool:
     return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all())
-
-
-def number_names(
-    labels: np.ndarray, names: Sequence[str], what: str, place: Path | str
-) -> np.ndarray:
-    """Return names of classes (N,) as their numbers (N,), int64."""
-    numbers = {name: number for number, name in enumerate(names)}
-    found = [numbers.get(name, -1) for name in labels.tolist()]
-    if -1 in found:
-        row = found.index(-1)
-        raise InputError(
-            f"{place}: {what}: {str(labels[row])!r} in row {row} is no class; there are: "
-            f"{', '.join(names)}"
-        )
-    return np.array(found, np.int64)
 
 
 def shown_names(names: Sequence[str]) -> str:

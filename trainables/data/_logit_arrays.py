@@ -3,12 +3,15 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.data._class_numbers import whole_number
+from trainables.data._labels import note
 from trainables.data._stored import read_array
 from trainables.data._tables import column_names, read_columns
 
@@ -20,9 +23,17 @@ WORDS = {
     **dict.fromkeys(("fit", "val", "valid", "validation", "cal"), "fit"),
     "test": "test",
     "predictions": "predictions",
+    "classes": "classes",
 }
 SCORES = ("logits", "probs", "predictions")
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 COLUMN = re.compile(r"(?P<kind>logits?|probs?)_(?P<name>.+)", re.IGNORECASE)
+# Columns such as logit_max hold a figure of the row.
+STATISTICS = re.compile(
+    "argmax|average|avg|diff|difference|entropy|gap|label|margin|max|maximum|mean|median|min|"
+    "minimum|norm|pred|predicted|prediction|std|sum|target|total|var",
+    re.IGNORECASE,
+)
 HDF5 = (".h5", ".hdf5")
 ARRAYS = ("probas_cal", "labels_cal", "probas_test", "labels_test")
 ADDRESS = re.compile(r"(?P<path>.*\.(?:h5|hdf5)):(?P<name>.*)", re.DOTALL)
@@ -94,9 +105,12 @@ def _taken_apart(path: Path) -> tuple[str, str]:
 
 
 class ScoreTable:
-    """A table with a column of labels and one of scores for each class, as an archive."""
+    """A table with a column of labels and one of scores for each class, as an archive.
 
-    def __init__(self, path: Path) -> None:
+    Where it has logits and probabilities, those of ``kind`` are read.
+    """
+
+    def __init__(self, path: Path, kind: str | None = None) -> None:
         self.path = path
         columns = column_names(path)
         meaning = {name: plain_name(name.lower()) for name in columns}
@@ -105,13 +119,23 @@ class ScoreTable:
             found = f"{path}: {'several' if labels else 'no'} columns of labels"
             raise InputError(f"{found} ({_shown(columns)}); name one column label")
         (self._label,) = labels
-        self._lists = [name for name in columns if meaning[name] in SCORES]
-        self._columns: dict[str, str] = {}
+        scores = _score_columns(path, [name for name in columns if name not in labels], kind)
+        self._lists = [name for name in scores if meaning[name] in SCORES]
+        self.names = [*dict.fromkeys(scores.values()), "labels"]
         if self._lists:
-            self.names = [*(meaning[name] for name in self._lists), "labels"]
-        else:
-            kinds, self._columns = _score_columns(path, [c for c in columns if c not in labels])
-            self.names = [*kinds, "labels", "classes"]
+            return
+        self._columns = _class_columns(path, [*scores])
+        self.names.append("classes")
+        self._refuse_statistics()
+
+    def _refuse_statistics(self) -> None:
+        """Refuse a column such as ``logit_max``, unless a label says that it is a class."""
+        odd = next((name for name in self._columns if STATISTICS.fullmatch(name)), None)
+        if odd is not None and odd not in self.read("labels"):
+            raise InputError(
+                f"{self.path}: column {self._columns[odd]!r} is not a class, as its name says; "
+                "remove it or rename it"
+            )
 
     def read(self, name: str) -> np.ndarray:
         """Return labels (N,), names of classes (K,) or scores (N, K)."""
@@ -119,31 +143,87 @@ class ScoreTable:
             return read_columns(self.path, [self._label])[self._label]
         if name == "classes":
             return np.array([*self._columns])
-        if self._lists:
+        if self._lists and self.path.suffix == ".parquet":
             return read_columns(self.path, self._lists)[self._lists[0]]
-        found = read_columns(self.path, (), list(self._columns.values()))
-        return np.stack([found[column] for column in self._columns.values()], axis=1)
+        columns = self._lists or [*self._columns.values()]
+        found = read_columns(self.path, (), columns)
+        return np.stack([found[column] for column in columns], axis=1)
 
 
-def _score_columns(path: Path, columns: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the kinds of scores, and the column of each class by its name.
+def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str, str]:
+    """Return the kinds of scores that are in columns, all of one kind, by the columns' names.
 
-    Columns are named ``logit_CLASS`` or ``prob_CLASS``, beside which others are passed over, or all
-    are numbers of classes. Classes that are numbers are sorted.
+    Columns are named ``logit_CLASS`` or ``prob_CLASS``, and others are passed over, or all are
+    numbers of classes, or each of ``logits`` and ``probs`` holds a list per row.
     """
-    named = {column: found for column in columns if (found := COLUMN.fullmatch(column))}
-    kinds = sorted({plain_name(found["kind"].lower()) for found in named.values()})
-    classes = {found["name"]: column for column, found in named.items()}
-    if not named and columns and all(column.isdecimal() for column in columns):
-        kinds, classes = ["predictions"], {column: column for column in columns}
-    if all(name.isdecimal() for name in classes):
-        classes = dict(sorted(classes.items(), key=lambda pair: int(pair[0])))
-    if not classes:
+    single = {
+        name: plain_name(match["kind"].lower())
+        for name in columns
+        if (match := COLUMN.fullmatch(name))
+    }
+    lists = {name: plain for name in columns if (plain := plain_name(name.lower())) in SCORES}
+    if single and (path.suffix != ".parquet" or {*lists.values()} == {"predictions"}):
+        lists = {}
+    scores = lists or single
+    if not scores and columns and all(map(str.isdecimal, columns)):
+        return dict.fromkeys(columns, "predictions")
+    if not scores:
         raise InputError(
             f"{path}: no columns of scores ({_shown(columns)}); name them logit_CLASS or "
             "prob_CLASS, one a class, such as logit_0, logit_1"
         )
-    return kinds, classes
+    if kind in scores.values():
+        return {name: its for name, its in scores.items() if its == kind}
+    if len({*scores.values()}) > 1:
+        first = {its: name for name, its in reversed(scores.items())}
+        found = " and ".join(f"{its} ({name!r})" for its, name in sorted(first.items()))
+        raise InputError(
+            f"{path}: has columns of {found}; remove one kind, or choose by --kind, in a task "
+            "inputs: {kind: logits}"
+        )
+    return scores
+
+
+def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
+    """Return the columns of scores by the names of their classes; whole numbers are sorted."""
+    classes: dict[str, str] = {}
+    for column in columns:
+        found = COLUMN.fullmatch(column)
+        name = found["name"] if found else column
+        twin = name if name in classes else _renamed(name)
+        if twin in classes:
+            raise InputError(f"{path}: {classes[twin]!r} and {column!r} are the same class")
+        classes[name] = column
+    numbers = [name for name in classes if NUMBER.fullmatch(name)]
+    if numbers and len(numbers) < len(classes):
+        odd = next(column for name, column in classes.items() if name not in numbers)
+        raise InputError(
+            f"{path}: column {odd!r} does not number a class, as {classes[numbers[0]]!r} does; "
+            "remove it or rename it"
+        )
+    values = {name: value for name in classes if (value := whole_number(name)) is not None}
+    if not values or len(values) < len(classes):
+        return classes
+    _check_gaps(path, sorted(values.values()))
+    return {name: classes[name] for name in sorted(classes, key=values.__getitem__)}
+
+
+def _renamed(name: str) -> str:
+    """Return the name before the one that pandas gives a repeated column: x, x.1, x.2."""
+    original, _, number = name.rpartition(".")
+    if not number.isdecimal() or number.startswith("0"):
+        return ""
+    return original if number == "1" else f"{original}.{int(number) - 1}"
+
+
+def _check_gaps(path: Path, numbers: list[int]) -> None:
+    """Refuse two columns of one number, and tell that numbered columns leave a class out."""
+    for before, after in pairwise(numbers):
+        if before == after:
+            raise InputError(f"{path}: two columns of scores are class {before}")
+        if after != before + 1:
+            note(path, f"columns of scores leave out class {before + 1}; {len(numbers)} classes")
+            return
 
 
 def _shown(columns: list[str]) -> str:

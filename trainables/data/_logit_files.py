@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import codecs
 import pickle
-from collections.abc import Collection, Iterable
+import zipfile
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
-from trainables.common.logit_rows import ROWS_AT_ONCE, check_rows
+from trainables.common.logit_rows import check_rows
 from trainables.common.paths import local_path
-from trainables.data._labels import note, number_names, plain_labels, shown_names
+from trainables.data._class_numbers import LabelPart, number_labels, unnamed_classes
+from trainables.data._inputs import check_classes
+from trainables.data._labels import note, plain_labels, shown_names
 from trainables.data._logit_arrays import (
     HDF5,
     ArrayFiles,
@@ -27,6 +30,7 @@ from trainables.data._logit_arrays import (
     read_set,
     split_address,
 )
+from trainables.data._score_kinds import check_are_logits, check_columns, log_probs
 from trainables.data._tables import TABLES
 
 KINDS = ("logits", "probs")
@@ -36,10 +40,22 @@ CLASSES = "classes"
 PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5)
-SUM_TOLERANCE = 1e-3
+TORCH_ENDINGS = (".pt", ".pth")
+MOST_ABSENT = 2  # More columns without a label are classes that few rows have.
+TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # The first object of files of torch before 1.6.
+TORCH_SAVED = (
+    "saved by torch.save; save arrays instead: "
+    "np.savez(PATH, logits=logits.numpy(), labels=labels.numpy())"
+)
 
-Part = tuple[Any, Any, str | None]
-"""Scores, labels and the kind of the scores."""
+
+class Part(NamedTuple):
+    """Scores, their kind, their labels and the name of those."""
+
+    scores: Any
+    labels: Any
+    kind: str | None
+    name: str
 
 
 @dataclass(frozen=True)
@@ -66,11 +82,13 @@ class LogitFile:
         name: The file's name without its ending, or the set's name.
         rows: All rows; those to judge on (test) where the file has two parts.
         fit: The rows to fit on (validation) where the file has two parts; else None.
+        classes: The names of the classes, where the file has them.
     """
 
     name: str
     rows: LogitRows
     fit: LogitRows | None = None
+    classes: tuple[str, ...] = ()
 
 
 def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
@@ -89,8 +107,10 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     ``PATH:dataset/model``, which may be left out where there is one. Probabilities become
     logarithms; a probability of 0 counts as the smallest normal number of its precision.
 
-    Labels are class numbers; one-hot rows, whole numbers as floats, and names are understood too,
-    with a ``DataNote``. Names are numbered as columns or an array ``classes`` say, or else sorted.
+    Labels are names of classes, such as the ``1`` of a column ``logit_1``, or count the classes
+    from 0; see ``number_labels``. One-hot rows and whole numbers as floats are understood too, with
+    a ``DataNote``. Names of classes are those of columns or of an array ``classes``, or else labels
+    that are names, sorted. Rows of probabilities that were rounded are divided by their sums.
 
     Args:
         path: The file.
@@ -108,13 +128,15 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
         raise InputError(
             f"{place}: {'a folder; name a file' if place.is_dir() else 'no such file'}"
         )
+    if place.suffix in TORCH_ENDINGS or _is_torch_saved(place):
+        raise InputError(f"{place}: {TORCH_SAVED}")
     if place.suffix == ".npz":
         return _read_arrays(ArrayArchive(place), place.stem, kind)
     if place.suffix == ".npy":
         files = ArrayFiles(place)
         return _read_arrays(files, files.name, kind)
     if place.suffix in TABLES:
-        return _read_arrays(ScoreTable(place), place.stem, kind)
+        return _read_arrays(ScoreTable(place, kind), place.stem, kind)
     if place.suffix in PICKLES:
         return _read_pair(place, kind)
     if place.suffix in HDF5:
@@ -169,19 +191,21 @@ def _read_arrays(arrays: NamedArrays, name: str, kind: str | None) -> LogitFile:
         for part in PARTS
     )
     parts = [_find_part(arrays, known, kind, part) for part in (PARTS if parted else ("",))]
-    return _file(arrays.path, name, parts, _class_names(arrays, [labels for _, labels, _ in parts]))
+    return _file(arrays.path, name, parts, arrays)
 
 
-def _file(path: Path, name: str, parts: Iterable[Part], classes: tuple[str, ...] = ()) -> LogitFile:
+def _file(
+    path: Path, name: str, parts: Sequence[Part], arrays: NamedArrays | None = None
+) -> LogitFile:
     """Return the one part, or the part to fit on and the part to test on, checked."""
-    rows = [_rows(path, *part, classes) for part in parts]
-    if len(rows) == 1:
-        return LogitFile(name, rows[0])
-    fit, test = rows
-    ours, others = fit.logits.shape[1], test.logits.shape[1]
+    scores = [_scores(path, part) for part in parts]
+    ours, others = scores[0].shape[-1], scores[-1].shape[-1]
     if ours != others:
         raise InputError(f"{path}: {ours} classes to fit on, {others} to test on; they must agree")
-    return LogitFile(name, test, fit)
+    classes = () if arrays is None else _given_classes(arrays, parts, ours)
+    labels, names = _label_numbers(path, parts, classes, ours)
+    rows = [_rows(path, *part) for part in zip(scores, labels, strict=True)]
+    return LogitFile(name, rows[-1], rows[0] if rows[1:] else None, names)
 
 
 def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str) -> Part:
@@ -189,21 +213,99 @@ def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, par
     path = arrays.path
     score_arrays = {name: given for base, given in SCORE_ARRAYS.items() for name in _of(base, part)}
     label_arrays = [name for base in LABEL_ARRAYS for name in _of(base, part)]
-    scores = _only(path, known, score_arrays, "scores")
-    labels = _only(path, known, label_arrays, "labels")
-    found = plain_labels(arrays.read(known[labels]), known[labels], path)
-    return arrays.read(known[scores]), found, kind or score_arrays[scores]
+    of_kind = [name for name in known if kind and score_arrays.get(name) == kind]
+    scores = _only(path, known, of_kind or score_arrays, "scores")
+    labels = known[_only(path, known, label_arrays, "labels")]
+    values = arrays.read(known[scores])
+    return Part(values, arrays.read(labels), kind or score_arrays[scores], labels)
 
 
-def _class_names(arrays: NamedArrays, labels: list[np.ndarray]) -> tuple[str, ...]:
-    """Return what the columns of scores stand for, where labels are names."""
-    if any(part.dtype.kind != "U" for part in labels):
+def _given_classes(arrays: NamedArrays, parts: Sequence[Part], width: int) -> tuple[str, ...]:
+    """Return the names of the columns of scores, if the file has them.
+
+    Where labels are numbers, an array that cannot be names of the columns is passed over.
+    """
+    path = arrays.path
+    if CLASSES not in arrays.names:
         return ()
-    if CLASSES in arrays.names:
-        return tuple(map(str, arrays.read(CLASSES).ravel().tolist()))
+    try:
+        given = arrays.read(CLASSES).ravel()
+        if given.dtype.kind == "S":
+            given = np.char.decode(given, "utf-8", "backslashreplace")
+        names = tuple(map(str, given.tolist()))
+        check_classes(names)
+        _check_width(path, names, width)
+    except ValueError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        if any(part.labels.dtype.kind not in "biuf" for part in parts):
+            raise InputError(f"{path}: {why}") from error
+        note(path, f"`classes` is not used: {why}")
+        return ()
+    return names
+
+
+def _check_width(path: Path, names: tuple[str, ...], width: int) -> None:
+    if len(names) != width:
+        found = f"{len(names)} classes ({shown_names(names)}) for {width} columns of scores"
+        raise InputError(f"{path}: {found}; they need a column each")
+
+
+def _label_numbers(
+    path: Path, parts: Sequence[Part], classes: tuple[str, ...], width: int
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Return the labels of all parts as numbers of columns, and the names of classes, if any."""
+    columns = classes or unnamed_classes(width)
+    labels = [_plain(path, part, columns) for part in parts]
+    if not classes and all(_are_names(its, columns) for its in labels):
+        columns = classes = _sorted_names(path, labels, width)
+    given = [
+        LabelPart(its.tolist(), f"{path}: {part.name}")
+        for its, part in zip(labels, parts, strict=True)
+    ]
+    numbers = number_labels(given, columns)
+    if classes and all(its.dtype.kind == "U" for its in labels):
+        _note_absent(path, classes, numbers)
+    return numbers, classes
+
+
+def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
+    """Return labels (N,) of one part, names or whole numbers."""
+    if not isinstance(part.labels, np.ndarray):
+        found = type(part.labels).__name__
+        raise InputError(f"{path}: {part.name}: expected an array of labels, got {found}")
+    labels = plain_labels(part.labels, part.name, path, columns)
+    if labels.ndim != 1:
+        shape = f"got shape {labels.shape}"
+        raise InputError(f"{path}: {part.name}: expected one label per row, {shape}")
+    if labels.dtype.kind == "f" and len(labels):
+        row = int((np.mod(labels, 1) != 0).argmax())
+        told = f"{labels[row]} in row {row}, expected a whole number or a name"
+        raise InputError(f"{path}: {part.name}: {told}")
+    if labels.dtype.kind not in "iuU":
+        raise InputError(
+            f"{path}: {part.name}: expected whole numbers or names, got {labels.dtype}"
+        )
+    return labels
+
+
+def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
+    """Tell if a few columns are named as no label is: they may not be classes."""
+    absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
+    if 0 < len(absent) <= MOST_ABSENT:
+        names = " and ".join(map(repr, absent))
+        note(path, f"no label is {names}; a column of that name counts as a class")
+
+
+def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
+    """Return True for names that are not those of columns, which one-hot rows become."""
+    return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
+
+
+def _sorted_names(path: Path, labels: Sequence[np.ndarray], width: int) -> tuple[str, ...]:
     names = tuple(np.unique(np.concatenate(labels)).tolist())
+    _check_width(path, names, width)
     how = f"labels are names, taken in sorted order ({shown_names(names)})"
-    note(arrays.path, f"{how}; `classes` names another order")
+    note(path, f"{how}; `classes` names another order")
     return names
 
 
@@ -213,10 +315,11 @@ def _of(base: str, part: str) -> tuple[str, ...]:
 
 
 def _read_set(path: Path, chosen: str, kind: str | None) -> LogitFile:
-    if kind == "logits":
-        raise InputError(f"{path}: holds probabilities (probas_cal), but kind='logits' was given")
     name, arrays = read_set(path, chosen)
-    parts = ((arrays[f"probas_{of}"], arrays[f"labels_{of}"], "probs") for of in ("cal", "test"))
+    parts = [
+        Part(arrays[f"probas_{of}"], arrays[f"labels_{of}"], kind or "probs", f"labels_{of}")
+        for of in ("cal", "test")
+    ]
     return _file(path, name, parts)
 
 
@@ -230,80 +333,35 @@ def _only(path: Path, names: Collection[str], wanted: Collection[str], what: str
     return found[0]
 
 
-def _rows(
-    path: Path, scores: Any, labels: Any, kind: str | None, names: tuple[str, ...]
-) -> LogitRows:
-    if kind is None:
+def _scores(path: Path, part: Part) -> np.ndarray:
+    """Return the scores of one part as logits (N, K)."""
+    if part.kind is None:
         raise InputError(
             f"{path}: does not say what it holds; give the kind (in a task: inputs.kind): "
             f"{', '.join(KINDS)}"
         )
-    values = _numbers(path, scores, "scores", "fiu")
-    if names and values.shape[1:] != (len(names),):
-        raise InputError(
-            f"{path}: {len(names)} classes ({shown_names(names)}) for scores of shape "
-            f"{values.shape}; they need a column each"
-        )
-    if names:
-        labels = number_names(labels, names, "labels", path)
-    elif isinstance(labels, np.ndarray):
-        labels = plain_labels(labels, "labels", path)
-    targets = _numbers(path, labels, "labels", "iu")
-    if kind == "probs":
-        values = _log(path, values)
-    elif _is_matrix(values) and len(values) and _strange_row(values) is None:
-        raise InputError(
-            f"{path}: its logits are probabilities (no row has a negative value, each adds up to "
-            "1); give --kind probs, in a task inputs: {kind: probs}"
-        )
+    values = _numbers(path, part.scores)
+    check_columns(values, path)
+    if part.kind == "probs":
+        return log_probs(values, path)
+    check_are_logits(values, path)
+    return values
+
+
+def _rows(path: Path, values: np.ndarray, labels: np.ndarray) -> LogitRows:
     try:
-        logits, checked = check_rows(values, targets.astype(np.int64))
+        return LogitRows(*check_rows(values, labels))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    return LogitRows(logits, checked)
 
 
-def _is_matrix(values: np.ndarray) -> bool:
-    return values.ndim == 2 and values.dtype.kind == "f"
-
-
-def _strange_row(scores: np.ndarray) -> int | None:
-    """Return the first row of scores (N, K) that is no set of probabilities, or None."""
-    for start in range(0, len(scores), ROWS_AT_ONCE):
-        part = scores[start : start + ROWS_AT_ONCE]
-        off = np.abs(part.sum(axis=1, dtype=np.float64) - 1)
-        wrong = ~(off <= SUM_TOLERANCE) | (part < 0).any(axis=1)
-        if wrong.any():
-            return start + int(wrong.argmax())
-    return None
-
-
-def _numbers(path: Path, values: Any, what: str, kinds: str) -> np.ndarray:
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in kinds:
+def _numbers(path: Path, values: Any) -> np.ndarray:
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
         found = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        wanted = "an array of whole numbers" if kinds == "iu" else "an array of numbers"
-        raise InputError(f"{path}: {what}: expected {wanted}, found {found}")
+        raise InputError(f"{path}: scores: expected an array of numbers, got {found}")
     if values.dtype.kind == "f" and values.dtype.itemsize not in (4, 8):
         values = values.astype(np.float32 if values.dtype.itemsize < 4 else np.float64)
     return np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
-
-
-def _log(path: Path, probs: np.ndarray) -> np.ndarray:
-    """Return the logarithms of probabilities (N, K)."""
-    if not _is_matrix(probs):
-        raise InputError(
-            f"{path}: probabilities: expected floating values of shape (N, K), found "
-            f"{probs.dtype} of shape {probs.shape}"
-        )
-    row = _strange_row(probs)
-    if row is not None:
-        raise InputError(
-            f"{path}: row {row} is no set of probabilities: sum {probs[row].sum():.6g}, smallest "
-            f"{probs[row].min():.6g}; a sum of 1 and no negative value are allowed (or give "
-            "kind=logits)"
-        )
-    positive = np.maximum(probs, np.finfo(probs.dtype).tiny)
-    return np.log(positive, out=positive)
 
 
 def _read_pair(path: Path, kind: str | None) -> LogitFile:
@@ -315,7 +373,23 @@ def _read_pair(path: Path, kind: str | None) -> LogitFile:
     except Exception as error:
         # a damaged pickle may raise anything at all, and all of it means the same
         raise InputError(f"{path}: cannot be read as a pickled pair ({error})") from error
-    return _file(path, path.stem, [(*_pair(path, pair), kind) for pair in _pair(path, content)])
+    if isinstance(content, int) and content == TORCH_MAGIC:
+        raise InputError(f"{path}: {TORCH_SAVED}")
+    pairs = [_pair(path, pair) for pair in _pair(path, content)]
+    names = ("validation labels", "test labels")
+    parts = [Part(*pair, kind, name) for pair, name in zip(pairs, names, strict=True)]
+    return _file(path, path.stem, parts)
+
+
+def _is_torch_saved(path: Path) -> bool:
+    """Return True for an archive that ``torch.save`` wrote, whatever its name ends with."""
+    if not zipfile.is_zipfile(path):
+        return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/data.pkl") for name in archive.namelist())
+    except zipfile.BadZipFile:
+        return False  # Its reader tells that it is damaged.
 
 
 def _pair(path: Path, content: Any) -> tuple[Any, Any]:

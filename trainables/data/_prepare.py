@@ -127,7 +127,11 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 def _record_path(reader: Reader, destination: Path) -> Path:
     # What changes with a data set: its files, and the code of a plugin's reader.
     signature = " ".join(filter(None, (reader.signature(), _code(reader))))
-    fields = [reader.full_name(), signature, *filter(None, [dict(reader.settings)])]
+    fields = [
+        reader.full_name(),
+        signature,
+        *filter(None, [dict(reader.settings), reader.edition]),
+    ]
     return destination / RECORDS / f"{digest(fields)}.json"
 
 

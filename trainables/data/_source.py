@@ -89,8 +89,11 @@ class Reader(ABC):
         accepts: What ``inputs`` of a task it takes.
         downloads: True if ``read`` can fetch missing files.
         validation: What a split holds out for validation where nobody says.
+        edition: Raised when files are read differently than before, so that rows which an older
+            release stored are read again.
     """
 
+    edition = 0
     kind: type[Inputs] = Images
     validation: float | str = TENTH
     placeholder = ""

@@ -1,5 +1,7 @@
 """Tables that people bring: CSV, tab-separated and Parquet files, read by column."""
 
+import csv
+import math
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,6 +13,9 @@ import numpy as np
 from trainables.common.errors import InputError
 
 TABLES = (".csv", ".tsv", ".parquet")
+# In the only name of a column: the file was written with another separator.
+SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
+SAVE_AS = "save it with commas as .csv, or with tabs as .tsv"
 
 
 def column_names(path: Path) -> list[str]:
@@ -26,6 +31,9 @@ def column_names(path: Path) -> list[str]:
             names = pandas.read_csv(path, header=None, nrows=1, **_csv(path)).iloc[0].tolist()
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path}: cannot be read as a table ({error})") from error
+    others = [found for mark, found in SEPARATORS.items() if len(names) == 1 and mark in names[0]]
+    if others:
+        raise InputError(f"{path}: columns are separated by {others[0]}; {SAVE_AS}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{path}: has two columns named {twice!r}; a name may stand once")
@@ -60,16 +68,42 @@ def _read_csv(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[
     # All columns are read: with a choice of them, rows that are too long go unnoticed.
     types: dict[str, type] = defaultdict(lambda: str, dict.fromkeys(numbers, np.float64))
     options = {**_csv(path), "index_col": False, "dtype": types}
-    with warnings.catch_warnings():
-        # Of rows that are longer than the header, whose end it would cut off.
-        warnings.simplefilter("error", pandas.errors.ParserWarning)
-        frame = pandas.read_csv(path, **options)
+    try:
+        with warnings.catch_warnings():
+            # Of rows that are longer than the header, whose end it would cut off.
+            warnings.simplefilter("error", pandas.errors.ParserWarning)
+            frame = pandas.read_csv(path, **options)
+    except (ValueError, Warning) as error:
+        if (fault := _first_fault(path, numbers)) is not None:
+            raise InputError(f"{path}: {fault}") from error
+        raise
     texts = {name: frame[name].to_numpy(dtype=object) for name in names}
     for name, values in texts.items():
         short = next((row for row, value in enumerate(values) if not isinstance(value, str)), None)
         if short is not None:
             raise InputError(f"{path}: row {short} has no column {name!r}")
     return {**texts, **{name: frame[name].to_numpy() for name in numbers}}
+
+
+def _first_fault(path: Path, numbers: Sequence[str]) -> str | None:
+    """Return the first row of another length than the header, or cell that is not a number."""
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        rows = (row for row in csv.reader(stream, delimiter=_csv(path)["sep"]) if row)
+        header = next(rows)
+        for number, row in enumerate(rows):
+            if len(row) != len(header):
+                return f"row {number} has {len(row)} cells, the header has {len(header)}"
+            for name, cell in zip(header, row, strict=True):
+                if name in numbers and not _is_number(cell):
+                    return f"row {number}, column {name!r}: expected a number, got {cell!r}"
+    return None
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
 
 
 def _read_parquet(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:

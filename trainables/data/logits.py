@@ -70,6 +70,7 @@ class LogitsReader(PathReader, OutlinedReader):
     noun = "rows"
     accepts = ("kind",)
     validation = ALL
+    edition = 1  # Labels are matched to names of classes.
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
         super().adjust(settings)

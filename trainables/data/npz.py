@@ -5,9 +5,10 @@ import numpy as np
 
 from trainables.common.archives import ArrayArchive, ArrayHeader
 from trainables.common.errors import InputError
+from trainables.data._class_numbers import LabelPart, number_labels
 from trainables.data._images import MAX_CHANNELS, check_images, images_info
 from trainables.data._inputs import DatasetInfo, check_classes
-from trainables.data._labels import note, number_names, plain_labels
+from trainables.data._labels import note, plain_labels
 from trainables.data._rows import RowArrays, check_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
@@ -108,6 +109,8 @@ class NpzReader(PathReader, OutlinedReader):
     starts at the working directory.
     """
 
+    edition = 1  # Labels are matched to names of classes.
+
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         archive = self._archive()
         labels, classes, row = self._checked(archive)
@@ -154,15 +157,15 @@ class NpzReader(PathReader, OutlinedReader):
             if rows[0] != rows[-1]:
                 told = f"x_test has images of shape {rows[1]}, x_train of {rows[0]}"
                 raise ValueError(f"{told}; they must be the same")
-            given = {part: _labels(archive, part) for part in parts}
-            classes = _classes(archive, given["train"])
-            labels = {
-                part: its
-                if its.dtype.kind == "i"
-                else number_names(its, classes, f"y_{part}", archive.path)
-                for part, its in given.items()
-            }
-            _check_label_sets(labels, classes)
+            names = _named_classes(archive)
+            given = {part: _labels(archive, part, names) for part in parts}
+            classes = names or _own_classes(given["train"])
+            check_classes(classes)
+            its = [
+                LabelPart(found.tolist(), f"{self.path}: y_{part}") for part, found in given.items()
+            ]
+            labels = dict(zip(given, number_labels(its, classes), strict=True))
+            _check_seen(labels, classes)
         except InputError:  # Of the archive, which it names.
             raise
         except ValueError as error:
@@ -182,10 +185,10 @@ def _image_shape(archive: ImageArrays, part: str) -> tuple[int, ...]:
     return header.shape[1:]
 
 
-def _labels(archive: ImageArrays, part: str) -> np.ndarray:
+def _labels(archive: ImageArrays, part: str, classes: tuple[str, ...]) -> np.ndarray:
     """Return labels, numbers (int64) or names (N,), one an image."""
     name, images = f"y_{part}", archive.header(f"x_{part}")
-    labels = plain_labels(archive.read(name), name, archive.path)
+    labels = plain_labels(archive.read(name), name, archive.path, classes)
     if labels.dtype.kind != "U" or labels.ndim != 1:
         check_labels(name, labels)
         labels = labels.astype(np.int64)
@@ -194,18 +197,21 @@ def _labels(archive: ImageArrays, part: str) -> np.ndarray:
     return labels
 
 
-def _classes(archive: ImageArrays, train: np.ndarray) -> tuple[str, ...]:
-    if "classes" in archive.names:
-        header = archive.header("classes")
-        if header.dtype.kind != "U" or header.ndim != 1:
-            raise ValueError(f"classes is {header.dtype} {header.shape}, allowed are strings (K,)")
-        names = tuple(archive.read("classes").tolist())
-    elif train.dtype.kind == "U":
-        names = tuple(np.unique(train).tolist())
-    else:
-        names = _numbered(train)
-    check_classes(names)
-    return names
+def _named_classes(archive: ImageArrays) -> tuple[str, ...]:
+    """Return the names of the array ``classes``, if there is one."""
+    if "classes" not in archive.names:
+        return ()
+    header = archive.header("classes")
+    if header.dtype.kind not in "Uiu" or header.ndim != 1:
+        raise ValueError(
+            f"classes is {header.dtype} {header.shape}, allowed are strings or integers (K,)"
+        )
+    return tuple(map(str, archive.read("classes").tolist()))
+
+
+def _own_classes(train: np.ndarray) -> tuple[str, ...]:
+    """Return the names of classes that the labels ``train`` (N,) hold."""
+    return tuple(np.unique(train).tolist()) if train.dtype.kind == "U" else _numbered(train)
 
 
 def _numbered(train: np.ndarray) -> tuple[str, ...]:
@@ -221,13 +227,9 @@ def _numbered(train: np.ndarray) -> tuple[str, ...]:
     return tuple(map(str, range(len(present))))
 
 
-def _check_label_sets(labels: dict[str, np.ndarray], classes: tuple[str, ...]) -> None:
-    """Refuse labels that name no class, and test data of a class that training lacks."""
-    found = {part: set(np.unique(its).tolist()) for part, its in labels.items()}
-    for part, present in found.items():
-        strange = present - set(range(len(classes)))
-        if strange:
-            raise ValueError(f"y_{part} holds {min(strange)}, allowed is 0 to {len(classes) - 1}")
-    unseen = sorted(found.get("test", set()) - found["train"])
+def _check_seen(labels: dict[str, np.ndarray], classes: tuple[str, ...]) -> None:
+    """Refuse test data of a class that training lacks."""
+    train, *test = (set(its.tolist()) for its in labels.values())
+    unseen = sorted(set().union(*test) - train)
     if unseen:
         raise ValueError(f"test has class {classes[unseen[0]]!r} ({unseen[0]}), which train lacks")

@@ -10,6 +10,7 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.common.files import file_hash
 from trainables.common.paths import local_path
+from trainables.data._class_numbers import Label, LabelPart, number_labels
 from trainables.data._files import Listed, Listing, labels_of, read_classes, read_content
 from trainables.data._inputs import DatasetInfo, check_classes
 from trainables.data._labels import note_unused, plain_labels
@@ -26,7 +27,6 @@ LAYOUT = (
     "give JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or .parquet, or "
     "two of them, PATH/train and PATH/test, or a UTF-8 file a text, PATH/<class>/<file>"
 )
-Label = int | str
 SHOWN = 40  # Characters of a wrong value in a message.
 
 
@@ -111,9 +111,10 @@ class TextsReader(OutlinedReader):
         note_unused(self.path)
         texts, labels = zip(*map(self._labelled, lines), strict=True)
         classes = find_classes(self._class_file(), labels[0], lines[0])
+        numbers = number_labels([*map(_label_part, lines, labels)], classes)
         parts = [
-            LabelledTexts.of([*map(self.used, part)], number_labels(its, classes, path))
-            for part, its, path in zip(texts, labels, lines, strict=True)
+            LabelledTexts.of([*map(self.used, part)], its)
+            for part, its in zip(texts, numbers, strict=True)
         ]
         absent = np.flatnonzero(np.bincount(parts[0].labels, minlength=len(classes)) == 0)
         if len(absent):
@@ -154,6 +155,8 @@ class TextReader(PathReader, TextsReader):
     of ``folder:PATH``; hidden files are passed over. Everything is UTF-8. All texts are held in
     memory at once while they are prepared. A relative path starts at the working directory.
     """
+
+    edition = 1  # Labels are matched to names of classes.
 
 
 def _is_text(path: Path) -> bool:
@@ -258,15 +261,6 @@ def _told(labels: Sequence[Label]) -> tuple[str, ...]:
     return tuple(sorted(names) or map(str, sorted(numbers)))
 
 
-def number_labels(labels: Sequence[Label], classes: tuple[str, ...], path: Path) -> np.ndarray:
-    """Return labels as numbers of classes (N,), int64."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    found = [numbers.get(label, -1) if isinstance(label, str) else label for label in labels]
-    for line, number in enumerate(found, 1):
-        if not 0 <= number < len(classes):
-            place = f"row {line - 1}" if path.suffix in TABLES else f"line {line}"
-            raise InputError(
-                f"{path}, {place}: label={_short(labels[line - 1])} is no class; allowed is 0 "
-                f"to {len(classes) - 1} or a name such as {classes[0]!r}"
-            )
-    return np.array(found, np.int64)
+def _label_part(path: Path, labels: Sequence[Label]) -> LabelPart:
+    rows = ("row", 0) if path.suffix in TABLES else ("line", 1)
+    return LabelPart(labels, f"{path}: label", *rows)

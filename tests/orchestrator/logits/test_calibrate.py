@@ -58,9 +58,14 @@ def npz(tmp_path):
 
 TWO = np.zeros((2, 3))
 ONE_ARRAY = "scores: expected exactly one array named logits or probs or predictions; the file has"
-NO_SET = (
-    "row 0 is no set of probabilities: sum 1.5, smallest 0.5; a sum of 1 and no negative value are "
-    "allowed (or give kind=logits)"
+NOT_ONE = (
+    "rows add up to 1.5 to 1.5, expected 1: one sigmoid per class; save probabilities of the "
+    "classes that add up to 1 (each row divided by its sum, if the network is used so)"
+)
+ONE_SCORE = (
+    "scores have shape (3,): one per row, expected one per class; if they are probabilities of "
+    "class 1, save probs = np.stack([1 - p, p], axis=1), in a table the columns prob_0 and prob_1; "
+    "if logits, np.stack([0 * z, z], axis=1)"
 )
 
 
@@ -81,7 +86,7 @@ NO_SET = (
         (
             {"logits": np.zeros(3), "labels": [0, 1, 2]},
             None,
-            "logits: shape (3,), expected (N, K), N >= 1 and K >= 2",
+            ONE_SCORE,
         ),
         (
             {"logits": TWO * np.nan, "labels": [0, 1]},
@@ -92,9 +97,9 @@ NO_SET = (
         (
             {"logits": np.array([["a"]]), "labels": [0]},
             None,
-            "scores: expected an array of numbers, found <U1",
+            "scores: expected an array of numbers, got <U1",
         ),
-        ({"probs": TWO + 0.5, "labels": [0, 1]}, None, NO_SET),
+        ({"probs": TWO + 0.5, "labels": [0, 1]}, None, NOT_ONE),
         ({"predictions": TWO, "ground_truth": [0, 1]}, "p", "kind='p' is not one of logits, probs"),
     ],
 )
@@ -173,11 +178,11 @@ def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, pay
         ),
         (
             ((np.zeros((2, 2)), [0, 1]),) * 2,
-            "labels: expected an array of whole numbers, found list",
+            "validation labels: expected an array of labels, got list",
         ),
         (
             ((np.array([[None, 1]]), np.zeros(1, int)),) * 2,
-            "scores: expected an array of numbers, found object",
+            "scores: expected an array of numbers, got object",
         ),
     ],
 )
@@ -248,6 +253,16 @@ def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
         plan_task(file, "0:10", file)
     with pytest.raises(InputError, match=r"^k3: 3 classes, but net has 4$"):
         plan_task(file, None, read_logits(tmp_path / "k3.npz"))
+
+
+def test_a_file_to_fit_on_has_the_same_classes_in_the_same_order(tmp_path):
+    for name, classes in (("a", "xyz"), ("b", "yxz"), ("c", "xyz")):
+        labels = np.array([*"xyz"])
+        np.savez(tmp_path / f"{name}.npz", logits=np.eye(3) * 2, labels=labels, classes=[*classes])
+    a, b, c = (read_logits(tmp_path / f"{name}.npz") for name in "abc")
+    assert plan_task(a, None, c).fit.labels.tolist() == [0, 1, 2]
+    told = "b: class 0 is 'y', but 'x' in a; bring the columns into the same order"
+    assert refusal(plan_task, a, None, b) == told
 
 
 def test_the_table_holds_the_figures_of_each_calibrator(npz):

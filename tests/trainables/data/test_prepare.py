@@ -230,6 +230,16 @@ def test_a_damaged_record_of_a_source_is_passed_over(tmp_path):
     assert json.loads(before.read_text()) == strange[-1]
 
 
+def test_rows_that_an_older_edition_of_a_reader_stored_are_read_again(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", logits=np.arange(8).reshape(4, 2), labels=[0, 1, 0, 1])
+    where = (f"logits:{tmp_path / 'a.npz'}", tmp_path, SplitSpec("all", 0.5), tmp_path / "p")
+    with monkeypatch.context() as older:
+        older.setattr("trainables.data.logits.LogitsReader.edition", 0)
+        made = prepare(*where)
+    assert find_prepared(*where) is None
+    assert prepare(*where) == made == find_prepared(*where)
+
+
 def test_open_names_what_is_wrong(tmp_path):
     with pytest.raises(InputError, match=rf"^{tmp_path}/split\.json cannot be read: "):
         PreparedData.open(tmp_path)

@@ -209,14 +209,17 @@ NPZ_FAULTS = {
         "y_train holds 1 but no 0; without the key 'classes', labels must be 0, 1, ... with none "
         "left out; renumber all of them: y = np.unique(y, return_inverse=True)[1]",
     ),
-    "unseen class": (_set("y_test", lambda y: y + 1), "y_test holds 4, allowed is 0 to 3"),
+    "unseen class": (
+        _set("y_test", lambda y: y + 1),
+        "y_test: 4 in row 3 is not a class; classes are 0, 1, 2, 3",
+    ),
     "unseen named class": (
         lambda a: a.update(y_test=a["y_test"] + 1, classes=np.array(list("abcde"))),
         "test has class 'e' (4), which train lacks",
     ),
     "too few names": (
         lambda a: a.update(classes=np.array(["a", "b"])),
-        "y_train holds 2, allowed is 0 to 1",
+        "y_train: 2 in row 2, allowed are 0 to 1",
     ),
     "same names": (
         lambda a: a.update(classes=np.array(list("abca"))),
@@ -224,7 +227,7 @@ NPZ_FAULTS = {
     ),
     "names in a column": (
         lambda a: a.update(classes=np.array([["a"], ["b"], ["c"], ["d"]])),
-        "classes is <U1 (4, 1), allowed are strings (K,)",
+        "classes is <U1 (4, 1), allowed are strings or integers (K,)",
     ),
 }
 

@@ -363,12 +363,34 @@ def test_twenty_newsgroups_is_whole(shared):
     assert (len(source.train), len(source.test or ()), source.info.num_classes) == (11314, 7532, 20)
 
 
-OTHERS = "is no class; allowed is 0 to 1 or a name such as 'cat'"
+OUTSIDE = {
+    b"2": "2 in line 9, allowed are 0 to 1",
+    b"-1": "-1 in line 9, allowed are 0 to 1",
+    b'"%s"' % (b"c" * 38): f"'{'c' * 38}' in line 9 is not a class; classes are cat, dog",
+    b'"%s"' % (b"c" * 39): f"'{'c' * 39}... in line 9 is not a class; classes are cat, dog",
+}
+
+
+@pytest.mark.parametrize("label", OUTSIDE)
+def test_a_label_of_no_class_is_named(write, label):
+    path = write(["cat", "dog"], train=rows(8)) / "train.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"text": "x", "label": %s}\n' % label)
+    told = refusal(find_reader(f"text:{path.parent}", "unused").labels)
+    assert told == f"{path}: label: {OUTSIDE[label]}"
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+def test_numeric_names_of_classes_decide_over_numbers(write, ending, tmp_path):
+    folder = write(["1", "2", "3"], train=[{"text": "x", "label": 1 + k % 3} for k in range(6)])
+    if ending == ".csv":
+        (folder / "train.jsonl").unlink()
+        pd.DataFrame({"text": "x", "label": [1 + k % 3 for k in range(6)]}).to_csv(
+            folder / "train.csv"
+        )
+    assert read_source(f"text:{folder}", "unused").train.labels.tolist() == [0, 1, 2, 0, 1, 2]
+
+
 BAD_LINES = {
-    b'{"text": "x", "label": 2}': f": label=2 {OTHERS}",
-    b'{"text": "x", "label": "%s"}' % (b"c" * 38): f": label='{'c' * 38}' {OTHERS}",
-    b'{"text": "x", "label": "%s"}' % (b"c" * 39): f": label='{'c' * 39}... {OTHERS}",
-    b'{"text": "x", "label": -1}': f": label=-1 {OTHERS}",
     b'{"text": "x", "label": true}': ": label=True is neither a class's number nor its name",
     b'{"text": "x", "label": " "}': ": label=' ' is neither a class's number nor its name",
     b'{"text": "x"}': ": label=None is neither a class's number nor its name",

@@ -1,0 +1,137 @@
+"""The class that a label means: by its name, or by its number."""
+
+from collections.abc import Container, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.common.logit_rows import from_one
+from trainables.data._labels import WHOLE, note
+
+LISTED = 8  # Names of classes in a message.
+LONGEST = 40  # Characters of a label in a message.
+
+Label = int | str
+
+
+class LabelPart(NamedTuple):
+    """The labels of one part of a data set.
+
+    Attributes:
+        labels: Numbers or names of classes.
+        where: Their file and column, for messages.
+        row: The word for a row in messages.
+        first: The number of the first row in messages.
+    """
+
+    labels: Sequence[Label]
+    where: str
+    row: str = "row"
+    first: int = 0
+
+
+def whole_number(label: Label) -> int | None:
+    """Return the number that a label is or spells: 1 for ``1``, ``01`` and ``1.0``."""
+    if isinstance(label, str):
+        return int(label.partition(".")[0]) if WHOLE.fullmatch(label) else None
+    return label
+
+
+def unnamed_classes(count: int) -> tuple[str, ...]:
+    """Return names for classes that have none: labels can only count them."""
+    return tuple(f"column {number}" for number in range(count))
+
+
+def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np.ndarray]:
+    """Return the labels of every part as numbers of classes, (N,) int64 each.
+
+    A label is the name of a class; ``1``, ``01`` and ``1.0`` are the same name. Numbers that are
+    not names of classes count the classes from 0. Numbers are read in one of the two ways in all
+    parts, and a note says in which one if the file does not make it plain.
+
+    Raises:
+        InputError: If a label fits neither way.
+    """
+    labels = [*dict.fromkeys(label for part in parts for label in part.labels)]
+    values = {label: value for label in labels if (value := whole_number(label)) is not None}
+    named = _named(labels, classes)
+    counted = {label: value for label, value in values.items() if 0 <= value < len(classes)}
+    found: dict[Label, int] = named
+    by_name = values.keys() <= named.keys()
+    if not by_name and values == counted and _countable(classes, values.keys() & named.keys()):
+        found = {**named, **counted}
+    if missing := [label for label in labels if label not in found]:
+        raise InputError(_misfit(parts, classes, missing, values))
+    if values == counted and values:
+        _note_reading(parts[0].where, classes, values, named if by_name else None)
+    return [np.array([found[label] for label in part.labels], np.int64) for part in parts]
+
+
+def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
+    """Return the numbers of the classes that labels name."""
+    names: dict[Label | None, int] = {whole_number(name): k for k, name in enumerate(classes)}
+    names |= {name: number for number, name in enumerate(classes)}
+    names.pop(None, None)
+    return {
+        label: names[key]
+        for label in labels
+        if (key := label if label in names else whole_number(label)) in names
+    }
+
+
+def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
+    """Return True if labels may count classes from 0 that have names of their own.
+
+    Classes named 1 to K are numbered by people who count from 1. Otherwise a label that is a name,
+    such as 2 of the classes 0 and 2, says that labels are names.
+    """
+    return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
+
+
+def _misfit(
+    parts: Sequence[LabelPart],
+    classes: Sequence[str],
+    missing: Sequence[Label],
+    values: dict[Label, int],
+) -> str:
+    """Return why labels are neither names of classes nor their numbers."""
+    neither = [k for k in missing if not 0 <= values.get(k, -1) < len(classes)]
+    label = (neither or missing)[0]
+    if label in values and all(whole_number(name) is None for name in classes):
+        hint = from_one(min(values.values()), max(values.values()), len(classes))
+        return f"{_place(parts, label)}, allowed are 0 to {len(classes) - 1}{hint}"
+    text = f"{_place(parts, label)} is not a class; classes are {_listed(classes)}"
+    large = [label for label, value in values.items() if value >= len(classes)]
+    if neither or not large:
+        return text
+    return f"{text}; as numbers from 0, labels would be below {len(classes)}, but one is {large[0]}"
+
+
+def _place(parts: Sequence[LabelPart], label: Label) -> str:
+    part = next(part for part in parts if label in part.labels)
+    row = part.first + [*part.labels].index(label)
+    shown = repr(label) if len(repr(label)) <= LONGEST else f"{label!r:.{LONGEST}}..."
+    return f"{part.where}: {shown} in {part.row} {row}"
+
+
+def _listed(classes: Sequence[str]) -> str:
+    return ", ".join(classes[:LISTED]) + (", ..." if len(classes) > LISTED else "")
+
+
+def _note_reading(
+    where: str, classes: Sequence[str], values: dict[Label, int], named: dict[Label, int] | None
+) -> None:
+    """Tell how numbers were read that could have been read otherwise."""
+    label, value = min(values.items(), key=lambda pair: pair[1])
+    if named is not None:
+        if any(named[label] != value for label, value in values.items()):
+            text = f"label {label} is the class named {classes[named[label]]!r}"
+            note(where, f"{text}, not class {value} counted from 0")
+        return
+    if any(whole_number(name) is not None for name in classes):
+        text = f"label {label} is class {classes[value]!r}"
+        note(where, f"not all are names of classes, so they count from 0: {text}")
+    elif value > 0:
+        text = f"label {label} is taken as {classes[value]!r}, counted from 0"
+        note(where, f"none is 0; {text}; if your labels count from 1, subtract 1 from them")

@@ -1,0 +1,143 @@
+"""Scores that are logits, probabilities, or neither of the two; what is said of each."""
+
+from pathlib import Path
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.common.logit_rows import ROWS_AT_ONCE
+from trainables.data._labels import note
+
+SUM_TOLERANCE = 1e-3
+# Rows that were rounded add up to 1 within the first; within the second if few digits were kept.
+ROUNDED, COARSE = 0.01, 0.05
+DIGITS = (1, 2, 3, 4)
+ZERO = 0.01  # A 0 counts as this share of the last digit: the sum of a row hardly changes.
+NEARLY_ZERO = -0.01  # Arithmetic leaves values above this where a probability should be 0.
+GIVE_LOGITS = "give --kind logits, in a task inputs: {kind: logits}"
+PERCENT = "percentages (rows add up to 100); divide them by 100"
+GIVE_PROBS = "give --kind probs, in a task inputs: {kind: probs}"
+
+
+def check_columns(scores: np.ndarray, place: Path) -> None:
+    """Refuse scores that are one a row."""
+    if scores.ndim == 1 or scores.shape[1:] == (1,):
+        raise InputError(
+            f"{place}: scores have shape {scores.shape}: one per row, expected one per class; if "
+            "they are probabilities of class 1, save probs = np.stack([1 - p, p], axis=1), in a "
+            "table the columns prob_0 and prob_1; if logits, np.stack([0 * z, z], axis=1)"
+        )
+
+
+def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
+    """Return the logarithms of probabilities (N, K).
+
+    Rows that were rounded are divided by their sums, with a note.
+
+    Raises:
+        InputError: If they are not probabilities; it says what they seem to be.
+    """
+    if probs.ndim != 2 or (probs.dtype.kind != "f" and not _are_percentages(probs)):
+        raise InputError(
+            f"{place}: probabilities: expected floating values of shape (N, K), got "
+            f"{probs.dtype} of shape {probs.shape}"
+        )
+    if not len(probs):
+        return probs
+    _refuse_values(probs, place)
+    sums = probs.sum(axis=1, dtype=np.float64)
+    off = np.abs(sums - 1)
+    digits = _digits(probs)
+    if off.max() > _tolerance(probs.shape[1], digits):
+        raise InputError(f"{place}: {_sums_refused(probs, sums)}")
+    least = float(np.finfo(probs.dtype).tiny)
+    if off.max() > SUM_TOLERANCE:
+        least = max(least, ZERO / 10 ** (digits or DIGITS[-1]))
+        between = f"rows add up to {sums.min():.4g} to {sums.max():.4g}, as after rounding"
+        note(place, f"{between}; each is divided by its sum, and 0 counts as {least:g}")
+        probs = probs / sums[:, None].astype(probs.dtype)
+    elif digits and (zeros := np.count_nonzero(probs == 0)):
+        text = f"{zeros} probabilities were rounded to 0 and count as {least:.2g}"
+        note(place, f"{text}, which distorts fits; save more than {digits} digits")
+    positive = np.maximum(probs, probs.dtype.type(least))
+    return np.log(positive, out=positive)
+
+
+def check_are_logits(logits: np.ndarray, place: Path) -> None:
+    """Refuse logits (N, K) that are clearly probabilities; note those that may be.
+
+    Raises:
+        InputError: If no value is negative, and each row adds up to 1, or to 100.
+    """
+    if logits.ndim != 2 or not logits.size or not logits.min() >= 0:
+        return
+    if _are_percentages(logits):
+        raise InputError(f"{place}: its logits are {PERCENT} and {GIVE_PROBS}")
+    if logits.dtype.kind != "f":
+        return
+    if np.abs(logits.sum(axis=1, dtype=np.float64) - 1).max() <= _tolerance(
+        logits.shape[1], _digits(logits)
+    ):
+        raise InputError(
+            f"{place}: its logits are probabilities (no row has a negative value, each adds up to "
+            f"1); {GIVE_PROBS}"
+        )
+    if 0 < logits.max() <= 1:
+        note(place, "all logits are between 0 and 1, as if they were one sigmoid per class")
+
+
+def _refuse_values(probs: np.ndarray, place: Path) -> None:
+    """Refuse values below 0 or not finite, and name the first."""
+    if probs.min() >= 0 and np.isfinite(probs.max()):
+        return
+    if _are_log_probs(probs[:ROWS_AT_ONCE]):
+        raise InputError(f"{place}: its probabilities are log-probabilities; save np.exp of them")
+    row, column = map(int, np.argwhere(~np.isfinite(probs) | (probs < 0))[0])
+    text = f"{place}: {probs[row, column]:.6g} in row {row}, class {column} is not a probability"
+    lowest = float(np.nanmin(probs))
+    if lowest < NEARLY_ZERO:
+        raise InputError(f"{text}; if these are logits, {GIVE_LOGITS}")
+    raise InputError(f"{text}; expected values in [0, 1]")
+
+
+def _are_log_probs(scores: np.ndarray) -> bool:
+    with np.errstate(all="ignore"):
+        sums = np.exp(scores.astype(np.float64)).sum(axis=1)
+    return bool(scores.max() <= SUM_TOLERANCE and (np.abs(sums - 1) <= SUM_TOLERANCE).all())
+
+
+def _are_percentages(scores: np.ndarray) -> bool:
+    """Return True if no value is negative and each row adds up to 100, but for rounding."""
+    sums = scores.sum(axis=-1, dtype=np.float64)
+    return bool(scores.min(initial=0) >= 0 and (np.abs(sums / 100 - 1) <= COARSE).all())
+
+
+def _digits(probs: np.ndarray) -> int | None:
+    """Return the digits behind the point that values were rounded to; None for more than four."""
+    some = probs[:ROWS_AT_ONCE].astype(np.float64)
+    rounded = (d for d in DIGITS if np.allclose(np.round(some, d), some, rtol=0, atol=1e-7))
+    return next(rounded, None)
+
+
+def _tolerance(classes: int, digits: int | None) -> float:
+    """Return by how much the sum of a row may differ from 1 if values were rounded."""
+    return float(np.clip(classes * 0.5 / 10**digits, ROUNDED, COARSE)) if digits else ROUNDED
+
+
+def _sums_refused(probs: np.ndarray, sums: np.ndarray) -> str:
+    """Return what rows of non-negative values are that do not add up to 1."""
+    if _are_percentages(probs):
+        return f"its probabilities are {PERCENT}"
+    between = f"rows add up to {sums.min():.4g} to {sums.max():.4g}, expected 1"
+    if np.median(np.abs(sums - 1)) <= ROUNDED:
+        row = int(np.abs(sums - 1).argmax())
+        return f"row {row} adds up to {sums[row]:.6g}, expected 1; most rows do"
+    if probs.max() > 1 + SUM_TOLERANCE:
+        row, column = map(int, np.argwhere(probs > 1)[0])
+        return f"{probs[row, column]:.6g} in row {row}, class {column} is above 1; {between}"
+    if sums.max() <= 1 + ROUNDED:
+        return f"{between}; save all classes, with more digits"
+    return (
+        f"{between}: one sigmoid per class; save probabilities of the classes that add up to 1 "
+        "(each row divided by its sum, if the network is used so)"
+    )
