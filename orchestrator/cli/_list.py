@@ -150,5 +150,6 @@ def check_plugin(
     for part in sorted(unchecked):
         hint = " without --tracker ADDRESS" if part.startswith("tracker ") else ""
         echo(f"info    {part}: there is no check of it{hint}")
+    echo(f"info    plugin {found.name}: {found.covers}")
     echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
     return int(failed > 0)

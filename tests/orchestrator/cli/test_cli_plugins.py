@@ -124,7 +124,9 @@ def test_masks_at_inference_leave_out_their_share_and_no_training():
 def test_the_example_passes_every_check(calsweep):
     code, out, err = calsweep("check-plugin", EXAMPLE)
     assert (code, err) == (0, "")
-    *lines, last = out.splitlines()
+    *lines, covered, last = out.splitlines()
+    covers = "its key covers by content calsweep_example (4 files)"
+    assert covered == f"info    plugin calsweep_example: {covers}"
     assert all(line.startswith("ok  ") for line in lines)
     assert re.fullmatch("plugin calsweep_example, code [0-9a-f]{12}: 22 of 22 checks passed", last)
     assert "ok      loss gce: Rows to ignore change neither value nor gradient\n" in out
