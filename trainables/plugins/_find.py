@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -158,7 +159,8 @@ def _read(root: Path, module: str) -> Source:
     if root.is_dir():
         paths = [path for path in sorted(root.rglob("*")) if path.is_file() and _counts(path, root)]
     else:
-        paths = [path for path in (root, root.with_suffix(SPACE)) if path.is_file()]
+        space = root.with_suffix(SPACE)
+        paths = [root, *([space] if space.is_file() and not is_sweep(space.read_bytes()) else [])]
     try:
         size = sum(path.stat().st_size for path in paths)
         if size > LARGEST:
@@ -167,6 +169,11 @@ def _read(root: Path, module: str) -> Source:
     except OSError as error:
         raise InputError(f"plugin {root}: cannot be read: {error}") from error
     return Source(root, module, files)
+
+
+def is_sweep(content: bytes) -> bool:
+    """Return True for a sweep file, which may have a plugin's name and is no part of it."""
+    return re.search(rb"^(tasks|recipes)\s*:", content, re.MULTILINE) is not None
 
 
 def _counts(path: Path, root: Path) -> bool:

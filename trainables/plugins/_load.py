@@ -67,6 +67,10 @@ class Plugin:
         """Return the hash of its code."""
         return self.source.code
 
+    def where(self, error: BaseException) -> str:
+        """Return file and line of its code, or of what it imports, that raised an error."""
+        return _where(error, self.source)
+
     @property
     def covers(self) -> str:
         """Return what the hash of its code covers, in a line."""
@@ -265,11 +269,16 @@ def _import_package(source: Source) -> None:
 
 
 def _where(error: BaseException, source: Source) -> str:
-    """Return file and line of a plugin at which an error was raised."""
+    """Return file and line of a plugin's code at which an error was raised; empty for none."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{Path(error.filename).name}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(source.root)]
+    imported = {module.origin for module in source.brought.modules.values()}
+    own = [
+        frame
+        for frame in frames
+        if frame.filename in imported or Path(frame.filename).is_relative_to(source.root)
+    ]
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: " if own else ""
 
 
