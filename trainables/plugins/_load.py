@@ -170,7 +170,7 @@ def _load(named: str | Pinned, folder: Path, exact: bool) -> Plugin:
         if exact:
             raise AlteredPluginError(
                 f"plugin {source.name}: {changed}, which it imports, is not as it was when the "
-                "sweep began; restore it, or start over with --fresh"
+                "sweep began; restore it, or run the sweep file with --fresh"
             )
     return _imported(source)
 
