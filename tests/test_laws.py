@@ -21,7 +21,7 @@ from search_spaces import Parameter, load_space, space_names
 from trainables.augmentations import AUGMENTATIONS
 from trainables.calibrators import CALIBRATORS, OBJECTIVES, calibrator_from_recipe
 from trainables.common.registry import Registry
-from trainables.contracts.losses import alternatives
+from trainables.contracts.losses import alternatives, gradients
 from trainables.data import SplitSpec
 from trainables.losses import LOSSES
 from trainables.refinements import REFINEMENTS
@@ -162,20 +162,6 @@ def corners(kind: str, name: str) -> Iterator[dict[str, Any]]:
     types = [{"int": int}.get(p.type, lambda value: value) for p in searched.values()]
     for point in itertools.product(*ends):
         yield {key: t(v) for key, t, v in zip(searched, types, point, strict=True)}
-
-
-def gradients(name: str, values: Mapping[str, Any]) -> Iterator[Tensor]:
-    """Yield a loss's gradients at the logits of a network that is too sure, epoch by epoch."""
-    draw = torch.Generator().manual_seed(0)
-    targets, rows = torch.randint(10, (256,), generator=draw), torch.arange(256)
-    logits = 4 * torch.randn(256, 10, generator=draw, dtype=torch.float64)
-    logits[rows, targets] += 8
-    logits.requires_grad_()
-    loss = LOSSES.build(name, **values)
-    loss.prepare(256, 10)
-    for epoch in range(21):
-        loss.start_epoch(epoch)
-        yield torch.autograd.grad(loss(logits, targets, rows), logits)[0].flatten()
 
 
 @pytest.mark.parametrize("name", searched_of("methods", LOSSES))

@@ -139,16 +139,21 @@ def check_plugin(
     scheme = (tracker or "").partition(":")[0]
     if tracker and f"tracker {scheme}" not in unchecked:
         raise InputError(f"--tracker {shown(tracker)}: the plugin brings no tracker {scheme!r}")
+    told: set[str] = set()
     for check in chain(checks_of(found), tracker_checks(tracker) if tracker else ()):
-        if (broken := check.broken()) is None:
+        if (broken := check.broken()) is None or (check.is_note and not broken):
             continue
-        unchecked.discard(check.part)
-        total, failed = total + 1, failed + bool(broken)
-        echo(f"{'failed' if broken else 'ok':6}  {check.part}: {check.says}")
-        if broken:
+        if not check.is_note:
+            unchecked.discard(check.part)
+            total, failed = total + 1, failed + bool(broken)
+        word = "note" if check.is_note else "failed" if broken else "ok"
+        echo(f"{word:6}  {check.part}: {check.says}{' (the same error)' * (broken in told)}")
+        if broken and broken not in told:
             echo(f"        {broken}")
+            told.add(broken)
     for part in sorted(unchecked):
         hint = " without --tracker ADDRESS" if part.startswith("tracker ") else ""
         echo(f"info    {part}: there is no check of it{hint}")
+    echo(f"info    plugin {found.name}: {found.covers}")
     echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
     return int(failed > 0)

@@ -76,6 +76,7 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
     from orchestrator.running.data import preview_data
     from orchestrator.running.preview import at_once, fewest_hours, preview
     from orchestrator.sweep.plan import make_plan
+    from trainables.plugins import load_plugins
 
     plan = make_plan(spec)
     console, data = output(), preview_data(spec)
@@ -105,8 +106,9 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
         console.print(f"on {size.nodes} nodes, at once at most: {held}; {least}")
     for missing in data.missing:
         console.print(missing)
-    for plugin in spec.used_plugins:
-        console.print(f"plugin {plugin.name}, code {plugin.code[:12]}: {plugin.path}")
+    for named, plugin in zip(spec.used_plugins, load_plugins(spec.pinned), strict=True):
+        console.print(f"plugin {named.name}, code {named.code[:12]}: {named.path}")
+        console.print(f"plugin {named.name}: {plugin.covers}")
     console.print(
         f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs on the same "
         "data, model and protocol that the tracking store knows"

@@ -131,7 +131,7 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
         for plugin in plugins
     ]
     for plugin in plugins:
-        for name, content in plugin.source.files.items():
+        for name, content in plugin.source.copied.items():
             files[f"{places[plugin.code]}/{name}"] = content
     return {SPEC: write_mapping(document).encode(), **files}
 

@@ -57,7 +57,9 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
     Raises:
         InputError: If the sweep cannot run on several machines, or SLURM refuses it.
     """
-    from orchestrator.cluster.jobs import read_portable, write_files  # They take PyTorch.
+    # They take PyTorch.
+    from orchestrator.cluster.jobs import read_portable, write_files
+    from orchestrator.storage.plugins import keep_plugins, pin_plugins
 
     files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
     if not TIME.fullmatch(wanted.time):
@@ -71,7 +73,8 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         token.touch(0o600)
         token.chmod(0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
-        folder.write_spec(spec)  # So that status finds what waits.
+        keep_plugins(spec)
+        folder.write_spec(pin_plugins(spec))  # As the job does; status finds what waits.
         write_files(folder.path, {f"submitted-{SPEC}": files.pop(SPEC), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
         write_whole(folder.path / ARRAY, array_script(folder, wanted))

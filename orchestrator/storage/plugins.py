@@ -60,7 +60,7 @@ def _write(plugin: Plugin, place: Path) -> None:
     try:
         make_folders(place.parent)
         with scratch_folder(".draft-", place.parent) as draft:
-            for name, content in plugin.source.files.items():
+            for name, content in plugin.source.copied.items():
                 file = draft / "copy" / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)

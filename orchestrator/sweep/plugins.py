@@ -52,9 +52,9 @@ def read_plugins(value: Any, info: ValidationInfo) -> tuple[PluginModel, ...]:
     folder = Path((info.context or {}).get(FOLDER, "."))
     named = [_named(number, each) for number, each in enumerate(value)]
     with naming("plugins"):
-        found = load_plugins(named, folder, installed=True)
+        found = load_plugins(named, folder, installed=True, exact=False)
     return tuple(
-        PluginModel(path=os.path.normpath(folder / each.path), code=plugin.code)
+        PluginModel(path=os.path.normpath(folder / each.path), code=each.code)
         if isinstance(each, Pinned)
         else PluginModel.of(plugin)
         for each, plugin in zip(named, found, strict=True)

@@ -28,7 +28,7 @@ def main() -> int:
         if plugins := options.pop("plugins"):
             from trainables.plugins import Pinned, load_plugins  # They import PyTorch.
 
-            load_plugins([Pinned(*plugin) for plugin in plugins])
+            load_plugins([Pinned(*plugin) for plugin in plugins], exact=False)
         shipment = sync(uri=uri, **options)
     except InputError as error:
         logger.error("%s", error)

@@ -92,6 +92,10 @@ class AlteredCodeError(RuntimeError):
     """A process runs other code than the sweep that it computes for."""
 
 
+class AlteredPluginError(InputError, AlteredCodeError):
+    """Something that a plugin imports is not as it was when the sweep began."""
+
+
 class AwayError(OSError):
     """A bucket gave no answer, or none that can be used, again and again."""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trainables.calibrators import build_calibrator
 from trainables.common.devices import one_thread
-from trainables.contracts.losses import LOSS_CHECKS
+from trainables.contracts.losses import LOSS_CHECKS, is_never_cross_entropy
 from trainables.contracts.maps import CALIBRATOR_CHECKS
 from trainables.contracts.metrics import METRIC_CHECKS
 from trainables.contracts.require import UntriedError
@@ -15,6 +15,7 @@ from trainables.contracts.training import (
     computes_the_same_twice,
     measures_the_same_twice,
     reads_the_same_twice,
+    trains_by_its_parameters,
 )
 from trainables.plugins import Plugin
 
@@ -31,11 +32,15 @@ class Check(NamedTuple):
         part: Such as ``loss gce``.
         says: What is kept.
         run: Raises whatever it raises where it is not.
+        plugin: The one that the part is of.
+        is_note: Whether it is a matter of taste, and no fault.
     """
 
     part: str
     says: str
     run: Callable[[], None]
+    plugin: Plugin | None = None
+    is_note: bool = False
 
     def broken(self) -> str | None:
         """Return how it is not kept, in a line; empty if it is, None if it could not be tried."""
@@ -46,7 +51,9 @@ class Check(NamedTuple):
             return None
         except Exception as error:  # noqa: BLE001 - it is somebody else's code
             text = " ".join(str(error).split())
-            return text if isinstance(error, AssertionError) else f"{type(error).__name__}: {text}"
+            place = self.plugin.where(error) if self.plugin is not None else ""
+            own = isinstance(error, AssertionError) and not place
+            return text if own else f"{place}{type(error).__name__}: {text}"
         return ""
 
 
@@ -56,21 +63,28 @@ def checks_of(plugin: Plugin) -> Iterator[Check]:
         noun, name = addition.catalogue.noun, addition.name
         part = f"{noun} {name}"
         for named in {"loss": LOSS_CHECKS, "metric": METRIC_CHECKS}.get(noun, ()):
-            yield Check(part, _says(named), partial(named, name))
+            yield Check(part, _says(named), partial(named, name), plugin)
+        if noun == "loss":
+            never = partial(is_never_cross_entropy, name)
+            yield Check(part, _says(is_never_cross_entropy), never, plugin, is_note=True)
         if noun == "calibrator":
             make = partial(build_calibrator, name)
             for check in CALIBRATOR_CHECKS:
-                yield Check(part, _says(check), partial(check, make))
+                yield Check(part, _says(check), partial(check, make), plugin)
         if noun in TRAINED and not name.endswith(":"):
             trained = partial(computes_the_same_twice, noun, name)
-            yield Check(part, _says(computes_the_same_twice), trained)
+            yield Check(part, _says(computes_the_same_twice), trained, plugin)
+            if noun in ("calibrator", "fitting objective"):
+                used = partial(trains_by_its_parameters, noun, name)
+                yield Check(part, _says(trains_by_its_parameters), used, plugin, is_note=True)
         if noun == "dataset" and not addition.entry.placeholder:
-            yield Check(part, _says(reads_the_same_twice), partial(reads_the_same_twice, name))
+            read = partial(reads_the_same_twice, name)
+            yield Check(part, _says(reads_the_same_twice), read, plugin)
         # Those whose name goes on, such as ood-npz:PATH, are tried by one that needs nothing more.
         names = addition.entry.names(name) if noun == "suite" else ()
         if whole := next((n for n in names if n == n.lower()), ""):
             measured = partial(measures_the_same_twice, whole)
-            yield Check(part, _says(measures_the_same_twice), measured)
+            yield Check(part, _says(measures_the_same_twice), measured, plugin)
 
 
 def _says(check: Callable[..., None]) -> str:

@@ -1,8 +1,9 @@
 """What every loss keeps to; each check takes a loss's name, and settings that it is checked in."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from trainables.losses import LOSSES, Loss, build_loss
 
 ROWS, CLASSES = 24, 10
 IGNORED = -100
+MOST_CORNERS = 64
 
 
 def batch(
@@ -77,6 +79,82 @@ def settings(name: str) -> list[dict[str, Any]]:
     space = load_space("methods", name)
     changes = [{p: v} for p, q in space.parameters.items() for v in alternatives(q)]
     return [{}, *changes]
+
+
+def ends(parameter: Parameter) -> list[Any]:
+    """Return all choices; of a range its ends, and 0 and 1 if they are inside."""
+    if parameter.type == "categorical":
+        return list(parameter.choices)
+    low, high = parameter.low, parameter.high
+    assert low is not None
+    assert high is not None
+    kind = int if parameter.type == "int" else float
+    return [kind(v) for v in dict.fromkeys((low, high, 0, 1)) if low <= v <= high]
+
+
+def corners(name: str) -> Iterator[dict[str, Any]]:
+    """Yield points of a loss's search space: each parameter at an end, or all but one as usual."""
+    searched = {key: ends(p) for key, p in load_space("methods", name).searched().items()}
+    yield from ({key: value} for key, values in searched.items() for value in values)
+    if math.prod(map(len, searched.values())) <= MOST_CORNERS:
+        yield from (dict(zip(searched, v, strict=True)) for v in product(*searched.values()))
+
+
+def gradients(name: str, values: Mapping[str, Any], turn: int = 0) -> Iterator[Tensor]:
+    """Yield a loss's gradients at the logits of a network that is too sure, epoch by epoch.
+
+    With a ``turn`` the targets are other classes, so that the network is wrong.
+    """
+    draw = torch.Generator().manual_seed(0)
+    targets, rows = torch.randint(10, (256,), generator=draw), torch.arange(256)
+    logits = 4 * torch.randn(256, 10, generator=draw, dtype=torch.float64)
+    logits[rows, targets] += 8
+    logits.requires_grad_()
+    targets = (targets + turn) % 10
+    loss = build_loss(name, **values)
+    loss.prepare(256, 10)
+    for epoch in range(21):
+        loss.start_epoch(epoch)
+        yield torch.autograd.grad(loss(logits, targets, rows), logits)[0].flatten()
+
+
+def heeds_its_targets(name: str) -> None:
+    """The targets matter."""
+    kept = map(torch.equal, gradients(name, {}), gradients(name, {}, turn=1))
+    require(not all(kept), "other targets change no gradient: it trains without the labels")
+
+
+def heeds_its_parameters(name: str) -> None:
+    """Each parameter that is searched matters."""
+    for key, parameter in load_space("methods", name).searched().items():
+        # Some act only in one setting of another parameter.
+        changes = (
+            not torch.equal(one, other)
+            for setting in settings(name)
+            if key not in setting
+            for value in ends(parameter)
+            if value != parameter.default
+            for one, other in zip(
+                gradients(name, setting), gradients(name, {**setting, key: value}), strict=True
+            )
+        )
+        require(any(changes), f"{key} changes no gradient in all its range: use it or remove it")
+
+
+def is_never_cross_entropy(name: str) -> None:
+    """No value that is searched makes it plain cross-entropy."""
+    plain = next(gradients("ce", {}))
+    for values in corners(name):
+        alike = (torch.cosine_similarity(g, plain, dim=0) for g in gradients(name, values))
+        shown = ", ".join(
+            f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+            for key, value in values.items()
+        )
+        require(
+            any(similarity < 1 - 1e-8 for similarity in alike),
+            f"with {shown or 'its defaults'} it is plain cross-entropy or a multiple of it, which "
+            "a search may then choose: narrow the range",
+        )
 
 
 def _refusal(call: Callable[[], Any]) -> str:
@@ -272,4 +350,6 @@ LOSS_CHECKS: tuple[Callable[..., None], ...] = (
     survives_saving,
     names_bad_values,
     sums_what_it_averages,
+    heeds_its_targets,
+    heeds_its_parameters,
 )

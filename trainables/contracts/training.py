@@ -12,6 +12,7 @@ from torch import Tensor
 
 from search_spaces import load_space
 from trainables.common.errors import InputError
+from trainables.contracts.losses import ends
 from trainables.contracts.require import UntriedError, require
 from trainables.data import SplitSpec, prepare, read_source
 from trainables.data.suites import find_suite, prepare_suite
@@ -22,7 +23,11 @@ from trainables.store.artifacts import Artifact, ArtifactStore
 PROTOCOL = {"epochs": 2, "batch_size": 64, "lr": 0.1}
 SPLIT = SplitSpec(validation=100, test=100, train_limit=150)
 STAGES = {"refinement": "refine", "calibrator": "calibrate", "fitting objective": "calibrate"}
-KINDS = {"refinement": "refinements", "calibrator": "calibrators"}
+KINDS = {
+    "refinement": "refinements",
+    "calibrator": "calibrators",
+    "fitting objective": "objectives",
+}
 
 
 def computes_the_same_twice(noun: str, name: str) -> None:
@@ -32,6 +37,18 @@ def computes_the_same_twice(noun: str, name: str) -> None:
         require(math.isfinite(value), f"{key} is {value}")
     different = sorted(key for key in first if first[key] != second[key])
     require(not different, f"{', '.join(different)} of a second training differ")
+
+
+def trains_by_its_parameters(noun: str, name: str) -> None:
+    """Each parameter that is searched changes the figures of a few digits."""
+    searched = load_space(KINDS[noun], name).searched()
+    before = _figures(noun, name) if searched else {}
+    for key, parameter in searched.items():
+        found = (_figures(noun, name, {key: value}) for value in ends(parameter))
+        require(
+            any(figures != before for figures in found),
+            f"{key} changes no figure: search it only if it does on other data",
+        )
 
 
 def reads_the_same_twice(name: str) -> None:
@@ -66,7 +83,7 @@ def _measured(name: str) -> dict[str, float]:
         return suite.judge(prepare_suite(name, folder, prepared), outputs, clean)[0]
 
 
-def _figures(noun: str, name: str) -> dict[str, float]:
+def _figures(noun: str, name: str, changes: Mapping[str, Any] = {}) -> dict[str, float]:
     model = name if noun == "model" else "convnet"
     stage = STAGES.get(noun, "train")
     with TemporaryDirectory() as folder:
@@ -94,11 +111,11 @@ def _figures(noun: str, name: str) -> dict[str, float]:
 
         if stage == "train":
             part = "ce" if noun == "model" else name
-            found = compute("train", {part: load_space("methods", part).default_point()})
+            values = {**load_space("methods", part).default_point(), **changes}
+            found = compute("train", {part: values})
         else:
             part = f"ts-{name}" if noun == "fitting objective" else name
-            kind = KINDS.get(noun, "objectives")
-            values = load_space(kind, name).default_point()
+            values = {**load_space(KINDS[noun], name).default_point(), **changes}
             found = compute(stage, {part: values}, compute("train", {"ce": {}}))
         # What an epoch took is another thing.
         return {key: v for key, v in found.record["metrics"].items() if "seconds" not in key}

@@ -1,19 +1,25 @@
-"""Where a plugin's code lies, and the hash of it."""
+"""The files of a plugin, and the hash of them and of all that they import."""
 
 import hashlib
-import importlib.util
+import json
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import entry_points
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from trainables.common.code import altered_file
 from trainables.common.errors import InputError
+from trainables.plugins._imports import Brought, brought_by, combined, find_spec
+from trainables.plugins._serve import Module
 
 GROUP = "calsweep.plugins"  # The entry points by which installed packages are found.
 LARGEST = 16 * 2**20  # Bytes: code and YAML, not weights.
 SPACE = ".yaml"
+FILE = "<plugin>"  # The name of the module of a plugin that is a single file.
+IDENTITY = "imported.json"  # In a copy: hashes and versions of all that the plugin imports.
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,58 @@ class Source:
 
     @cached_property
     def code(self) -> str:
+        """Return the SHA-256 (hex) of its files and of all that they import."""
+        return combined(self.own_code, self.brought.identity)
+
+    @cached_property
+    def own_code(self) -> str:
         """Return the SHA-256 (hex) of names and content of all files."""
         digest = hashlib.sha256()
         for name, content in sorted(self.files.items()):
             digest.update(f"{name} {len(content)}\n".encode())
             digest.update(content)
         return digest.hexdigest()
+
+    @cached_property
+    def modules(self) -> dict[str, Module]:
+        """Return its own modules by name; a file is no module that others could import."""
+        folder = self.root.parent
+        if not self.is_package:
+            file = self.root.name
+            return {FILE: Module(FILE, str(self.root), self.files[file])}
+        found = {}
+        for path, content in self.files.items():
+            ending = next((s for s in (".py", *EXTENSION_SUFFIXES) if path.endswith(s)), None)
+            if ending is not None:
+                parts = PurePosixPath(path.removesuffix(ending)).parts
+                is_package = parts[-1] == "__init__"
+                name = ".".join(parts[:-1] if is_package else parts)
+                places = [str((folder / path).parent)] if is_package else None
+                found[name] = Module(name, str(folder / path), content, places)
+        return found
+
+    @cached_property
+    def brought(self) -> Brought:
+        """Return all that its files import."""
+        begin = self.module if self.is_package else FILE
+        return brought_by(self.modules, begin, self.root.parent)
+
+    @property
+    def copied(self) -> dict[str, bytes]:
+        """Return the files of a copy: its own, and the modules that only its folder has."""
+        folder = self.root.parent
+        found = [self.brought.modules[name] for name in self.brought.nearby]
+        nearby = {str(Path(each.origin).relative_to(folder)): each.content for each in found}
+        identity = self.brought.identity
+        recorded = {IDENTITY: json.dumps(identity, indent=1).encode()} if identity else {}
+        return {**nearby, **self.files, **recorded}
+
+    def changed_import(self, code: str) -> str | None:
+        """Return the first import that changed since a copy was made; None if the copy did."""
+        place = self.root.parent / IDENTITY
+        recorded = json.loads(place.read_bytes()) if place.is_file() else {}
+        whole = combined(self.own_code, recorded) == code
+        return altered_file(recorded, self.brought.identity) if whole else None
 
     @property
     def path(self) -> str:
@@ -75,9 +127,7 @@ def installed_sources() -> Iterator[Source]:
 
 
 def _installed(named: str, module: str) -> Source:
-    found = None
-    with suppress(ImportError, ValueError):
-        found = importlib.util.find_spec(module.partition(".")[0])
+    found = find_spec(module.partition(".")[0])
     if found is None or found.origin is None or not found.has_location:
         raise InputError(
             f"plugin {named!r}: no package or module of that name is installed; "
@@ -109,7 +159,8 @@ def _read(root: Path, module: str) -> Source:
     if root.is_dir():
         paths = [path for path in sorted(root.rglob("*")) if path.is_file() and _counts(path, root)]
     else:
-        paths = [path for path in (root, root.with_suffix(SPACE)) if path.is_file()]
+        space = root.with_suffix(SPACE)
+        paths = [root, *([space] if space.is_file() and not is_sweep(space.read_bytes()) else [])]
     try:
         size = sum(path.stat().st_size for path in paths)
         if size > LARGEST:
@@ -118,6 +169,11 @@ def _read(root: Path, module: str) -> Source:
     except OSError as error:
         raise InputError(f"plugin {root}: cannot be read: {error}") from error
     return Source(root, module, files)
+
+
+def is_sweep(content: bytes) -> bool:
+    """Return True for a sweep file, which may have a plugin's name and is no part of it."""
+    return re.search(rb"^(tasks|recipes)\s*:", content, re.MULTILINE) is not None
 
 
 def _counts(path: Path, root: Path) -> bool:

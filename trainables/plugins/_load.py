@@ -4,6 +4,7 @@ import importlib
 import re
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from search_spaces import SearchSpace, SpaceError, plug_spaces, splits
 from trainables.augmentations import AUGMENTATIONS
 from trainables.calibrators import CALIBRATORS, OBJECTIVES
-from trainables.common.errors import InputError
+from trainables.common.errors import AlteredPluginError, InputError
 from trainables.common.paths import on_this_machine
 from trainables.common.registry import Addition, Catalogue, collecting
 from trainables.data import SOURCES
@@ -23,6 +24,7 @@ from trainables.losses import LOSSES
 from trainables.metrics import METRICS
 from trainables.models import MODELS
 from trainables.plugins._find import Source, find_source, installed_sources
+from trainables.plugins._serve import SERVED, Module, are_served, serve, withdraw
 from trainables.plugins._spaces import space_of
 from trainables.refinements import REFINEMENTS
 from trainables.schemes import SCHEMES
@@ -65,6 +67,27 @@ class Plugin:
         """Return the hash of its code."""
         return self.source.code
 
+    def where(self, error: BaseException) -> str:
+        """Return file and line of its code, or of what it imports, that raised an error."""
+        return _where(error, self.source)
+
+    @property
+    def covers(self) -> str:
+        """Return what the hash of its code covers, in a line."""
+        brought = self.source.brought
+        counts = Counter(name.partition(".")[0] for name in brought.modules)
+        files = [(self.source.root.name, len(self.source.files)), *sorted(counts.items())]
+        parts = ["by content " + ", ".join(f"{name} ({_files(count)})" for name, count in files)]
+        if versions := sorted(brought.versions.items()):
+            parts.append("by version " + ", ".join(map(" ".join, versions)))
+        if brought.computed:
+            parts.append("not imports by computed names: " + ", ".join(brought.computed))
+        return f"its key covers {'; '.join(parts)}"
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' if count > 1 else ''}"
+
 
 _known: dict[str, Plugin] = {}  # By code: each is imported once.
 _active: list[Plugin] = []
@@ -76,7 +99,10 @@ def active_plugins() -> tuple[Plugin, ...]:
 
 
 def load_plugins(
-    named: Iterable[str | Pinned], folder: Path | str = ".", installed: bool = False
+    named: Iterable[str | Pinned],
+    folder: Path | str = ".",
+    installed: bool = False,
+    exact: bool = True,
 ) -> tuple[Plugin, ...]:
     """Import plugins and make their parts known, and those of no other plugin.
 
@@ -85,6 +111,8 @@ def load_plugins(
         folder: What paths begin at.
         installed: Whether every installed plugin is known as well, but those of a name given.
             Without, nothing changes where all that is named is known already.
+        exact: Whether a plugin in one version is refused if something that it imports is not as it
+            was; to show stored figures needs no more than its own code.
 
     Returns:
         The named ones.
@@ -93,8 +121,8 @@ def load_plugins(
         InputError: If one is not found, has other code than it should, cannot be imported, or
             takes a name that is given already; none is known then but those before.
     """
-    found = tuple(_load(each, Path(folder)) for each in named)
-    if not installed and {plugin.code for plugin in found} <= {plugin.code for plugin in _active}:
+    found = tuple(_load(each, Path(folder), exact) for each in named)
+    if not installed and {id(plugin) for plugin in found} <= {id(plugin) for plugin in _active}:
         return found
     names = [plugin.name for plugin in found]
     for name in names:
@@ -125,23 +153,31 @@ def _installed() -> tuple[Plugin, ...]:
     return tuple(_imported(source) for source in installed_sources())
 
 
-def _load(named: str | Pinned, folder: Path) -> Plugin:
+def _load(named: str | Pinned, folder: Path, exact: bool) -> Plugin:
     if isinstance(named, str):
         return _imported(find_source(named, folder))
     if named.code in _known:
-        return _known[named.code]
+        return _imported(_known[named.code].source)
     place = on_this_machine(folder / named.path)
     source = find_source(str(place), folder)
     if source.code != named.code:
-        raise InputError(
-            f"plugin {place} has code {source.code[:12]}, not {named.code[:12]}: "
-            "it was changed since"
-        )
+        changed = source.changed_import(named.code)
+        if changed is None:
+            raise InputError(
+                f"plugin {place} has code {source.code[:12]}, not {named.code[:12]}: "
+                "it was changed since"
+            )
+        if exact:
+            raise AlteredPluginError(
+                f"plugin {source.name}: {changed}, which it imports, is not as it was when the "
+                "sweep began; restore it, or run the sweep file with --fresh"
+            )
     return _imported(source)
 
 
 def _imported(source: Source) -> Plugin:
-    if source.code not in _known:
+    known = _known.get(source.code)
+    if known is None or not are_served(_importable(source)):
         additions = _import(source)
         spaced = [each for each in additions if each.catalogue in SPACES]
         try:
@@ -158,6 +194,7 @@ def _import(source: Source) -> tuple[Addition, ...]:
     """Import a plugin's code and return what it registers."""
     for catalogue in CATALOGUES:
         catalogue.load()
+    _serve(source)
     try:
         with collecting() as found:
             _import_package(source) if source.is_package else _import_file(source)
@@ -174,6 +211,27 @@ def _import(source: Source) -> tuple[Addition, ...]:
     return tuple(found)
 
 
+def _importable(source: Source) -> dict[str, Module]:
+    """Return the modules that import statements must find as they were hashed."""
+    return {**source.brought.modules, **(source.modules if source.is_package else {})}
+
+
+def _serve(source: Source) -> None:
+    """Make import statements find what was hashed."""
+    for name in sorted(source.brought.missing & SERVED.modules.keys()):
+        raise InputError(
+            f"plugin {source.name} imports {name!r}, which only another plugin brings; install "
+            f"{name!r} or put its folder on PYTHONPATH"
+        )
+    if source.is_package:
+        _check_place(source)
+    packages = {plugin.name for plugin in _known.values() if plugin.source.is_package}
+    absent = {name for name in source.brought.absent if name.partition(".")[0] not in packages}
+    for package in {name.partition(".")[0] for name in serve(_importable(source), absent)}:
+        for catalogue in CATALOGUES:
+            catalogue.forget(package)
+
+
 def _import_file(source: Source) -> None:
     # Whatever the file is called, it takes no other module's place.
     name = f"calsweep_plugin_{source.code[:16]}"
@@ -187,9 +245,9 @@ def _import_file(source: Source) -> None:
         raise
 
 
-def _import_package(source: Source) -> None:
-    """Import a package by its own name, in place of another version of it."""
-    name, folder = source.name, str(source.root.parent)
+def _check_place(source: Source) -> None:
+    """Take the name of a package, unless another module has it."""
+    name = source.name
     there = sys.modules.get(name)
     if there is not None:
         place = Path(getattr(there, "__file__", None) or "")
@@ -198,37 +256,35 @@ def _import_package(source: Source) -> None:
             raise InputError(f"there is another module {name!r} ({place}); rename the package")
     for catalogue in CATALOGUES:
         catalogue.forget(name)
-    _remove(name)
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    sys.path.insert(0, folder)
+    withdraw(name)
+
+
+def _import_package(source: Source) -> None:
+    """Import a package by its own name, in place of another version of it."""
     try:
-        importlib.invalidate_caches()
         importlib.import_module(source.module)
     except BaseException:
-        _remove(name)
+        withdraw(source.name)
         raise
-    finally:
-        sys.path.remove(folder)
-        sys.dont_write_bytecode = before
-
-
-def _remove(package: str) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        del sys.modules[name]
 
 
 def _where(error: BaseException, source: Source) -> str:
-    """Return file and line of a plugin at which an error was raised."""
+    """Return file and line of a plugin's code at which an error was raised; empty for none."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{Path(error.filename).name}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).is_relative_to(source.root)]
+    imported = {module.origin for module in source.brought.modules.values()}
+    own = [
+        frame
+        for frame in frames
+        if frame.filename in imported or Path(frame.filename).is_relative_to(source.root)
+    ]
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}: " if own else ""
 
 
 def _activate(plugins: Sequence[Plugin]) -> None:
     _check_names(plugins)
+    _check_modules(plugins)
     for catalogue in _catalogues([*_active, *plugins]):
         catalogue.plug(
             {
@@ -259,6 +315,19 @@ def _check_names(plugins: Sequence[Plugin]) -> None:
             if reason := taken.get((_roof(catalogue), name)):
                 raise InputError(f"{what}: {reason} already; give this one another name")
             taken[_roof(catalogue), name] = f"plugin {plugin.name} has that {catalogue.noun}"
+
+
+def _check_modules(plugins: Sequence[Plugin]) -> None:
+    """Refuse plugins that import different modules of one name."""
+    seen: dict[str, tuple[Plugin, Module]] = {}
+    for plugin in plugins:
+        for name, module in _importable(plugin.source).items():
+            first, other = seen.setdefault(name, (plugin, module))
+            if other.content != module.content:
+                raise InputError(
+                    f"plugins {first.name} and {plugin.name} import different modules {name!r}; "
+                    "rename one of them"
+                )
 
 
 def _catalogues(plugins: Iterable[Plugin]) -> set[Catalogue[Any]]:

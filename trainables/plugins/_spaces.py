@@ -12,7 +12,7 @@ from trainables.common.checks import check_count, check_flag, check_number
 from trainables.common.errors import InputError
 from trainables.common.registry import Addition
 from trainables.common.yaml_text import decoded, read_mapping
-from trainables.plugins._find import SPACE, Source
+from trainables.plugins._find import SPACE, Source, is_sweep
 
 INSIDE = 1e-3  # Share of a range that a search keeps from an end which is not allowed itself.
 
@@ -48,7 +48,8 @@ def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
     """Return the path of a part's YAML below the plugin's folder."""
     if source.is_package:
         paths = map(PurePosixPath, sorted(source.files))
-        return next((str(path) for path in paths if path.name == f"{name}{SPACE}"), None)
+        named = (str(path) for path in paths if path.name == f"{name}{SPACE}")
+        return next((path for path in named if not is_sweep(source.files[path])), None)
     own = f"{source.name}{SPACE}"
     return own if own in source.files and (alone or source.name == name) else None
 

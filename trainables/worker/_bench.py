@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from trainables.common.code import require_code
+from trainables.common.errors import AlteredCodeError
 from trainables.common.meter import Meter
 from trainables.common.paths import on_this_machine
 from trainables.common.sharing import follow_folder
@@ -53,7 +54,11 @@ class Bench:
         follow_folder(root.parent)
         self.store = ArtifactStore(root, self.notices.append)
         self.store.fetch_plugins(plugin.code for plugin in plugins)
-        load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
+        self._altered: AlteredCodeError | None = None  # Of a plugin: no job can be computed.
+        try:
+            load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
+        except AlteredCodeError as error:
+            self._altered = error
         self.report_seconds, self.checkpoint_seconds = report_seconds, checkpoint_seconds
         self.logs = on_this_machine(Path(logs)) if logs else None
         self.last_pass = LastPass()
@@ -65,6 +70,8 @@ class Bench:
 
     def require_code(self) -> None:
         """Raise ``AlteredCodeError`` unless this process runs the code of the driver."""
+        if self._altered is not None:
+            raise self._altered
         if self._code is not None:
             require_code(self._code)
 

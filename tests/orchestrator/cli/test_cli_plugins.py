@@ -124,9 +124,11 @@ def test_masks_at_inference_leave_out_their_share_and_no_training():
 def test_the_example_passes_every_check(calsweep):
     code, out, err = calsweep("check-plugin", EXAMPLE)
     assert (code, err) == (0, "")
-    *lines, last = out.splitlines()
+    *lines, covered, last = out.splitlines()
+    covers = "its key covers by content calsweep_example (4 files)"
+    assert covered == f"info    plugin calsweep_example: {covers}"
     assert all(line.startswith("ok  ") for line in lines)
-    assert re.fullmatch("plugin calsweep_example, code [0-9a-f]{12}: 22 of 22 checks passed", last)
+    assert re.fullmatch("plugin calsweep_example, code [0-9a-f]{12}: 24 of 24 checks passed", last)
     assert "ok      loss gce: Rows to ignore change neither value nor gradient\n" in out
 
 
@@ -196,15 +198,54 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
         ("/ self.q\n", "* torch.arange(len(targets))\n", "order of rows"),
         ("expm1(self.q", "expm1(1e300 * self.q", "finite"),
         ("number(default=0.7, low=0.0, high=1.0, open_low=True)", UNCHECKED, "by its name"),
+        (
+            "log_prob = -F",
+            "targets = logits.argmax(1)\n        log_prob = -F",
+            "The targets matter",
+        ),
+        ("self.q", "0.7", "Each parameter that is searched matters"),
     ],
 )
 def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken):
     text = (EXAMPLE / "gce.py").read_text().replace(before, after)
     (empty_folder / "mine.py").write_text(text)
     code, out, _ = calsweep("check-plugin", "./mine.py")
-    failed = re.findall(r"^failed +loss gce: (.*)\n        \S", out, re.M)
+    failed = re.findall(r"^failed +loss gce: (.*)\n", out, re.M)
+    told = re.findall(r"^        (\S.*)", out, re.M)
+    assert len(told) == len(set(told))
     assert code == bool(broken)
     assert any(broken in line for line in failed) or not (broken or failed)
+
+
+def test_an_error_is_told_once_with_its_line(calsweep, empty_folder):
+    text = (EXAMPLE / "gce.py").read_text().replace("log_prob = -F", "1 / 0\n        log_prob = -F")
+    (empty_folder / "mine.py").write_text(text)
+    line = text[: text.index("1 / 0")].count("\n") + 1
+    code, out, _ = calsweep("check-plugin", "./mine.py")
+    told = f"        mine.py, line {line}: ZeroDivisionError: division by zero\n"
+    assert (code, out.count(told), out.count("ZeroDivisionError")) == (1, 1, 1)
+    assert out.count("(the same error)") > 5
+
+
+def test_a_range_that_holds_cross_entropy_is_noted(calsweep, empty_folder):
+    text = (EXAMPLE / "gce.py").read_text()
+    text = text.replace("-torch.expm1(self.q * log_prob) / self.q", "(self.q - 1) * log_prob")
+    (empty_folder / "mine.py").write_text(text.replace("high=1.0", "high=0.9"))
+    code, out, _ = calsweep("check-plugin", "./mine.py")
+    assert code == 0
+    assert "note    loss gce: No value that is searched makes it plain cross-entropy\n" in out
+    assert "        with q=0.0009 it is plain cross-entropy or a multiple of it, which a" in out
+
+
+def test_a_sweep_of_the_plugins_name_is_no_search_space(calsweep, empty_folder):
+    (empty_folder / "spy.py").write_text((EXAMPLE / "gce.py").read_text())
+    task = "{dataset: digits, model: convnet, protocol: digits}"
+    sweep = f"name: x\nplugins: [./spy.py]\ntasks: [{task}]\nrecipes: [gce]\n"
+    (empty_folder / "spy.yaml").write_text(sweep)
+    code, out, err = calsweep("plan", "spy.yaml")
+    assert (code, err) == (0, "")
+    assert "gce.q" in out
+    assert "plugin spy: its key covers by content spy.py (1 file)\n" in out
 
 
 @pytest.mark.parametrize(
@@ -213,7 +254,7 @@ def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken)
         ("probs.amax(1).mean()", []),
         ("probs.amax(1) * 2", ["of drawn rows is outside [0, 1]"]),
         ("probs[0].amax()", ["with the rows in reverse"]),
-        ("float('nan')", ["InputError: metric 'mine' is nan for 600 rows; it must be finite"] * 2),
+        ("float('nan')", ["InputError: metric 'mine' is nan for 600 rows; it must be finite"]),
     ],
 )
 def test_a_metric_is_checked_and_listed(calsweep, empty_folder, value, broken):

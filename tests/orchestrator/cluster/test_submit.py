@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from ray.job_submission import JobStatus
 from orchestrator.cli import main
 from orchestrator.cluster.jobs import check_cluster, job_client, read_portable, write_files
 from orchestrator.cluster.local import short_reason, spans_machines
+from orchestrator.running.run import _check_same
+from orchestrator.storage.plugins import pin_plugins
+from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
 from trainables.common.errors import InputError
+from trainables.plugins import _load
 
 ROOT = Path(__file__).parents[3]
 SWEEP = """
@@ -281,6 +286,38 @@ def test_nodes_elsewhere_are_told_from_nodes_here(monkeypatch: pytest.MonkeyPatc
     assert not spans_machines([here, here])
     assert not spans_machines([here, {"Alive": False, "NodeManagerHostname": "two"}])
     assert spans_machines([here, {"Alive": True, "NodeManagerHostname": "two"}])
+
+
+def test_job_of_slurm_is_the_sweep_that_was_submitted_with_an_installed_plugin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example, programs, point = ROOT / "examples/plugin/calsweep_example", tmp_path / "bin", "x-1"
+    for name, text in {
+        f"{point}.dist-info/METADATA": "Metadata-Version: 2.1\nName: x\nVersion: 1\n",
+        f"{point}.dist-info/entry_points.txt": "[calsweep.plugins]\nexample = calsweep_example\n",
+        "bin/sbatch": "#!/bin/sh\necho 7\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (programs / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(example.parent)
+    _load._installed.cache_clear()
+    path = Path(sweep(tmp_path, str(tmp_path / "storage")))
+    path.write_text(path.read_text().replace("[ce]", "[gce]"))
+    try:
+        assert main(["submit", "--slurm", str(path)]) == 0
+        (code,) = (tmp_path / "storage/plugins").iterdir()
+        (tmp_path / "storage/sweeps/night/slurm.json").unlink()
+        for again in (tmp_path / "storage/sweeps/night/submitted-sweep.yaml", path):
+            spec = pin_plugins(load_sweep(again))
+            assert [plugin.code for plugin in spec.plugins] == [code.name]
+            _check_same(spec, resume=False)
+        assert Storage(tmp_path / "storage").load_spec("night").plugins == spec.plugins
+    finally:
+        monkeypatch.undo()
+        _load._installed.cache_clear()
 
 
 def test_plugins_travel_with_the_sweep_file(tmp_path: Path) -> None:

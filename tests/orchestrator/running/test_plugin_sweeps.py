@@ -132,7 +132,9 @@ def test_a_file_beside_the_sweep_is_computed_resumed_and_reproduced(
     write_loss(tmp_path)
     path = write_sweep(tmp_path, storage)
     assert main(["plan", str(path)]) == 0
-    assert "plugin gce, code " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "plugin gce, code " in told
+    assert "plugin gce: its key covers by content gce.py (1 file)\n" in told
     with one_process():
         first = run_sweep(load_sweep(path))
         assert first.status == "finished"
