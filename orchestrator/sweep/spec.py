@@ -69,6 +69,16 @@ Errors = Annotated[
 ]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
+LEAST_HANG_SECONDS = 10
+
+
+def _check_hang_seconds(value: float) -> float:
+    if 0 < value < LEAST_HANG_SECONDS:
+        raise ValueError(
+            "fewer seconds may kill a sound process on a busy machine; use "
+            f"{LEAST_HANG_SECONDS} or more, or 0 for no limit"
+        )
+    return value
 
 
 def _checked(check: Callable[[Any], object]) -> AfterValidator:
@@ -377,7 +387,10 @@ class ResourcesModel(_Strict):
     Attributes:
         concurrent: Most trials, and then evaluations, at once; null for as many as fit.
         checkpoint_seconds: How long a stage computes between checkpoints; null for none.
-        max_failures: How often a trial whose process died or machine failed is started again.
+        max_failures: How often a trial whose process died or hung or whose machine failed is
+            started again.
+        hang_seconds: How long a trial may make no progress before its process is killed; 0 for
+            ever, null for ten times the longest pause so far and ten minutes at least.
         deterministic: Whether GPUs are to give the same bits every time; slower.
         graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
         portable: Whether every x86-64 processor with AVX2 is to give the same bits: on one thread
@@ -390,6 +403,7 @@ class ResourcesModel(_Strict):
     concurrent: Count | None = None
     checkpoint_seconds: Seconds | None = 20.0
     max_failures: CountOrZero = 3
+    hang_seconds: Annotated[Seconds, AfterValidator(_check_hang_seconds)] | None = None
     deterministic: bool = False
     graph: bool = True
     portable: bool = False
