@@ -108,8 +108,9 @@ def run(
         str | None, typer.Option(help="Name of a sweep to resume; needs no sweep file.")
     ] = None,
     storage: Annotated[
-        str, typer.Option(help="With --resume: the folder that the sweep is stored in.")
-    ] = DEFAULT_STORAGE,
+        str | None,
+        typer.Option(help="The storage, instead of the file's; with --resume where the sweep is."),
+    ] = None,
     dry_run: DryRun = False,
     fresh: Fresh = False,
     address: Address = None,
@@ -129,8 +130,11 @@ def run(
     if (sweep is None) == (resume is None):
         raise InputError("give either a sweep file or --resume NAME")
     if address is not None and address.startswith("ray://") and not dry_run:
-        return _run_on_head(address, sweep, resume, storage, fresh, quiet, take)
-    spec = Storage(storage).load_spec(resume) if resume is not None else load_sweep(str(sweep))
+        return _run_on_head(address, sweep, resume, storage or DEFAULT_STORAGE, fresh, quiet, take)
+    if resume is not None:
+        spec = Storage(storage or DEFAULT_STORAGE).load_spec(resume)
+    else:
+        spec = load_sweep(str(sweep), storage)
     if dry_run:
         show_plan(spec)
         return 0
@@ -198,8 +202,6 @@ def submit(
         from orchestrator.cluster.slurm import Allocation, submit_to_slurm
         from orchestrator.sweep.plan import make_plan
 
-        if wait:
-            raise InputError("--wait is for Ray jobs; `calsweep status` shows one of SLURM's")
         ClusterSize(nodes, gpus_per_node).require_room(make_plan(spec))
         job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time, slurm_array))
         typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")

@@ -731,23 +731,28 @@ def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> No
             check_values(where, part, {name: value})
 
 
-def load_sweep(path: str | Path) -> SweepSpec:
-    """Return the checked specification of a sweep file.
+def load_sweep(path: str | Path, storage: str | None = None) -> SweepSpec:
+    """Return the checked specification of a sweep file, with another storage if one is given.
 
     Raises:
         InputError: If the file is missing, no valid YAML, or says something that is not allowed;
             one line with file, key, value and the allowed ones.
     """
-    return parse_sweep(read_document(Path(path), str(path)), str(path), Path(path).parent)
+    text, folder = read_document(Path(path), str(path)), Path(path).parent
+    return parse_sweep(text, str(path), folder, storage)
 
 
-def parse_sweep(text: str, where: str, folder: Path | str = ".") -> SweepSpec:
+def parse_sweep(
+    text: str, where: str, folder: Path | str = ".", storage: str | None = None
+) -> SweepSpec:
     """Read a sweep from the text of a sweep file; ``where`` names it in messages.
 
-    ``folder`` is where the paths of plugins begin.
+    ``folder`` is where the paths of plugins begin; ``storage`` takes the place of the file's.
 
     Raises:
         InputError: See ``load_sweep``.
     """
     document = read_mapping(text, where, *SWEEP)
+    if storage is not None:
+        document = {**document, "storage": storage}
     return validate(SweepSpec, document, where, {FOLDER: Path(folder).absolute()})

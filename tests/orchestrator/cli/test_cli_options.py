@@ -266,6 +266,8 @@ def test_run(asked, night, monkeypatch):
     assert choices(asked(RUN, "run", night, "--fresh")) == (False, True, None, False)
     found = asked(RUN, "run", night, "--address", "auto", "--quiet")
     assert choices(found) == (False, False, "auto", True)
+    assert found["spec"].storage == "kept"
+    assert asked(RUN, "run", night, "--storage", "other")["spec"].storage == "other"
     Storage("kept").sweep("night").write_spec(found["spec"])
     found = asked(RUN, "run", "--resume", "night", "--storage", "kept")
     assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
@@ -280,8 +282,8 @@ def test_run_on_a_head(asked, calsweep, night, monkeypatch):
     place, away = "orchestrator.cluster.remote.run_on_head", "ray://head:1"
     found = asked(place, "run", night, "--address", away, "--quiet")
     assert (found["address"], found["arguments"]) == (away, ["run", "sweep.yaml", "--quiet"])
-    found = asked(place, "run", "--resume", "night", "--address", away, "--fresh")
-    words = ["run", "--resume", "night", "--storage", "calsweep-storage", "--fresh"]
+    found = asked(place, "run", "--resume", "night", "--address", away, "--take")
+    words = ["run", "--resume", "night", "--storage", "calsweep-storage", "--take"]
     assert (found["arguments"], found["files"]) == (words, {})
     other = ("--resume", "night", "--storage", "kept", "--address", away)
     found = asked(place, "run", *other, "--quiet")
@@ -294,10 +296,6 @@ def test_run_on_a_head(asked, calsweep, night, monkeypatch):
     monkeypatch.setattr(place, run)
     answer = calsweep("run", *other)
     assert answer == (130, "half a line", "calsweep: interrupted\n")
-
-
-def test_a_plan_asks_no_head(calsweep, night):
-    assert calsweep("run", night, "--dry-run", "--address", "ray://head:1").code == 0
 
 
 def test_demo(asked):
