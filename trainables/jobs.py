@@ -185,6 +185,23 @@ def lost(last: Report | None = None) -> Report:
     return Report(status=Status.FAILED, fault=fault, cost=last.cost if last else Cost())
 
 
+def hung(job: Job, last: Report, seconds: float) -> Report:
+    """Return the report of a job whose process made no progress for so long and was killed.
+
+    It is the machine's fault, as the end of any other process is.
+    """
+    where = f" on {last.host}" if last.host else ""
+    reason = f"no progress for {seconds:.0f} s{where}, so its process was killed"
+    return replace(
+        lost(last),
+        fault=Fault(FaultKind.MACHINE, f"{reason} (resources.hang_seconds)"),
+        host=last.host,
+        node=last.node,
+        gpu=last.gpu,
+        notices=(f"{job.group}|{job.number}: {reason}",),
+    )
+
+
 def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     """Return a failed job as it is to be tried again, or None if its end stands.
 

@@ -1,10 +1,15 @@
 """The one module here that knows Ray: the Tune trainable around a worker."""
 
-from typing import Any
+import json
+import os
+from typing import Any, NamedTuple
 
+import psutil
 import ray
 from ray import tune
+from ray.experimental.internal_kv import _internal_kv_put
 
+from trainables.common.pulse import kill_tree, tell_progress
 from trainables.jobs import Job
 from trainables.worker import Bench, Inspection, Worker, inspect_machine
 
@@ -17,8 +22,21 @@ class JobTrainable(tune.Trainable):
     step raises, so that Tune ends this process.
     """
 
-    def setup(self, config: dict[str, Any], **settings: Any) -> None:
-        """Start the worker, see ``Bench`` for its ``settings``, and begin the first job."""
+    def setup(
+        self,
+        config: dict[str, Any],
+        pulse: str = "",
+        beat_seconds: float | None = None,
+        **settings: Any,
+    ) -> None:
+        """Start the worker, see ``Bench`` for its ``settings``, and begin the first job.
+
+        Unless ``beat_seconds`` is None, signs of progress go to Ray that often, below ``pulse``.
+        """
+        self._place, self._signs = f"{pulse}/{node_here()}/{os.getpid()}", 0
+        self._beats, self._waits, self._job = beat_seconds is not None, False, config["job"]
+        if beat_seconds is not None:
+            tell_progress(self._tell, beat_seconds, lambda: self._waits)
         self._worker = Worker(Bench(**settings), node_here(), gpu_here())
         self._begin(config["job"])
 
@@ -27,16 +45,28 @@ class JobTrainable(tune.Trainable):
         self._begin(new_config["job"])
         return True
 
+    def _tell(self) -> None:
+        self._signs += 1
+        here, host, job = psutil.Process(), os.uname().nodename, self._job
+        who = node_here(), host, here.pid, here.create_time()
+        sign = Sign(self._signs, *who, job.key, job.attempt)
+        _internal_kv_put(self._place, json.dumps(sign), overwrite=True)
+
     def _begin(self, job: Job) -> None:
-        self._fault = ""
+        self._fault, self._job, self._waits = "", job, False
+        if self._beats:
+            self._tell()
         self._score = getattr(job.work, "score", "")
         self._worker.open(job)
+        self._waits = True
 
     def step(self) -> dict[str, Any]:
         """Compute for a while and report."""
         if self._fault:
             raise RuntimeError(self._fault)
+        self._waits = False
         report = self._worker.step()
+        self._waits = True
         self._fault = report.fault.reason if report.broken and report.fault else ""
         return {
             "report": report,
@@ -54,6 +84,24 @@ class JobTrainable(tune.Trainable):
 def inspected(storage: str, nonce: str, gpus: int) -> Inspection:
     """Look at the node that this runs on; see ``inspect_machine``."""
     return inspect_machine(storage, nonce, gpus)
+
+
+class Sign(NamedTuple):
+    """A sign of progress of an actor: its number, and who gives it for which attempt at a job."""
+
+    number: int
+    node: str
+    host: str
+    pid: int
+    began: float
+    key: str
+    attempt: int
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def killed(pid: int, began: float) -> None:
+    """Kill a process of the node that this runs on; see ``kill_tree``."""
+    kill_tree(pid, began)
 
 
 class Holder:

@@ -14,6 +14,7 @@ from orchestrator.cli import nightly
 from orchestrator.cli._arena import arena
 from orchestrator.cli._best import best
 from orchestrator.cli._claims import claims
+from orchestrator.cli._combinations import Command
 from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
 from orchestrator.cli._doctor import doctor
@@ -72,7 +73,7 @@ for command in (
     *(compare, ranks, claims, report, ui, dashboard, publish, verify, merge, export_blackbox),
     *(replay, plot, go_on, sync, calibrate, apply, arena, list_names, check_plugin, doctor, gc),
 ):
-    app.command(NAMES.get(command))(command)
+    app.command(NAMES.get(command), cls=Command)(command)
 app.add_typer(nightly.app, name="nightly")
 
 

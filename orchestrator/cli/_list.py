@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from orchestrator.cli._console import echo, output, print_json, print_plain
-from orchestrator.cli._options import Json, Plugins, StorageFolder, use_plugins
+from orchestrator.cli._options import Json, Plugins, use_plugins
 from orchestrator.cli._watch import status
 from trainables.common.addresses import shown
 from trainables.common.errors import InputError
@@ -38,15 +38,19 @@ SPACES = ("methods", "refinements", "calibrators", "objectives")
 
 def list_names(
     what: Annotated[Catalogue, typer.Argument(help="What to list.")],
-    storage: StorageFolder = DEFAULT_STORAGE,
+    storage: Annotated[str | None, typer.Option(help="With sweeps: their storage folder.")] = None,
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
     """List what sweep files may name, with the parameters that a search varies, or the sweeps."""
+    if plugin and what in ("sweeps", "layouts", "protocols"):
+        raise InputError(f"--plugin has no effect on `list {what}`: no plugin adds {what}")
+    if storage is not None and what != "sweeps":
+        raise InputError(f"--storage has no effect on `list {what}`: leave it out")
     if what not in ("sweeps", "layouts", "protocols"):
         use_plugins(plugin)
     if what == "sweeps":
-        status(None, storage, as_json)
+        status(None, storage or DEFAULT_STORAGE, as_json)
     elif as_json:
         print_json(_records(what))
     elif what in ("layouts", "metrics"):

@@ -8,7 +8,6 @@ import typer
 
 from orchestrator.cli._console import output, print_json, print_plain
 from orchestrator.cli._options import Json, SweepFile
-from trainables.common.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.cluster.size import ClusterSize
@@ -36,8 +35,6 @@ def plan(
     from orchestrator.sweep.plan import make_plan
     from orchestrator.sweep.spec import load_sweep
 
-    if nodes is None and (gpus_per_node or cpus_per_node):
-        raise InputError("--gpus-per-node and --cpus-per-node are of each node; add --nodes")
     size = None if nodes is None else ClusterSize(nodes, gpus_per_node, cpus_per_node or PLENTY)
     spec = load_sweep(sweep)
     if size is not None:

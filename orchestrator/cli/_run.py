@@ -107,8 +107,9 @@ def run(
         str | None, typer.Option(help="Name of a sweep to resume; needs no sweep file.")
     ] = None,
     storage: Annotated[
-        str, typer.Option(help="With --resume: the folder that the sweep is stored in.")
-    ] = DEFAULT_STORAGE,
+        str | None,
+        typer.Option(help="The storage, instead of the file's; with --resume where the sweep is."),
+    ] = None,
     dry_run: DryRun = False,
     fresh: Fresh = False,
     address: Address = None,
@@ -127,7 +128,10 @@ def run(
 
     if (sweep is None) == (resume is None):
         raise InputError("give either a sweep file or --resume NAME")
-    spec = Storage(storage).load_spec(resume) if resume is not None else load_sweep(str(sweep))
+    if resume is not None:
+        spec = Storage(storage or DEFAULT_STORAGE).load_spec(resume)
+    else:
+        spec = load_sweep(str(sweep), storage)
     if dry_run:
         show_plan(spec)
         return 0
@@ -171,8 +175,6 @@ def submit(
         from orchestrator.cluster.slurm import Allocation, submit_to_slurm
         from orchestrator.sweep.plan import make_plan
 
-        if wait:
-            raise InputError("--wait is for Ray jobs; `calsweep status` shows one of SLURM's")
         ClusterSize(nodes, gpus_per_node).require_room(make_plan(spec))
         job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time, slurm_array))
         typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")

@@ -51,16 +51,18 @@ def status(
 def _list(found: "list[SweepStatus]") -> None:
     rows = []
     for each in found:
-        counts = f"{each.ended}/{each.trials}", str(len(each.running)), str(len(each.failures))
+        done = f"{each.ended}/{each.trials}", f"{each.measured}/{each.measurements}"
+        counts = *done, str(len(each.running)), str(len(each.failures))
         rows.append((each.sweep, each.state, *counts, _left(each), _since(each)))
-    headings = ("sweep", "state", "trials", "running", "failed", "left", "since")
+    headings = ("sweep", "state", "trials", "measured", "running", "failed", "left", "since")
     print_table(headings, rows, ("sweep", "state", "since"))
 
 
 def _show(each: "SweepStatus") -> None:
     left = f", about {_left(each)} left" if each.seconds_left is not None else ""
     since = f" since {_since(each)}" if each.began else ""
-    echo(f"{each.sweep}: {each.state}{since}, trials {each.ended}/{each.trials}{left}")
+    measured = f"measured {each.measured}/{each.measurements}"
+    echo(f"{each.sweep}: {each.state}{since}, trials {each.ended}/{each.trials}, {measured}{left}")
     if each.state in ("starting", "running", "paused", "died"):
         echo(f"run by {each.owner}")
     rows = []

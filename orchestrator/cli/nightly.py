@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from orchestrator import nightly
+from orchestrator.cli._combinations import Command
 from orchestrator.cli._console import complain, echo, output, print_plain
 from orchestrator.cli._options import Quiet
 from trainables.common.errors import InputError
@@ -276,4 +277,4 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for command in (run, status, history, accept, gate):
-    app.command()(command)
+    app.command(cls=Command)(command)

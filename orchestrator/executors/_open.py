@@ -20,6 +20,8 @@ from trainables.common.devices import visible_gpus
 from trainables.common.portable import VARIABLES
 from trainables.store.artifacts import ArtifactStore
 
+NOT_ENDED = "one trial runs at a time, in this process, which cannot kill itself and go on"
+
 
 @contextmanager
 def open_executor(
@@ -39,9 +41,12 @@ def open_executor(
     spec, folder = plan.spec, SweepFolder.of(plan.spec)
     if spec.executor == "local":
         bench = store.root, spec.resources.checkpoint_seconds, folder.logs, spec.pinned
+        hang_seconds = spec.resources.hang_seconds
         if (count := _at_once(plan)) > 1:
-            yield Processes(count, *bench)
+            yield Processes(count, *bench, hang_seconds)
             return
+        if hang_seconds:
+            say(f"resources.hang_seconds: {hang_seconds:g} has no effect: {NOT_ENDED}")
         from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
 
         yield InProcess(*bench)
@@ -65,6 +70,7 @@ def open_executor(
             asha=spec.search.scheduler == "asha",
             growing=address is not None,
             plugins=spec.pinned,
+            hang_seconds=spec.resources.hang_seconds,
         )
 
 

@@ -1,7 +1,7 @@
 """An executor that computes in processes of this machine, without Ray."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.executors._base import Executor
+from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop, Pause
 from trainables.common.code import code_files
 from trainables.common.devices import VISIBLE, visible_gpus
+from trainables.common.pulse import kill_tree
 from trainables.fork_server import CONTEXT, start_fork_server, unseen
-from trainables.jobs import Job, Report, Status, lost
+from trainables.jobs import Job, Report, Status, hung, lost
 from trainables.plugins import Pinned
 from trainables.process_edge import serve
 
 WAIT_SECONDS = 0.5  # Between two questions for a job while some process has none.
+END_SECONDS = 10.0  # For a killed process; one that waits for a dead disk may never end.
 
 
 @dataclass
 class Processes(Executor):
-    """Computes several jobs at once; a process that dies is replaced.
+    """Computes several jobs at once; a process that dies or hangs is replaced.
 
     Where jobs take GPUs, each process sees one of them, in turn. All are forked off a server that
     has imported PyTorch and done nothing else; it starts at once, and stays for the next executor.
@@ -32,6 +35,7 @@ class Processes(Executor):
         count: Most processes.
         storage: Root of the artifact store.
         checkpoint_seconds, logs, plugins: See ``Bench``.
+        hang_seconds: See ``Silence``.
     """
 
     count: int
@@ -39,13 +43,14 @@ class Processes(Executor):
     checkpoint_seconds: float | None = None
     logs: Path | None = None
     plugins: Sequence[Pinned] = ()
+    hang_seconds: float | None = None
 
     def __post_init__(self) -> None:
         start_fork_server()
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         bench = {**vars(self), "sealed": sealed, "code": code_files()}
-        count = bench.pop("count")
+        count, silence = bench.pop("count"), Silence[_Process](bench.pop("hang_seconds"))
         gpus = visible_gpus() if any(gpu for _, gpu in loop.source.sizes) else []
         free: list[Mapping[str, str]] = [
             {VISIBLE: gpus[number % len(gpus)]} if gpus else {} for number in range(count)
@@ -55,16 +60,18 @@ class Processes(Executor):
             while True:
                 job: Job | Pause = Pause.WAIT
                 while len(busy) < count and isinstance(job := loop.next(), Job):
-                    process = idle.pop() if idle else _Process(bench, free.pop())
+                    if idle:
+                        silence.heard(process := idle.pop())
+                    else:  # Its first sign comes when it has started, however long that takes.
+                        process = _Process(bench, free.pop(), silence.beat_seconds)
                     busy[process.connection] = process
                     process.give(job)
                 if job is Pause.DONE:
                     return
-                for heard in wait(list(busy), WAIT_SECONDS):
-                    process = busy[heard]
-                    report = process.report()
+                for process, report in _reports(busy, silence):
                     if report.ended:
-                        del busy[heard]
+                        del busy[process.connection]
+                        silence.over(process)
                         if report.broken:
                             process.end()
                             free.append(process.environment)
@@ -76,6 +83,20 @@ class Processes(Executor):
                 process.end()
 
 
+def _reports(
+    busy: Mapping[Any, "_Process"], silence: Silence["_Process"]
+) -> Iterator[tuple["_Process", Report]]:
+    """Yield what processes report now, and of those that hang that they do."""
+    for heard in wait(list(busy), WAIT_SECONDS):
+        process = busy[heard]
+        silence.heard(process)
+        if (report := process.report()) is not None:
+            yield process, report
+    for process, seconds in silence.hung().items():
+        process.kill_tree()
+        yield process, hung(process.job, process.last, seconds)
+
+
 class _Process:
     """A process with a worker.
 
@@ -83,12 +104,16 @@ class _Process:
         environment: What its own differs in.
         connection: Where its reports come from.
         job: The last one that it was given.
+        last: The last report on that.
     """
 
-    def __init__(self, bench: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, bench: Mapping[str, Any], environment: Mapping[str, str], beat: float | None
+    ) -> None:
         self.environment = environment
         self.connection, there = Pipe()
-        arguments = there, {**os.environ, **environment}, bench  # The server's may be older.
+        # The server's environment may be older.
+        arguments = there, {**os.environ, **environment}, bench, beat
         self._process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
         with unseen():
             self._process.start()
@@ -96,20 +121,26 @@ class _Process:
 
     def give(self, job: Job) -> None:
         """Send it a job to compute."""
-        self.job, self._last = job, Report(status=Status.RUNNING)
+        self.job, self.last = job, Report(status=Status.RUNNING)
         with suppress(ConnectionError):  # Of a process that is gone no report comes either.
             self.connection.send(job)
 
-    def report(self) -> Report:
-        """Return its next report, or that its job is lost with it."""
+    def report(self) -> Report | None:
+        """Return its next report, that its job is lost with it, or None for mere progress."""
         try:
-            self._last = self.connection.recv()
+            told: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):
-            self._last = lost(self._last)
-        return self._last
+            told = lost(self.last)
+        self.last = told or self.last
+        return told
+
+    def kill_tree(self) -> None:
+        """Kill the process, which may be stopped, and all that it started."""
+        assert self._process.pid is not None
+        kill_tree(self._process.pid)
 
     def end(self) -> None:
         """End the process and whatever it computes."""
         self.connection.close()
         self._process.kill()
-        self._process.join()
+        self._process.join(END_SECONDS)

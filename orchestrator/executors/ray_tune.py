@@ -18,6 +18,7 @@ from orchestrator.cluster.local import elsewhere
 from orchestrator.executors._base import Executor
 from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
+from orchestrator.executors._hung_actors import HungActors
 from orchestrator.executors._nodes import Limit, Nodes, inspecting, require_node
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
@@ -42,6 +43,7 @@ class RayTune(Executor):
         checkpoint_seconds, plugins: See ``Bench``.
         asha: Whether each group's weaker jobs are stopped early.
         growing: Whether nodes may join while it runs.
+        hang_seconds: See ``Silence``.
     """
 
     storage: Path
@@ -51,10 +53,12 @@ class RayTune(Executor):
     asha: bool = False
     growing: bool = False
     plugins: tuple[Pinned, ...] = ()
+    hang_seconds: float | None = None
     _passed: set[str] = field(default_factory=set)  # Nodes that were inspected.
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Run one Tuner; a signal stops it within seconds."""
+        hung = HungActors(self.hang_seconds)
         trainable = tune.with_parameters(
             JobTrainable,
             storage=str(self.storage),
@@ -65,16 +69,18 @@ class RayTune(Executor):
             logs=str(SweepFolder(self.folder).logs),
             plugins=self.plugins,
             code=code_files(),
+            pulse=hung.run,
+            beat_seconds=hung.beat_seconds,
         )
         limit = Limit(loop.source.sizes, self.concurrent, self.growing)
         held, counters = HeldGpus(loop.source.sizes), Counters(self.folder.name)
         looking = inspecting(self.storage, loop, self._passed) if self.growing else nullcontext()
-        with stop_promptly(), looking as nodes, closing(held):
+        with stop_promptly(), looking as nodes, closing(held), closing(hung):
             tune.Tuner(
                 tune.with_resources(trainable, _resources()),
                 tune_config=tune.TuneConfig(
                     num_samples=-1,
-                    search_alg=LoopSearcher(loop, limit, held, counters, nodes),
+                    search_alg=LoopSearcher(loop, limit, held, counters, hung, nodes),
                     scheduler=GroupSchedulers() if self.asha else OrderOfSearch(),
                     max_concurrent_trials=PENDING,
                     reuse_actors=True,
@@ -118,10 +124,11 @@ class LoopSearcher(Searcher):
         limit: Callable[[], int],
         held: HeldGpus,
         counters: Counters,
+        hung: HungActors,
         nodes: Nodes | None = None,
     ) -> None:
         super().__init__(metric="score", mode="min")
-        self._counters = counters
+        self._counters, self._hung = counters, hung
         self._loop, self._limit, self._held, self._nodes = loop, limit, held, nodes
         self._jobs: dict[str, Job] = {}  # By Tune's trial.
         self._last: dict[str, Report] = {}
@@ -137,6 +144,7 @@ class LoopSearcher(Searcher):
         if self._failure is not None:
             raise self._failure
         self._held.keep(self._loop.machines.gpus_left_out())
+        self._hung.look()
         # A job that needs a GPU for itself gets it before others take a share of it.
         room = any(job.alone and name not in self._last for name, job in self._jobs.items())
         if room or len(self._jobs) >= self._limit():
@@ -164,7 +172,8 @@ class LoopSearcher(Searcher):
         job, last = self._jobs.pop(trial_id), self._last.pop(trial_id, None)
         report = result["report"] if result else last
         if error or report is None:
-            report = last if last is not None and last.broken else lost(last)
+            gone = self._hung.report(job, last) or lost(last)
+            report = last if last is not None and last.broken else gone
         elif not report.ended:
             report = replace(report, status=Status.PRUNED)
         self._counters.running(len(self._jobs))

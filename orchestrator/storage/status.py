@@ -60,7 +60,9 @@ class SweepStatus:
         owner: Who runs it, or ran it last.
         began: When its last run did, seconds since 1970; 0 if none has.
         ended, trials: Trials that ended, of all.
-        seconds_left: An estimate at the pace of this run; None where there is none.
+        measured, measurements: Choices that were measured on test data, of all that can be.
+        seconds_left: An estimate at the pace of this run; None where there is none, as for
+            measurements on test data.
         running: What runs where.
         failures: Reason by failed trial.
         recipes: In the order of the sweep.
@@ -72,6 +74,8 @@ class SweepStatus:
     began: float
     ended: int
     trials: int
+    measured: int
+    measurements: int
     seconds_left: float | None
     running: tuple[RunningTrial, ...]
     failures: Mapping[str, str]
@@ -108,7 +112,9 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
     ended = sum(trial.ended for trial in ledger.trials.values())
     trials = sum(study.trials + ledger.further_seeds for study in ledger.studies.values())
     now = time.time()
-    left = time_left(ledger, now) if state == "running" else None
+    measured, measurements = _measurements(ledger)
+    searched = trials > 0 and ended >= trials
+    left = time_left(ledger, now) if state == "running" and not searched else None
     resources = ledger.spec.get("resources", {})
     gpus = {stage: share.get("gpu", 0.0) for stage, share in resources.items() if stage in STAGES}
     return SweepStatus(
@@ -118,6 +124,8 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         began=ledger.began / 1000,
         ended=ended,
         trials=trials,
+        measured=measured,
+        measurements=measurements,
         seconds_left=left,
         running=tuple(
             RunningTrial(title(t), t.key, t.host, now - t.since / 1000 if t.since else None)
@@ -126,6 +134,25 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         failures={title(t): t.reason for t in ledger.trials.values() if t.status == "failed"},
         recipes=tuple(_recipes(ledger, owned, gpus)),
     )
+
+
+def _measurements(ledger: Ledger) -> tuple[int, int]:
+    """Return how many choices were measured on test data, and how many are to be.
+
+    A study that has failed has none, and a seed that failed is not measured.
+    """
+    measured = expected = 0
+    for study in ledger.studies.values():
+        if not study.row or study.status == "failed":
+            continue
+        expected += 1 + ledger.further_seeds
+        if (chosen := study.chosen_trial) is None:
+            continue
+        its = [t for t in study.begun.values() if t.configuration == chosen.configuration]
+        for trial in [chosen, *(t for t in its if t.role == "seed")]:
+            measured += bool(trial.test)
+            expected -= trial.ended and trial.status != "finished"
+    return measured, expected
 
 
 def time_left(ledger: Ledger, now: float) -> float | None:

@@ -69,6 +69,16 @@ Errors = Annotated[
 ]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
+LEAST_HANG_SECONDS = 10
+
+
+def _check_hang_seconds(value: float) -> float:
+    if 0 < value < LEAST_HANG_SECONDS:
+        raise ValueError(
+            "fewer seconds may kill a sound process on a busy machine; use "
+            f"{LEAST_HANG_SECONDS} or more, or 0 for no limit"
+        )
+    return value
 
 
 def _checked(check: Callable[[Any], object]) -> AfterValidator:
@@ -377,7 +387,10 @@ class ResourcesModel(_Strict):
     Attributes:
         concurrent: Most trials, and then evaluations, at once; null for as many as fit.
         checkpoint_seconds: How long a stage computes between checkpoints; null for none.
-        max_failures: How often a trial whose process died or machine failed is started again.
+        max_failures: How often a trial whose process died or hung or whose machine failed is
+            started again.
+        hang_seconds: How long a trial may make no progress before its process is killed; 0 for
+            ever, null for ten times the longest pause so far and ten minutes at least.
         deterministic: Whether GPUs are to give the same bits every time; slower.
         graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
         portable: Whether every x86-64 processor with AVX2 is to give the same bits: on one thread
@@ -390,6 +403,7 @@ class ResourcesModel(_Strict):
     concurrent: Count | None = None
     checkpoint_seconds: Seconds | None = 20.0
     max_failures: CountOrZero = 3
+    hang_seconds: Annotated[Seconds, AfterValidator(_check_hang_seconds)] | None = None
     deterministic: bool = False
     graph: bool = True
     portable: bool = False
@@ -717,23 +731,28 @@ def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> No
             check_values(where, part, {name: value})
 
 
-def load_sweep(path: str | Path) -> SweepSpec:
-    """Return the checked specification of a sweep file.
+def load_sweep(path: str | Path, storage: str | None = None) -> SweepSpec:
+    """Return the checked specification of a sweep file, with another storage if one is given.
 
     Raises:
         InputError: If the file is missing, no valid YAML, or says something that is not allowed;
             one line with file, key, value and the allowed ones.
     """
-    return parse_sweep(read_document(Path(path), str(path)), str(path), Path(path).parent)
+    text, folder = read_document(Path(path), str(path)), Path(path).parent
+    return parse_sweep(text, str(path), folder, storage)
 
 
-def parse_sweep(text: str, where: str, folder: Path | str = ".") -> SweepSpec:
+def parse_sweep(
+    text: str, where: str, folder: Path | str = ".", storage: str | None = None
+) -> SweepSpec:
     """Read a sweep from the text of a sweep file; ``where`` names it in messages.
 
-    ``folder`` is where the paths of plugins begin.
+    ``folder`` is where the paths of plugins begin; ``storage`` takes the place of the file's.
 
     Raises:
         InputError: See ``load_sweep``.
     """
     document = read_mapping(text, where, *SWEEP)
+    if storage is not None:
+        document = {**document, "storage": storage}
     return validate(SweepSpec, document, where, {FOLDER: Path(folder).absolute()})

@@ -318,15 +318,21 @@ class ComparisonTable:
     def sorted_by(self, metric: str) -> ComparisonTable:
         """Return the table with the best row first, by a metric's mean over all tasks.
 
-        Rows that lack a figure on one of the tasks keep their order, last.
+        Tasks on which no row has a figure do not count, as in a layout that was run in part. Rows
+        that lack a figure on one of the others keep their order, last.
 
         Raises:
             InputError: If ``column`` knows no such metric.
         """
         shown = column(metric)
 
+        def measured(task: str) -> bool:
+            return any(self._mean(row, (task,), (metric,)) is not None for row in self.rows)
+
+        tasks = tuple(filter(measured, self.tasks))
+
         def key(row: Row) -> float:
-            found = self._mean(row, self.tasks, (metric,))
+            found = self._mean(row, tasks, (metric,)) if tasks else None
             if found is None or not math.isfinite(found.mean):
                 return math.inf
             return -found.mean if shown.higher else found.mean

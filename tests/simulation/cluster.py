@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from orchestrator.executors._base import Executor
+from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop, Pause
 from trainables.common.errors import InputError
-from trainables.jobs import FaultKind, Job, Measured, Report, Status, TestWork, lost
+from trainables.jobs import FaultKind, Job, Measured, Report, Status, TestWork, hung, lost
 from trainables.stages import StageRequest, StageRun, TaskData
 from trainables.store.artifacts import Artifact, ArtifactStore
 from trainables.store.locks import PATIENCE_SECONDS
@@ -30,6 +31,8 @@ from trainables.worker import Bench, Computation, Worker
 
 LONGEST = 50_000.0  # Virtual seconds after which a run counts as waiting for ever.
 SALT = 15  # With it no study of the simulated sweep loses all its trials undisturbed.
+HANG_SECONDS = 60.0  # Virtual ones, of a limit that is given.
+LOOK_SECONDS = 5.0  # Between two looks at which processes hang.
 DETECTED = 5.0  # Virtual seconds until the end of a process is noticed, at most.
 
 
@@ -44,6 +47,7 @@ class Faults:
     Attributes:
         kill: Of a worker's operations on the store.
         lose, double: Of the reports: the connection breaks, or it comes twice.
+        hang: Of the steps: a process stops in it, with all that it holds.
         node: Of the reports: a node goes, and another comes.
         gpu: Of the nodes: whatever computes there is failed by the machine.
         memory: Of the configurations: they need more than a share of a GPU.
@@ -53,13 +57,14 @@ class Faults:
     kill: float = 0.02
     lose: float = 0.03
     double: float = 0.05
+    hang: float = 0.01
     node: float = 0.02
     gpu: float = 0.4
     memory: float = 0.1
     diverge: float = 0.1
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0)  # What a configuration does, it does undisturbed too.
+NO_FAULTS = Faults(0, 0, 0, 0, 0, 0)  # What a configuration does, it does undisturbed too.
 
 
 class World:
@@ -72,6 +77,7 @@ class World:
         self.at_work: Process | None = None  # Whose operations these are.
         self.started: Counter[str] = Counter()  # Attempts, by the job's key.
         self.hung = False  # Whether a process ever stood still with all it held.
+        self.stopped = 0  # How many did while a driver was there to notice it.
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Let something happen so many seconds later."""
@@ -381,6 +387,7 @@ class Simulated(Executor):
         self._world, self._store, self._count = world, store, nodes
         self._nodes = [Node(f"node{number}", False) for number in range(nodes)]
         self._held: list[Job] = []
+        self._silence = Silence["Process"](HANG_SECONDS, lambda: world.now)
         self._loop: Loop | None = None
         self._sealed = True
 
@@ -390,8 +397,19 @@ class Simulated(Executor):
         self._loop, self._sealed = loop, sealed
         for node in self._nodes:
             self._populate(node)
+        self._look(loop)
         while not self._give_out(loop):
             self._world.go_on()
+
+    def _look(self, loop: Loop) -> None:
+        """End the processes that hang, now and every few seconds while this loop runs."""
+        if self._loop is not loop:
+            return
+        for process, seconds in self._silence.hung().items():
+            assert process.job is not None
+            last = Report(status=Status.RUNNING, host=process.node.name, node=process.node.name)
+            self._end(process, hung(process.job, last, seconds))
+        self._world.after(LOOK_SECONDS, partial(self._look, loop))
 
     def abandon(self, at_once: bool) -> None:
         """Lose the driver: its processes go too, at once or some time later."""
@@ -440,6 +458,7 @@ class Simulated(Executor):
     def _start(self, process: Process, job: Job) -> None:
         assert process.sealed is not isinstance(job.work, TestWork)
         process.job = job
+        self._silence.heard(process)
         self._world.started[job.key] += 1
         if self._works(process, lambda: process.worker.open(job)):
             self._step_later(process, job)
@@ -464,6 +483,10 @@ class Simulated(Executor):
     def _step(self, process: Process, job: Job) -> None:
         if not process.alive or process.hangs or process.job is not job:
             return
+        if self._world.happens(self._world.faults.hang):
+            process.hangs = True
+            self._world.stopped += 1
+            return
         reports: list[Report] = []
         if not self._works(process, lambda: reports.append(process.worker.step())):
             return
@@ -485,8 +508,11 @@ class Simulated(Executor):
             self._world.at(late, partial(self._take, self._loop, job, report))
 
     def _arrive(self, loop: Loop | None, process: Process, job: Job, report: Report) -> None:
+        if process.alive and process.job is job:
+            self._silence.heard(process)
         if report.ended and process.job is job:
             process.job = None
+            self._silence.over(process)
             if report.fault is not None and report.fault.kind == FaultKind.MACHINE:
                 self._end(process)
         self._take(loop, job, report)
@@ -505,11 +531,12 @@ class Simulated(Executor):
         self._nodes.append(self._new_node())
         self._populate(self._nodes[-1])
 
-    def _end(self, process: Process) -> None:
+    def _end(self, process: Process, report: Report | None = None) -> None:
         """End a process; its node starts another, and the driver hears of it a little later."""
         if not process.alive:
             return
         process.alive = False
+        self._silence.over(process)
         self._store.release_all(process)
         process.node.processes.remove(process)
         if process.node in self._nodes and self._loop is not None:
@@ -517,4 +544,4 @@ class Simulated(Executor):
         job, process.job = process.job, None
         if job is not None:
             noticed = self._world.random.uniform(0, DETECTED)
-            self._world.after(noticed, partial(self._take, self._loop, job, lost()))
+            self._world.after(noticed, partial(self._take, self._loop, job, report or lost()))

@@ -25,7 +25,16 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
-from tests.simulation.cluster import NO_FAULTS, Faults, MemoryStore, Simulated, World
+from tests.simulation.cluster import (
+    DETECTED,
+    HANG_SECONDS,
+    LOOK_SECONDS,
+    NO_FAULTS,
+    Faults,
+    MemoryStore,
+    Simulated,
+    World,
+)
 from tests.simulation.delivery import Delivery
 from trainables.data import PreparedData, SplitSpec, prepare
 
@@ -166,7 +175,8 @@ def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
         yield "the sweep did not end"
     if found.table != calm.table:
         yield "the table differs from that of the undisturbed sweep"
-    if found.seconds > PROMPT and not found.world.hung:
+    waited = found.world.stopped * (HANG_SECONDS + LOOK_SECONDS + DETECTED)
+    if found.seconds > PROMPT + waited and not found.world.hung:
         yield f"it took {found.seconds:.0f} s: somebody waited without a reason"
     yield from _faults_of_trials(found)
     yield from _faults_of_the_store(found.store, found.world.hung)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator import loop as loop_module
+from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop
 from orchestrator.running import measuring
 from orchestrator.running.drive import drive
@@ -154,6 +155,7 @@ BUGS = {
         "gpus=1.0, ",
         "",
     ),
+    "a process that hangs is left alone": (Silence, "hung", "silent > self.limit", "False"),
     "a lock is never released": (StageComputation, "close", "self._lock.release()", "pass"),
     "a lock is not waited for": (StageComputation, "_begin", "not lock.take()", "lock is None"),
     "epochs are told from the wrong place": (

@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from trainables.common.checks import check_choice
 from trainables.common.devices import concrete, fits
+from trainables.common.pulse import beat
 
 AHEAD = 2  # Batches that are read while another one is used.
 
@@ -57,7 +58,10 @@ class Batcher:
             order: Indices of the rows.
             size: Rows of every batch but perhaps the last.
         """
-        return self._gathered(order, size) if self.resident else self._streamed(order, size)
+        parts = self._gathered(order, size) if self.resident else self._streamed(order, size)
+        for part in parts:
+            beat()
+            yield part
 
     def arrange(self, batch: Tensor) -> Tensor:
         """Return rows as stored in the order of axes that networks take; of the same type."""

@@ -24,6 +24,7 @@ from obstore.store import from_url
 from trainables.common.addresses import scrubbed
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.files import drafted
+from trainables.common.pulse import beat
 
 # Seconds before each further attempt, at least; at random up to twice as many.
 PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
@@ -118,6 +119,7 @@ class Bucket:
             with drafted(path) as draft, draft.open("wb") as stream:
                 for chunk in chunks:
                     stream.write(chunk)
+                    beat()
             return True
 
         return self._tried(fetch, False)

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from trainables.common.errors import AwayError, InputError
+from trainables.common.pulse import beat
 from trainables.store.bucket import Bucket
 from trainables.store.locks import PATIENCE_SECONDS
 
@@ -149,6 +150,7 @@ class Lease(AbstractContextManager["Lease"]):
     def __enter__(self) -> Lease:
         """Wait for the lock."""
         while not self.take():
+            beat()
             time.sleep(LOOK_SECONDS)
         return self
 

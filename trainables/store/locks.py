@@ -1,15 +1,17 @@
 import os
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from trainables.common.pulse import beat
 from trainables.common.sharing import LOCK_MODE, permitted
 
 # Silence after which a holder counts as stopped: a scheduler may have ended its trial, and its
 # process keeps the lock until it is given another.
 PATIENCE_SECONDS = 600.0
+LOOK_SECONDS = 1.0  # Between two signs of life while a process waits for its turn.
 
 
 class ArtifactLock(AbstractContextManager["ArtifactLock"]):
@@ -48,8 +50,11 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
     @permitted()
     def __enter__(self) -> "ArtifactLock":
         """Wait for the lock."""
-        self._lock.acquire()
-        return self
+        while True:
+            beat()
+            with suppress(Timeout):
+                self._lock.acquire(timeout=LOOK_SECONDS)
+                return self
 
     def __exit__(self, *_: object) -> None:
         """Pass it on."""

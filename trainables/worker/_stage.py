@@ -1,5 +1,6 @@
 from typing import Any
 
+from trainables.common.pulse import beat
 from trainables.jobs import Cost, EpochMetrics, Fault, FaultKind, Job, Report, StageWork, Status
 from trainables.stages import StageRun, TaskData, with_objective
 from trainables.store.artifacts import Artifact, ArtifactStore
@@ -36,6 +37,7 @@ class StageComputation(Computation):
             while run.epoch < run.epochs:
                 with self.bench.meter.epoch():
                     self.metrics = run.run_epoch()
+                beat()
                 self.history.append(EpochMetrics(run.epoch, self.metrics))
                 if self.bench.clock() - started > self.bench.report_seconds:
                     break

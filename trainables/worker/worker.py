@@ -7,6 +7,7 @@ import torch
 from trainables.common.devices import trial_device
 from trainables.common.errors import AlteredCodeError, StorageError
 from trainables.common.faults import is_machines_fault, reason_of, where_raised
+from trainables.common.pulse import beat
 from trainables.jobs import (
     Cost,
     Fault,
@@ -75,6 +76,7 @@ class Worker:
 
     def step(self) -> Report:
         """Compute for a while and report; prints go to the job's log."""
+        beat()
         with self._log.capturing():
             report = self._step()
             self._log.epochs(report.history)

@@ -266,6 +266,8 @@ def test_run(asked, night, monkeypatch):
     assert choices(asked(RUN, "run", night, "--fresh")) == (False, True, None, False)
     found = asked(RUN, "run", night, "--address", "auto", "--quiet")
     assert choices(found) == (False, False, "auto", True)
+    assert found["spec"].storage == "kept"
+    assert asked(RUN, "run", night, "--storage", "other")["spec"].storage == "other"
     Storage("kept").sweep("night").write_spec(found["spec"])
     found = asked(RUN, "run", "--resume", "night", "--storage", "kept")
     assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))

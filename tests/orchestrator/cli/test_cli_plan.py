@@ -185,7 +185,7 @@ def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
     [
         (("--nodes", "0"), "'--nodes': Input should be greater than or equal to 1"),
         (("--nodes", "9999999999999999999", "--gpus-per-node", "-1"), "'--gpus-per-node': Input"),
-        (("--gpus-per-node", "2"), "--gpus-per-node and --cpus-per-node are of each node; add"),
+        (("--gpus-per-node", "2"), "--gpus-per-node has no effect without --nodes: add --nodes or"),
         (
             ("--nodes", "4", "--gpus-per-node", "3"),
             "per-node 3: no node can hold a trial, for which resources.train asks for 4 GPUs",

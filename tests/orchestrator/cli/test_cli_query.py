@@ -117,8 +117,8 @@ def test_best_goes_into_files_that_another_sweep_file_takes(best, empty_folder):
 
 
 def test_several_that_are_asked_for_are_a_list_even_of_one(ask, empty_folder):
-    words = ("best", "--task", TASK, "--recipe", "ce", "--format", "json")
-    one, several = (json.loads(ask(*words, "--top", top).out) for top in (1, 2))
+    words = ("best", "--task", TASK, "--recipe", "ce")
+    one, several = (json.loads(ask(*words, "--json", "--top", top).out) for top in (1, 2))
     assert several == [one]
     assert ask(*words, "--top", 2, "--out", "ce").code == 0
     assert sorted(path.name for path in empty_folder.iterdir()) == ["ce-1.json", "ce-1.yaml"]

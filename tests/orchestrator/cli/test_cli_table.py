@@ -46,7 +46,10 @@ def ask(calsweep, writer, store):
             "unknown layout 'macal/tabel1'; near are: macal/table1, macal/table5, macal/table4, "
             "or PATH.yaml",
         ),
-        (["--published"], "--published needs --layout, which names the paper's table"),
+        (
+            ["--published"],
+            "--published has no effect without --layout: add --layout or leave it out",
+        ),
         (["--baseline", "ls"], "baseline 'ls' is no row of the table; there are: ce, mbls"),
         (["--recipes", "ls"], "recipe 'ls' matches none; there are: ce, mbls"),
         (["--rows", "recipe,colour"], f"rows: 'colour' is not one of {', '.join(DIMENSIONS)}"),

@@ -161,6 +161,7 @@ def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder):
     found = json.loads(calsweep("status", "far", "--storage", "store", "--json").out)
     assert (found["state"], found["failures"], found["running"]) == ("finished", {}, [])
     assert found["ended"] == found["trials"] == sum(r["ended"] for r in found["recipes"])
+    assert found["measured"] == found["measurements"] == 1
     (every,) = json.loads(calsweep("status", "--storage", "store", "--json").out)
     assert every == found
     listed = calsweep("logs", "far", "--storage", "store").out.splitlines()
@@ -184,7 +185,7 @@ def test_status_of_a_calibration_that_has_not_begun_is_light(empty_folder, journ
     writer.open("ls+ts", upstream="t|ls")
     far.spec_file.touch()
     with far.owned():
-        assert ", trials 0/2" in assert_light("status far")
+        assert ", trials 0/2, measured 0/1" in assert_light("status far")
 
 
 def test_owner_of_a_lock_is_seen_by_who_may_only_read(tmp_path):

@@ -28,12 +28,12 @@ def fit(data: Path, key: str, **changes: object) -> Job:
 
 
 class Deadly(FitWork):
-    """Kills the first process that receives it, but for the one that made it."""
+    """Sends a signal to the first process that receives it, but for the one that made it."""
 
     @classmethod
-    def of(cls, job: Job, marker: Path) -> Deadly:
+    def of(cls, job: Job, marker: Path, sent: signal.Signals = signal.SIGKILL) -> Deadly:
         work = cls(**vars(job.work))
-        object.__setattr__(work, "victim", (str(marker), os.getpid()))
+        object.__setattr__(work, "victim", (str(marker), os.getpid(), sent))
         return work
 
     def __reduce__(self) -> Any:
@@ -41,14 +41,14 @@ class Deadly(FitWork):
         return _received, (fields, *self.victim)  # type: ignore[attr-defined]
 
 
-def _received(fields: dict[str, Any], marker: str, maker: int) -> FitWork:
+def _received(fields: dict[str, Any], marker: str, maker: int, sent: signal.Signals) -> FitWork:
     if os.getpid() == maker:
         work = Deadly(**fields)
-        object.__setattr__(work, "victim", (marker, maker))
+        object.__setattr__(work, "victim", (marker, maker, sent))
         return work
     if not Path(marker).exists():
-        Path(marker).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        Path(marker).write_text(str(os.getpid()))
+        os.kill(os.getpid(), sent)
     return FitWork(**fields)
 
 

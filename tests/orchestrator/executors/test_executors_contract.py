@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import time
 import urllib.request
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 import ray
 import torch
@@ -36,6 +38,8 @@ from trainables.data import TestDataSealedError
 from trainables.jobs import FaultKind, Status
 from trainables.store.artifacts import ArtifactStore
 
+HANG_SECONDS = 4.0  # A machine that is busy may keep a sound process from computing for one.
+
 
 @contextmanager
 def ray_tune(folder: Path) -> Iterator[Executor]:
@@ -43,7 +47,7 @@ def ray_tune(folder: Path) -> Iterator[Executor]:
         from orchestrator.executors.ray_tune import RayTune
 
         # Each process of Ray takes seconds to start; test_run has trials side by side.
-        yield RayTune(folder / "artifacts", folder, concurrent=1)
+        yield RayTune(folder / "artifacts", folder, concurrent=1, hang_seconds=HANG_SECONDS)
 
 
 @contextmanager
@@ -55,7 +59,7 @@ def in_process(folder: Path) -> Iterator[Executor]:
 
 @contextmanager
 def processes(folder: Path) -> Iterator[Executor]:
-    yield Processes(2, folder / "artifacts")
+    yield Processes(2, folder / "artifacts", hang_seconds=HANG_SECONDS)
 
 
 @pytest.fixture(scope="module", params=[in_process, processes, ray_tune], ids=lambda f: f.__name__)
@@ -85,6 +89,7 @@ class Served:
     sealed: Jobs
     opened: Jobs
     killed: Path
+    stopped: Path
 
 
 GONE = "1"
@@ -92,15 +97,16 @@ GONE = "1"
 
 @pytest.fixture(scope="module")
 def served(executor: Executor, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Served:
-    """Have it compute good jobs, one without its data, and one that may kill its process."""
+    """Have it compute good jobs, one without its data, and two that end or stop their process."""
     folder = tmp_path_factory.mktemp("served")
-    killed = folder / "killed"
+    killed, stopped = folder / "killed", folder / "stopped"
     jobs = [fit(folder / "gone" if key == GONE else data, key) for key in "01234"]
     if not isinstance(executor, InProcess):
         jobs[2] = replace(jobs[2], work=Deadly.of(jobs[2], killed))
-    found = Served(Jobs([fit(data, "0")]), Jobs(jobs), killed)
+        jobs[3] = replace(jobs[3], work=Deadly.of(jobs[3], stopped, signal.SIGSTOP))
+    found = Served(Jobs([fit(data, "0")]), Jobs(jobs), killed, stopped)
     run(executor, found.sealed, sealed=True)
-    run(executor, found.opened, sealed=False)
+    run(executor, found.opened, sealed=False, most=3)
     return found
 
 
@@ -133,6 +139,12 @@ OTHERS = pytest.mark.parametrize("executor", [processes, ray_tune], indirect=Tru
 def test_job_whose_process_dies_runs_in_another(served: Served) -> None:
     assert served.killed.exists()
     assert served.opened.ends["2"].status == Status.FINISHED
+
+
+@OTHERS
+def test_job_whose_process_is_stopped_runs_in_another(served: Served) -> None:
+    assert not psutil.pid_exists(int(served.stopped.read_text()))
+    assert served.opened.ends["3"].status == Status.FINISHED
 
 
 @OTHERS

@@ -20,6 +20,7 @@ from ray.tune.search import Searcher
 from orchestrator.executors import _nodes, ray_tune
 from orchestrator.executors._counters import Counters
 from orchestrator.executors._held_gpus import HeldGpus
+from orchestrator.executors._hung_actors import HungActors
 from orchestrator.executors._nodes import Limit, inspecting
 from orchestrator.executors.ray_tune import (
     GroupSchedulers,
@@ -59,7 +60,8 @@ def searcher(
 ) -> tuple[LoopSearcher, Jobs]:
     jobs = Jobs([fit(Path("data"), str(number), **changes) for number in range(count)])
     loop = Loop(jobs, write, most)
-    return LoopSearcher(loop, lambda: 100, held or HeldGpus(()), Counters("s")), jobs
+    hung = HungActors(0)
+    return LoopSearcher(loop, lambda: 100, held or HeldGpus(()), Counters("s"), hung), jobs
 
 
 @pytest.fixture(autouse=True)
@@ -272,10 +274,13 @@ def test_tune_is_given_the_settings(
     monkeypatch.setattr(ray_tune.tune, "with_resources", lambda made, wanted: (*made, wanted))
     monkeypatch.setattr(ray_tune.tune, "Tuner", tuner)
     monkeypatch.setattr(ray_tune.ray, "cluster_resources", lambda: {"CPU": 4.0})
-    executor = RayTune(tmp_path / "artifacts", tmp_path, checkpoint_seconds=11, asha=asha)
+    executor = RayTune(
+        tmp_path / "artifacts", tmp_path, checkpoint_seconds=11, asha=asha, hang_seconds=0
+    )
     jobs = Jobs([fit(tmp_path, str(number)) for number in range(9)])
     executor.run(Loop(jobs, lambda event: None, 7), sealed=not asha)
     trainable, parameters, wanted = asked["fitted"]
+    settings, config = asked["tune_config"], asked["run_config"]
     assert trainable is JobTrainable
     assert parameters == {
         "storage": str(tmp_path / "artifacts"),
@@ -285,9 +290,10 @@ def test_tune_is_given_the_settings(
         "code": code_files(),
         "logs": str(tmp_path / "logs"),
         "plugins": (),
+        "pulse": settings.search_alg._hung.run,
+        "beat_seconds": None,
     }
     assert wanted({"job": fit(tmp_path, "0"), "labels": {}}).bundles == [{"CPU": 1.0}]
-    settings, config = asked["tune_config"], asked["run_config"]
     assert (settings.num_samples, settings.reuse_actors) == (-1, True)
     assert type(settings.scheduler) is (GroupSchedulers if asha else OrderOfSearch)
     given = [settings.search_alg.suggest(str(number)) for number in range(5)]

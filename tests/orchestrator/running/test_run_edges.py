@@ -139,12 +139,13 @@ def test_a_trial_that_fits_nowhere_is_refused(
     text = SWEEP.format(storage=tmp_path).replace("[ce]", "[ce+ts]")
     spec = parse_sweep(f"{text}resources: {{{resources}}}\n", "edges")
     given = (Storage.of(spec).artifacts, SweepFolder.of(spec).path, None, 20.0)
+    more = {"plugins": (), "hang_seconds": None}
     with refused(complaint):
         assert opened(spec) == (
-            (given, {"asha": False, "growing": False, "plugins": ()}),
+            (given, {"asha": False, "growing": False, **more}),
             "starting Ray",
         )
-    growing = {"asha": False, "growing": True, "plugins": ()}
+    growing = {"asha": False, "growing": True, **more}
     executor, said = opened(spec, "auto")
     assert executor == (given, growing), "it may grow"
     stage = complaint.partition(":")[0]
@@ -166,6 +167,21 @@ def test_a_cluster_needs_shared_places(cluster: Cluster, change: str, complaint:
     with refused(complaint):
         (_, settings), _ = opened(spec, "auto")
         assert settings["asha"]
+
+
+def test_limit_for_hanging_workers_reaches_them_or_is_said_to_have_no_effect(
+    tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SWEEP.format(storage=tmp_path)
+    (_, settings), _ = opened(parse_sweep(f"{text}resources: {{hang_seconds: 60}}\n", "edges"))
+    assert settings["hang_seconds"] == 60
+    local = parse_sweep(f"{text}executor: local\nresources: {{hang_seconds: 60}}\n", "edges")
+    at_once = [2, 1]
+    monkeypatch.setattr("orchestrator.executors._open._at_once", lambda plan: at_once.pop(0))
+    executor, said = opened(local)
+    assert (executor.hang_seconds, said) == (60, "")
+    _, said = opened(local)
+    assert said.startswith("resources.hang_seconds: 60 has no effect: one trial runs at a time, in")
 
 
 def test_a_full_disk_keeps_the_last_specification(spec: SweepSpec) -> None:

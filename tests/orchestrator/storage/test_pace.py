@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from orchestrator.storage.events import from_fields
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.pace import Work, costs_of, seconds_left
-from orchestrator.storage.status import time_left
+from orchestrator.storage.status import status_of, time_left
+from orchestrator.storage.storage import Storage
 
 
 def work(study: str, search: int, *costs: float, **fields: Any) -> Work:
@@ -97,3 +99,29 @@ def test_a_study_without_a_choice_waits_for_no_seeds() -> None:
     closed = {"event": "study_closed", "study": "t|ls", "chosen": None, "finished": 0, "failed": 1}
     ledger = journal(*trial(0, 1000, {**END, "seconds": 30.0}), closed)
     assert time_left(ledger, 40.0) == 0
+
+
+def test_status_counts_what_is_measured_on_test_data(tmp_path: Path) -> None:
+    """All trials have ended: there is no time left to tell while choices are measured."""
+    end = {**END, "seconds": 30.0}
+    seed = trial(9, 5000, end)
+    seed[0] |= {"role": "seed", "seed": 1}
+    closed = {"event": "study_closed", "study": "t|ls", "chosen": "k1", "finished": 4, "failed": 0}
+    ended = [event for number in range(4) for event in trial(number, 1000, end)]
+    folder = Storage(tmp_path).sweep("s")
+    folder.path.mkdir(parents=True)
+
+    def told(*events: dict[str, Any]) -> tuple[int, int, bool]:
+        with folder.owned():
+            status = status_of(folder, journal(*ended, *events))
+        assert status.state == "running"
+        return status.measured, status.measurements, status.seconds_left is None
+
+    assert told() == (0, 2, False)
+    assert told(closed, *seed) == (0, 2, True)
+    measured = {"event": "evaluated", "study": "t|ls", "seed": 0, "metrics": {"test_ece": 0.1}}
+    assert told(closed, *seed, {**measured, "key": "k1"}) == (1, 2, True)
+    # What was chosen and measured before counts no more.
+    assert told(closed, *seed, {**measured, "key": "k0"}) == (0, 2, True)
+    assert told(closed, *seed[:2], {**seed[2], "status": "failed"}) == (0, 1, True)
+    assert told({**closed, "chosen": None, "reason": "not measured"}) == (0, 0, False)

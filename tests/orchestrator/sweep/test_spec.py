@@ -112,6 +112,7 @@ BAD = {
     "negative trials": GOOD.replace("3}", "-3}"),
     "more trials than are counted": GOOD.replace("trials: 3", f"trials: {2**31}"),
     "more restarts than are counted": GOOD + f"resources: {{max_failures: {2**31}}}\n",
+    "a limit that ends sound workers": GOOD + "resources: {hang_seconds: 9.5}\n",
     "less than no restart": GOOD + "resources: {max_failures: -1}\n",
     "no whole number of trials": GOOD.replace("3}", "2.5}"),
     "duplicate task": GOOD.replace(
@@ -419,12 +420,14 @@ def test_the_ends_of_what_is_allowed_are_allowed():
     text = GOOD.replace("trials: 3", "accuracy_tolerance: 1, keep_default: 0, trials: 1")
     spec = parse_sweep(
         f"{text}seeds: [0, {2**31 - 1}]\n"
-        "resources: {train: {gpu: 1}, checkpoint_seconds: 0, max_failures: 0, concurrent: 1}\n",
+        "resources: {train: {gpu: 1}, checkpoint_seconds: 0, max_failures: 0, concurrent: 1,\n"
+        "  hang_seconds: 10}\n",
         "good",
     )
     assert (spec.seeds[1], spec.search.accuracy_tolerance, spec.search.trials) == (2**31 - 1, 1, 1)
     own = spec.resources
     assert (own.train.gpu, own.checkpoint_seconds, own.max_failures) == (1.0, 0, 0)
+    assert own.hang_seconds == 10
 
 
 def test_given_logits_are_read_with_what_a_calibration_takes():

@@ -280,6 +280,17 @@ def test_sorting_puts_the_best_first_and_loses_no_row():
     assert found.recipes == ("fl", "ce", "ls", "dfl")
 
 
+def test_a_layout_that_was_run_in_part_is_sorted_by_what_was_run():
+    """No row has a figure on the layout's other networks."""
+    ran = "cifar10/resnet50/p"
+    ours = [
+        study(recipe, figures(0.9, ece), task=ran, dataset="cifar10", model="resnet50")
+        for recipe, ece in (("ce", 0.02), ("ls", 0.03), ("mbls", 0.01))
+    ]
+    found = make_table(ours, TableOptions(layout="macal/table1", sort="ece"))
+    assert [row.recipes[0] for row in found.rows[:4]] == ["mbls", "ce", "ls", "acls"]
+
+
 def test_figures_that_are_not_finite_are_sorted_last():
     values = {"nan": math.nan, "high": 0.9, "inf": math.inf, "low": 0.1, "mid": 0.5}
     found = table_of(*(study(name, figures(ece, ece)) for name, ece in values.items()))
