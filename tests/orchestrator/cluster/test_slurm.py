@@ -14,7 +14,8 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cluster import slurm
-from orchestrator.cluster.slurm import QUEUE_TRIES, Allocation, array_script, queued_job, script
+from orchestrator.cluster.slurm import QUEUE_TRIES, Allocation, array_script, script
+from orchestrator.cluster.slurm_queue import queued_job
 from orchestrator.running.run import run_sweep
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import results_of
