@@ -246,7 +246,7 @@ def call_slurm(
         try:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired as error:
-            text = f"SLURM's {command[0]} has not answered within {seconds:.0f} s"
+            text = f"SLURM's {command[0]} has not answered within {seconds:.2g} s"
             raise InputError(text) from error
         finally:
             if process.returncode is None:  # A wrapper's children would hold the pipes open.
