@@ -20,7 +20,7 @@ from orchestrator.cluster.slurm import Allocation, array_script, script, show_sc
 from orchestrator.cluster.slurm_queue import Job, own_error, with_job
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
-from orchestrator.sweep.spec import load_sweep
+from orchestrator.sweep.spec import SweepSpec, load_sweep
 from trainables.common.errors import InputError
 
 SWEEP = """
@@ -175,6 +175,7 @@ def test_commands_answer_where_squeue_does_not(
         assert err.endswith("the states are those that the storage shows\n")
         assert err.count("\n") == 1
         assert "logs" in words or state in out
+    assert hangs or main(["cancel", "night", "--storage", str(tmp_path / "here")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -368,16 +369,19 @@ def odd_words(text: str) -> Iterator[str]:
             yield from (word for word in words if MARK in word)
 
 
-def scripts_of(place: Path, field: str, odd: str) -> tuple[str, Path]:
+def scripts_of(place: Path, spec: SweepSpec, field: str, odd: str) -> tuple[str, Path]:
     """Return the scripts of a sweep with an odd string, and the sweep's folder."""
-    storage = place / (odd if field == "storage" else "here")
-    path = sweep_file(place, str(storage), odd if field == "name" else "night")
+    path = place / "mine.yaml"
+    if field == "name":
+        spec = load_sweep(sweep_file(place, str(place), odd))
     if field == "file":
-        if len(odd) < 255:
-            (place / odd).write_text(path.read_text())
         path = place / odd
+        if len(odd) < 255:
+            sweep_file(place, str(place), file=odd)
+        spec = load_sweep(path)
+    if field == "storage":
+        spec = spec.model_copy(update={"storage": str(place / odd)})
     options = {field: odd} if field in ("partition", "account") else {}
-    spec = load_sweep(path)
     text = show_scripts(path, spec, Allocation(1, 0, "10", 1, **options))
     return text, Path(spec.storage) / "sweeps" / spec.name
 
@@ -398,11 +402,11 @@ def words_of(folder: Path, field: str, odd: str) -> set[str]:
 @pytest.mark.parametrize("field", ["storage", "name", "file", "partition", "account"])
 def test_odd_strings_are_refused_or_quoted(tmp_path: Path, capsys: Told, field: str) -> None:
     accepted = []
-    for number, string in enumerate(ODD):
-        odd, place = f"{string}{MARK}", tmp_path / str(number)
-        place.mkdir()
+    spec = load_sweep(sweep_file(tmp_path, str(tmp_path)))
+    for string in ODD:
+        odd = f"{string}{MARK}"
         try:
-            text, folder = scripts_of(place, field, odd)
+            text, folder = scripts_of(tmp_path, spec, field, odd)
         except InputError as error:
             complain(str(error))
             assert len(capsys.readouterr().err.splitlines()) == 1, odd
