@@ -41,13 +41,14 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
     "claims": (PRINTS,),
     "ranks": (Rule("--tracking-uri", "--storage", ASKS),),
     "list": (Rule("--storage", "--plugin", "sweeps of a storage come from no plugin"),),
-    "nightly run": (
-        Rule("--night", "--at --time-zone", "--night names the night"),
-        Rule("--job-server", "--address --quiet", "the job joins its own cluster, quietly"),
-    ),
 }
 NEEDED: Mapping[str, Mapping[str, str]] = {
-    "submit": {"--slurm": "--nodes --gpus-per-node --slurm-array --time"},
+    "submit": {
+        "--slurm": (
+            "--nodes --gpus-per-node --slurm-array --time --cpus-per-task --partition --account "
+            "--dry-run"
+        )
+    },
     "plan": {"--nodes": "--gpus-per-node --cpus-per-node"},
     "table": {"--layout": "--columns --published"},
 }

@@ -1,10 +1,11 @@
 """``calsweep demo``, ``run`` and ``submit``: what computes sweeps."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -14,7 +15,12 @@ from orchestrator.cli._plan import show_plan
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
+if TYPE_CHECKING:
+    from orchestrator.cluster.slurm import Allocation
+    from orchestrator.sweep.spec import SweepSpec
+
 DEMO = "demo.yaml"
+SLURM_TIME = "8:00:00"
 
 
 def demo(
@@ -164,20 +170,28 @@ def submit(
     ] = 0,
     time: Annotated[
         str, typer.Option(help="With --slurm: its limit; the job is queued again after it.")
-    ] = "8:00:00",
+    ] = SLURM_TIME,
+    cpus_per_task: Annotated[
+        int, typer.Option(min=0, help="With --slurm: CPUs of each node; 0: all of them.")
+    ] = 0,
+    partition: Annotated[
+        str | None, typer.Option(help="With --slurm: its partition.", show_default=False)
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option(help="With --slurm: the account that pays.", show_default=False)
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --slurm: print the script; submit nothing.")
+    ] = False,
 ) -> int:
     """Run a sweep file on a cluster as a job, which keeps running when this machine is away."""
+    from orchestrator.cluster.slurm import Allocation
     from orchestrator.sweep.spec import load_sweep
 
+    wanted = Allocation(nodes, gpus_per_node, time, slurm_array, cpus_per_task, partition, account)
     spec = load_sweep(sweep)
     if slurm:
-        from orchestrator.cluster.size import ClusterSize
-        from orchestrator.cluster.slurm import Allocation, submit_to_slurm
-        from orchestrator.sweep.plan import make_plan
-
-        ClusterSize(nodes, gpus_per_node).require_room(make_plan(spec))
-        job = submit_to_slurm(sweep, spec, Allocation(nodes, gpus_per_node, time, slurm_array))
-        typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {spec.storage}")
+        _submit_to_slurm(sweep, spec, wanted, dry_run)
         return 0
     from orchestrator.cluster.jobs import follow
     from orchestrator.cluster.jobs import submit as start
@@ -187,3 +201,18 @@ def submit(
     if not wait:
         return 0
     return follow(client, job, lambda text: typer.echo(text, nl=False))
+
+
+def _submit_to_slurm(sweep: Path, spec: "SweepSpec", wanted: "Allocation", dry_run: bool) -> None:
+    from orchestrator.cluster.size import PLENTY, ClusterSize
+    from orchestrator.cluster.slurm import show_scripts, submit_to_slurm
+    from orchestrator.sweep.plan import make_plan
+
+    size = ClusterSize(wanted.nodes, wanted.gpus, wanted.cpus or PLENTY, "--cpus-per-task")
+    size.require_room(make_plan(spec))
+    if dry_run:
+        typer.echo(show_scripts(sweep, spec, wanted), nl=False)
+        return
+    job = submit_to_slurm(sweep, spec, wanted)
+    storage = shlex.quote(spec.storage)
+    typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {storage}")

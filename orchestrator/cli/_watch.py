@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, print_json, print_table
+from orchestrator.cli._console import complain, echo, print_json, print_table
 from orchestrator.cli._options import Json, StorageFolder, SweepName, Take
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orchestrator.cluster.slurm_queue import Job
     from orchestrator.storage.status import SweepStatus
     from orchestrator.storage.storage import SweepFolder
 
@@ -26,12 +29,18 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show what runs where and since when, what is left, failures, and GPU hours by recipe."""
+    from orchestrator.cluster.slurm_queue import with_job
     from orchestrator.storage.status import sweep_status
     from orchestrator.storage.storage import Storage
 
     place = Storage(storage)
     folders = [place.sweep(name)] if name is not None else place.sweeps()
-    found = [sweep_status(folder) for folder in folders]
+    statuses = [sweep_status(folder) for folder in folders]
+    jobs = _jobs(folders)
+    found = [
+        with_job(each, folder, jobs.get(folder.name))
+        for each, folder in zip(statuses, folders, strict=True)
+    ]
     if as_json:
         listed = [asdict(each) for each in found]
         print_json(listed if name is None else listed[0])
@@ -39,13 +48,20 @@ def status(
         _list(found)
     else:
         _show(found[0])
-        from orchestrator.cluster.slurm import queued_job
+        if found[0].job:
+            output = folders[0].path / f"slurm-{found[0].job}.out"
+            told = f"its output: {output}" if output.exists() else "it has no output yet"
+            echo(f"SLURM job {found[0].job}; {told}")
 
-        try:
-            if job := queued_job(folders[0]):
-                echo(f"SLURM job {job}; its output: {folders[0].path}/slurm-{job}.out")
-        except InputError as error:
-            echo(f"of its job nothing is known: {error}")
+
+def _jobs(folders: "Iterable[SweepFolder]") -> "dict[str, Job]":
+    """Return the sweeps' last jobs of SLURM; a note says if SLURM does not answer."""
+    from orchestrator.cluster.slurm_queue import find_jobs
+
+    jobs, note = find_jobs(folders)
+    if note:
+        complain(f"note: {note}")
+    return jobs
 
 
 def _list(found: "list[SweepStatus]") -> None:
@@ -53,16 +69,31 @@ def _list(found: "list[SweepStatus]") -> None:
     for each in found:
         done = f"{each.ended}/{each.trials}", f"{each.measured}/{each.measurements}"
         counts = *done, str(len(each.running)), str(len(each.failures))
-        rows.append((each.sweep, each.state, *counts, _left(each), _since(each)))
+        rows.append((each.sweep, _state(each), *counts, _left(each), _since(each)))
     headings = ("sweep", "state", "trials", "measured", "running", "failed", "left", "since")
     print_table(headings, rows, ("sweep", "state", "since"))
+    for each in found:
+        if each.reason and not _waits(each):
+            echo(f"{each.sweep}: {each.reason}")
+
+
+def _waits(each: "SweepStatus") -> bool:
+    return each.state in ("queued", "requeued")
+
+
+def _state(each: "SweepStatus") -> str:
+    return f"{each.state} ({each.reason})" if each.reason and _waits(each) else each.state
 
 
 def _show(each: "SweepStatus") -> None:
     left = f", about {_left(each)} left" if each.seconds_left is not None else ""
     since = f" since {_since(each)}" if each.began else ""
     measured = f"measured {each.measured}/{each.measurements}"
-    echo(f"{each.sweep}: {each.state}{since}, trials {each.ended}/{each.trials}, {measured}{left}")
+    echo(
+        f"{each.sweep}: {_state(each)}{since}, trials {each.ended}/{each.trials}, {measured}{left}"
+    )
+    if each.reason and not _waits(each):
+        echo(each.reason)
     if each.state in ("starting", "running", "paused", "died"):
         echo(f"run by {each.owner}")
     rows = []
@@ -104,18 +135,23 @@ def logs(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Show the log of a trial or of a job of SLURM's; without one, the last line of each."""
-    from orchestrator.cluster.slurm import outputs
+    from orchestrator.cluster.slurm_queue import outputs
     from orchestrator.storage.ledger import read_ledger
     from orchestrator.storage.status import title
 
     folder = _existing(name, storage)
     folder.fetch(files=True)
     trials = {title(each): each.key for each in read_ledger(folder.journal).trials.values()}
-    files = outputs(folder) | {it: folder.logs / f"{key}.log" for it, key in trials.items()}
+    jobs = {f"slurm-{job.number}": job for job in _jobs([folder]).values()}
+    files = {called: folder.path / f"{called}.out" for called in jobs}
+    files |= outputs(folder) | {it: folder.logs / f"{key}.log" for it, key in trials.items()}
     if trial is None:
         for called, file in files.items():
             lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-            echo(f"{called}: {lines[-1] if lines else 'no log: nothing was computed'}")
+            last = lines[-1] if lines else "no log: nothing was computed"
+            job = jobs.get(called)  # Ray's words are the last of a job that ended.
+            known = job is not None and job.state not in ("", "running", "finished")
+            echo(f"{called}: {job if known else last}")
         return
     files |= {key: folder.logs / f"{key}.log" for key in trials.values()}
     if trial not in files:
@@ -129,12 +165,12 @@ def logs(
 
 def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
     """Stop a sweep within seconds; `calsweep run --resume NAME` resumes it."""
-    from orchestrator.cluster.slurm import cancel_job, queued_job
+    from orchestrator.cluster.slurm_queue import cancel_job, queued_job
     from orchestrator.storage.storage import CANCEL
 
     folder = _existing(name, storage)
     if not folder.is_owned() and (job := queued_job(folder)):
-        cancel_job(job)
+        cancel_job(folder, job)
         echo(f"{name} is out of SLURM's queue; resume it with calsweep run --resume {name}")
         return
     _running(name, storage, take).set_control(CANCEL)

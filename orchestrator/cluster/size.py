@@ -18,11 +18,13 @@ class ClusterSize:
         nodes: At least 1.
         gpus: Of each node.
         cpus: Of each node; by default they do not limit what runs at once.
+        cpus_option: The option that gives them.
     """
 
     nodes: int
     gpus: int
     cpus: int = PLENTY
+    cpus_option: str = "--cpus-per-node"
 
     def room(self, share: StageResources) -> int:
         """Return how many trials of a stage it holds at once."""
@@ -36,9 +38,12 @@ class ClusterSize:
         """
         require_ray(plan.spec)
         for stage, share in plan.shares().items():
-            for kind, wanted, has in (("gpu", share.gpu, self.gpus), ("cpu", share.cpu, self.cpus)):
+            for option, kind, wanted, has in (
+                ("--gpus-per-node", "gpu", share.gpu, self.gpus),
+                (self.cpus_option, "cpu", share.cpu, self.cpus),
+            ):
                 if wanted > has:
                     raise InputError(
-                        f"--{kind}s-per-node {has}: no node can hold a trial, for which "
+                        f"{option} {has}: no node can hold a trial, for which "
                         f"resources.{stage} asks for {wanted:g} {kind.upper()}s"
                     )

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from orchestrator.cluster.slurm_queue import EXIT, JOB, call_slurm, job_name, queued_job
 from orchestrator.storage.storage import SPEC, SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
+from trainables.common.paths import control_fault
 from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
 
 WARNING_SECONDS = 120  # Before its end a job is told, so that the sweep stops in good order.
-TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+")  # As sbatch reads it.
-COMMAND_SECONDS = 60
+# As sbatch reads it.
+TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+", re.ASCII)
+WORDS = re.compile(r"[A-Za-z0-9_.,-]+")  # The names of partitions and accounts.
 QUEUE_TRIES = 60  # Five minutes, after which a node of an array gives up.
 RAY = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts"
-SCRIPT, ARRAY, TOKEN, JOB = "slurm.sh", "slurm-array.sh", "ray-token", "slurm.json"
+SCRIPT, ARRAY, TOKEN = "slurm.sh", "slurm-array.sh", "ray-token"
 ADDRESS = "ray-address"  # Of the job's Ray cluster while it runs.
 
 
@@ -40,12 +41,17 @@ class Allocation:
         gpus: Of each node.
         time: Limit as sbatch reads it, such as ``8:00:00``.
         array: Further nodes, each a job of its own that comes and goes.
+        cpus: Of each node; 0 for all that it has.
+        partition, account: Names; by default those of the site.
     """
 
     nodes: int
     gpus: int
     time: str
     array: int = 0
+    cpus: int = 0
+    partition: str | None = None
+    account: str | None = None
 
 
 def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
@@ -62,8 +68,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
     from orchestrator.storage.plugins import keep_plugins, pin_plugins
 
     files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
-    if not TIME.fullmatch(wanted.time):
-        raise InputError(f"--time {wanted.time!r} is no limit of SLURM's, such as 8:00:00 or 2-0")
+    check_words(folder, wanted)
     if job := queued_job(folder):
         raise InputError(f"sweep {spec.name!r} is SLURM's job {job} already")
     with writing(folder.path):
@@ -78,15 +83,58 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         write_files(folder.path, {f"submitted-{SPEC}": files.pop(SPEC), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
         write_whole(folder.path / ARRAY, array_script(folder, wanted))
-    job = _submitted(folder.path / SCRIPT)
+    job = _submitted(folder.path / SCRIPT, wanted)
     write_whole(folder.path / JOB, json.dumps({"job": job}))
     if wanted.array:
-        _submitted(folder.path / ARRAY, f"--dependency=after:{job}", f"--array=1-{wanted.array}")
+        _submitted(
+            folder.path / ARRAY, wanted, f"--dependency=after:{job}", f"--array=1-{wanted.array}"
+        )
     return job
 
 
-def _submitted(path: Path, *options: str) -> str:
-    return _slurm(["sbatch", "--parsable", *options, str(path)]).partition(";")[0]
+def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
+    """Return the scripts that ``submit_to_slurm`` would submit; nothing is written.
+
+    Raises:
+        InputError: If the sweep cannot run on several machines, or an option is wrong.
+    """
+    from orchestrator.cluster.jobs import read_portable
+
+    read_portable(sweep, spec)
+    folder = SweepFolder.of(spec)
+    check_words(folder, wanted)
+    return script(folder, wanted) + (array_script(folder, wanted) if wanted.array else "")
+
+
+def check_words(folder: SweepFolder, wanted: Allocation) -> None:
+    """Refuse words that cannot be part of a script.
+
+    Raises:
+        InputError: If there are such; the text names the first.
+    """
+    if not TIME.fullmatch(wanted.time):
+        raise InputError(f"--time {wanted.time!r} is no limit of SLURM's, such as 8:00:00 or 2-0")
+    for option, value in (("--partition", wanted.partition), ("--account", wanted.account)):
+        if value is not None and not WORDS.fullmatch(value):
+            raise InputError(
+                f"{option}: expected letters, digits, '_', '-', '.', ',', got {value!r}"
+            )
+    for name, path in (("storage", str(folder.path)), ("Python", sys.executable)):
+        if fault := control_fault(path):
+            raise InputError(f"{name}: {path!r} cannot be in a script of SLURM: {fault}")
+    if "\\" in str(folder.path):
+        raise InputError(
+            f"storage: SLURM cannot write output to {str(folder.path)!r}: it holds a backslash; "
+            "use another folder"
+        )
+
+
+def _submitted(path: Path, wanted: Allocation, *options: str) -> str:
+    # The variables of sbatch take precedence over a script.
+    given = {"SBATCH_PARTITION": wanted.partition, "SBATCH_ACCOUNT": wanted.account}
+    env = {name: it for name, it in os.environ.items() if given.get(name) is None}
+    command = ["sbatch", "--parsable", *options, str(path)]
+    return call_slurm(command, env=env).partition(";")[0]
 
 
 def script(folder: SweepFolder, wanted: Allocation) -> str:
@@ -96,17 +144,27 @@ def script(folder: SweepFolder, wanted: Allocation) -> str:
     ``scancel`` or a preemption, stops it too; what then becomes of the job is SLURM's to say.
     """
     place, python = folder.path, shlex.quote(sys.executable)
-    file = shlex.quote(str(place / ADDRESS))
+    file, end = (shlex.quote(str(place / name)) for name in (ADDRESS, EXIT))
+    share = f" --cpus-per-task={wanted.cpus}" if wanted.cpus else ""
     workers = f"""
-srun --relative=1 --nodes={wanted.nodes - 1} --ntasks={wanted.nodes - 1} \\
+srun --relative=1 --nodes={wanted.nodes - 1} --ntasks={wanted.nodes - 1}{share} \\
     {RAY} start --address="$address" --num-cpus="$cpus" --block &"""
     return f"""{_beginning(folder, wanted, wanted.nodes, "slurm-%j.out")}
+rm -f {end}  # Of the run before it was queued again.
+left= told=
+leave() {{ echo "$SLURM_JOB_ID $1" > {end}; }}
+trap 'leave "${{left:-$?}}"' EXIT
 again= driver=
-queue() {{ if [ -n "$again" ]; then scontrol requeue "$SLURM_JOB_ID"; fi; }}
-stop() {{ if [ -n "$driver" ]; then kill -TERM "$driver"; else queue; exit 1; fi; }}
+queue() {{
+    if [ -n "$again" ]; then
+        left=requeued; leave requeued
+        scontrol requeue "$SLURM_JOB_ID" || left=
+    fi
+}}
+stop() {{ if [ -n "$driver" ]; then kill -TERM "$driver"; else queue; exit 130; fi; }}
 trap 'again=yes; stop' USR1
-trap stop TERM
-cpus=$SLURM_CPUS_ON_NODE
+trap 'told=yes; stop' TERM
+cpus={cpus_of(wanted)}
 port=$((20000 + SLURM_JOB_ID % 10000))
 ip=$(hostname --ip-address | cut -d ' ' -f 1)
 case $ip in  # So Debian's /etc/hosts calls its own machine: no other node reaches that.
@@ -128,6 +186,9 @@ wait "$driver"; code=$?  # Its own; a trap ends the waits above with another.
 rm -f {file}
 kill -TERM $head; wait $head
 if [ $code = 130 ]; then queue; fi
+if [ $code = 130 ] && [ -z "$again$told" ]; then  # By calsweep cancel: SLURM records it too.
+    trap '' TERM; leave 130; scancel "$SLURM_JOB_ID"
+fi
 exit $code
 """
 
@@ -139,7 +200,7 @@ def array_script(folder: SweepFolder, wanted: Allocation) -> str:
     """
     file, job = (shlex.quote(str(folder.path / name)) for name in (ADDRESS, JOB))
     return f"""{_beginning(folder, wanted, 1, "slurm-%A_%a.out")}
-ray=
+ray= cpus={cpus_of(wanted)}
 stop() {{ if [ -n "$ray" ]; then kill -TERM $ray; wait $ray; fi; }}
 trap 'stop; scontrol requeue "$SLURM_JOB_ID"; exit' USR1
 trap 'stop; exit' TERM
@@ -157,7 +218,7 @@ queued() {{  # Does not take a busy controller for the end of the job.
 while queued; do
     address=$(cat {file} 2>/dev/null)
     if [ -n "$address" ]; then
-        {RAY} start --address="$address" --num-cpus="$SLURM_CPUS_ON_NODE" --block &
+        {RAY} start --address="$address" --num-cpus="$cpus" --block &
         ray=$!
         wait $ray
         ray=
@@ -167,16 +228,25 @@ done
 """
 
 
+def cpus_of(wanted: Allocation) -> str:
+    """Return the CPUs of a node that Ray uses, for a script."""
+    return str(wanted.cpus or "$SLURM_CPUS_ON_NODE")
+
+
 def _beginning(folder: SweepFolder, wanted: Allocation, nodes: int, output: str) -> str:
     options = {
-        "job-name": f"calsweep-{folder.name}",
+        "job-name": job_name(folder),
+        **({"partition": wanted.partition} if wanted.partition else {}),
+        **({"account": wanted.account} if wanted.account else {}),
         "nodes": nodes,
         "ntasks-per-node": 1,
+        **({"cpus-per-task": wanted.cpus} if wanted.cpus else {}),
         **({"gpus-per-node": wanted.gpus} if wanted.gpus else {}),
         "time": wanted.time,
         "signal": f"B:USR1@{WARNING_SECONDS}",
         "open-mode": "append",
-        "output": shlex.quote(f"{folder.path}/{output}"),
+        # SLURM writes the number of the job for %j.
+        "output": shlex.quote(f"{str(folder.path).replace('%', '%%')}/{output}"),
     }
     asked = "\n".join(f"#SBATCH --{name}={value}" for name, value in options.items())
     return f"""#!/bin/bash
@@ -184,45 +254,3 @@ def _beginning(folder: SweepFolder, wanted: Allocation, nodes: int, output: str)
 #SBATCH --requeue --exclusive
 export RAY_USAGE_STATS_ENABLED=0 RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH={shlex.quote(str(folder.path / TOKEN))}"""
-
-
-def outputs(folder: SweepFolder) -> dict[str, Path]:
-    """Return the outputs of a sweep's jobs, such as ``slurm-12``, in the order of their names."""
-    return {path.stem: path for path in sorted(folder.path.glob("slurm-*.out"))}
-
-
-def queued_job(folder: SweepFolder) -> str:
-    """Return the number of a sweep's job that waits or runs; empty for none.
-
-    Raises:
-        InputError: If SLURM does not answer.
-    """
-    if not (folder.path / JOB).exists():
-        return ""
-    job = str(json.loads((folder.path / JOB).read_text(encoding="utf-8"))["job"])
-    return job if job in _slurm(["squeue", "--noheader", "--format=%i", "--me"]).split() else ""
-
-
-def cancel_job(job: str) -> None:
-    """Take a job out of SLURM's queue.
-
-    Raises:
-        InputError: If SLURM refuses.
-    """
-    _slurm(["scancel", job])
-
-
-def _slurm(command: Sequence[str]) -> str:
-    """Return what a command of SLURM's says."""
-    if shutil.which(command[0]) is None:
-        raise InputError(f"SLURM's {command[0]} is not on this machine: run it on a login node")
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": COMMAND_SECONDS}
-    try:
-        done = subprocess.run(command, check=True, **options)
-    except subprocess.TimeoutExpired as error:
-        text = f"SLURM's {command[0]} has not answered within {COMMAND_SECONDS} s"
-        raise InputError(text) from error
-    except subprocess.CalledProcessError as error:
-        told = " ".join(error.stderr.split())
-        raise InputError(f"SLURM's {command[0]} refuses: {told}") from error
-    return done.stdout.strip()

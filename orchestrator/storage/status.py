@@ -56,7 +56,7 @@ class SweepStatus:
     Attributes:
         state: ``waiting`` before its first run, ``starting``, ``running``, ``paused``,
             ``finished``, ``failed``, ``interrupted``, or ``died`` if the process that ran it went
-            without a word.
+            without a word. A SLURM job also has ``queued``, ``requeued`` and ``CANCELLED``.
         owner: Who runs it, or ran it last.
         began: When its last run did, seconds since 1970; 0 if none has.
         ended, trials: Trials that ended, of all.
@@ -66,6 +66,7 @@ class SweepStatus:
         running: What runs where.
         failures: Reason by failed trial.
         recipes: In the order of the sweep.
+        job, reason: The number of its SLURM job, and why that waits or failed; empty if unknown.
     """
 
     sweep: str
@@ -80,6 +81,8 @@ class SweepStatus:
     running: tuple[RunningTrial, ...]
     failures: Mapping[str, str]
     recipes: tuple[RecipeStatus, ...]
+    job: str = ""
+    reason: str = ""
 
 
 def sweep_status(folder: SweepFolder) -> SweepStatus:

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from unicodedata import category
 
 from trainables.common.addresses import shown
 from trainables.common.errors import InputError
@@ -16,6 +17,7 @@ CACHE = "CALSWEEP_CACHE"  # Names the folder of the local copies of storages in 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
 BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
 BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
+CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
 
 
@@ -47,6 +49,15 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     if fault:
         raise InputError(f"{what}: {text!r} cannot be a path: {fault}")
     return found
+
+
+def control_fault(path: str) -> str:
+    """Return the fault of a path with a control character or a broken line, or "".
+
+    Such a path would break journals, scripts and messages that are read line by line.
+    """
+    found = next((sign for sign in path if category(sign) in CONTROL), None)
+    return f"it holds the control character {found!r}" if found else ""
 
 
 def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:

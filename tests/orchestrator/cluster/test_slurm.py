@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cluster import slurm
-from orchestrator.cluster.slurm import QUEUE_TRIES, Allocation, array_script, queued_job, script
+from orchestrator.cluster.slurm import QUEUE_TRIES, Allocation, array_script, script
+from orchestrator.cluster.slurm_queue import job_number, queued_job
 from orchestrator.running.run import run_sweep
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import results_of
@@ -238,22 +240,6 @@ def test_head_is_at_an_address_that_other_nodes_reach(
     assert told.stdout == f"{address}:20007\n", told.stderr
 
 
-def test_sweep_of_slurms_is_watched_where_slurm_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    far, storage = Storage(str(tmp_path / "here")).sweep("far"), str(tmp_path / "here")
-    far.write_spec(load_sweep(str(written(tmp_path, "here"))))
-    (far.path / "slurm.json").write_text('{"job": "7"}')
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["status", "far", "--storage", storage]) == 0
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first == "far: waiting, trials 0/5"
-    assert last == (
-        "of its job nothing is known: SLURM's squeue is not on this machine: run it on a login node"
-    )
-    assert main(["cancel", "far", "--storage", storage]) == 2
-
-
 @pytest.mark.parametrize(
     ("squeue", "code", "asked"),
     [
@@ -298,11 +284,59 @@ def test_waiting_job_is_found_and_cancelled(
     assert job
     assert main(["status", "far", "--storage", storage]) == 0
     told = capsys.readouterr().out
-    assert "far: waiting, trials 0/" in told
+    assert re.search(r"^far: queued( \(\w+\))?, trials 0/", told, re.MULTILINE)
     assert f"SLURM job {job}" in told
     assert main(["cancel", "far", "--storage", storage]) == 0
     assert capsys.readouterr().out.startswith("far is out of SLURM's queue; ")
     wait_until(lambda: not queued_job(far), far.path)
+    assert main(["status", "far", "--storage", storage]) == 0
+    assert "far: CANCELLED, trials 0/" in capsys.readouterr().out
     assert main(["cancel", "far", "--storage", storage]) == 2
     assert main(["submit", "--slurm", "--time", "soon", str(path)]) == 2
     assert "--time 'soon' is no limit of SLURM's" in capsys.readouterr().err
+
+
+ENDING = """#!/bin/bash
+case "$*" in
+    *" start --head "*) echo "Ray: the last line"
+        exec {python} -c 'import socket, sys, time
+head = dict(word.split("=") for word in sys.argv if "=" in word)
+server = socket.create_server((head["--node-ip-address"], int(head["--port"])))
+time.sleep(60)' "$@" ;;
+    *" run "*) echo "calsweep: digits-far: no such data" >&2; exit {code} ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("code", [2, 130])
+def test_job_that_ends_before_its_sweep_begins(
+    daemons: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    code: int,
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(ENDING.format(python=shlex.quote(sys.executable), code=code))
+    program.chmod(0o755)
+    monkeypatch.setattr(slurm, "RAY", f"{shlex.quote(str(program))} -m ray.scripts.scripts")
+    monkeypatch.setattr(sys, "executable", str(program))
+    path, storage = written(tmp_path, "my%20project"), str(tmp_path / "my%20project")
+    options = ["--partition", "all", "--cpus-per-task", "1", "--time", "10"]
+    assert main(["submit", "--slurm", *options, str(path)]) == 0
+    far = Storage(storage).sweep("far")
+    job = job_number(far)
+    wait_until(lambda: not queued_job(far), far.path)
+    error = "digits-far: no such data (SLURM: FAILED, NonZeroExitCode)"
+    capsys.readouterr()
+    assert main(["status", "far", "--storage", storage]) == 0
+    state = "failed" if code == 2 else "CANCELLED"
+    first, *others, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"far: {state}, trials 0/")
+    assert others == ([error] if code == 2 else [])
+    assert last == f"SLURM job {job}; its output: {far.path}/slurm-{job}.out"
+    assert (far.path / "slurm-exit").read_text() == f"{job} {code}\n"
+    (far.path / "slurm-exit").unlink()
+    assert main(["logs", "far", "--storage", storage]) == 0
+    shown = f"failed: {error}" if code == 2 else "CANCELLED"
+    assert capsys.readouterr().out == f"slurm-{job}: {shown}\n"
