@@ -14,6 +14,7 @@ from orchestrator.report import from_folder
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
+from orchestrator.sweep.tracking_uri import mlflow_uri
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
@@ -126,7 +127,7 @@ def _tracking(uri: str) -> str:
     """Return the page of a tracking server, a folder, or the command that shows a database."""
     if uri.startswith(("http", "folder:")):
         return redacted(uri)
-    return f"mlflow ui --backend-store-uri {shlex.quote(redacted(uri))}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_uri(redacted(uri)))}"
 
 
 def _relative(path: Path) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from unicodedata import category
 
 from trainables.common.addresses import shown
 from trainables.common.errors import InputError
@@ -16,6 +17,7 @@ CACHE = "CALSWEEP_CACHE"  # Names the folder of the local copies of storages in 
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
 BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
 BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
+CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
 
 
@@ -25,8 +27,8 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     Messages name it by ``what``, such as ``storage``; on a URL they advise what to give instead.
 
     Raises:
-        InputError: If it is a URL, or cannot be a path: it is empty, too long, holds the character
-            0, or names an unknown user.
+        InputError: If it is a URL, or cannot be a path: it is empty, too long, holds a control
+            character, or names an unknown user.
     """
     text = str(path)
     if not text:
@@ -35,18 +37,30 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
         hint = f"; {instead}" if instead else ""
         address = URL.sub(r"\1/", text, count=1)  # A `Path` has lost one of the two.
         raise InputError(f"{what}: {address!r} is a URL; it is a path on this machine{hint}")
-    fault = "it holds the character 0" if "\0" in text else ""
     try:
-        found = Path(text).expanduser().absolute()
+        # `Path` drops the `./` of `./~name`, which is a file of that name.
+        found = (Path(text).expanduser() if text.startswith("~") else Path(text)).absolute()
+        fault = control_fault(str(found))
         longest = max(len(os.fsencode(name)) for name in found.parts)
         if longest > LONGEST_NAME or len(os.fsencode(found)) > LONGEST_PATH:
             limits = f"{LONGEST_NAME} bytes a name and {LONGEST_PATH} in all"
             fault = fault or f"it is too long; allowed are {limits}"
-    except (OSError, RuntimeError, ValueError) as error:
+    except RuntimeError as error:
+        fault = f"{str(error).rstrip('.')}; give the whole path of a name that begins with ~"
+    except (OSError, ValueError) as error:
         fault = str(error)
     if fault:
         raise InputError(f"{what}: {text!r} cannot be a path: {fault}")
     return found
+
+
+def control_fault(path: str) -> str:
+    """Return the fault of a path with a control character or a broken line, or "".
+
+    Such a path would break journals, scripts and messages that are read line by line.
+    """
+    found = next((sign for sign in path if category(sign) in CONTROL), None)
+    return f"it holds the control character {found!r}" if found else ""
 
 
 def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from trainables.common.errors import InputError
+from trainables.common.paths import local_path
 
 GROUP = "calsweep.plugins"  # The entry points by which installed packages are found.
 LARGEST = 16 * 2**20  # Bytes: code and YAML, not weights.
@@ -62,7 +63,8 @@ def find_source(named: str, folder: Path) -> Source:
         InputError: If there is none, or it cannot be read.
     """
     if "/" in named or named.endswith(".py"):
-        return _source_at(named, folder / Path(named).expanduser())
+        place = named if named.startswith("~") else folder.absolute() / named
+        return _source_at(named, local_path(place, f"plugin {named!r}"))
     points = entry_points(group=GROUP)
     module = points[named].module if named in points.names else named
     return _installed(named, module)
@@ -88,7 +90,6 @@ def _installed(named: str, module: str) -> Source:
 
 
 def _source_at(named: str, place: Path) -> Source:
-    place = place.absolute()
     if place.is_dir():
         if not (place / "__init__.py").is_file():
             raise InputError(f"plugin {named!r}: {place} has no __init__.py, so it is no package")

@@ -27,7 +27,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.entities import PagedList
 from sqlalchemy import create_engine
 
-from orchestrator.sweep.tracking_uri import SQLITE, sqlite_file
+from orchestrator.sweep.tracking_uri import mlflow_uri, sqlite_file, sqlite_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.mlflow.errors import translated
@@ -70,7 +70,8 @@ class MlflowTracker(Tracker):
         with translated(uri), nullcontext() if file is None or only_read else exclusive(file):
             if file is not None and not (file.exists() and file.stat().st_size):
                 _create(file)
-            self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            address = mlflow_uri(uri)
+            self.client = MlflowClient(tracking_uri=address, registry_uri=address)
 
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
@@ -300,5 +301,6 @@ def _create(file: Path) -> None:
         left.unlink()
     # A name of its own each time: MLflow keeps the connection to a file that it failed with.
     with drafted(file) as draft:
-        MlflowClient(tracking_uri=f"{SQLITE}{draft}", registry_uri=f"{SQLITE}{draft}")
+        address = mlflow_uri(sqlite_uri(draft))
+        MlflowClient(tracking_uri=address, registry_uri=address)
         inherit(draft)
