@@ -74,8 +74,8 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
             output().print(f"not all of it has reached {place}: calsweep sync {place}")
     if not outcome.tracked:
         output().print(
-            f"not everything has reached {redacted(outcome.spec.tracking_uri)}; "
-            f"deliver the rest with: calsweep sync {shlex.quote(str(outcome.journal))}"
+            f"not everything has reached {redacted(outcome.spec.tracking_uri)}"
+            f"{': ' if outcome.fault else ''}{outcome.fault}; deliver the rest with: calsweep sync {shlex.quote(str(outcome.journal))}"
         )
     return EXIT_CODES[outcome.status]
 

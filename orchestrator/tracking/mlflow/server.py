@@ -4,8 +4,10 @@ Importing it imports MLflow, which takes seconds; the sweep's own process has no
 """
 
 import json
+import logging
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -31,21 +33,24 @@ from orchestrator.sweep.tracking_uri import mlflow_uri, sqlite_file, sqlite_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.mlflow.errors import translated
-from orchestrator.tracking.mlflow.sqlite import exclusive, relocate
+from orchestrator.tracking.mlflow.sqlite import exclusive, relocate, require_readable
 from orchestrator.tracking.tracker import (
     MODEL_PLACE,
+    BlockedError,
     Experiment,
     RefusedError,
     Run,
     RunQuery,
     Tracker,
-    UnreachableError,
     model_name,
 )
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.files import drafted
 from trainables.common.sharing import inherit
+
+# MLflow logs a traceback of each error that it raises as well; the caller tells it in one line.
+logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
 
 T = TypeVar("T")
 LANES = 4
@@ -70,6 +75,8 @@ class MlflowTracker(Tracker):
         with translated(uri), nullcontext() if file is None or only_read else exclusive(file):
             if file is not None and not (file.exists() and file.stat().st_size):
                 _create(file)
+            if file is not None:
+                require_readable(file)
             address = mlflow_uri(uri)
             self.client = MlflowClient(tracking_uri=address, registry_uri=address)
 
@@ -92,9 +99,10 @@ class MlflowTracker(Tracker):
                 found = self.client.get_experiment(made)
                 return Experiment(made, found.creation_time or 0), True
         if found.lifecycle_stage != "active":
-            raise UnreachableError(
-                f"experiment {name!r} is deleted on {redacted(self.uri)}; restore it with "
-                f"`mlflow experiments restore -x {found.experiment_id}`"
+            store = shlex.quote(mlflow_uri(redacted(self.uri)))
+            raise BlockedError(
+                f"experiment {name!r} is deleted; restore it with `MLFLOW_TRACKING_URI={store} "
+                f"mlflow experiments restore -x {found.experiment_id}`"
             )
         file = sqlite_file(self.uri)
         # A database that was moved together with the files beside it learns of that.
