@@ -131,7 +131,7 @@ def _run(
     console: Console | None,
     control: Control,
 ) -> tuple[str, bool, str]:
-    """Compute all that is missing; return the sweep's status, and whether all is tracked or why not."""
+    """Compute all that is missing; return the sweep's status, if all is tracked, and why not."""
     spec = plan.spec
     storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
@@ -204,8 +204,9 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
     """Wait until everything is delivered; return whether it is.
 
-    A server that is away is given up, and one that takes nothing until someone mends it at once. One that has taken nothing since the sweep began, when
-    ``before`` bytes of the journal had been delivered, and does not listen now is away at once.
+    A server that is away is given up, and at once if it takes nothing until someone mends it. One
+    that has taken nothing since the sweep began, when ``before`` bytes of the journal had been
+    delivered, and does not listen now is away at once.
     After an interruption the shipper continues by itself.
     """
     delivered, since = before, time.monotonic()

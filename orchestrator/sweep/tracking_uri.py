@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, control_fault, storage_folder
+from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, control_fault, storage_folder
 from trainables.common.registry import Registry
 from trainables.common.sharing import user_of, why
 
@@ -58,6 +58,13 @@ def plugged_tracker(uri: str) -> Any:
 def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
     """Return ``MLFLOW_TRACKING_URI`` if set, else the database inside a storage folder."""
     return os.environ.get("MLFLOW_TRACKING_URI") or database_uri(storage_folder(storage))
+
+
+def elsewhere(uri: str) -> str:
+    """Return the part of a message that says how to name another tracker than this one."""
+    if uri == os.environ.get("MLFLOW_TRACKING_URI"):
+        return "(MLFLOW_TRACKING_URI names it: --storage has no effect until it is unset)"
+    return ELSEWHERE
 
 
 def database_uri(storage: Path) -> str:

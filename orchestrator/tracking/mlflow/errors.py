@@ -24,6 +24,7 @@ _DATABASE_DENIED = re.compile("authentication failed|no password supplied")
 _DAMAGED = re.compile("disk image is malformed|file is not a database")
 _BLOCKED = re.compile(
     "unable to open database|out-of-date database schema|disk is full|disk I/O|readonly database"
+    "|No space left|Permission denied|Read-only file system"
 )
 _FINAL = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "BAD_REQUEST")
 _DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
@@ -75,8 +76,9 @@ def _no_answer(error: Exception, uri: str) -> str:
 
 
 def _one_line(error: Exception, uri: str) -> str:
-    # SQLAlchemy puts the driver's own words between others.
-    said = str(getattr(error, "orig", None) or error)
+    # SQLAlchemy, and MLflow after it, put the driver's own words between others.
+    causes = (getattr(each, "orig", None) for each in (error, error.__cause__))
+    said = str(next(filter(None, causes), error))
     text = " ".join(scrubbed(said, uri).split())
     half = MAX_TEXT // 2
     return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -18,8 +18,10 @@ OPEN_WAIT = 120.0
 HEADER = b"SQLite format 3\0"
 
 
-def require_database(file: Path) -> None:
+def require_database(file: Path, hint: str = ELSEWHERE) -> None:
     """Refuse a file that is not there or is no database; an empty one is a new one to SQLite.
+
+    A message about one that is not there says by the ``hint`` how to name another one.
 
     Raises:
         InputError: If it is so, or the file cannot be read.
@@ -32,7 +34,7 @@ def require_database(file: Path) -> None:
                     "`calsweep sync` builds it again"
                 )
     except FileNotFoundError as error:
-        told = f"no tracking database at {file} {ELSEWHERE}; `calsweep sync` builds it"
+        told = f"no tracking database at {file} {hint}; `calsweep sync` builds it"
         raise InputError(told) from error
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {why(error)}") from error
@@ -47,7 +49,7 @@ def describe_database(file: Path) -> str:
     if not file.exists():
         return f"{file} does not exist yet; the first sweep creates it"
     try:
-        with closing(_read_only(file)) as database:
+        with closing(_opened(file, "ro")) as database:
             version = database.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
         raise InputError(
@@ -62,7 +64,7 @@ def require_readable(file: Path) -> None:
     Raises:
         sqlite3.Error: If it cannot be opened, or is damaged.
     """
-    with closing(_read_only(file)) as database:
+    with closing(_opened(file)) as database:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
@@ -71,7 +73,7 @@ def damage_of(file: Path) -> str:
     if not file.is_file() or not file.stat().st_size:
         return ""
     try:
-        with closing(_read_only(file)) as database:
+        with closing(_opened(file)) as database:
             found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.OperationalError:
         return ""  # It is locked, or cannot be opened: whoever opens it next says so.
@@ -91,8 +93,9 @@ def set_aside(file: Path) -> Path:
     return file.with_name(f"{file.name}{mark}")
 
 
-def _read_only(file: Path) -> sqlite3.Connection:
-    uri = f"{file.resolve().as_uri()}?mode=ro"
+def _opened(file: Path, mode: str = "rw") -> sqlite3.Connection:
+    # Read-only, SQLite refuses what a writer that was killed has left to be rolled back.
+    uri = f"{file.resolve().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=OPEN_WAIT)
 
 
