@@ -219,6 +219,6 @@ def _datasets(data_root: str) -> Iterator[Finding]:
 
     for name in source_names():
         if ":" not in name:
-            status = find_reader(name, Path(data_root)).check()
+            status = find_reader(name, data_root).check()
             remedy = "" if status.present else status.remedy
             yield Finding(f"{DATASET}{name}", status.detail, remedy, optional=True)

@@ -78,9 +78,30 @@ def split_names(text: str) -> list[str]:
 def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:
-    """Return the results of each sweep, from the store that the options name."""
+    """Return the results of each sweep: from its journal, if it is here and no tracker is named."""
     from orchestrator.tracking import storage_uri, study_results
 
     names = list(dict.fromkeys(sweeps))
-    uri = tracking_uri or storage_uri(storage, names)
-    return [study_results(uri, sweep) for sweep in names]
+    found = {} if tracking_uri else journal_results(names, storage)
+    absent = [name for name in names if name not in found]
+    if absent:
+        uri = tracking_uri or storage_uri(storage, absent)
+        found |= {name: study_results(uri, name) for name in absent}
+    return [found[name] for name in names]
+
+
+def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResult]]:
+    """Return the results of those sweeps whose journals a storage has, by name."""
+    from orchestrator.storage.ledger import read_ledger
+    from orchestrator.storage.results import results_of
+    from orchestrator.storage.storage import Storage
+    from orchestrator.sweep.names import is_sweep_name
+    from orchestrator.tracking import delivered_runs
+
+    found = {}
+    for folder in (Storage(storage).sweep(name) for name in names if is_sweep_name(name)):
+        folder.fetch()
+        if folder.journal.is_file():
+            runs = delivered_runs(folder.journal)
+            found[folder.name] = results_of(read_ledger(folder.journal), runs)
+    return found

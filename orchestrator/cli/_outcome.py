@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from orchestrator.report import from_folder
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
+from orchestrator.sweep.tracking_uri import mlflow_uri
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
@@ -24,6 +26,7 @@ from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.running.run import SweepOutcome
+    from orchestrator.tables.table import ComparisonTable
 
 FORMATS = {"markdown": "md", "csv": "csv", "latex": "tex", "html": "html"}
 EXIT_CODES = {"finished": 0, "failed": 1, "interrupted": 130}
@@ -49,6 +52,7 @@ def run_and_show(
 
 def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
     """Print the table and where everything lies; return the exit code."""
+    whole = True
     if outcome.status == "interrupted":
         spec = outcome.spec
         command = ["calsweep", "run", "--resume", spec.name, "--storage", spec.storage]
@@ -57,35 +61,44 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
     else:
         table, folder = build_table(outcome.results), SweepFolder.of(outcome.spec)
         output().print(to_rich(table))
-        for format, ending in FORMATS.items():
-            path = folder.table(ending)
-            with writing(path):
-                path.write_text(render(table, format), encoding="utf-8")
         output().print(_where(outcome))
-        output().print(_report(folder))
+        whole &= _done("no tables", lambda: _write_tables(table, folder))
+        whole &= _done("no report", lambda: _report(folder))
         if outcome.tracked:
-            try:
-                track(outcome.spec, folder, outcome.spec.tracking_uri)
-            except InputError as error:
-                output().print(f"tables and report are not tracked: {error}")
+            uri = outcome.spec.tracking_uri
+            _done("tables and report are not tracked", lambda: track(outcome.spec, folder, uri))
         if folder.bucket is not None and folder.bucket.share():
             place = f"{outcome.spec.storage}/sweeps/{outcome.spec.name}"
             output().print(f"not all of it has reached {place}: calsweep sync {place}")
     if not outcome.tracked:
+        reason = f": {outcome.fault}" if outcome.fault else ""
         output().print(
-            f"not everything has reached {redacted(outcome.spec.tracking_uri)}; "
+            f"not everything has reached {redacted(outcome.spec.tracking_uri)}{reason}; "
             f"deliver the rest with: calsweep sync {shlex.quote(str(outcome.journal))}"
         )
-    return EXIT_CODES[outcome.status]
+    return EXIT_CODES[outcome.status] or int(not whole)
 
 
-def _report(folder: SweepFolder) -> str:
-    """Write the report and return what to say of it; without it the tables are there still."""
+def _done(fault: str, action: Callable[[], object]) -> bool:
+    """Return True if the action succeeds; else print the fault and its reason in one line."""
     try:
-        folder.fetch(files=True)  # Other machines drew the diagrams.
-        return f"report: {_relative(write_page(from_folder(folder), folder.report))}"
+        action()
     except InputError as error:
-        return f"no report: {error}"
+        output().print(f"{fault}: {error}")
+        return False
+    return True
+
+
+def _write_tables(table: ComparisonTable, folder: SweepFolder) -> None:
+    for format, ending in FORMATS.items():
+        path = folder.table(ending)
+        with writing(path):
+            path.write_text(render(table, format), encoding="utf-8")
+
+
+def _report(folder: SweepFolder) -> None:
+    folder.fetch(files=True)  # Other machines drew the diagrams.
+    output().print(f"report: {_relative(write_page(from_folder(folder), folder.report))}")
 
 
 def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
@@ -126,7 +139,7 @@ def _tracking(uri: str) -> str:
     """Return the page of a tracking server, a folder, or the command that shows a database."""
     if uri.startswith(("http", "folder:")):
         return redacted(uri)
-    return f"mlflow ui --backend-store-uri {shlex.quote(redacted(uri))}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_uri(redacted(uri)))}"
 
 
 def _relative(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,11 +34,27 @@ def sync(
     folder = _folder(local_path(journal, "journal")) if place is None else place.sweep(name)
     spec = (place or folder.storage).load_spec(folder.name)
     uri = tracking_uri or spec.tracking_uri
+    _renew_database(folder, uri)
     deliver(folder.journal, uri, folder.storage.tracked_files)
     echo(f"everything in {folder.journal} has reached {redacted(uri)}")
     if place is not None:
         _deliver(place, folder)
     track(spec, folder, uri)
+
+
+def _renew_database(folder: SweepFolder, uri: str) -> None:
+    """Rename the storage's own database if it is damaged; the journals have all that it had."""
+    from orchestrator.sweep.tracking_uri import database_uri, sqlite_file
+    from orchestrator.tracking.mlflow.sqlite import damage_of, set_aside
+
+    file = sqlite_file(uri)
+    if file is None or uri != database_uri(folder.storage.folder):
+        return
+    if fault := damage_of(file):
+        others = [each.path for each in folder.storage.sweeps() if each.name != folder.name]
+        more = "; then deliver the other sweeps: " if others else ""
+        commands = " && ".join(f"calsweep sync {shlex.quote(str(path))}" for path in others)
+        echo(f"{file} is damaged ({fault}): renamed to {set_aside(file).name}{more}{commands}")
 
 
 def _folder(place: Path) -> SweepFolder:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console
 
@@ -52,7 +51,7 @@ def preview_data(spec: SweepSpec) -> DataPreview:
     Raises:
         InputError: What a run would refuse; the text names the task.
     """
-    place, root = Storage.of(spec).data, Path(spec.data_root)
+    place, root = Storage.of(spec).data, spec.data_root
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
     whole = not searches(spec)
@@ -69,7 +68,7 @@ def preview_data(spec: SweepSpec) -> DataPreview:
 def _prepare_task(
     task: TaskSpec, split: SplitSpec, spec: SweepSpec, console: Console | None
 ) -> PreparedData:
-    root, place = Path(spec.data_root), Storage.of(spec).data
+    root, place = spec.data_root, Storage.of(spec).data
 
     def notice(name: str) -> Callable[[str], None]:
         return lambda text: say(console, f"preparing {name}: {text}")
@@ -89,7 +88,7 @@ def _prepare_task(
 
 
 def _missing_downloads(
-    task: TaskSpec, split: SplitSpec, root: Path, found: PreparedData | None
+    task: TaskSpec, split: SplitSpec, root: str, found: PreparedData | None
 ) -> Iterator[str]:
     """Yield the downloads that a task needs first; stored data need no source."""
     if found is None:

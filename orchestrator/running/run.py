@@ -54,6 +54,7 @@ class SweepOutcome:
         status: ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``.
         results: One entry a row, in table order.
         tracked: Whether everything has reached the tracking server.
+        fault: Why not everything has, where that is known.
         seconds: Wall time of this run.
     """
 
@@ -62,6 +63,7 @@ class SweepOutcome:
     results: tuple[StudyResult, ...]
     tracked: bool
     seconds: float
+    fault: str = ""
 
     @property
     def journal(self) -> Path:
@@ -116,9 +118,9 @@ def run_sweep(
         keep_plugins(spec)
         folder.write_spec(spec)
         with one_thread():
-            status, tracked = _run(plan, data, folder, address, console, control)
+            status, tracked, fault = _run(plan, data, folder, address, console, control)
         results = tuple(results_of(read_ledger(folder.journal)))
-    return SweepOutcome(spec, status, results, tracked, time.monotonic() - started)
+    return SweepOutcome(spec, status, results, tracked, time.monotonic() - started, fault)
 
 
 def _run(
@@ -128,8 +130,8 @@ def _run(
     address: str | None,
     console: Console | None,
     control: Control,
-) -> tuple[str, bool]:
-    """Compute all that is missing; return the sweep's status and True if all is tracked."""
+) -> tuple[str, bool, str]:
+    """Compute all that is missing; return the sweep's status, if all is tracked, and why not."""
     spec = plan.spec
     storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
@@ -169,10 +171,11 @@ def _run(
             if not interrupted:  # Tables and report will follow the runs.
                 preload(spec.tracking_uri)
             tracked = await_delivery(shipper, spec.tracking_uri, before, interrupted)
+            fault = None if tracked else shipper.fault()
             sealed = journal.delivered()
     if folder.bucket is not None:
         say_undelivered(spec, folder.bucket.share() + store.deliver(), sealed, console)
-    return status, tracked
+    return status, tracked, fault.text if fault else ""
 
 
 def _share_data(spec: SweepSpec, data: Mapping[str, PreparedData], store: ArtifactStore) -> None:
@@ -201,14 +204,15 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
     """Wait until everything is delivered; return whether it is.
 
-    A server that is away is given up. One that has taken nothing since the sweep began, when
-    ``before`` bytes of the journal had been delivered, and does not listen now is away at once.
+    A server that is away is given up, and at once if it takes nothing until someone mends it. One
+    that has taken nothing since the sweep began, when ``before`` bytes of the journal had been
+    delivered, and does not listen now is away at once.
     After an interruption the shipper continues by itself.
     """
     delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):
         now, _ = shipper.progress()
-        away = now == before and not listens(uri)
+        away = (now == before and not listens(uri)) or _is_blocked(shipper)
         if interrupted and not away:
             return False
         if now != delivered:
@@ -217,6 +221,11 @@ def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: 
             shipper.stop()
             return False
     return True
+
+
+def _is_blocked(shipper: ShipperProcess) -> bool:
+    fault = shipper.fault()
+    return fault is not None and fault.lasting
 
 
 def _usable(store: ArtifactStore, past: Ledger) -> Callable[[str, str], bool]:

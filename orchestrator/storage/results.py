@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
@@ -25,7 +25,7 @@ class StudyResult:
         test: Metrics of the chosen configuration on test data, one mapping a seed, with the keys of
             ``calibration_report``, fractions.
         reason: Why the study, or the last failed trial, failed; else empty.
-        run_ids: MLflow runs of the chosen configuration, one a seed; empty from a journal.
+        run_ids: MLflow runs of the chosen configuration, one per seed, as far as they are known.
         sweep_id: Identifies the sweep for good; several may have borne the same name.
         dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
         fingerprint: Hash (hex) of the content of the data and of how they were split.
@@ -110,14 +110,16 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def results_of(ledger: Ledger) -> list[StudyResult]:
+def results_of(ledger: Ledger, runs: Mapping[str, str] | None = None) -> list[StudyResult]:
     """Return the studies of a sweep that are rows of its table, in the order of their opening.
 
-    Agrees with ``orchestrator.tracking.study_results`` on the same sweep but for ``run_ids``, which
-    are empty here.
+    Agrees with ``orchestrator.tracking.study_results`` on the same sweep if ``runs`` has the run
+    ids of the trials by key; a journal has none.
     """
-    evaluated = [trial for trial in ledger.trials.values() if trial.test]
-    return table_rows(ledger.sweep, ledger.studies.values(), ledger.trials, evaluated)
+    known = runs or {}
+    trials = {k: replace(trial, run_id=known.get(k, "")) for k, trial in ledger.trials.items()}
+    evaluated = [trial for trial in trials.values() if trial.test]
+    return table_rows(ledger.sweep, ledger.studies.values(), trials, evaluated)
 
 
 def table_rows(

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trainables.common.errors import InputError
+from trainables.common.paths import control_fault
 from trainables.common.yaml_text import decoded, short
 
 SWEEP = "a sweep", "name, tasks and recipes"  # Of ``read_mapping``: what it is, what it needs.
@@ -23,6 +24,8 @@ def read_document(path: Traversable, where: str) -> str:
     Raises:
         InputError: If it cannot be read, is no UTF-8, or is larger than such a file can be.
     """
+    if fault := control_fault(str(path)):
+        raise InputError(f"{where}: cannot be a path: {fault}")
     try:
         with path.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)

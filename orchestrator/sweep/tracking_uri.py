@@ -4,14 +4,16 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, storage_folder
+from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, control_fault, storage_folder
 from trainables.common.registry import Registry
 from trainables.common.sharing import user_of, why
 
-SQLITE = "sqlite:///"
+SQLITE, SQLITE_DRIVER = "sqlite:///", "sqlite+pysqlite"
+ESCAPED = {ord(sign): f"%{ord(sign):X}" for sign in "%?#"}
 FOLDER = "folder:"
 PORTS = {"http": 80, "https": 443, "postgresql": 5432}
 _PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
@@ -58,14 +60,37 @@ def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or database_uri(storage_folder(storage))
 
 
+def elsewhere(uri: str) -> str:
+    """Return the part of a message that says how to name another tracker than this one."""
+    if uri == os.environ.get("MLFLOW_TRACKING_URI"):
+        return "(MLFLOW_TRACKING_URI names it: --storage has no effect until it is unset)"
+    return ELSEWHERE
+
+
 def database_uri(storage: Path) -> str:
     """Return the address of the database inside a storage folder."""
-    return f"{SQLITE}{storage / 'mlflow.db'}"
+    return sqlite_uri(storage / "mlflow.db")
+
+
+def sqlite_uri(file: Path) -> str:
+    """Return the address of a SQLite file; a path may hold characters that an address escapes."""
+    return f"{SQLITE}{str(file).translate(ESCAPED)}"
 
 
 def sqlite_file(uri: str) -> Path | None:
     """Return the database file of a SQLite address, else None."""
-    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+    kind, separator, path = uri.partition(":///")
+    return Path(unquote(path)) if separator and kind in ("sqlite", SQLITE_DRIVER) else None
+
+
+def mlflow_uri(uri: str) -> str:
+    """Return the address that MLflow opens for one of ours.
+
+    For an escaped path of ``sqlite:`` MLflow makes folders of the escaped name as well, unless the
+    address names its driver.
+    """
+    escaped = uri.startswith(SQLITE) and "%" in uri
+    return uri.replace("sqlite", SQLITE_DRIVER, 1) if escaped else uri
 
 
 def tracked_folder(uri: str) -> Path | None:
@@ -88,7 +113,7 @@ def check_tracking_uri(uri: str, what: str = "tracking uri", written: bool = Tru
     """
     scheme, separator, _ = uri.partition("://")
     kind = scheme.partition("+")[0]
-    if separator and kind == "sqlite" and uri.isprintable():
+    if separator and kind == "sqlite" and not control_fault(uri):
         _check_sqlite(uri, what, written)
     elif uri.startswith(f"{FOLDER}/") and not separator and uri.isprintable():
         if written:
@@ -144,6 +169,8 @@ def _check_sqlite(uri: str, what: str, written: bool) -> None:
             raise InputError(f"{where} names no file; allowed: {ALLOWED}")
         if not written:
             return
+        if not file.parent.exists() and Path(uri.partition(":///")[2]).parent.exists():
+            raise InputError(f"{where} means {file}; in an address write %25 for a % of the path")
         _check_writable(file.parent, where)
         if file.exists() and not os.access(file, os.W_OK):
             raise InputError(f"{where} cannot be written: it belongs to {user_of(file)}")

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from orchestrator.sweep.tracking_uri import (
     PORTS,
     check_tracking_uri,
+    elsewhere,
     plugged_tracker,
     sqlite_file,
     tracked_folder,
@@ -35,7 +36,7 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
             raise InputError(f"no tracking folder at {folder}; `calsweep sync` builds it")
         return FolderTracker(uri)
     if file is not None and not create:
-        require_database(file)
+        require_database(file, elsewhere(uri))
     from orchestrator.tracking.mlflow.server import MlflowTracker  # MLflow takes seconds.
 
     return MlflowTracker(uri)

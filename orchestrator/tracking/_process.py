@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from orchestrator.sweep.tracking_uri import check_tracking_uri, plugged_tracker
 from trainables.common.files import write_whole
@@ -21,6 +22,34 @@ URI_VARIABLE = "CALSWEEP_SHIPPER_URI"
 RESTARTS = 3
 
 logger = logging.getLogger(__name__)
+
+
+class Fault(NamedTuple):
+    """Why the tracker took nothing when it was asked last.
+
+    Attributes:
+        text: One line.
+        lasting: Whether waiting does not help; see ``BlockedError``.
+    """
+
+    text: str
+    lasting: bool
+
+
+def note_fault(journal: Path, fault: Fault | None) -> None:
+    """Keep a fault next to the journal for the sweep's own process, or remove the last one."""
+    path = _fault_path(journal)
+    try:
+        if fault is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_whole(path, json.dumps(fault))
+    except OSError as error:
+        logger.warning("%s cannot be written (%s); it is not needed", path, error)
+
+
+def _fault_path(journal: Path) -> Path:
+    return journal.with_name("shipper.fault")
 
 
 @dataclass
@@ -105,6 +134,13 @@ class ShipperProcess:
         """Return how many bytes of the journal have been delivered, and how many there are."""
         return delivered(self.journal)
 
+    def fault(self) -> Fault | None:
+        """Return why the tracker takes nothing, if the shipper met a fault since its last try."""
+        try:
+            return Fault(*json.loads(_fault_path(self.journal).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+
     def wait_drained(self, timeout: float) -> bool:
         """Wait, after ``sweep_ended`` has been written, until everything is delivered.
 
@@ -133,6 +169,7 @@ class ShipperProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        note_fault(self.journal, None)
         with open(self.log, "ab") as output:
             return subprocess.Popen(
                 self._command,

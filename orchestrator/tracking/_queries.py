@@ -6,7 +6,7 @@ from itertools import islice
 
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.results import StudyResult, table_rows
-from orchestrator.sweep.tracking_uri import sqlite_file
+from orchestrator.sweep.tracking_uri import elsewhere, sqlite_file
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._open import open_tracker, ping
 from orchestrator.tracking._tags import study_of, trial_of
@@ -55,9 +55,9 @@ def find_experiments(tracker: Tracker, sweep: str | None) -> list[str]:
     if sweep is None:
         return list(known.values())
     if sweep not in known:
-        where = redacted(tracker.uri)
-        where += f" {ELSEWHERE}" if sqlite_file(tracker.uri) else ""
-        raise InputError(f"no sweep {sweep!r} on {where}; {there_are(known)}")
+        hint = elsewhere(tracker.uri)
+        hint = f" {hint}" if hint != ELSEWHERE or sqlite_file(tracker.uri) else ""
+        raise InputError(f"no sweep {sweep!r} on {redacted(tracker.uri)}{hint}; {there_are(known)}")
     return [known[sweep]]
 
 

@@ -22,9 +22,15 @@ from orchestrator.sweep.tracking_uri import check_tracking_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change, Changes
 from orchestrator.tracking._open import open_tracker
-from orchestrator.tracking._process import Memory
+from orchestrator.tracking._process import Fault, Memory, note_fault
 from orchestrator.tracking._tags import study_name, study_tags, trial_name, trial_tags
-from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker, UnreachableError
+from orchestrator.tracking.tracker import (
+    BlockedError,
+    RefusedError,
+    RunQuery,
+    Tracker,
+    UnreachableError,
+)
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.sharing import LOCK_MODE
@@ -136,7 +142,7 @@ def _patiently(
             now = time.monotonic()
             if not alone():
                 start = now
-            elif now - start + pause > patience:
+            elif isinstance(error, BlockedError) or now - start + pause > patience:
                 raise
             logger.warning("%s; trying again in %.1f s", error, pause)
             time.sleep(pause)
@@ -168,7 +174,7 @@ class _Shipper:
         self._uri = uri
         self._artifact_root = artifact_root
         self._tracker: Tracker
-        self._connected = False
+        self._connected = self._faulty = False
         self._experiment = ""
         self._memory = Memory()
         self._changes = Changes()
@@ -189,6 +195,18 @@ class _Shipper:
         Raises:
             UnreachableError: If the tracker is away; the piece is taken up again by the next call.
         """
+        try:
+            more = self._step()
+        except UnreachableError as error:
+            note_fault(self.journal, Fault(str(error), isinstance(error, BlockedError)))
+            self._faulty = True
+            raise
+        if self._faulty:
+            note_fault(self.journal, None)
+            self._faulty = False
+        return more
+
+    def _step(self) -> bool:
         if not self._connected and not self._connect():
             return False
         before = self._memory.offset

@@ -20,7 +20,11 @@ class UnreachableError(InputError):
     """A tracker gave no answer, or one that may be another the next time."""
 
 
-class LoginError(UnreachableError):
+class BlockedError(UnreachableError):
+    """A tracker takes nothing until someone mends it: waiting does not help."""
+
+
+class LoginError(BlockedError):
     """A tracker wants another login, unless its operator admits this one."""
 
 

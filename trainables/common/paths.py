@@ -27,8 +27,8 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     Messages name it by ``what``, such as ``storage``; on a URL they advise what to give instead.
 
     Raises:
-        InputError: If it is a URL, or cannot be a path: it is empty, too long, holds the character
-            0, or names an unknown user.
+        InputError: If it is a URL, or cannot be a path: it is empty, too long, holds a control
+            character, or names an unknown user.
     """
     text = str(path)
     if not text:
@@ -37,14 +37,17 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
         hint = f"; {instead}" if instead else ""
         address = URL.sub(r"\1/", text, count=1)  # A `Path` has lost one of the two.
         raise InputError(f"{what}: {address!r} is a URL; it is a path on this machine{hint}")
-    fault = "it holds the character 0" if "\0" in text else ""
     try:
-        found = Path(text).expanduser().absolute()
+        # `Path` drops the `./` of `./~name`, which is a file of that name.
+        found = (Path(text).expanduser() if text.startswith("~") else Path(text)).absolute()
+        fault = control_fault(str(found))
         longest = max(len(os.fsencode(name)) for name in found.parts)
         if longest > LONGEST_NAME or len(os.fsencode(found)) > LONGEST_PATH:
             limits = f"{LONGEST_NAME} bytes a name and {LONGEST_PATH} in all"
             fault = fault or f"it is too long; allowed are {limits}"
-    except (OSError, RuntimeError, ValueError) as error:
+    except RuntimeError as error:
+        fault = f"{str(error).rstrip('.')}; give the whole path of a name that begins with ~"
+    except (OSError, ValueError) as error:
         fault = str(error)
     if fault:
         raise InputError(f"{what}: {text!r} cannot be a path: {fault}")

@@ -1,5 +1,6 @@
 """Arrays of scores and labels by their names, in files of other kinds than an archive."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -232,8 +233,9 @@ def _shown(columns: list[str]) -> str:
 
 def split_address(address: str | Path) -> tuple[Path, str]:
     """Return path and set of ``PATH:dataset/model``; no set where none is named."""
-    found = ADDRESS.fullmatch(str(address))
-    return (Path(found["path"]), found["name"].strip("/")) if found else (Path(address), "")
+    text = os.path.expanduser(address)
+    found = ADDRESS.fullmatch(text)
+    return (Path(found["path"]), found["name"].strip("/")) if found else (Path(text), "")
 
 
 def find_sets(path: Path) -> list[str]:

@@ -233,7 +233,7 @@ def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None 
         InputError: If the name is unknown or its argument or a setting is not allowed.
     """
     head, _, argument = name.partition(":")
-    reader = SOURCES.get(head)(name, argument, Path(root))
+    reader = SOURCES.get(head)(name, argument, local_path(root, "data root"))
     reader.adjust(settings or {})
     return reader
 

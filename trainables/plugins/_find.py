@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from trainables.common.code import altered_file
 from trainables.common.errors import InputError
+from trainables.common.paths import local_path
 from trainables.plugins._imports import Brought, brought_by, combined, find_spec
 from trainables.plugins._serve import Module
 
@@ -114,7 +115,8 @@ def find_source(named: str, folder: Path) -> Source:
         InputError: If there is none, or it cannot be read.
     """
     if "/" in named or named.endswith(".py"):
-        return _source_at(named, folder / Path(named).expanduser())
+        place = named if named.startswith("~") else folder.absolute() / named
+        return _source_at(named, local_path(place, f"plugin {named!r}"))
     points = entry_points(group=GROUP)
     module = points[named].module if named in points.names else named
     return _installed(named, module)
@@ -138,7 +140,6 @@ def _installed(named: str, module: str) -> Source:
 
 
 def _source_at(named: str, place: Path) -> Source:
-    place = place.absolute()
     if place.is_dir():
         if not (place / "__init__.py").is_file():
             raise InputError(f"plugin {named!r}: {place} has no __init__.py, so it is no package")

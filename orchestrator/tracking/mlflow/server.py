@@ -4,8 +4,10 @@ Importing it imports MLflow, which takes seconds; the sweep's own process has no
 """
 
 import json
+import logging
 import os
 import re
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -27,25 +29,28 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.entities import PagedList
 from sqlalchemy import create_engine
 
-from orchestrator.sweep.tracking_uri import SQLITE, sqlite_file
+from orchestrator.sweep.tracking_uri import mlflow_uri, sqlite_file, sqlite_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.mlflow.errors import translated
-from orchestrator.tracking.mlflow.sqlite import exclusive, relocate
+from orchestrator.tracking.mlflow.sqlite import exclusive, relocate, require_readable
 from orchestrator.tracking.tracker import (
     MODEL_PLACE,
+    BlockedError,
     Experiment,
     RefusedError,
     Run,
     RunQuery,
     Tracker,
-    UnreachableError,
     model_name,
 )
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.files import drafted
 from trainables.common.sharing import inherit
+
+# MLflow logs a traceback of each error that it raises as well; the caller tells it in one line.
+logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
 
 T = TypeVar("T")
 LANES = 4
@@ -70,7 +75,10 @@ class MlflowTracker(Tracker):
         with translated(uri), nullcontext() if file is None or only_read else exclusive(file):
             if file is not None and not (file.exists() and file.stat().st_size):
                 _create(file)
-            self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+            if file is not None:
+                require_readable(file)
+            address = mlflow_uri(uri)
+            self.client = MlflowClient(tracking_uri=address, registry_uri=address)
 
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
@@ -91,9 +99,10 @@ class MlflowTracker(Tracker):
                 found = self.client.get_experiment(made)
                 return Experiment(made, found.creation_time or 0), True
         if found.lifecycle_stage != "active":
-            raise UnreachableError(
-                f"experiment {name!r} is deleted on {redacted(self.uri)}; restore it with "
-                f"`mlflow experiments restore -x {found.experiment_id}`"
+            store = shlex.quote(mlflow_uri(redacted(self.uri)))
+            raise BlockedError(
+                f"experiment {name!r} is deleted; restore it with `MLFLOW_TRACKING_URI={store} "
+                f"mlflow experiments restore -x {found.experiment_id}`"
             )
         file = sqlite_file(self.uri)
         # A database that was moved together with the files beside it learns of that.
@@ -300,5 +309,6 @@ def _create(file: Path) -> None:
         left.unlink()
     # A name of its own each time: MLflow keeps the connection to a file that it failed with.
     with drafted(file) as draft:
-        MlflowClient(tracking_uri=f"{SQLITE}{draft}", registry_uri=f"{SQLITE}{draft}")
+        address = mlflow_uri(sqlite_uri(draft))
+        MlflowClient(tracking_uri=address, registry_uri=address)
         inherit(draft)

@@ -1,6 +1,7 @@
 """The SQLite file of a tracking database: what can be done without MLflow, which takes seconds."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -17,8 +18,10 @@ OPEN_WAIT = 120.0
 HEADER = b"SQLite format 3\0"
 
 
-def require_database(file: Path) -> None:
+def require_database(file: Path, hint: str = ELSEWHERE) -> None:
     """Refuse a file that is not there or is no database; an empty one is a new one to SQLite.
+
+    A message about one that is not there says by the ``hint`` how to name another one.
 
     Raises:
         InputError: If it is so, or the file cannot be read.
@@ -26,9 +29,12 @@ def require_database(file: Path) -> None:
     try:
         with open(file, "rb") as stream:
             if stream.read(len(HEADER)) not in (b"", HEADER):
-                raise InputError(f"{file} is no SQLite database; name another file")
+                raise InputError(
+                    f"{file} is no SQLite database; name another file, or move it away: "
+                    "`calsweep sync` builds it again"
+                )
     except FileNotFoundError as error:
-        told = f"no tracking database at {file} {ELSEWHERE}; `calsweep sync` builds it"
+        told = f"no tracking database at {file} {hint}; `calsweep sync` builds it"
         raise InputError(told) from error
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {why(error)}") from error
@@ -43,13 +49,54 @@ def describe_database(file: Path) -> str:
     if not file.exists():
         return f"{file} does not exist yet; the first sweep creates it"
     try:
-        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        with closing(_opened(file, "ro")) as database:
             version = database.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
         raise InputError(
             f"{file} is no MLflow database ({error}); move it away or name another file"
         ) from error
     return f"{file}, schema {version[0] if version else 'unknown'}"
+
+
+def require_readable(file: Path) -> None:
+    """Read from a database once: MLflow repeats for a minute, although it is damaged.
+
+    Raises:
+        sqlite3.Error: If it cannot be opened, or is damaged.
+    """
+    with closing(_opened(file)) as database:
+        database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
+
+def damage_of(file: Path) -> str:
+    """Return the fault of a whole database, or "" where there is none, or no database."""
+    if not file.is_file() or not file.stat().st_size:
+        return ""
+    try:
+        with closing(_opened(file)) as database:
+            found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+    except sqlite3.OperationalError:
+        return ""  # It is locked, or cannot be opened: whoever opens it next says so.
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return "" if found == "ok" else " ".join(found.split())
+
+
+def set_aside(file: Path) -> Path:
+    """Rename a database, with the files that SQLite keeps next to it; return the new path."""
+    mark = f".damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    with exclusive(file):
+        for end in ("-journal", "-wal", "-shm", ""):
+            place = file.with_name(f"{file.name}{end}")
+            if place.exists():
+                place.rename(file.with_name(f"{file.name}{mark}{end}"))
+    return file.with_name(f"{file.name}{mark}")
+
+
+def _opened(file: Path, mode: str = "rw") -> sqlite3.Connection:
+    # Read-only, SQLite refuses what a writer that was killed has left to be rolled back.
+    uri = f"{file.resolve().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=OPEN_WAIT)
 
 
 @contextmanager

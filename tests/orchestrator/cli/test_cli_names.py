@@ -84,13 +84,13 @@ def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, file
 
 
 def test_names_in_tables_steer_nothing(calsweep, empty_folder, files):
-    (empty_folder / "logits.npz").rename(empty_folder / "\x1b[31m[red]\r.npz")
+    (empty_folder / "logits.npz").rename(empty_folder / "[31m[red]\u202e.npz")
     code, out, _ = calsweep(
-        "calibrate", "\x1b[31m[red]\r.npz", "--with", "ts", "--objectives", "ce", "--out", "\x07"
+        "calibrate", "[31m[red]\u202e.npz", "--with", "ts", "--objectives", "ce", "--out", "\u200f"
     )
     assert code == 0
-    assert r"\x1b[31m[red]\r" in out
-    assert r"calibrators and table in \x07" in out
+    assert r"[31m[red]\u202e" in out
+    assert r"calibrators and table in \u200f" in out
     assert all(line.isprintable() for line in out.split("\n"))
 
 

@@ -240,9 +240,8 @@ def outcome(journal_writer):
     return SweepOutcome(spec, "finished", (result,), True, 61.4)
 
 
-@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1)])
-def test_a_sweep_ends_with_its_table_and_places(capsys, outcome, status, code):
-    assert show_outcome(replace(outcome, status=status)) == code
+def test_a_sweep_ends_with_its_table_and_places(capsys, outcome):
+    assert show_outcome(outcome) == 1  # It has no report.
     out = capsys.readouterr().out
     assert ["ce", "90.00", "5.00", "–", "–", "–"] in words(out)
     *_, where, report, untracked = out.splitlines()
@@ -297,15 +296,31 @@ def test_commands_to_be_copied_have_odd_names_in_quotation_marks(capsys, outcome
     ]
 
 
-def test_a_sweep_with_a_journal_ends_with_its_report(capsys, outcome, journal_writer):
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("failed", 1)])
+def test_a_sweep_with_a_journal_ends_with_its_report(capsys, outcome, journal_writer, status, code):
     folder = SweepFolder.of(outcome.spec)
     writer = journal_writer(folder.path, "night")
     writer.start()
     writer.trial(writer.open("ce"), 0, 0.1)
     writer.end()
-    show_outcome(outcome)
+    assert show_outcome(replace(outcome, status=status)) == code
     assert capsys.readouterr().out.splitlines()[-2] == "report: kept/sweeps/night/report.html"
     assert folder.report.is_file()
+
+
+@pytest.mark.parametrize("name", ["table.md", "report.html"])
+def test_a_table_or_report_that_cannot_be_written_is_a_line_and_exit_code_1(
+    capsys, outcome, journal_writer, name
+):
+    folder = SweepFolder.of(outcome.spec)
+    writer = journal_writer(folder.path, "night")
+    writer.start()
+    writer.trial(writer.open("ce"), 0, 0.1)
+    (folder.path / name).mkdir()
+    assert show_outcome(replace(outcome, tracked=False, fault="it is damaged")) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(f"{name} cannot be written: Is a directory" in line for line in lines) == 1
+    assert "http://host:5000: it is damaged; deliver the rest with: calsweep sync " in lines[-1]
 
 
 def test_plots_are_listed(calsweep, journal_writer, empty_folder):

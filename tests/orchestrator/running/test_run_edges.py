@@ -19,10 +19,10 @@ from orchestrator.running import run
 from orchestrator.running.run import SweepOutcome
 from orchestrator.storage.events import Event, SweepEnded, SweepStarted
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from orchestrator.tracking._process import Fault
 from tests.orchestrator.disks import files_of_at_most
 from trainables.common.errors import InputError
 from trainables.store.artifacts import ArtifactStore
@@ -212,6 +212,7 @@ class Shipper:
     def __init__(self, now: list[float], looks: list[tuple[float, int]], whole: int) -> None:
         self.now, self.looks, self.whole = now, iter(looks), whole
         self.delivered, self.waits, self.stopped = 0, 0, False
+        self.met: Fault | None = None
 
     def wait_drained(self, timeout: float) -> bool:
         self.waits += 1
@@ -221,6 +222,9 @@ class Shipper:
 
     def progress(self) -> tuple[int, int]:
         return self.delivered, 9
+
+    def fault(self) -> Fault | None:
+        return self.met
 
     def stop(self) -> None:
         self.stopped = True
@@ -261,6 +265,17 @@ def test_a_server_is_waited_for_while_it_takes(
     assert (whole, shipper.stopped, shipper.waits) == expected
 
 
+@pytest.mark.parametrize(("lasting", "waits"), [(True, 1), (False, 10)])
+def test_a_tracker_that_someone_has_to_mend_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, now: list[float], lasting: bool, waits: int
+) -> None:
+    monkeypatch.setattr(run, "listens", lambda uri: True)
+    shipper = Shipper(now, [(5.0, 0)] * 99, 9)
+    shipper.met = Fault("damaged", lasting)
+    assert not run.await_delivery(cast(Any, shipper), "sqlite:////m.db", 0, False)
+    assert (shipper.stopped, shipper.waits) == (True, waits)
+
+
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize(("pause", "whole"), [(44.0, True), (46.0, False)])
 def test_a_stall_is_counted_from_the_last_delivery(
@@ -283,10 +298,3 @@ def test_how_to_resume_is_said_in_full(
     said, pending = capsys.readouterr().out.splitlines()
     assert said.endswith(f"calsweep run --resume edges --storage '{spec.storage}'{ending}")
     assert pending.endswith(f"deliver the rest with: calsweep sync '{outcome.journal}'")
-
-
-def test_an_unwritable_table_is_named(spec: SweepSpec) -> None:
-    results = (StudyResult("edges", "a task", "ce", "failed", reason="NaN"),)
-    SweepFolder.of(spec).table("md").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"table\.md cannot be written: Is a directory"):
-        show_outcome(SweepOutcome(spec, "failed", results, True, 1.0))

@@ -121,6 +121,9 @@ class Company(Executor):
         assert len(self.asked) < 20, "waits for good"
         return self.drained
 
+    def fault(self) -> None:
+        return None
+
     def stop(self) -> None:
         self.asked.append("stop")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from types import SimpleNamespace
 
@@ -13,8 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from orchestrator.tracking import check_login, ping
 from orchestrator.tracking.mlflow import server
 from orchestrator.tracking.mlflow.errors import MAX_TEXT, translated
-from orchestrator.tracking.tracker import LoginError, RefusedError, UnreachableError
+from orchestrator.tracking.tracker import BlockedError, LoginError, RefusedError, UnreachableError
 
+ESCAPED = "sqlite:////my%2520project/m.db"
 URI = "http://ada:planted@host"
 
 
@@ -45,6 +47,28 @@ def test_errors_are_told_apart(error, kind):
     with pytest.raises(kind) as caught, translated(URI):
         raise error
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (sqlite3.DatabaseError("database disk image is malformed"), BlockedError, "is damaged ("),
+        (said("BAD_REQUEST", "file is not a database"), BlockedError, "is damaged ("),
+        (sqlite3.OperationalError("unable to open database file"), BlockedError, "cannot be used"),
+        (said("TEMPORARILY_UNAVAILABLE", "disk I/O error"), BlockedError, "cannot be used"),
+        (said("TEMPORARILY_UNAVAILABLE", "disk is full"), BlockedError, "cannot be used"),
+        (said("INTERNAL_ERROR", "out-of-date database schema"), BlockedError, "cannot be used"),
+        (PermissionError(13, "Permission denied"), BlockedError, "cannot be used"),
+        (sqlite3.OperationalError("database is locked"), UnreachableError, "gives no answer"),
+        (TimeoutError("the lock of a file"), UnreachableError, "gives no answer"),
+    ],
+)
+def test_a_database_that_someone_has_to_mend_is_told_apart(error, kind, text):
+    told = re.escape(text)
+    with pytest.raises(UnreachableError, match=told) as caught, translated(ESCAPED):
+        raise error
+    assert type(caught.value) is kind
+    assert "/my%20project/m.db" in str(caught.value) or kind is UnreachableError
 
 
 @pytest.mark.parametrize(

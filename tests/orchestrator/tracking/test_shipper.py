@@ -20,11 +20,11 @@ from orchestrator.storage.journal import read_events
 from orchestrator.tracking import __main__ as program
 from orchestrator.tracking import _shipper, open_tracker, start_shipper, sync
 from orchestrator.tracking._changes import Change
-from orchestrator.tracking._process import URI_VARIABLE
+from orchestrator.tracking._process import URI_VARIABLE, Fault, ShipperProcess
 from orchestrator.tracking._shipper import Shipment
 from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.mlflow.server import MlflowTracker
-from orchestrator.tracking.tracker import RefusedError, RunQuery, UnreachableError
+from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker, UnreachableError
 from trainables.common.errors import InputError
 
 TASK = "digits/convnet/digits"
@@ -477,7 +477,7 @@ def test_a_creation_that_takes_effect_late_leaves_one_run(writer, monkeypatch, t
 
 
 def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, store, monkeypatch):
-    monkeypatch.setattr("orchestrator.tracking._shipper.PATIENCE_ONCE", 0.0)
+    monkeypatch.setattr("orchestrator.tracking._shipper.time.sleep", lambda _: pytest.fail("waits"))
     writer.start()
     writer.open("ce")
     sync(writer.path, store)
@@ -487,9 +487,33 @@ def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, st
     with pytest.raises(InputError) as refusal:
         sync(writer.path, store)
     assert str(refusal.value) == (
-        f"experiment {writer.sweep!r} is deleted on {store}; restore it with "
-        f"`mlflow experiments restore -x {experiment}`"
+        f"experiment {writer.sweep!r} is deleted; restore it with "
+        f"`MLFLOW_TRACKING_URI={store} mlflow experiments restore -x {experiment}`"
     )
+    shipper = ShipperProcess(["true"], store, writer.path)
+    assert shipper.fault() is None  # It was of an earlier shipper.
+    with pytest.raises(InputError):
+        sync(writer.path, store)
+    assert shipper.fault() == Fault(str(refusal.value), lasting=True)
+    shipper.process.wait()
+
+
+def test_a_fault_is_kept_until_the_tracker_takes_something(writer, store, monkeypatch):
+    writer.start()
+    shipper, opened = _shipper._Shipper(writer.path, store, writer.path.parent), open_tracker
+
+    def away(*_: object, **__: object) -> Tracker:
+        raise UnreachableError("away")
+
+    process = ShipperProcess(["true"], store, writer.path)
+    monkeypatch.setattr(_shipper, "open_tracker", away)
+    with pytest.raises(UnreachableError):
+        shipper.step()
+    assert process.fault() == Fault("away", lasting=False)
+    monkeypatch.setattr(_shipper, "open_tracker", opened)
+    shipper.step()
+    assert process.fault() is None
+    process.process.wait()
 
 
 def test_only_one_process_ships_a_journal(writer, store, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -12,12 +13,17 @@ from filelock import FileLock
 from orchestrator.tracking.mlflow import sqlite
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.mlflow.sqlite import (
+    damage_of,
     describe_database,
     exclusive,
     relocate,
     require_database,
+    require_readable,
+    set_aside,
 )
-from orchestrator.tracking.tracker import UnreachableError
+from orchestrator.tracking.tracker import BlockedError, UnreachableError
+from tests.orchestrator.databases import place_database
+from tests.orchestrator.disks import files_of_at_most
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE
 
@@ -35,11 +41,42 @@ def test_what_is_no_database_is_refused(tmp_path):
     for path, told in (
         (file, f"no tracking database at {file} {ELSEWHERE}; `calsweep sync` builds it"),
         (tmp_path, f"tracking database {tmp_path} cannot be read: Is a directory"),
-        (text, f"{text} is no SQLite database; name another file"),
+        (
+            text,
+            f"{text} is no SQLite database; name another file, or move it away: `calsweep sync` "
+            "builds it again",
+        ),
     ):
         with pytest.raises(InputError) as refusal:
             require_database(path)
         assert str(refusal.value) == told
+
+
+def test_a_damaged_database_is_found_and_set_aside_with_its_journal(tmp_path):
+    file = place_database(tmp_path) / "mlflow.db"
+    assert damage_of(file) == damage_of(tmp_path / "absent.db") == ""
+    require_readable(file)
+    os.truncate(file, 40_000)
+    assert damage_of(file) == "database disk image is malformed"
+    with pytest.raises(sqlite3.DatabaseError, match="malformed"):
+        require_readable(file)
+    file.write_text("no database, and long enough to be seen as none")
+    assert damage_of(file) == "file is not a database"
+    file.with_name("mlflow.db-journal").touch()
+    aside = set_aside(file)
+    assert aside.name.startswith("mlflow.db.damaged-")
+    assert {each.name for each in tmp_path.iterdir()} == {
+        aside.name,
+        f"{aside.name}-journal",
+        "mlflow.db.lock",
+    }
+
+
+def test_a_full_disk_under_a_database_is_told_at_once(tmp_path):
+    tracker = MlflowTracker(f"sqlite:///{place_database(tmp_path)}/mlflow.db")
+    with files_of_at_most(4096), pytest.raises(BlockedError, match=r"mlflow\.db cannot be used: "):
+        tracker.open_experiment("new", tmp_path)
+    assert tracker.open_experiment("new", tmp_path)[1]
 
 
 def test_a_database_is_described_by_its_schema(tmp_path):

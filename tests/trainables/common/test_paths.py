@@ -15,7 +15,7 @@ def test_paths_are_absolute_and_know_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     assert local_path("a/b", "x") == tmp_path / "a" / "b"
     assert local_path("~/a", "x") == Path("/home/me/a")
-    for text in ("a:b", "c:/d", "./s3://a", "/x/s3:/a", "x" * 255, "a\nb"):
+    for text in ("a:b", "c:/d", "./s3://a", "/x/s3:/a", "x" * 255, "./~x", "a\u3000b"):
         assert local_path(text, "x") == (tmp_path / text)
 
 
@@ -37,6 +37,8 @@ def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer():
         ("", "is empty"),
         ("~nouser/x", "cannot be a path: Could not determine home directory"),
         ("a\0b", r"'a\x00b' cannot be a path"),
+        ("a\nb", r"cannot be a path: it holds the control character '\n'"),
+        ("~nouser/x", "give the whole path of a name that begins with ~"),
         ("\ud800", "cannot be a path"),
         ("x" * 256, "it is too long"),
         ("ü" * 128, "it is too long"),

@@ -195,7 +195,7 @@ def find_suite(name: str, root: Path | str) -> Suite:
     entry, argument = _split(name)
     if entry not in SUITES or not SUITES.get(entry).accepts(argument):
         raise InputError(f"unknown suite {name!r}; {known_names(name, suite_names())}")
-    return SUITES.get(entry)(name, argument, Path(root))
+    return SUITES.get(entry)(name, argument, local_path(root, "data root"))
 
 
 def suite_code(name: str) -> str | None:
