@@ -1,5 +1,6 @@
 """Common to all calibrators: checks, blocks of rows, the kept argmax, the report and the state."""
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,7 +13,15 @@ from torch import Tensor
 from trainables.calibrators.objectives import Objective, build_objective
 from trainables.common.errors import InputError
 from trainables.common.fields import CheckedFields
-from trainables.common.logit_rows import check_logits, check_rows, row_blocks
+from trainables.common.logit_rows import (
+    MASK_DEPTH,
+    check_logits,
+    check_rows,
+    find_masked,
+    level_masked,
+    logit_unit,
+    row_blocks,
+)
 from trainables.common.registry import Registry
 
 TIE_GAP = 4.0
@@ -61,6 +70,9 @@ class Calibrator(CheckedFields, ABC):
     which returns the report and sets the tensors, ``_transform``, which maps a block of rows, and
     ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the logits.
 
+    Both get logits divided by ``unit``, with every masked one at the same depth: see
+    ``logit_unit`` and ``find_masked``. Masked classes get the log-probability -10,000.
+
     Attributes:
         name: The name in recipes.
         takes_objective: Whether the fitting objective can be chosen.
@@ -70,6 +82,7 @@ class Calibrator(CheckedFields, ABC):
             some papers do, and not held out; an argument may decide here, too.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
+        unit: The unit of the fitting logits, 1 unless they are huge.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -82,6 +95,7 @@ class Calibrator(CheckedFields, ABC):
 
     report: FitReport | None = field(default=None, init=False)
     num_classes: int = field(default=0, init=False)
+    unit: float = field(default=1.0, init=False)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -95,25 +109,51 @@ class Calibrator(CheckedFields, ABC):
         ``report`` has its text as ``doubt``.
 
         Args:
-            logits: (N, K), torch or NumPy, any floating dtype, finite; N >= 1, K >= 2.
-            labels: (N,), whole numbers in [0, K).
+            logits: (N, K), torch or NumPy, any floating dtype, finite or, for a masked class, -inf;
+                N >= 1, K >= 2.
+            labels: (N,), whole numbers in [0, K). Rows whose label is masked are left out, with a
+                ``FitWarning``.
 
         Raises:
-            InputError: If shapes, values or labels are not as stated.
+            InputError: If shapes, values or labels are not as stated, or every label is masked.
         """
         rows, targets = check_rows(logits, labels)
-        self.num_classes = rows.shape[1]
+        self.num_classes, self.unit = rows.shape[1], logit_unit(rows)
         try:
             with torch.no_grad():
+                rows, targets, lost = self._possible(rows, targets)
                 report = self._fit(rows, targets)
-                doubt = self._doubt(report, rows)
+                doubt = "; ".join(filter(None, (lost, self._doubt(report, rows))))
         except BaseException:
             self.num_classes = 0  # Half fitted is not fitted.
             raise
-        self.report = replace(report, doubt=doubt)
+        note = "" if self.unit == 1 else f"logits are measured in units of {self.unit:g}"
+        note = "; ".join(filter(None, (report.note, note)))
+        self.report = replace(report, note=note, doubt=doubt)
         if doubt:
             warnings.warn(f"{self.name}: {doubt}", FitWarning, stacklevel=2)
         return self
+
+    def _leveled(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return rows in units, masked logits at one depth, and which are masked."""
+        scaled = rows if self.unit == 1 else rows / self.unit
+        masked = find_masked(scaled)
+        return level_masked(scaled, masked), masked
+
+    def _possible(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, str]:
+        """Return the leveled rows whose label is not masked, their labels, and a remark."""
+        rows, masked = self._leveled(rows)
+        if masked is None:
+            return rows, labels, ""
+        kept = ~masked.gather(1, labels.unsqueeze(1)).squeeze(1)
+        lost, first = int((~kept).sum()), int(kept.int().argmin())
+        if not lost:
+            return rows, labels, ""
+        text = f"the label's class is masked in {lost} of {len(labels)} rows"
+        if lost == len(labels):
+            raise InputError(f"labels: {text}; check labels and masks")
+        text += f", the first is row {first}: the fit leaves them out"
+        return rows[kept], labels[kept], text
 
     def _doubt(self, report: FitReport, rows: Tensor) -> str:
         if not report.converged:
@@ -143,9 +183,18 @@ class Calibrator(CheckedFields, ABC):
         out = torch.empty_like(rows, memory_format=torch.contiguous_format)
         with torch.no_grad():
             for part in row_blocks(rows):
-                values = self._transform(rows[part].double()).to(rows.dtype)
+                values = self._mapped(rows[part].double()).to(rows.dtype)
                 out[part] = keep_argmax(rows[part], values) if self.preserves_accuracy else values
         return out
+
+    def _mapped(self, rows: Tensor) -> Tensor:
+        """Return log-probabilities of a block of rows in which no masked class has a share."""
+        leveled, masked = self._leveled(rows)
+        values = self._transform(leveled)
+        if masked is None:
+            return values
+        shares = values.masked_fill(masked, -math.inf).log_softmax(1)
+        return shares.masked_fill(masked, -MASK_DEPTH)
 
     @abstractmethod
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
@@ -162,7 +211,10 @@ class Calibrator(CheckedFields, ABC):
             InputError: If the calibrator is not fitted.
         """
         self.require_fitted()
-        return self._summary()
+        found = self._summary()
+        if self.unit == 1:
+            return found
+        return {k: v * self.unit if k.startswith("temperature") else v for k, v in found.items()}
 
     @abstractmethod
     def _summary(self) -> dict[str, float]:
@@ -181,7 +233,8 @@ class Calibrator(CheckedFields, ABC):
         """Return the fitted tensors, on the CPU."""
         self.require_fitted()
         state = {name: getattr(self, name).detach().cpu() for name in self.state_names}
-        return {**state, "num_classes": torch.tensor(self.num_classes)}
+        unit = {} if self.unit == 1 else {"unit": torch.tensor(self.unit, dtype=torch.float64)}
+        return {**state, **unit, "num_classes": torch.tensor(self.num_classes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over fitted tensors.
@@ -190,7 +243,7 @@ class Calibrator(CheckedFields, ABC):
             InputError: If a tensor is missing or unknown.
         """
         expected = {*self.state_names, "num_classes"}
-        if set(state) != expected:
+        if {*state} - {"unit"} != expected:
             raise InputError(
                 f"{self.name}: state has {', '.join(sorted(state)) or 'nothing'}, "
                 f"expected {', '.join(sorted(expected))}"
@@ -198,6 +251,7 @@ class Calibrator(CheckedFields, ABC):
         for name in self.state_names:
             setattr(self, name, state[name].clone())
         self.num_classes = int(state["num_classes"])
+        self.unit = float(state.get("unit", 1.0))
 
 
 class ObjectiveCalibrator(Calibrator):

@@ -1,5 +1,6 @@
-"""Rows of logits and their labels: checks of what somebody else hands over, and blocks."""
+"""Rows of logits and their labels: checks of what somebody else hands over, masks, and blocks."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,10 @@ from torch import Tensor
 from trainables.common.errors import InputError
 
 ROWS_AT_ONCE = 4096
+# The weakest mask in common use is -1e4; others are -65504, -1e9, the smallest float32 and -inf.
+MASK_DEPTH = 1e4
+# Networks give logits below this one; of larger ones the median of the row maxima becomes USUAL.
+LARGEST, USUAL = 500.0, 32.0
 # Temporaries of this many values stay in a core's cache; a GPU wants large ones.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 
@@ -46,7 +51,7 @@ def check_logits(logits: Any) -> Tensor:
 
     Raises:
         InputError: If they are not two-dimensional, have no rows or fewer than two classes, or hold
-            a value that is not a finite real number.
+            a value that is neither a finite real number nor -inf, or a row with -inf only.
     """
     values = as_tensor(logits, "logits")
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
@@ -54,14 +59,79 @@ def check_logits(logits: Any) -> Tensor:
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
     parts = row_blocks(values, ROWS_AT_ONCE)
-    if not bool(torch.stack([torch.isfinite(values[part]).all() for part in parts]).all()):
-        finite = torch.isfinite(values)
-        row, column = map(int, (~finite).nonzero()[0])
-        raise InputError(
-            f"logits: {int((~finite).sum())} values are not finite, the first at row {row}, "
-            f"class {column}: {float(values[row, column])}; only finite values are allowed"
-        )
+    # A maximum is NaN or infinite where a value is, and -inf where no class is allowed.
+    if not bool(torch.stack([values[part].amax(1).isfinite().all() for part in parts]).all()):
+        _refuse(values)
     return values
+
+
+def _refuse(values: Tensor) -> None:
+    wrong = ~(values.isfinite() | values.isneginf())
+    if not bool(wrong.any()):
+        row = int(values.amax(1).isneginf().nonzero()[0])
+        raise InputError(f"logits: row {row} has -inf for every class; leave out such rows")
+    row, column = map(int, wrong.nonzero()[0])
+    raise InputError(
+        f"logits: {int(wrong.sum())} values are not finite, the first at row {row}, class "
+        f"{column}: {float(values[row, column])}; only finite values are allowed, and -inf for a "
+        "masked class"
+    )
+
+
+def logit_unit(logits: Tensor) -> float:
+    """Return the power of two in which logits (N, K) are measured: 1 unless they are huge.
+
+    Huge logits differ by more than 1,000 within a row, and the median of the row maxima exceeds
+    500: masks make the smallest logits of a row large, never the largest one.
+    """
+    typical = float(logits.amax(1).double().abs().median())
+    if typical <= LARGEST or not _wide(logits, 2 * LARGEST):
+        return 1.0
+    return 2.0 ** math.ceil(math.log2(typical / USUAL))
+
+
+def find_masked(logits: Tensor, unit: float = 1.0) -> Tensor | None:
+    """Return which classes are masked, (N, K), or None where no class of logits (N, K) is.
+
+    A class is masked where its logit is -inf or more than 5,000 units below the row's largest: a
+    network gives no such logit, and every mask in common use is at least twice as deep. Such a
+    class is impossible; it takes no part in a fit, in smoothing or in a penalty.
+    """
+    depth = MASK_DEPTH / 2 * unit
+    if not _wide(logits, depth):
+        return None
+    return torch.cat([_deeper(logits[part], depth) for part in row_blocks(logits, ROWS_AT_ONCE)])
+
+
+def _wide(logits: Tensor, depth: float) -> bool:
+    parts = (logits[part].aminmax(dim=1) for part in row_blocks(logits, ROWS_AT_ONCE))
+    return bool(torch.stack([(high - low > depth).any() for low, high in parts]).any())
+
+
+def _deeper(logits: Tensor, depth: float) -> Tensor:
+    return logits.amax(1, keepdim=True) - logits > depth
+
+
+def level_masked(logits: Tensor, masked: Tensor | None, unit: float = 1.0) -> Tensor:
+    """Return logits (N, K) with every masked one 10,000 units below the row's largest."""
+    if masked is None:
+        return logits
+    return torch.where(masked, logits.amax(1, keepdim=True) - MASK_DEPTH * unit, logits)
+
+
+def raise_masked(logits: Tensor, masked: Tensor | None) -> Tensor:
+    """Return logits (N, K) with every masked one equal to the smallest other one of its row."""
+    if masked is None:
+        return logits
+    lowest = logits.masked_fill(masked, math.inf).amin(1, keepdim=True)
+    return torch.where(masked, lowest, logits)
+
+
+def mean_allowed(values: Tensor, masked: Tensor | None, dim: int = 1) -> Tensor:
+    """Return the mean of values along a dimension, over the classes that are not masked."""
+    if masked is None:
+        return values.mean(dim)
+    return values.masked_fill(masked, 0).sum(dim) / (~masked).sum(dim)
 
 
 def check_rows(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
