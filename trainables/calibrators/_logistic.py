@@ -44,7 +44,9 @@ class LogisticCalibrator(OneVersusRestCalibrator):
     def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
         seen = torch.ones_like(hits) if masked is None else ~masked
         step = max(1, BLOCK_VALUES // scores.shape[1])
-        for some, right, shown in zip(*(of.split(step) for of in (scores, hits, seen)), strict=True):
+        for some, right, shown in zip(
+            *(of.split(step) for of in (scores, hits, seen)), strict=True
+        ):
             columns = self._features(*_log_odds(some.double()))
             features = torch.stack([*columns, torch.ones_like(columns[0])], 1)
             count = right.sum(1, keepdim=True)

@@ -97,19 +97,19 @@ def find_masked(logits: Tensor, unit: float = 1.0) -> Tensor | None:
     network gives no such logit, and every mask in common use is at least twice as deep. Such a
     class is impossible; it takes no part in a fit, in smoothing or in a penalty.
     """
-    depth = MASK_DEPTH / 2 * unit
-    if not _wide(logits, depth):
+    if not _wide(logits, MASK_DEPTH / 2 * unit):
         return None
-    return torch.cat([_deeper(logits[part], depth) for part in row_blocks(logits, ROWS_AT_ONCE)])
+    return torch.cat([masked_classes(logits[p], unit) for p in row_blocks(logits, ROWS_AT_ONCE)])
+
+
+def masked_classes(logits: Tensor, unit: float = 1.0) -> Tensor:
+    """Return the mask of ``find_masked``, also if empty, without waiting for the device."""
+    return logits.amax(1, keepdim=True) - logits > MASK_DEPTH / 2 * unit
 
 
 def _wide(logits: Tensor, depth: float) -> bool:
     parts = (logits[part].aminmax(dim=1) for part in row_blocks(logits, ROWS_AT_ONCE))
     return bool(torch.stack([(high - low > depth).any() for low, high in parts]).any())
-
-
-def _deeper(logits: Tensor, depth: float) -> Tensor:
-    return logits.amax(1, keepdim=True) - logits > depth
 
 
 def level_masked(logits: Tensor, masked: Tensor | None, unit: float = 1.0) -> Tensor:

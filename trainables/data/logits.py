@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.common.logit_rows import level_masked, logit_unit
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import ArrayFiles, split_address
 from trainables.data._logit_files import KINDS, LogitRows, read_logits
@@ -95,11 +96,12 @@ class LogitsReader(PathReader, OutlinedReader):
         return info, train, test
 
     def _rows(self, rows: LogitRows) -> RowArrays:
-        with np.errstate(over="ignore"):  # Told below.
-            values = rows.logits.numpy().astype(np.float32)
-        if not np.isfinite(values).all():
+        """Return rows as finite float32: masks that are not become the weakest mask."""
+        endless = rows.logits.float().isneginf()
+        values = level_masked(rows.logits, endless, logit_unit(rows.logits)).float()
+        if not bool(values.isfinite().all()):
             raise InputError(f"{self.path}: a logit does not fit into float32")
-        return RowArrays(values, rows.labels.numpy())
+        return RowArrays(values.numpy(), rows.labels.numpy())
 
     def outline(self) -> Outline:
         info, train, test = self.read(download=False)

@@ -69,7 +69,7 @@ def test_other_rows_are_refused(logits, labels, text):
         check_rows(logits, labels)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_the_first_value_that_is_not_finite_is_named(value, monkeypatch):
     monkeypatch.setattr(logit_rows, "ROWS_AT_ONCE", 2)
     logits = torch.zeros(5, 3)
