@@ -221,6 +221,13 @@ BAD = {
     "an unknown key of a split": GOOD.replace(
         "protocol: digits", "protocol: digits, split: {sede: 1}"
     ),
+    "a range of what is fixed": GOOD.replace(
+        "trials: 3", "fixed: {mbls: {margin: 6.0}}, spaces: {mbls: {margin: {low: 1.0}}}"
+    ),
+    "a range of what a variant fixes": GOOD.replace("mbls", "wide").replace(
+        "trials: 3", "spaces: {wide: {margin: {low: 1.0}}}"
+    )
+    + "variants: {wide: {of: mbls, fixed: {margin: 6.0}}}\n",
     "an unknown key of a range": GOOD.replace("trials: 3", "spaces: {mbls: {margin: {lo: 1}}}"),
 }
 
