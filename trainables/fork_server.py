@@ -13,7 +13,7 @@ from types import ModuleType
 from trainables.common.paths import require_socket_room
 
 CONTEXT = get_context("forkserver")
-PRELOADED = ["trainables.process_edge", "torch._dynamo"]  # The latter takes optimizers seconds.
+PRELOADED = ["trainables.preloaded"]
 
 
 def start_fork_server() -> None:

@@ -2,7 +2,7 @@
 
 import sys
 
-from trainables.common.errors import InputError, lacks_memory, one_line
+from trainables.common.errors import lacks_memory, one_line
 
 NO_MEMORY = 5
 LONGEST = 298
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if not (reason := lacks_memory(error)):
             raise
-        print(one_line(f"calsweep: {reason}", LONGEST), file=sys.stderr)
+        sys.stderr.write(one_line(f"calsweep: {reason}", LONGEST) + "\n")
     return NO_MEMORY
 
 

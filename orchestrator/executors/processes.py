@@ -90,8 +90,11 @@ class _Process:
         self.connection, there = Pipe()
         arguments = there, {**os.environ, **environment}, bench  # The server's may be older.
         self._process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
-        with unseen():
-            self._process.start()
+        try:
+            with unseen():
+                self._process.start()
+        except (EOFError, ConnectionError) as error:  # Typer would take the first for Ctrl-D.
+            raise MemoryError("the server that starts workers has ended") from error
         there.close()
 
     def give(self, job: Job) -> None:

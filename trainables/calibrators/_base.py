@@ -14,18 +14,16 @@ from trainables.calibrators.objectives import Objective, build_objective
 from trainables.common.errors import InputError
 from trainables.common.fields import CheckedFields
 from trainables.common.logit_rows import (
-    MASK_DEPTH,
+    LogitScale,
     check_logits,
     check_rows,
-    find_masked,
-    level_masked,
-    logit_unit,
     row_blocks,
 )
 from trainables.common.registry import Registry
 
 TIE_GAP = 4.0
 UNMOVED, WATCHED_ROWS = 1e-6, 512
+IMPOSSIBLE = -1e4  # The log-probability of a masked class.
 UNMOVED_DOUBT = "the fit did not move: probabilities of fitting rows stay what they were"
 
 
@@ -70,8 +68,8 @@ class Calibrator(CheckedFields, ABC):
     which returns the report and sets the tensors, ``_transform``, which maps a block of rows, and
     ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the logits.
 
-    Both get logits divided by ``unit``, with every masked one at the same depth: see
-    ``logit_unit`` and ``find_masked``. Masked classes get the log-probability -10,000.
+    Both get logits in the unit of ``logit_scale``, with all masks at one depth. A masked class has
+    the log-probability -10,000 afterwards.
 
     Attributes:
         name: The name in recipes.
@@ -82,7 +80,7 @@ class Calibrator(CheckedFields, ABC):
             some papers do, and not held out; an argument may decide here, too.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
-        unit: The unit of the fitting logits, 1 unless they are huge.
+        logit_scale: The size of the fitting logits, from which masked and huge ones are told.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -95,7 +93,7 @@ class Calibrator(CheckedFields, ABC):
 
     report: FitReport | None = field(default=None, init=False)
     num_classes: int = field(default=0, init=False)
-    unit: float = field(default=1.0, init=False)
+    logit_scale: LogitScale = field(default=LogitScale(), init=False)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -118,7 +116,7 @@ class Calibrator(CheckedFields, ABC):
             InputError: If shapes, values or labels are not as stated, or every label is masked.
         """
         rows, targets = check_rows(logits, labels)
-        self.num_classes, self.unit = rows.shape[1], logit_unit(rows)
+        self.num_classes, self.logit_scale = rows.shape[1], LogitScale.of(rows)
         try:
             with torch.no_grad():
                 rows, targets, lost = self._possible(rows, targets)
@@ -127,22 +125,17 @@ class Calibrator(CheckedFields, ABC):
         except BaseException:
             self.num_classes = 0  # Half fitted is not fitted.
             raise
-        note = "" if self.unit == 1 else f"logits are measured in units of {self.unit:g}"
+        unit = self.logit_scale.unit
+        note = "" if unit == 1 else f"logits are measured in units of {unit:g}"
         note = "; ".join(filter(None, (report.note, note)))
         self.report = replace(report, note=note, doubt=doubt)
         if doubt:
             warnings.warn(f"{self.name}: {doubt}", FitWarning, stacklevel=2)
         return self
 
-    def _leveled(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return rows in units, masked logits at one depth, and which are masked."""
-        scaled = rows if self.unit == 1 else rows / self.unit
-        masked = find_masked(scaled)
-        return level_masked(scaled, masked), masked
-
     def _possible(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, str]:
         """Return the leveled rows whose label is not masked, their labels, and a remark."""
-        rows, masked = self._leveled(rows)
+        rows, masked = self.logit_scale.level(rows)
         if masked is None:
             return rows, labels, ""
         kept = ~masked.gather(1, labels.unsqueeze(1)).squeeze(1)
@@ -189,12 +182,12 @@ class Calibrator(CheckedFields, ABC):
 
     def _mapped(self, rows: Tensor) -> Tensor:
         """Return log-probabilities of a block of rows in which no masked class has a share."""
-        leveled, masked = self._leveled(rows)
+        leveled, masked = self.logit_scale.level(rows)
         values = self._transform(leveled)
         if masked is None:
             return values
         shares = values.masked_fill(masked, -math.inf).log_softmax(1)
-        return shares.masked_fill(masked, -MASK_DEPTH)
+        return shares.masked_fill(masked, IMPOSSIBLE)
 
     @abstractmethod
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
@@ -211,10 +204,8 @@ class Calibrator(CheckedFields, ABC):
             InputError: If the calibrator is not fitted.
         """
         self.require_fitted()
-        found = self._summary()
-        if self.unit == 1:
-            return found
-        return {k: v * self.unit if k.startswith("temperature") else v for k, v in found.items()}
+        found, unit = self._summary(), self.logit_scale.unit
+        return {k: v * unit if k.startswith("temperature") else v for k, v in found.items()}
 
     @abstractmethod
     def _summary(self) -> dict[str, float]:
@@ -233,8 +224,9 @@ class Calibrator(CheckedFields, ABC):
         """Return the fitted tensors, on the CPU."""
         self.require_fitted()
         state = {name: getattr(self, name).detach().cpu() for name in self.state_names}
-        unit = {} if self.unit == 1 else {"unit": torch.tensor(self.unit, dtype=torch.float64)}
-        return {**state, **unit, "num_classes": torch.tensor(self.num_classes)}
+        if self.logit_scale.typical:
+            state["logit_scale"] = torch.tensor(self.logit_scale.typical, dtype=torch.float64)
+        return {**state, "num_classes": torch.tensor(self.num_classes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Take over fitted tensors.
@@ -243,7 +235,7 @@ class Calibrator(CheckedFields, ABC):
             InputError: If a tensor is missing or unknown.
         """
         expected = {*self.state_names, "num_classes"}
-        if {*state} - {"unit"} != expected:
+        if {*state} - {"logit_scale"} != expected:
             raise InputError(
                 f"{self.name}: state has {', '.join(sorted(state)) or 'nothing'}, "
                 f"expected {', '.join(sorted(expected))}"
@@ -251,7 +243,7 @@ class Calibrator(CheckedFields, ABC):
         for name in self.state_names:
             setattr(self, name, state[name].clone())
         self.num_classes = int(state["num_classes"])
-        self.unit = float(state.get("unit", 1.0))
+        self.logit_scale = LogitScale(float(state.get("logit_scale", 0.0)))
 
 
 class ObjectiveCalibrator(Calibrator):

@@ -13,7 +13,7 @@ from trainables.calibrators._passes import residuals_in_place, row_gradients
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import Objective
 from trainables.common.fields import fitted, number
-from trainables.common.logit_rows import MASK_DEPTH, find_masked, row_blocks
+from trainables.common.logit_rows import MASKED, find_masked, row_blocks
 
 SINGLE_PRECISION_CLASSES = 50  # From here on matrices are multiplied in single precision.
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-7
@@ -146,7 +146,7 @@ class StructuredLoss(WeightedLoss):
         mapped = moved(change, self.logits[part].to(self._dtype))
         if self._masked is None:
             return mapped, None
-        return mapped.masked_fill_(self._masked[part], -MASK_DEPTH), self._masked[part]
+        return mapped.masked_fill_(self._masked[part], -MASKED), self._masked[part]
 
     def _blocks(self) -> list[slice]:
         # To add up a matrix a block takes as long as to compute it, unless the block is as long.

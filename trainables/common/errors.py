@@ -13,7 +13,8 @@ ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"
 LISTING = re.compile(rf"((?:{ENTRY}, ){{3,}}(?!or ){ENTRY})(?:(?<=\.\.\.) \((\d+) more\))?")
 WORD = re.compile(r"\S{80,}(?: \.\.\. \S{80,})?")
 # Paths and addresses are for people to copy: they stay whole, and count as this many characters.
-PATH, PATH_LENGTH, LONGEST_PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=]))/\S{59,}"), 40, 300
+PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=])(?=\S{60,})[\w.~-]*)/\S+")
+PATH_LENGTH, LONGEST_PATH = 40, 300
 # How operating systems and libraries say that no memory, or no thread, is left.
 NO_MEMORY = re.compile(
     "cannot allocate memory|can't allocate memory|can't start new thread|bad_alloc"

@@ -1,7 +1,8 @@
 """Rows of logits and their labels: checks of what somebody else hands over, masks, and blocks."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor
 from trainables.common.errors import InputError
 
 ROWS_AT_ONCE = 4096
-# The weakest mask in common use is -1e4; others are -65504, -1e9, the smallest float32 and -inf.
-MASK_DEPTH = 1e4
-# Networks give logits below this one; of larger ones the median of the row maxima becomes USUAL.
-LARGEST, USUAL = 500.0, 32.0
+# Half the depth of the weakest mask in common use, -1e4; others are -65504, -1e9, the smallest
+# float32 and -inf.
+MASK_DEPTH = 5000.0
+MASKED = 1e7  # Below the row's largest logit: where a calibrator finds masked ones, however deep.
+# A typical logit is the median of the row maxima. Above the first, logits are measured in a unit in
+# which it is about the second; in any case a mask is deeper than 32 typical logits.
+LARGEST, USUAL, DEEPER = 1e4, 32.0, 32.0
 # Temporaries of this many values stay in a core's cache; a GPU wants large ones.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 
@@ -78,45 +82,65 @@ def _refuse(values: Tensor) -> None:
     )
 
 
-def logit_unit(logits: Tensor) -> float:
-    """Return the power of two in which logits (N, K) are measured: 1 unless they are huge.
+@dataclass(frozen=True)
+class LogitScale:
+    """The size of logits, by which masked ones are told from large ones.
 
-    Huge logits differ by more than 1,000 within a row, and the median of the row maxima exceeds
-    500: masks make the smallest logits of a row large, never the largest one.
+    A class is masked where its logit is -inf or so far below the row's largest that it is no output
+    of a network: 5,000, or 32 typical logits if that is more. Such a class is impossible; it takes
+    no part in a fit, in smoothing or in a penalty.
+
+    Attributes:
+        typical: The median of the absolute row maxima, which no mask changes; 0 where the logits of
+            no row differ by more than 5,000.
     """
-    typical = float(logits.amax(1).double().abs().median())
-    if typical <= LARGEST or not _wide(logits, 2 * LARGEST):
-        return 1.0
-    return 2.0 ** math.ceil(math.log2(typical / USUAL))
+
+    typical: float = 0.0
+
+    @classmethod
+    def of(cls, logits: Tensor) -> Self:
+        """Return the scale of logits (N, K)."""
+        if not _wide(logits, MASK_DEPTH):
+            return cls()
+        return cls(float(logits.amax(1).double().abs().median()))
+
+    @property
+    def unit(self) -> float:
+        """Return the power of two that logits are divided by: 1 unless they are huge."""
+        return 1.0 if self.typical <= LARGEST else 2.0 ** math.ceil(math.log2(self.typical / USUAL))
+
+    @property
+    def depth(self) -> float:
+        """Return how far below the row's largest logit a masked one is at least."""
+        return max(MASK_DEPTH, DEEPER * self.typical)
+
+    def level(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return logits (N, K) in units with all masks at one depth, and which are masked."""
+        masked = find_masked(logits, self.depth)
+        rows = logits if self.unit == 1 else logits / self.unit
+        if masked is not None:
+            rows = torch.where(masked, rows.amax(1, keepdim=True) - MASKED, rows)
+        return rows, masked
 
 
-def find_masked(logits: Tensor, unit: float = 1.0) -> Tensor | None:
+def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
     """Return which classes are masked, (N, K), or None where no class of logits (N, K) is.
 
-    A class is masked where its logit is -inf or more than 5,000 units below the row's largest: a
-    network gives no such logit, and every mask in common use is at least twice as deep. Such a
-    class is impossible; it takes no part in a fit, in smoothing or in a penalty.
+    The depth is that of ``LogitScale``, unless the logits come from ``LogitScale.level``.
     """
-    if not _wide(logits, MASK_DEPTH / 2 * unit):
+    if not _wide(logits, depth):
         return None
-    return torch.cat([masked_classes(logits[p], unit) for p in row_blocks(logits, ROWS_AT_ONCE)])
+    return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
 
 
-def masked_classes(logits: Tensor, unit: float = 1.0) -> Tensor:
+def masked_classes(logits: Tensor, depth: float = MASK_DEPTH) -> Tensor:
     """Return the mask of ``find_masked``, also if empty, without waiting for the device."""
-    return logits.amax(1, keepdim=True) - logits > MASK_DEPTH / 2 * unit
+    return logits.amax(1, keepdim=True) - logits > depth
 
 
 def _wide(logits: Tensor, depth: float) -> bool:
     parts = (logits[part].aminmax(dim=1) for part in row_blocks(logits, ROWS_AT_ONCE))
     return bool(torch.stack([(high - low > depth).any() for low, high in parts]).any())
-
-
-def level_masked(logits: Tensor, masked: Tensor | None, unit: float = 1.0) -> Tensor:
-    """Return logits (N, K) with every masked one 10,000 units below the row's largest."""
-    if masked is None:
-        return logits
-    return torch.where(masked, logits.amax(1, keepdim=True) - MASK_DEPTH * unit, logits)
 
 
 def raise_masked(logits: Tensor, masked: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
-from trainables.common.logit_rows import level_masked, logit_unit
+from trainables.common.logit_rows import LogitScale
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import ArrayFiles, split_address
 from trainables.data._logit_files import KINDS, LogitRows, read_logits
@@ -97,8 +97,9 @@ class LogitsReader(PathReader, OutlinedReader):
 
     def _rows(self, rows: LogitRows) -> RowArrays:
         """Return rows as finite float32: masks that are not become the weakest mask."""
-        endless = rows.logits.float().isneginf()
-        values = level_masked(rows.logits, endless, logit_unit(rows.logits)).float()
+        deepest = rows.logits.amax(1, keepdim=True) - 2 * LogitScale.of(rows.logits).depth
+        values = rows.logits.float()
+        values = values.where(~values.isneginf(), deepest.float())
         if not bool(values.isfinite().all()):
             raise InputError(f"{self.path}: a logit does not fit into float32")
         return RowArrays(values.numpy(), rows.labels.numpy())

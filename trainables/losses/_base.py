@@ -117,7 +117,7 @@ def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def allowed_classes(logits: Tensor, apart: int = 0) -> tuple[Tensor, Tensor]:
     """Return which classes are masked, (N, K), and the factor for means that leave them out, (N,).
 
-    Losses that add up the classes skip masked ones, see ``find_masked``, and multiply a sum divided
+    Losses that add up the classes skip masked ones, see ``LogitScale``, and multiply a sum divided
     by K - ``apart`` by the factor: it is exactly 1 where no class is masked.
     """
     masked = masked_classes(logits.detach())
