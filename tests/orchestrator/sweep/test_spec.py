@@ -123,6 +123,7 @@ BAD = {
     "only a comment": "# nothing\n",
     "a list": "- ce\n",
     "key twice": GOOD + "name: other\n",
+    "half a character": GOOD + 'tags: {a: "\\ud800"}\n',
     "a python object": GOOD + "storage: !!python/object/apply:os.getcwd []\n",
     "bad objective": GOOD.replace("{trials: 3}", "{objective: acc}"),
     "objective twice": GOOD.replace("trials: 3", "pareto: [acc, nll]"),
