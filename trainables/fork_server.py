@@ -4,17 +4,21 @@ import atexit
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, get_context
 from types import ModuleType
 
+from trainables.common.paths import require_socket_room
+
 CONTEXT = get_context("forkserver")
-PRELOADED = ["trainables.process_edge", "torch._dynamo"]  # The latter takes optimizers seconds.
+PRELOADED = ["trainables.preloaded"]
 
 
 def start_fork_server() -> None:
     """Start the server, if it does not run: it imports PyTorch and does nothing else."""
+    require_socket_room(tempfile.gettempdir(), "pymp-12345678/listener-12345678", "TMPDIR")
     CONTEXT.set_forkserver_preload(PRELOADED)
     with unseen():
         forkserver.ensure_running()

@@ -1,5 +1,30 @@
 """The ``calsweep`` command."""
 
-from orchestrator.cli._app import main
+import sys
+
+from trainables.common.errors import lacks_memory, one_line
+
+NO_MEMORY = 5
+LONGEST = 298
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    Returns:
+        0 if all went well, 1 if a study has no finished trial, 2 for wrong input, 3 for a night
+        with an alarm, 4 for one that could not run, 5 if memory ran out, 130 when interrupted.
+    """
+    try:
+        # Importing takes memory as well.
+        from orchestrator.cli._app import main as run
+
+        return run(arguments)
+    except Exception as error:
+        if not (reason := lacks_memory(error)):
+            raise
+        sys.stderr.write(one_line(f"calsweep: {reason}", LONGEST) + "\n")
+    return NO_MEMORY
+
 
 __all__ = ["main"]

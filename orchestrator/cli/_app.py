@@ -103,12 +103,7 @@ def _notes_in_a_line() -> Iterator[None]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command and return its exit code.
-
-    Returns:
-        0 if all went well, 1 if a study has no finished trial, 2 for wrong input, 3 for a night
-        with an alarm, 4 for one that could not run, 130 when interrupted.
-    """
+    """Run the command; see ``orchestrator.cli.main``."""
     try:
         with _notes_in_a_line():
             outcome = app(args=arguments, prog_name="calsweep", standalone_mode=False)

@@ -17,7 +17,7 @@ import psutil
 
 from orchestrator.cluster.interrupt import interrupt_later
 from trainables.common.errors import InputError
-from trainables.common.paths import bucket_address, storage_folder
+from trainables.common.paths import bucket_address, require_socket_room, storage_folder
 
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
@@ -59,7 +59,9 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
     """
     # Ray reads where to listen and how to authenticate when it is imported; later is too late.
     alone = address is None and "ray" not in sys.modules
-    if address is not None:
+    if address is None:
+        _check_temporary_folder()
+    else:
         _check_token(address)
     for name, value in {**ENVIRONMENT, **(_loopback_settings() if alone else {})}.items():
         os.environ.setdefault(name, value)
@@ -91,6 +93,12 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
         for left in psutil.wait_procs(own, END_SECONDS)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 left.kill()
+
+
+def _check_temporary_folder() -> None:
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    session = f"ray/session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
+    require_socket_room(os.environ.get(name) or "/tmp", session, "RAY_TMPDIR")
 
 
 def _workers() -> list[psutil.Process]:

@@ -115,8 +115,11 @@ class _Process:
         # The server's environment may be older.
         arguments = there, {**os.environ, **environment}, bench, beat
         self._process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
-        with unseen():
-            self._process.start()
+        try:
+            with unseen():
+                self._process.start()
+        except (EOFError, ConnectionError) as error:  # Typer would take the first for Ctrl-D.
+            raise MemoryError("the server that starts workers has ended") from error
         there.close()
 
     def give(self, job: Job) -> None:

@@ -56,9 +56,7 @@ class RowPredictions:
         found = {name: archive.read(name) for name in NAMES}
         logits = found["logits"]
         try:
-            # A log-probability may be minus infinity: what calibrators by bins give a class.
-            least = np.where(np.isneginf(logits), np.finfo(np.float32).min, logits)
-            checked, labels = check_rows(least, found["labels"])
+            checked, labels = check_rows(logits, found["labels"])
         except (InputError, TypeError) as error:
             raise InputError(f"{path}: {error}") from error
         rows, seed = found["rows"], found["seed"]
@@ -70,5 +68,4 @@ class RowPredictions:
         if any(word.shape or word.dtype.kind != "U" for word in words):
             raise InputError(f"{path}: task and recipe are one text each")
         task, recipe = map(str, words)
-        whole = torch.from_numpy(logits).to(checked.dtype)
-        return cls(whole, labels, torch.from_numpy(rows), task, recipe, int(seed))
+        return cls(checked, labels, torch.from_numpy(rows), task, recipe, int(seed))

@@ -683,6 +683,14 @@ def _check_search(spec: SweepSpec) -> None:
     for part, names in tune.items():
         for name in sorted({*names} & {*spec.fixed(part)}):
             raise InputError(f"search.tune.{part}: {name!r} is fixed here; tune it or fix it")
+    for part, ranges in spaces.items():
+        for name in sorted({*ranges} & {*spec.fixed(part)}):
+            own = name in fixed.get(part, {})
+            place = f"search.fixed.{part}" if own else f"variants.{part}.fixed"
+            raise InputError(
+                f"search.spaces.{part}: {name!r} has a range here and one value in {place}; "
+                "delete one of the two"
+            )
     if tune and spec.search.budget == "paper":
         raise InputError(
             "search.tune: budget `paper` tunes what the papers did; give others a range in `spaces`"

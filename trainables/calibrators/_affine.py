@@ -9,6 +9,7 @@ from trainables.calibrators._base import Calibrator, FitReport, by_block, matrix
 from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
 from trainables.calibrators._temperature import fit_temperature
 from trainables.common.fields import choice, fitted, number
+from trainables.common.logit_rows import find_masked, raise_masked
 
 
 class AffineCalibrator(Calibrator):
@@ -54,7 +55,7 @@ class AffineCalibrator(Calibrator):
 
     def _transform(self, logits: Tensor) -> Tensor:
         """Multiply in the precision of the fit."""
-        features = logits - self._offsets(logits).unsqueeze(1)
+        features = raise_masked(logits, find_masked(logits)) - self._offsets(logits).unsqueeze(1)
         dtype = product_precision(logits.shape[1])
         matrix, bias = (t.to(logits.device, dtype) for t in (self.matrix, self.bias))
         return F.log_softmax(F.linear(features.to(dtype), matrix, bias).double(), dim=1)

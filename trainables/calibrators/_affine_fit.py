@@ -8,7 +8,7 @@ from torch import Tensor
 from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import lbfgs
 from trainables.calibrators._passes import residuals_in_place, softmax_in_place
-from trainables.common.logit_rows import row_blocks
+from trainables.common.logit_rows import MASKED, find_masked, raise_masked, row_blocks
 
 SINGLE_PRECISION_CLASSES = 50
 TOLERANCE = 1e-7
@@ -50,7 +50,9 @@ class AffineFit:
         temperature: Tensor,
         odir: tuple[float, float],
     ) -> None:
-        self._logits, self._labels, self._temperature = logits, labels, temperature
+        self._masked = find_masked(logits)
+        self._logits = raise_masked(logits, self._masked)
+        self._labels, self._temperature = labels, temperature
         self._offdiag, self._bias = odir
         self._dtype = product_precision(logits.shape[1])
         self._offsets = offsets.to(self._dtype)
@@ -115,6 +117,8 @@ class AffineFit:
         for part in row_blocks(self._logits):
             features = self._logits[part].to(self._dtype) - self._offsets[part].unsqueeze(1)
             mapped = torch.addmm(map_to[:, -1], features, map_to[:, :-1].T)
+            if self._masked is not None:
+                mapped.masked_fill_(self._masked[part], -MASKED)
             yield self._labels[part], features, mapped
 
     def _curvatures(self, penalty: Tensor) -> tuple[Tensor, Tensor]:

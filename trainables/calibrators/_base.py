@@ -1,5 +1,6 @@
 """Common to all calibrators: checks, blocks of rows, the kept argmax, the report and the state."""
 
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,11 +13,17 @@ from torch import Tensor
 from trainables.calibrators.objectives import Objective, build_objective
 from trainables.common.errors import InputError
 from trainables.common.fields import CheckedFields
-from trainables.common.logit_rows import check_logits, check_rows, row_blocks
+from trainables.common.logit_rows import (
+    LogitScale,
+    check_logits,
+    check_rows,
+    row_blocks,
+)
 from trainables.common.registry import Registry
 
 TIE_GAP = 4.0
 UNMOVED, WATCHED_ROWS = 1e-6, 512
+IMPOSSIBLE = -1e4  # The log-probability of a masked class.
 UNMOVED_DOUBT = "the fit did not move: probabilities of fitting rows stay what they were"
 
 
@@ -61,6 +68,9 @@ class Calibrator(CheckedFields, ABC):
     which returns the report and sets the tensors, ``_transform``, which maps a block of rows, and
     ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the logits.
 
+    Both get logits in the unit of ``logit_scale``, with all masks at one depth. A masked class has
+    the log-probability -10,000 afterwards.
+
     Attributes:
         name: The name in recipes.
         takes_objective: Whether the fitting objective can be chosen.
@@ -70,6 +80,7 @@ class Calibrator(CheckedFields, ABC):
             some papers do, and not held out; an argument may decide here, too.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
+        logit_scale: The size of the fitting logits, from which masked and huge ones are told.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -82,6 +93,7 @@ class Calibrator(CheckedFields, ABC):
 
     report: FitReport | None = field(default=None, init=False)
     num_classes: int = field(default=0, init=False)
+    logit_scale: LogitScale = field(default=LogitScale(), init=False)
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -95,25 +107,46 @@ class Calibrator(CheckedFields, ABC):
         ``report`` has its text as ``doubt``.
 
         Args:
-            logits: (N, K), torch or NumPy, any floating dtype, finite; N >= 1, K >= 2.
-            labels: (N,), whole numbers in [0, K).
+            logits: (N, K), torch or NumPy, any floating dtype, finite or, for a masked class, -inf;
+                N >= 1, K >= 2.
+            labels: (N,), whole numbers in [0, K). Rows whose label is masked are left out, with a
+                ``FitWarning``.
 
         Raises:
-            InputError: If shapes, values or labels are not as stated.
+            InputError: If shapes, values or labels are not as stated, or every label is masked.
         """
         rows, targets = check_rows(logits, labels)
-        self.num_classes = rows.shape[1]
+        self.num_classes, self.logit_scale = rows.shape[1], LogitScale.of(rows)
         try:
             with torch.no_grad():
+                rows, targets, lost = self._possible(rows, targets)
                 report = self._fit(rows, targets)
-                doubt = self._doubt(report, rows)
+                doubt = "; ".join(filter(None, (lost, self._doubt(report, rows))))
         except BaseException:
             self.num_classes = 0  # Half fitted is not fitted.
             raise
-        self.report = replace(report, doubt=doubt)
+        unit = self.logit_scale.unit
+        note = "" if unit == 1 else f"logits are measured in units of {unit:g}"
+        note = "; ".join(filter(None, (report.note, note)))
+        self.report = replace(report, note=note, doubt=doubt)
         if doubt:
             warnings.warn(f"{self.name}: {doubt}", FitWarning, stacklevel=2)
         return self
+
+    def _possible(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, str]:
+        """Return the leveled rows whose label is not masked, their labels, and a remark."""
+        rows, masked = self.logit_scale.level(rows)
+        if masked is None:
+            return rows, labels, ""
+        kept = ~masked.gather(1, labels.unsqueeze(1)).squeeze(1)
+        lost, first = int((~kept).sum()), int(kept.int().argmin())
+        if not lost:
+            return rows, labels, ""
+        text = f"the label's class is masked in {lost} of {len(labels)} rows"
+        if lost == len(labels):
+            raise InputError(f"labels: {text}; check labels and masks")
+        text += f", the first is row {first}: the fit leaves them out"
+        return rows[kept], labels[kept], text
 
     def _doubt(self, report: FitReport, rows: Tensor) -> str:
         if not report.converged:
@@ -143,9 +176,18 @@ class Calibrator(CheckedFields, ABC):
         out = torch.empty_like(rows, memory_format=torch.contiguous_format)
         with torch.no_grad():
             for part in row_blocks(rows):
-                values = self._transform(rows[part].double()).to(rows.dtype)
+                values = self._mapped(rows[part].double()).to(rows.dtype)
                 out[part] = keep_argmax(rows[part], values) if self.preserves_accuracy else values
         return out
+
+    def _mapped(self, rows: Tensor) -> Tensor:
+        """Return log-probabilities of a block of rows in which no masked class has a share."""
+        leveled, masked = self.logit_scale.level(rows)
+        values = self._transform(leveled)
+        if masked is None:
+            return values
+        shares = values.masked_fill(masked, -math.inf).log_softmax(1)
+        return shares.masked_fill(masked, IMPOSSIBLE)
 
     @abstractmethod
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
@@ -162,7 +204,8 @@ class Calibrator(CheckedFields, ABC):
             InputError: If the calibrator is not fitted.
         """
         self.require_fitted()
-        return self._summary()
+        found, unit = self._summary(), self.logit_scale.unit
+        return {k: v * unit if k.startswith("temperature") else v for k, v in found.items()}
 
     @abstractmethod
     def _summary(self) -> dict[str, float]:
@@ -181,6 +224,8 @@ class Calibrator(CheckedFields, ABC):
         """Return the fitted tensors, on the CPU."""
         self.require_fitted()
         state = {name: getattr(self, name).detach().cpu() for name in self.state_names}
+        if self.logit_scale.typical:
+            state["logit_scale"] = torch.tensor(self.logit_scale.typical, dtype=torch.float64)
         return {**state, "num_classes": torch.tensor(self.num_classes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -190,7 +235,7 @@ class Calibrator(CheckedFields, ABC):
             InputError: If a tensor is missing or unknown.
         """
         expected = {*self.state_names, "num_classes"}
-        if set(state) != expected:
+        if {*state} - {"logit_scale"} != expected:
             raise InputError(
                 f"{self.name}: state has {', '.join(sorted(state)) or 'nothing'}, "
                 f"expected {', '.join(sorted(expected))}"
@@ -198,6 +243,7 @@ class Calibrator(CheckedFields, ABC):
         for name in self.state_names:
             setattr(self, name, state[name].clone())
         self.num_classes = int(state["num_classes"])
+        self.logit_scale = LogitScale(float(state.get("logit_scale", 0.0)))
 
 
 class ObjectiveCalibrator(Calibrator):

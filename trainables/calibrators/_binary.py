@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators._base import FitReport, by_block
 from trainables.calibrators._mixing import MixedCalibrator
-from trainables.common.logit_rows import row_blocks
+from trainables.common.logit_rows import find_masked, row_blocks
 
 FLOOR = 1e-9
 Curve = tuple[Sequence[float], ...]
@@ -26,17 +26,19 @@ class OneVersusRestCalibrator(MixedCalibrator):
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         curves: list[Curve] = []
+        masked = find_masked(logits)
         for scores in class_probabilities(logits):
             classes = torch.arange(len(curves), len(curves) + len(scores), device=labels.device)
-            curves.extend(self._curves(scores, labels == classes.unsqueeze(1)))
+            hidden = None if masked is None else masked[:, classes].T
+            curves.extend(self._curves(scores, labels == classes.unsqueeze(1), hidden))
         self._keep(curves)
         empty = self.num_classes - len(labels.unique())
         note = f"{empty} classes have no fitting row" if empty else ""
         return FitReport(True, 1, float("nan"), note)
 
     @abstractmethod
-    def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:
-        """Yield the curve of each of some classes; scores and hits are (C, N).
+    def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
+        """Yield the curve of each of some classes; scores, hits and masked rows are (C, N).
 
         Curves are plain floats because small arrays kept from each class would lie between its
         freed temporaries, which the allocator then cannot use again.
@@ -60,7 +62,8 @@ class OneVersusRestCalibrator(MixedCalibrator):
 class CurveCalibrator(OneVersusRestCalibrator):
     """A one-versus-rest calibrator that fits one curve after the other."""
 
-    def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:
+    def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
+        del masked  # A miss at probability 0, which is true.
         return itertools.starmap(self._curve, zip(scores, hits, strict=True))
 
     @abstractmethod

@@ -41,14 +41,19 @@ class LogisticCalibrator(OneVersusRestCalibrator):
         """Return the best coefficients (C, D), of features (C, D, N), the last of which is 1."""
         return logistic_fits(features, targets, self.identity)
 
-    def _curves(self, scores: Tensor, hits: Tensor) -> Iterator[Curve]:
+    def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
+        seen = torch.ones_like(hits) if masked is None else ~masked
         step = max(1, BLOCK_VALUES // scores.shape[1])
-        for some, right in zip(scores.split(step), hits.split(step), strict=True):
+        for some, right, shown in zip(
+            *(of.split(step) for of in (scores, hits, seen)), strict=True
+        ):
             columns = self._features(*_log_odds(some.double()))
             features = torch.stack([*columns, torch.ones_like(columns[0])], 1)
             count = right.sum(1, keepdim=True)
-            rest = right.shape[1] - count
+            rest = shown.sum(1, keepdim=True) - count
             targets = torch.where(right, (count + 1) / (count + 2), 1 / (rest + 2))
+            if masked is not None:  # Rows whose features are 0 move no coefficient.
+                features *= shown.unsqueeze(1)
             found = self._coefficients(features, targets.double())
             yield from ((values,) for values in found.tolist())
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import FitReport
 from trainables.calibrators.objectives import Objective, RowTerms
-from trainables.common.logit_rows import row_blocks
+from trainables.common.logit_rows import find_masked, mean_allowed, row_blocks
 
 MAX_ITERATIONS = 500
 TOLERANCE = 1e-12
@@ -84,6 +84,7 @@ class MappedLoss(WeightedLoss):
     ) -> None:
         super().__init__(logits, labels, objective)
         self._transform = transform
+        self._masked = find_masked(logits) if objective.needs_mean else None
 
     def row_losses(self, parameters: Sequence[Tensor]) -> Tensor:
         out = parameters[0].new_empty(len(self.labels))
@@ -108,15 +109,19 @@ class MappedLoss(WeightedLoss):
 
     def _losses(self, parameters: Sequence[Tensor], part: slice) -> Tensor:
         log_probs = self._transform(parameters, self.logits[part].to(parameters[0].dtype))
-        return self.objective.per_row(row_terms(log_probs, self.labels[part], self.objective))
+        masked = None if self._masked is None else self._masked[part]
+        terms = row_terms(log_probs, self.labels[part], self.objective, masked)
+        return self.objective.per_row(terms)
 
 
-def row_terms(log_probs: Tensor, labels: Tensor, objective: Objective) -> RowTerms:
+def row_terms(
+    log_probs: Tensor, labels: Tensor, objective: Objective, masked: Tensor | None = None
+) -> RowTerms:
     """Return the view that an objective has of calibrated rows (N, K)."""
     nothing = log_probs.new_zeros(len(labels))
     return RowTerms(
         log_probs.gather(1, labels.unsqueeze(1)).squeeze(1),
-        log_probs.mean(1) if objective.needs_mean else nothing,
+        mean_allowed(log_probs, masked) if objective.needs_mean else nothing,
         log_probs.exp().square().sum(1) if objective.needs_square else nothing,
         log_probs.shape[1],
     )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators.objectives import Objective, RowTerms
-from trainables.common.logit_rows import row_blocks
+from trainables.common.logit_rows import find_masked, mean_allowed, row_blocks
 
 KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows are kept as passes read them.
 
@@ -33,6 +33,7 @@ class TemperaturePasses:
 
     def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
         self.logits, self.labels, self.objective = logits, labels, objective
+        self._masked = find_masked(logits) if objective.needs_mean else None
         # To cast and transpose the rows takes as long as to sum over their classes.
         self._kept = list(self._blocks()) if logits.numel() <= KEPT_VALUES else None
 
@@ -70,7 +71,8 @@ class TemperaturePasses:
         for part, z in self._blocks() if self._kept is None else self._kept:
             chosen[part] = z.gather(0, self.labels[part].unsqueeze(0)).squeeze(0)
             if self.objective.needs_mean:
-                average[part] = z.mean(0)
+                masked = None if self._masked is None else self._masked[part].T
+                average[part] = mean_allowed(z, masked, dim=0)
             weights = (z * s[part]).exp_()
             if self.objective.needs_square:
                 _sum_powers(powers[3:, part], weights.square(), z)

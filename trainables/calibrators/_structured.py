@@ -13,7 +13,7 @@ from trainables.calibrators._passes import residuals_in_place, row_gradients
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import Objective
 from trainables.common.fields import fitted, number
-from trainables.common.logit_rows import row_blocks
+from trainables.common.logit_rows import MASKED, find_masked, row_blocks
 
 SINGLE_PRECISION_CLASSES = 50  # From here on matrices are multiplied in single precision.
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-7
@@ -44,7 +44,8 @@ class StructuredCalibrator(ObjectiveCalibrator):
         self.temperature, scaled = fit_temperature(logits, labels, self.objective)
         self.uniform = torch.full_like(self.temperature, 1 / (len(labels) + 1))
         features = by_block(logits, lambda rows: self._features(rows.double()).to(logits.dtype))
-        loss = StructuredLoss(features, labels, self.objective, self._penalty(logits))
+        masked = find_masked(logits)
+        loss = StructuredLoss(features, labels, self.objective, self._penalty(logits), masked)
         self.change, report = loss.solve()
         return report.after(scaled)
 
@@ -91,12 +92,19 @@ class StructuredLoss(WeightedLoss):
     Args:
         penalty: Weights of squared entries, for a mean, in the shape of the change; features are
             log-probabilities of temperature scaling. For the others see ``WeightedLoss``.
+        masked: Classes that get no probability, (N, K); None if there are none.
     """
 
     def __init__(
-        self, features: Tensor, labels: Tensor, objective: Objective, penalty: Tensor
+        self,
+        features: Tensor,
+        labels: Tensor,
+        objective: Objective,
+        penalty: Tensor,
+        masked: Tensor | None = None,
     ) -> None:
         super().__init__(features, labels, objective)
+        self._masked = masked
         self._penalty, self._dtype = penalty, change_precision(penalty)
         self._unit = torch.ones_like(penalty)
         self._unit = (2 * penalty + self._curvature()).clamp(min=LEAST_CURVATURE).rsqrt()
@@ -111,8 +119,9 @@ class StructuredLoss(WeightedLoss):
         change = (self._unit * parameters[0]).to(self._dtype)
         out = parameters[0].new_empty(len(self.labels))
         for part in row_blocks(self.logits):
-            log_probs = F.log_softmax(moved(change, self.logits[part].to(self._dtype)), dim=1)
-            terms = row_terms(log_probs, self.labels[part], self.objective)
+            mapped, masked = self._mapped(change, part)
+            log_probs = F.log_softmax(mapped, dim=1)
+            terms = row_terms(log_probs, self.labels[part], self.objective, masked)
             out[part] = self.objective.per_row(terms)
         return out
 
@@ -124,13 +133,20 @@ class StructuredLoss(WeightedLoss):
         gradient, total, single = torch.zeros_like(change), 0.0, change.to(self._dtype)
         for part in self._blocks():
             features, counts = self.logits[part].to(self._dtype), weights[part].to(self._dtype)
-            mapped = moved(single, features)
-            losses, slopes = mapped_slopes(mapped, self.labels[part], self.objective)
+            mapped, masked = self._mapped(single, part)
+            losses, slopes = mapped_slopes(mapped, self.labels[part], self.objective, masked)
             total += float((counts * losses).double().sum())
             gradient += sums(change, slopes * counts.unsqueeze(1), features)
         pulled = weights.sum() * self._penalty * change
         value = total + float((pulled * change).sum())
         return value, [(gradient + 2 * pulled) * self._unit]
+
+    def _mapped(self, change: Tensor, part: slice) -> tuple[Tensor, Tensor | None]:
+        """Return the mapped logits of some rows, and which of them are masked."""
+        mapped = moved(change, self.logits[part].to(self._dtype))
+        if self._masked is None:
+            return mapped, None
+        return mapped.masked_fill_(self._masked[part], -MASKED), self._masked[part]
 
     def _blocks(self) -> list[slice]:
         # To add up a matrix a block takes as long as to compute it, unless the block is as long.
@@ -146,19 +162,24 @@ class StructuredLoss(WeightedLoss):
         return total.div_(len(self.labels))
 
 
-def mapped_slopes(mapped: Tensor, labels: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+def mapped_slopes(
+    mapped: Tensor, labels: Tensor, objective: Objective, masked: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the loss of each row, (N,), and its derivative in the mapped logits, (N, K)."""
     if objective.log_loss:
         slopes, losses = residuals_in_place(mapped, labels)
         return losses, slopes
     log_probs = F.log_softmax(mapped, dim=1)
-    terms = row_terms(log_probs, labels, objective)
+    terms = row_terms(log_probs, labels, objective, masked)
     losses, pulls = row_gradients(objective, terms)
     to_label, to_mean, to_square = (pull.unsqueeze(1) for pull in pulls)
     probs = log_probs.exp_()
     slopes = probs * -(to_label + to_mean)
     if objective.needs_mean:
-        slopes += to_mean / mapped.shape[1]
+        allowed = mapped.shape[1] if masked is None else (~masked).sum(1, keepdim=True)
+        slopes += to_mean / allowed
+        if masked is not None:
+            slopes.masked_fill_(masked, 0)
     if objective.needs_square:
         slopes += 2 * to_square * probs * (probs - terms.sum_p2.unsqueeze(1))
     return losses, slopes.scatter_add_(1, labels.unsqueeze(1), to_label.contiguous())

@@ -15,7 +15,7 @@ from trainables.calibrators._released import ReleasedRun, released_temperatures
 from trainables.calibrators._temperature import TemperatureCalibrator, fit_temperature
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective
 from trainables.common.fields import choice, fitted
-from trainables.common.logit_rows import row_blocks
+from trainables.common.logit_rows import find_masked, mean_allowed, row_blocks
 
 START = np.array([1.0, 0.0, 0.0])
 PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))
@@ -30,7 +30,7 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
 
     ``p = w1 softmax(z / T) + w2 softmax(z) + w3 / K`` with weights on the simplex. T is fitted
     first, then the weights with T held. The mixture keeps the order of every row. Little is gained
-    over ``ts`` where one temperature fits everywhere.
+    over ``ts`` where one temperature fits everywhere. Masked classes have no share of ``w3``.
 
     Args:
         mixture: ``probabilities``, or ``logits`` as in eq. 13 of the class-wise scaling paper,
@@ -80,7 +80,10 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
         log_weights = self.weights.to(logits.device).log()
         scaled = super()._transform(logits) + log_weights[0]
         plain = F.log_softmax(logits, dim=1) + log_weights[1]
+        masked = find_masked(logits)
         uniform = log_weights[2] - math.log(logits.shape[1])
+        if masked is not None:
+            uniform = log_weights[2] - (~masked).sum(1, keepdim=True).log()
         return torch.logaddexp(torch.logaddexp(scaled, plain), uniform)
 
     def _summary(self) -> dict[str, float]:
@@ -96,12 +99,15 @@ class Mixture:
     ) -> None:
         self._logits, self._labels = logits, labels
         self._temperature, self._objective = temperature, objective
+        self._masked = find_masked(logits)
         # Probability of the label under each member, (N, 3), and sums over classes of the products
         # of two members, in the order of ``PAIRS``, (N, 6).
         label, gram = [], []
         for part in row_blocks(logits):
             softmaxes = self._softmaxes(part)
-            members = (*softmaxes, torch.full_like(softmaxes[0], 1 / logits.shape[1]))
+            masked, classes = self._allowed(part)
+            uniform = torch.ones_like(softmaxes[0]) / classes
+            members = (*softmaxes, uniform if masked is None else uniform.masked_fill_(masked, 0))
             index = labels[part].unsqueeze(1)
             label.append(torch.cat([m.gather(1, index) for m in members], dim=1))
             if objective.needs_square:
@@ -163,14 +169,16 @@ class Mixture:
         averages, slopes = [], []
         for part in row_blocks(self._logits):
             scaled, plain = self._softmaxes(part)
-            classes = scaled.shape[1]
+            masked, classes = self._allowed(part)
             mixture = torch.add(w[2] / classes, scaled, alpha=float(w[0])).add_(
                 plain, alpha=float(w[1])
             )
-            averages.append(mixture.clamp_(min=TINY).log().mean(1))
+            averages.append(mean_allowed(mixture.clamp_(min=TINY).log(), masked))
             inverse = mixture.reciprocal_().div_(classes)
+            if masked is not None:
+                inverse.masked_fill_(masked, 0)
             sums = torch.linalg.vecdot(scaled, inverse), torch.linalg.vecdot(plain, inverse)
-            slopes.append(torch.stack([*sums, inverse.mean(1)], dim=1))
+            slopes.append(torch.stack([*sums, mean_allowed(inverse, masked)], dim=1))
         return torch.cat(averages), torch.cat(slopes)
 
     def _squares(self, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,9 +192,16 @@ class Mixture:
         return slope @ w, 2 * slope
 
     def _softmaxes(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Return scaled and plain probabilities; the third member is 1 / K everywhere."""
+        """Return scaled and plain probabilities; the third member is even over allowed classes."""
         logits = self._logits[part].double()
         return (logits / self._temperature).softmax(1), logits.softmax(1)
+
+    def _allowed(self, part: slice) -> tuple[Tensor | None, Tensor | int]:
+        """Return which classes of some rows are masked, and how many are not, K or (n, 1)."""
+        if self._masked is None:
+            return None, self._logits.shape[1]
+        masked = self._masked[part]
+        return masked, (~masked).sum(1, keepdim=True)
 
 
 def _on_simplex(weights: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from trainables.calibrators._temperature import (
     divide,
 )
 from trainables.common.fields import choice, count, fitted, number
+from trainables.common.logit_rows import find_masked, raise_masked
 
 RELEASED_SEED = 1
 MAX_ITERATIONS = 200
@@ -93,7 +94,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
         self.scale = torch.ones(width, dtype=torch.float64)
 
         def transform(parameters: Sequence[Tensor], z: Tensor) -> Tensor:
-            return divide([forward(parameters, z.topk(width).values).unsqueeze(1)], z)
+            return divide([forward(parameters, _top(z, width)).unsqueeze(1)], z)
 
         report = ReleasedRun(transform, weights, logits, labels, self.objective).adam()
         self._keep([w.detach().double() for w in weights])
@@ -102,12 +103,12 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
     def _largest(self, logits: Tensor) -> Tensor:
         """Return the largest log-probabilities of each row in descending order, (N, top)."""
         width = min(self.top, logits.shape[1])
-        return by_block(logits, lambda rows: F.log_softmax(rows.double(), dim=1).topk(width).values)
+        return by_block(logits, lambda rows: _top(F.log_softmax(rows.double(), dim=1), width))
 
     def _temperatures(self, logits: Tensor) -> Tensor:
         weights = [getattr(self, name).to(logits.device) for name in self._network_names()]
         if self.variant == "released":
-            return forward(weights, logits.topk(min(self.top, logits.shape[1])).values)
+            return forward(weights, _top(logits, min(self.top, logits.shape[1])))
         kept = self.centre, self.scale, self.common
         centre, scale, common = (tensor.to(logits.device) for tensor in kept)
         inputs = (self._largest(logits) - centre) / scale
@@ -154,6 +155,11 @@ class _NetworkLoss(WeightedLoss):
 
     def _log_temperatures(self, weights: Sequence[Tensor]) -> Tensor:
         return (self._common + forward(weights, self._inputs)).clamp(LOW, HIGH)
+
+
+def _top(rows: Tensor, width: int) -> Tensor:
+    """Return the largest entries of each row; masked ones count as the smallest allowed one."""
+    return raise_masked(rows, find_masked(rows)).topk(width).values
 
 
 def forward(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:

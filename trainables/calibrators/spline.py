@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from trainables.calibrators._base import CALIBRATORS, FitReport, by_block, first_argmax
 from trainables.calibrators._mixing import MixedCalibrator
 from trainables.common.fields import count, fitted
+from trainables.common.logit_rows import find_masked
 
 LOWEST, HIGHEST = 1e-6, 1 - 1e-6
 GRID = 2001
@@ -62,10 +63,14 @@ class SplineCalibration(MixedCalibrator):
         wanted = np.interp(
             top.exp().cpu().numpy(), self.confidences.numpy(), self.calibrated.numpy()
         )
-        confidence = torch.from_numpy(wanted).to(logits.device).clamp(min=1 / logits.shape[1])
+        masked = find_masked(logits)
+        allowed = torch.full_like(top, logits.shape[1])
+        if masked is not None:
+            allowed = (~masked).sum(1, keepdim=True).double()
+        confidence = torch.from_numpy(wanted).to(logits.device).maximum(1 / allowed)
         rest = log_probs.scatter(1, winner, -math.inf)
         shares = F.softmax(rest, dim=1)
-        even = 1 / (logits.shape[1] - 1)
+        even = 1 / (allowed - 1).clamp(min=1)
         largest = shares.amax(1, keepdim=True)
         excess = largest - confidence / (1 - confidence)
         mixed = (excess / (largest - even).clamp(min=TINY)).clamp(0, 1)

@@ -41,6 +41,11 @@ class TemperatureScaling(TemperatureCalibrator):
         self.fits_on_training = self.selection == "training_ece"
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+        report = self._fit_in_units(logits, labels)
+        self.temperature = self.temperature * self.logit_scale.unit
+        return report
+
+    def _fit_in_units(self, logits: Tensor, labels: Tensor) -> FitReport:
         if self.selection != "objective":
             return self._fit_by_ece(logits, labels)
         if self.variant == "released":
@@ -58,10 +63,10 @@ class TemperatureScaling(TemperatureCalibrator):
         return FitReport(True, len(GRID), float(errors.min()), "objective is the ECE on a grid")
 
     def _temperatures(self, logits: Tensor) -> Tensor:
-        return self.temperature.to(logits.device)
+        return self.temperature.to(logits.device) / self.logit_scale.unit
 
     def _summary(self) -> dict[str, float]:
-        return {"temperature": float(self.temperature)}
+        return {"temperature": float(self.temperature / self.logit_scale.unit)}
 
 
 def _confidences(logits: Tensor, temperature: float) -> Tensor:

@@ -1,6 +1,7 @@
 """The exceptions that a sweep tells apart: what a user can mend, and what ends a trial."""
 
 import re
+import resource
 from collections.abc import Collection
 from difflib import get_close_matches
 from functools import partial
@@ -12,7 +13,14 @@ ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"
 LISTING = re.compile(rf"((?:{ENTRY}, ){{3,}}(?!or ){ENTRY})(?:(?<=\.\.\.) \((\d+) more\))?")
 WORD = re.compile(r"\S{80,}(?: \.\.\. \S{80,})?")
 # Paths and addresses are for people to copy: they stay whole, and count as this many characters.
-PATH, PATH_LENGTH, LONGEST_PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=]))/\S{59,}"), 40, 300
+PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=])(?=\S{60,})[\w.~-]*)/\S+")
+PATH_LENGTH, LONGEST_PATH = 40, 300
+# How operating systems and libraries say that no memory, or no thread, is left.
+NO_MEMORY = re.compile(
+    "cannot allocate memory|can't allocate memory|can't start new thread|bad_alloc"
+    "|failed to map segment|unable to mmap|resource temporarily unavailable",
+    re.IGNORECASE,
+)
 PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
@@ -52,6 +60,21 @@ def known_names(name: object, known: Collection[str]) -> str:
     """Return the part of a message that says what a misspelled name may mean, or all there is."""
     near = get_close_matches(str(name), known, n=3)
     return f"near are: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"
+
+
+def lacks_memory(error: BaseException) -> str:
+    """Return in words that memory ran out, where an error or its cause says so, else nothing."""
+    found: BaseException | None = error
+    while found and not (isinstance(found, MemoryError) or NO_MEMORY.search(str(found))):
+        found = found.__cause__ or found.__context__
+    if found is None:
+        return ""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    remedy = "free memory or use a machine with more"
+    if limit != resource.RLIM_INFINITY:
+        remedy = f"this process is limited to {limit >> 20} MiB; raise the limit with `ulimit -v`"
+    said = " ".join(str(found).split()) or "no more is known"
+    return f"out of memory or threads ({type(found).__name__}: {said}); {remedy}"
 
 
 def _listed(most: int, found: re.Match[str]) -> str:

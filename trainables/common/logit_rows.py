@@ -1,6 +1,8 @@
-"""Rows of logits and their labels: checks of what somebody else hands over, and blocks."""
+"""Rows of logits and their labels: checks of what somebody else hands over, masks, and blocks."""
 
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -9,6 +11,13 @@ from torch import Tensor
 from trainables.common.errors import InputError
 
 ROWS_AT_ONCE = 4096
+# Half the depth of the weakest mask in common use, -1e4; others are -65504, -1e9, the smallest
+# float32 and -inf.
+MASK_DEPTH = 5000.0
+MASKED = 1e7  # Below the row's largest logit: where a calibrator finds masked ones, however deep.
+# A typical logit is the median of the row maxima. Above the first, logits are measured in a unit in
+# which it is about the second; in any case a mask is deeper than 32 typical logits.
+LARGEST, USUAL, DEEPER = 1e4, 32.0, 32.0
 # Temporaries of this many values stay in a core's cache; a GPU wants large ones.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 22}
 
@@ -46,7 +55,7 @@ def check_logits(logits: Any) -> Tensor:
 
     Raises:
         InputError: If they are not two-dimensional, have no rows or fewer than two classes, or hold
-            a value that is not a finite real number.
+            a value that is neither a finite real number nor -inf, or a row with -inf only.
     """
     values = as_tensor(logits, "logits")
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
@@ -54,14 +63,99 @@ def check_logits(logits: Any) -> Tensor:
     if values.dtype not in (torch.float32, torch.float64):
         values = values.float()
     parts = row_blocks(values, ROWS_AT_ONCE)
-    if not bool(torch.stack([torch.isfinite(values[part]).all() for part in parts]).all()):
-        finite = torch.isfinite(values)
-        row, column = map(int, (~finite).nonzero()[0])
-        raise InputError(
-            f"logits: {int((~finite).sum())} values are not finite, the first at row {row}, "
-            f"class {column}: {float(values[row, column])}; only finite values are allowed"
-        )
+    # A maximum is NaN or infinite where a value is, and -inf where no class is allowed.
+    if not bool(torch.stack([values[part].amax(1).isfinite().all() for part in parts]).all()):
+        _refuse(values)
     return values
+
+
+def _refuse(values: Tensor) -> None:
+    wrong = ~(values.isfinite() | values.isneginf())
+    if not bool(wrong.any()):
+        row = int(values.amax(1).isneginf().nonzero()[0])
+        raise InputError(f"logits: row {row} has -inf for every class; leave out such rows")
+    row, column = map(int, wrong.nonzero()[0])
+    raise InputError(
+        f"logits: {int(wrong.sum())} values are not finite, the first at row {row}, class "
+        f"{column}: {float(values[row, column])}; only finite values are allowed, and -inf for a "
+        "masked class"
+    )
+
+
+@dataclass(frozen=True)
+class LogitScale:
+    """The size of logits, by which masked ones are told from large ones.
+
+    A class is masked where its logit is -inf or so far below the row's largest that it is no output
+    of a network: 5,000, or 32 typical logits if that is more. Such a class is impossible; it takes
+    no part in a fit, in smoothing or in a penalty.
+
+    Attributes:
+        typical: The median of the absolute row maxima, which no mask changes; 0 where the logits of
+            no row differ by more than 5,000.
+    """
+
+    typical: float = 0.0
+
+    @classmethod
+    def of(cls, logits: Tensor) -> Self:
+        """Return the scale of logits (N, K)."""
+        if not _wide(logits, MASK_DEPTH):
+            return cls()
+        return cls(float(logits.amax(1).double().abs().median()))
+
+    @property
+    def unit(self) -> float:
+        """Return the power of two that logits are divided by: 1 unless they are huge."""
+        return 1.0 if self.typical <= LARGEST else 2.0 ** math.ceil(math.log2(self.typical / USUAL))
+
+    @property
+    def depth(self) -> float:
+        """Return how far below the row's largest logit a masked one is at least."""
+        return max(MASK_DEPTH, DEEPER * self.typical)
+
+    def level(self, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return logits (N, K) in units with all masks at one depth, and which are masked."""
+        masked = find_masked(logits, self.depth)
+        rows = logits if self.unit == 1 else logits / self.unit
+        if masked is not None:
+            rows = torch.where(masked, rows.amax(1, keepdim=True) - MASKED, rows)
+        return rows, masked
+
+
+def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
+    """Return which classes are masked, (N, K), or None where no class of logits (N, K) is.
+
+    The depth is that of ``LogitScale``, unless the logits come from ``LogitScale.level``.
+    """
+    if not _wide(logits, depth):
+        return None
+    return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
+
+
+def masked_classes(logits: Tensor, depth: float = MASK_DEPTH) -> Tensor:
+    """Return the mask of ``find_masked``, also if empty, without waiting for the device."""
+    return logits.amax(1, keepdim=True) - logits > depth
+
+
+def _wide(logits: Tensor, depth: float) -> bool:
+    parts = (logits[part].aminmax(dim=1) for part in row_blocks(logits, ROWS_AT_ONCE))
+    return bool(torch.stack([(high - low > depth).any() for low, high in parts]).any())
+
+
+def raise_masked(logits: Tensor, masked: Tensor | None) -> Tensor:
+    """Return logits (N, K) with every masked one equal to the smallest other one of its row."""
+    if masked is None:
+        return logits
+    lowest = logits.masked_fill(masked, math.inf).amin(1, keepdim=True)
+    return torch.where(masked, lowest, logits)
+
+
+def mean_allowed(values: Tensor, masked: Tensor | None, dim: int = 1) -> Tensor:
+    """Return the mean of values along a dimension, over the classes that are not masked."""
+    if masked is None:
+        return values.mean(dim)
+    return values.masked_fill(masked, 0).sum(dim) / (~masked).sum(dim)
 
 
 def check_rows(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:

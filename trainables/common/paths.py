@@ -19,6 +19,7 @@ BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-
 BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
 CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
+SOCKET_PATH = 107  # Bytes of the longest path of a socket, on Linux.
 
 
 def local_path(path: str | Path, what: str, instead: str = "") -> Path:
@@ -106,3 +107,22 @@ def on_this_machine(path: Path) -> Path:
         if address is not None:
             return storage_folder(address) / path.relative_to(folder)
     return path
+
+
+def require_socket_room(folder: str, below: str, variable: str) -> None:
+    """Refuse a temporary folder whose path is too long for a socket in it.
+
+    Args:
+        folder: The temporary folder.
+        below: The path of the socket in the folder.
+        variable: The environment variable that names another folder.
+
+    Raises:
+        InputError: If the operating system would refuse the path of the socket.
+    """
+    most, length = SOCKET_PATH - len(below) - 1, len(os.fsencode(folder))
+    if length > most:
+        raise InputError(
+            f"the path of the temporary folder has {length} bytes, and sockets in it allow {most}: "
+            f"{folder}; name a shorter one, such as: export {variable}=/tmp"
+        )

@@ -118,6 +118,10 @@ class _Loader(yaml.SafeLoader):
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         """Return a scalar's text; one that becomes a number must be short."""
         text = super().construct_scalar(node)
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise _refused(
+                f"{short(text)} holds half a character; write the character itself", node
+            )
         if node.tag != TEXT and len(text) > LONGEST_NUMBER:
             kind = node.tag.rpartition(":")[2]
             raise _refused(

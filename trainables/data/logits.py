@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.common.logit_rows import LogitScale
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import ArrayFiles, split_address
 from trainables.data._logit_files import KINDS, LogitRows, read_logits
@@ -96,11 +97,13 @@ class LogitsReader(PathReader, OutlinedReader):
         return info, train, test
 
     def _rows(self, rows: LogitRows) -> RowArrays:
-        with np.errstate(over="ignore"):  # Told below.
-            values = rows.logits.numpy().astype(np.float32)
-        if not np.isfinite(values).all():
+        """Return rows as finite float32: masks that are not become the weakest mask."""
+        deepest = rows.logits.amax(1, keepdim=True) - 2 * LogitScale.of(rows.logits).depth
+        values = rows.logits.float()
+        values = values.where(~values.isneginf(), deepest.float())
+        if not bool(values.isfinite().all()):
             raise InputError(f"{self.path}: a logit does not fit into float32")
-        return RowArrays(values, rows.labels.numpy())
+        return RowArrays(values.numpy(), rows.labels.numpy())
 
     def outline(self) -> Outline:
         info, train, test = self.read(download=False)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from trainables.common.averaging import full_precision
 from trainables.common.fields import CheckedFields, choice
+from trainables.common.logit_rows import masked_classes
 from trainables.common.registry import Registry
 
 VARIANTS = ("paper", "released")
@@ -111,6 +112,17 @@ def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     if logits.ndim == 2:
         return logits, targets
     return logits.movedim(1, -1).reshape(-1, logits.shape[1]), targets.reshape(-1)
+
+
+def allowed_classes(logits: Tensor, apart: int = 0) -> tuple[Tensor, Tensor]:
+    """Return which classes are masked, (N, K), and the factor for means that leave them out, (N,).
+
+    Losses that add up the classes skip masked ones, see ``LogitScale``, and multiply a sum divided
+    by K - ``apart`` by the factor: it is exactly 1 where no class is masked.
+    """
+    masked = masked_classes(logits.detach())
+    allowed = ((~masked).sum(dim=1) - apart).clamp(min=1)
+    return masked, max(logits.shape[1] - apart, 1) / allowed
 
 
 def loss_aside(

@@ -2,7 +2,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.common.fields import choice, number
-from trainables.losses._base import LOSSES, VARIANTS
+from trainables.common.logit_rows import raise_masked
+from trainables.losses._base import LOSSES, VARIANTS, allowed_classes
 from trainables.losses._confidence import predicted_prob
 from trainables.losses._history import RankingLoss
 
@@ -20,6 +21,8 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     - ``released``: the first is ``max(0, max z - M)^2``, without the minimum, so that it depends on
       the logits' offset; classes that tie for the maximum each pay it. The second is divided by
       K - 1, and the maximum in it is a constant for the gradient.
+
+    Masked classes have no distance, are no minimum and do not count in K.
 
     ``released`` is the default: the published weights belong to it, where they are written as
     products (``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
@@ -70,14 +73,16 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
 
     def _penalty(self, logits: Tensor) -> Tensor:
         largest = logits.max(dim=1, keepdim=True).values
+        masked, more = allowed_classes(logits, apart=1)
         if self.variant == "paper":
-            smallest = logits.min(dim=1, keepdim=True).values
+            smallest = raise_masked(logits, masked).min(dim=1, keepdim=True).values
             predicted = self._amount(largest - smallest).squeeze(1)
-            others = self._others(largest - logits)
+            others = self._others((largest - logits).masked_fill(masked, 0))
         else:
             tied = (logits == largest).sum(dim=1)
             predicted = self._amount(largest).squeeze(1) * tied
-            others = self._others(largest.detach() - logits) / max(logits.shape[1] - 1, 1)
+            distances = (largest.detach() - logits).masked_fill(masked, 0)
+            others = self._others(distances) / max(logits.shape[1] - 1, 1) * more
         return self.weight_pos * predicted + self.weight_neg * others
 
     def _others(self, distances: Tensor) -> Tensor:

@@ -124,7 +124,8 @@ class CPCLoss(Loss):
     lets no other class win against another. The value holds a constant, 0.5 log 2 / (K - 2) times
     ``weight_be``, from pairing a class with itself, as the released code does; it has no gradient,
     so that there is no second variant. For two classes there is nothing to exclude. The time grows
-    with the square of the number of classes: not for many thousands of them.
+    with the square of the number of classes: not for many thousands of them. Not with masked
+    classes either: their pairs drown the rest of the value, and are infinite for -inf.
 
     Source: Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise Constraints, CVPR
     2022; normalisation as in the code released with BalCAL.

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.common.fields import choice, number
+from trainables.common.logit_rows import masked_classes
 from trainables.losses._base import LOSSES, VARIANTS, RowLoss
 
 EPSILON = 1e-10
@@ -40,6 +41,8 @@ class ConfidencePenaltyLoss(RowLoss):
 
     def _entropy(self, log_probs: Tensor) -> Tensor:
         if self.variant == "paper":
+            # A masked class adds 0, the limit of p log p, where -inf would give NaN.
+            log_probs = log_probs.masked_fill(masked_classes(log_probs.detach()), 0)
             return -(log_probs.exp() * log_probs).sum(dim=1)
         clamped = log_probs.clamp(math.log(EPSILON), math.log1p(-EPSILON))
         return -(clamped.exp() * clamped).mean(dim=1)

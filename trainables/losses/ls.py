@@ -2,7 +2,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.common.fields import choice, number
-from trainables.losses._base import LOSSES, RowLoss
+from trainables.losses._base import LOSSES, RowLoss, allowed_classes
 
 
 @LOSSES.register("ls")
@@ -12,7 +12,7 @@ class LabelSmoothingLoss(RowLoss):
     ``spread`` decides over what: ``all`` K classes, the true one included (Szegedy et al.; released
     code of mbls), or the K - 1 ``others`` (released code of MDCA). At the same ``smoothing`` they
     differ by a factor of (K - 1)/K in strength. The default is the original definition, which the
-    published value belongs to.
+    published value belongs to. Masked classes get no share.
 
     Source: Szegedy et al., Rethinking the Inception Architecture, CVPR 2016.
 
@@ -30,7 +30,8 @@ class LabelSmoothingLoss(RowLoss):
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         log_probs = F.log_softmax(logits, dim=1)
         true = F.nll_loss(log_probs, targets, reduction="none")
-        rest, classes = -log_probs.sum(dim=1), logits.shape[1]
+        masked, more = allowed_classes(logits, apart=int(self.spread == "others"))
+        rest, classes = -log_probs.masked_fill(masked, 0).sum(dim=1), logits.shape[1]
         if self.spread == "others":
             rest, classes = rest - true, classes - 1
-        return (1 - self.smoothing) * true + self.smoothing * rest / max(classes, 1)
+        return (1 - self.smoothing) * true + self.smoothing * rest / max(classes, 1) * more

@@ -2,7 +2,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.common.fields import choice, number
-from trainables.losses._base import LOSSES, VARIANTS, RowLoss
+from trainables.losses._base import LOSSES, VARIANTS, RowLoss, allowed_classes
 
 
 @LOSSES.register("mbls")
@@ -13,6 +13,8 @@ class MarginLabelSmoothingLoss(RowLoss):
     flows through the maximum too. ``variant`` decides how classes are joined: ``paper`` sums over
     them; ``released`` averages, so that its effective weight is ``weight / K``. ``released`` is the
     default: the published weight of 0.1 is that of the released configurations.
+
+    Masked classes have no distance and do not count in the average.
 
     ``margin=0`` is the equality-constrained ablation of the paper (``mbls-m0``).
 
@@ -33,6 +35,7 @@ class MarginLabelSmoothingLoss(RowLoss):
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
         cross_entropy = F.cross_entropy(logits, targets, reduction="none")
         largest = logits.max(dim=1, keepdim=True).values
-        excess = (largest - logits).sub_(self.margin).relu_()
-        penalty = excess.sum(dim=1) if self.variant == "paper" else excess.mean(dim=1)
+        masked, more = allowed_classes(logits)
+        excess = (largest - logits).masked_fill_(masked, 0).sub_(self.margin).relu_()
+        penalty = excess.sum(dim=1) if self.variant == "paper" else excess.mean(dim=1) * more
         return cross_entropy + self.weight * penalty

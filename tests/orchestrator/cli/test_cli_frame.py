@@ -84,3 +84,17 @@ def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch, st
 
     monkeypatch.setattr("orchestrator.running.run.run_sweep", interrupt)
     assert calsweep("demo", "--trials", "1") == (130, "", "calsweep: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(12, "Cannot allocate memory"), RuntimeError("std::bad_alloc")]
+)
+def test_a_command_without_memory_ends_with_one_line_and_exit_code_5(calsweep, monkeypatch, error):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("orchestrator.sweep.spec.load_sweep", fail)
+    monkeypatch.setattr("orchestrator.cli._plan.load_sweep", fail, raising=False)
+    code, out, err = calsweep("plan", "sweep.yaml")
+    assert (code, out, err.count("\n")) == (5, "", 1)
+    assert err.startswith("calsweep: out of memory or threads (")

@@ -302,6 +302,20 @@ def test_no_cluster_at_the_address(
     assert str(caught.value) == f"no Ray cluster {text}: {short_reason(error)}"
 
 
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_temporary_folder_too_long_for_rays_sockets_is_named_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail("Ray is started"))
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    if variable == "TMPDIR":
+        monkeypatch.delenv("RAY_TMPDIR")
+    monkeypatch.setenv(variable, "/" + "a" * 60)
+    told = r"has 61 bytes, and sockets in it allow \d+: /a+; name .* export RAY_TMPDIR=/tmp$"
+    with pytest.raises(InputError, match=told), join_cluster(None):
+        pass
+
+
 def test_what_outlives_ray_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker does under load, and what it has started always."""
     (tmp_path / "raylet").write_text("#!/bin/sh\nsleep 60 & echo $!\nwait\n")

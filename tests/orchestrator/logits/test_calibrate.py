@@ -92,7 +92,7 @@ ONE_SCORE = (
             {"logits": TWO * np.nan, "labels": [0, 1]},
             None,
             "logits: 6 values are not finite, the first at row 0, class 0: nan; only finite values "
-            "are allowed",
+            "are allowed, and -inf for a masked class",
         ),
         (
             {"logits": np.array([["a"]]), "labels": [0]},

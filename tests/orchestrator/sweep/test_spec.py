@@ -124,6 +124,7 @@ BAD = {
     "only a comment": "# nothing\n",
     "a list": "- ce\n",
     "key twice": GOOD + "name: other\n",
+    "half a character": GOOD + 'tags: {a: "\\ud800"}\n',
     "a python object": GOOD + "storage: !!python/object/apply:os.getcwd []\n",
     "bad objective": GOOD.replace("{trials: 3}", "{objective: acc}"),
     "objective twice": GOOD.replace("trials: 3", "pareto: [acc, nll]"),
@@ -222,6 +223,13 @@ BAD = {
     "an unknown key of a split": GOOD.replace(
         "protocol: digits", "protocol: digits, split: {sede: 1}"
     ),
+    "a range of what is fixed": GOOD.replace(
+        "trials: 3", "fixed: {mbls: {margin: 6.0}}, spaces: {mbls: {margin: {low: 1.0}}}"
+    ),
+    "a range of what a variant fixes": GOOD.replace("mbls", "wide").replace(
+        "trials: 3", "spaces: {wide: {margin: {low: 1.0}}}"
+    )
+    + "variants: {wide: {of: mbls, fixed: {margin: 6.0}}}\n",
     "an unknown key of a range": GOOD.replace("trials: 3", "spaces: {mbls: {margin: {lo: 1}}}"),
 }
 

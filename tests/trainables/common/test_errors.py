@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainables.common.errors import InputError, StorageError, one_line, printable
+from trainables.common.errors import InputError, StorageError, lacks_memory, one_line, printable
 
 
 @given(text=st.text() | st.text(st.characters(codec=None)))
@@ -40,6 +40,28 @@ def test_a_long_message_keeps_its_beginning_and_its_end():
         assert line.endswith("xxx: is too long")
         assert " ... " in line
         assert len(line) <= 100
+
+
+@pytest.mark.parametrize("start", ["/", "", "~/", "../", "s3:/"])
+def test_a_long_path_in_a_long_message_stays_whole(start):
+    path = f"{start}{'a' * 60}/{'b' * 60}/{'c' * 60}/camvid.yaml"
+    text = f"layout '{path}': rows: 'ce' is there twice; {'name each row once ' * 6}"
+    assert len(text) > 320
+    assert str(InputError(text)) == text
+
+
+def test_memory_that_ran_out_is_told_whatever_raises_it():
+    try:
+        try:
+            raise OSError("libtorch.so: failed to map segment from shared object")
+        except OSError as error:
+            raise ImportError("torch is not there") from error
+    except ImportError as error:
+        told = lacks_memory(error)
+    assert told.startswith("out of memory or threads (OSError: libtorch.so: failed to map segment")
+    assert lacks_memory(MemoryError()).startswith("out of memory or threads (MemoryError: no more")
+    assert lacks_memory(RuntimeError("can't start new thread"))
+    assert lacks_memory(ValueError("3 rows")) == ""
 
 
 def test_a_list_in_a_long_message_is_cut_first():

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from trainables.common import logit_rows
 from trainables.common.errors import InputError
-from trainables.common.logit_rows import check_logits, check_rows, row_blocks
+from trainables.common.logit_rows import (
+    LogitScale,
+    check_logits,
+    check_rows,
+    find_masked,
+    row_blocks,
+)
 
 EYE = np.eye(2, 3)
 
@@ -69,7 +77,7 @@ def test_other_rows_are_refused(logits, labels, text):
         check_rows(logits, labels)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_the_first_value_that_is_not_finite_is_named(value, monkeypatch):
     monkeypatch.setattr(logit_rows, "ROWS_AT_ONCE", 2)
     logits = torch.zeros(5, 3)
@@ -88,3 +96,25 @@ def test_blocks_cover_all_rows_once_in_order(rows, classes, least, step, monkeyp
     parts = [values[block] for block in row_blocks(values, least)]
     assert torch.equal(torch.cat(parts), values)
     assert [len(part) for part in parts[:-1]] == [step] * ((rows - 1) // step)
+
+
+@pytest.mark.parametrize(
+    ("logits", "masked"),
+    [
+        ([[0.0, 1.0, -math.inf]], [[False, False, True]]),
+        ([[0.0, 1.0, -4998.0]], [[False, False, False]]),
+        ([[0.0, 1.0, -5000.0]], [[False, False, True]]),
+        ([[1e4, 0.0, 0.0]], [[False, False, False]]),
+        ([[1e6, 0.0, -1e9]], [[False, False, True]]),
+    ],
+)
+def test_a_mask_is_deeper_than_any_logit(logits, masked):
+    rows = torch.tensor(logits, dtype=torch.float64)
+    leveled, found = LogitScale.of(rows).level(rows)
+    assert (torch.zeros_like(rows, dtype=bool) if found is None else found).tolist() == masked
+    assert find_masked(leveled) is None or find_masked(leveled).tolist() == masked
+
+
+def test_a_row_of_nothing_but_masks_is_refused():
+    with pytest.raises(InputError, match=r"row 1 has -inf for every class; leave out such rows"):
+        check_logits([[0.0, -math.inf], [-math.inf, -math.inf]])

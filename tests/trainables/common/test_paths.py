@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from trainables.common.errors import InputError
-from trainables.common.paths import local_path, storage_folder
+from trainables.common.paths import local_path, require_socket_room, storage_folder
 
 
 def test_paths_are_absolute_and_know_the_home_folder(tmp_path, monkeypatch):
@@ -68,3 +69,11 @@ def test_url_that_became_a_path_is_told_as_a_url():
 def test_storage_of_another_kind_is_told_what_is_allowed():
     with pytest.raises(InputError, match=r"is a URL; .*; or s3://BUCKET/PATH or gs://"):
         storage_folder("hdfs://host/x")
+
+
+def test_a_folder_leaves_room_for_a_socket_or_is_refused():
+    require_socket_room("/" + "a" * 99, "socket", "TMPDIR")
+    long = "/" + "a" * 100
+    told = f"has 101 bytes, and sockets in it allow 100: {long}; name a shorter one, such as: "
+    with pytest.raises(InputError, match=re.escape(told + "export TMPDIR=/tmp")):
+        require_socket_room(long, "socket", "TMPDIR")

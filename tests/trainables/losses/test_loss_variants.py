@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.reference.losses import CASES, FORMULAS, Batch
+from trainables.contracts import losses as contract
 from trainables.losses import Loss, build_loss
 from trainables.losses.au import histogram
 
@@ -333,3 +334,17 @@ def test_acls_spares_who_is_as_much_less_sure_as_less_often_right() -> None:
     # a quarter, 2 is surer than 0.
     expected = build_loss("ce")(logits, targets) + 0.3 * 3.0**2 / 3
     torch.testing.assert_close(loss(logits, targets, torch.arange(3)), expected)
+
+
+@pytest.mark.parametrize("name", ["ls", "mbls", "acls"])
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -3.4e38, -math.inf])
+def test_masked_classes_take_no_part_in_smoothing_and_margins(name: str, mask: float) -> None:
+    for setting in contract.settings(name):
+        logits, targets, indices = contract.batch(scale=6.0, classes=6)
+        wider = torch.cat([logits, torch.full_like(logits[:, :2], mask)], 1)
+        loss = contract.seasoned(name, **setting)
+        value, gradient = contract.value_and_gradient(loss, logits, targets, indices)
+        same, own = contract.value_and_gradient(loss, wider, targets, indices)
+        torch.testing.assert_close(same, value)
+        torch.testing.assert_close(own[:, :6], gradient)
+        assert (own[:, 6:] == 0).all()

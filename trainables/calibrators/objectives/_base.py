@@ -16,7 +16,7 @@ class RowTerms:
 
     Attributes:
         log_p: Log-probability of the row's label, <= 0.
-        mean_log_p: Mean log-probability over the classes.
+        mean_log_p: Mean log-probability over the classes that are not masked.
         sum_p2: Sum of the squared probabilities, in (0, 1].
         num_classes: Number of classes K.
     """

@@ -8,6 +8,8 @@ from trainables.common.fields import number
 class LabelSmoothing(Objective):
     """Cross-entropy against labels smoothed over all K classes, the true one included.
 
+    Masked classes take no part: the mass is spread over the others.
+
     It asks for less confidence than the labels justify, so calibration is worse than with ``ce`` as
     a rule; it is here because the class-wise scaling paper compares with it (sec. 5.3, Table 1).
 
