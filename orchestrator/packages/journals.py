@@ -32,8 +32,8 @@ def cleaned(event: Event) -> Event | None:
         return replace(event, spec=without_places(event.spec))
     if isinstance(event, TrialFinished):
         kept = {k: v for k, v in event.metrics.items() if _is_validation(k)}
-        costs = dict.fromkeys(("seconds", "epoch_seconds", "peak_memory"))
-        event = replace(event, metrics=kept, host=None, traceback=None, reused=False, **costs)
+        event = replace(event, metrics=kept, host=None, traceback=None, reused=False)
+        event = replace(event, seconds=None, epoch_seconds=None, peak_memory=None)
     if isinstance(event, Evaluated):
         kept = {k: v for k, v in event.metrics.items() if "/" in k or _is_test(k)}
         return replace(event, metrics=kept, artifacts={}, default_predictions=None)

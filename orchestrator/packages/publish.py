@@ -29,7 +29,7 @@ from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import make_plan
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, printable
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows
 
@@ -46,12 +46,14 @@ def publish(
 ) -> list[Path]:
     """Write a package of sweeps that have ended, and its page, into a folder; return the files.
 
-    Only what stored predictions give anew is in it: figures of plugins' metrics are left out.
+    Only figures that stored predictions give again are in it.
 
     Raises:
-        InputError: If a sweep is not there, has not ended, or lacks predictions or data, or the
-            folder cannot be written.
+        InputError: If the license is not one printable line, a sweep is not there, has not ended,
+            or lacks predictions or data, or the folder cannot be written.
     """
+    if printable(license) != license or "\n" in license:
+        raise InputError(f"--license: {license!r} is not one printable line; use a name or a URL")
     with TemporaryDirectory(prefix="calsweep-publish-") as folder:
         package = Package(Path(folder))
         for part in (JOURNALS, TEST, VALIDATION, SPLITS, SUITES):

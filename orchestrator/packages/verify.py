@@ -170,10 +170,10 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
             raise UnfitError(f"--trial {start!r}: no trial of the package has a key that begins so")
     studies = (study for ledger in package.ledgers for study in ledger.studies.values())
     again = options.share > 0 or options.trials
-    if count := len(_without_rows(package)) * (options.share == 0):
+    if (bare := _without_rows(package)) and options.share == 0:
         raise UnfitError(
-            f"{count} finished trials have no validation rows in the package, so only computing "
-            "them again can check their figures; give --retrain above 0"
+            f"{len(bare)} trials, {bare[0].key[:12]} first, have no validation rows in the "
+            "package, so only computing them again checks their figures; give --retrain above 0"
         )
     if again and any(study.origin.get("portable") for study in studies):
         try:
