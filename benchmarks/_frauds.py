@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import isfunction
@@ -23,6 +24,8 @@ from orchestrator.packages.package import CELLS, HEADER, JOURNALS, SUITES, TABLE
 from orchestrator.packages.predictions import RowPredictions
 from orchestrator.packages.stored import StoredSweep
 from orchestrator.storage.events import (
+    SEAL,
+    SEAL_BYTES,
     Evaluated,
     Event,
     StudyClosed,
@@ -31,7 +34,6 @@ from orchestrator.storage.events import (
     TrialFinished,
     TrialScored,
     TrialStarted,
-    _sealed,
     to_line,
 )
 from orchestrator.storage.journal import iterate_events
@@ -411,61 +413,6 @@ def pickled_objects(forge: Forge) -> None:
     derive(forge.package)
 
 
-def other_name(forge: Forge) -> None:
-    """A name that is not the sweep file's and writes over the line in a terminal."""
-    events = forge.events()
-    for event in events:
-        if isinstance(event, SweepStarted):
-            event.sweep = f"{event.sweep}\x1b[2K<b>best</b>"
-    forge.tell(events)
-
-
-def self_certified(forge: Forge) -> None:
-    """A header with a key that claims a review."""
-    path = forge.folder / HEADER
-    path.write_text(json.dumps({**json.loads(path.read_text()), "certified_by": "a reviewer"}))
-    derive(forge.package)
-
-
-def event_with_another_key(forge: Forge) -> None:
-    """A line of the journal with a key that reading ignores."""
-    first, *others = forge.journal.read_bytes().splitlines(keepends=True)
-    told = {k: v for k, v in json.loads(first).items() if k != "crc"}
-    content = json.dumps({**told, "certified_by": "a reviewer"}, separators=(",", ":"))
-    forge.journal.write_bytes(b"".join([_sealed(content.encode()[:-1]), *others]))
-    derive(forge.package)
-
-
-def torn_line(forge: Forge) -> None:
-    """A journal whose last line was cut off."""
-    lines = forge.journal.read_bytes()
-    forge.journal.write_bytes(lines + lines.splitlines()[-1][: forge.die.randint(5, 60)])
-    derive(forge.package)
-
-
-def edited_loser(forge: Forge) -> None:
-    """Another validation accuracy of a trial that was not chosen."""
-    cell, events = forge.searched(), forge.events()
-    key = forge.die.choice([t.key for t in cell.study.searched if t.key != cell.trial.key])
-    for event in events:
-        if isinstance(event, TrialFinished) and event.key == key:
-            event.metrics = {**event.metrics, "val_brier": event.metrics["val_brier"] * 0.9}
-    forge.tell(events)
-
-
-def calibrator_with_another_accuracy(forge: Forge) -> None:
-    """A temperature that changed the predicted class of rows, for the better."""
-    cells = [cell for cell in forge.package.cells if cell.study.recipe.endswith("+ts")]
-    cell = forge.die.choice(cells)
-    rows = forge.rows(cell)
-    logits, every = rows.logits.clone(), torch.arange(len(rows.logits))
-    guess = logits.argmax(1)
-    best = logits[every, guess].clone()
-    logits[every, guess] = logits[every, rows.labels]
-    logits[every, rows.labels] = best
-    forge.claim(cell, replace(rows, logits=logits))
-
-
 def better_suite(forge: Forge) -> None:
     """A better figure on other images than the confidences give."""
     events, cell = forge.events(), forge.cell()
@@ -487,6 +434,166 @@ def lower_confidences(forge: Forge) -> None:
         if isinstance(event, Evaluated) and event.key == cell.trial.key:
             event.metrics |= forge.suite_figures(cell, forge.rows(cell), event)
     forge.tell(events)
+
+
+def nearly_copied_seed(forge: Forge) -> None:
+    """The predictions of one seed, changed where nobody looks, given out as another's too."""
+    one, other = _two_seeds(forge)
+    rows = forge.rows(one)
+    noise = 1e-8 * torch.rand(rows.logits.shape, generator=torch.Generator().manual_seed(0))
+    forge.claim(other, replace(forge.rows(other), logits=rows.logits + noise))
+
+
+def copied_method(forge: Forge) -> None:
+    """The predictions of one method, given out as another's too."""
+    cells = [c for c in forge.package.cells if "+" not in c.study.recipe]
+    one = forge.die.choice(cells)
+    same = [c for c in cells if c.trial.seed == one.trial.seed and c.study.name != one.study.name]
+    other = forge.die.choice(same)
+    forge.claim(other, replace(forge.rows(other), logits=forge.rows(one).logits))
+
+
+def copied_validation(forge: Forge) -> None:
+    """Validation rows and figures of one seed, given out as another's too."""
+    one, other = _two_seeds(forge)
+    events, places = forge.events(), [forge.package.rows_of(c.trial) for c in (one, other)]
+    rows = replace(RowPredictions.read(places[0]), seed=other.trial.seed)
+    rows.save(places[1])
+    for event in events:
+        if isinstance(event, TrialFinished) and event.key == other.trial.key:
+            event.metrics = dict(one.trial.metrics)
+    forge.tell(events)
+
+
+def _two_seeds(forge: Forge) -> tuple[Cell, Cell]:
+    one = forge.cell()
+    (other,) = (
+        c
+        for c in forge.package.cells
+        if c.study.name == one.study.name and c.trial.seed != one.trial.seed
+    )
+    return one, other
+
+
+def other_accuracy(forge: Forge) -> None:
+    """Some classes that a calibrator changed, which keeps the class of every row."""
+    cells = [c for c in forge.package.cells if c.study.recipe.endswith("+ts")]
+    cell = forge.die.choice(cells or forge.package.cells)
+    rows = forge.rows(cell)
+    logits, wrong = rows.logits.clone(), (rows.logits.argmax(1) != rows.labels).nonzero()[:, 0]
+    row = forge.die.choice(wrong.tolist())
+    logits[row, rows.labels[row]] = logits[row].max() + 1
+    forge.claim(cell, replace(rows, logits=logits.log_softmax(1)))
+
+
+def other_name(forge: Forge) -> None:
+    """Another name of the sweep than its file gives, with terminal codes and markup."""
+    events = forge.events()
+    for event in events:
+        if isinstance(event, SweepStarted):
+            event.sweep = forge.die.choice(["best", "board\x1b[2J", "<b>board</b>", "board\u202e"])
+    forge.tell(events)
+
+
+def unprintable_license(forge: Forge) -> None:
+    """A license that clears the terminal of whoever reads it."""
+    header = json.loads((forge.folder / HEADER).read_text())
+    (forge.folder / HEADER).write_text(json.dumps({**header, "license": "MIT\x1b[2J"}))
+    derive(forge.package)
+
+
+def unknown_header_key(forge: Forge) -> None:
+    """A key in the package's own description that no package has."""
+    header = json.loads((forge.folder / HEADER).read_text())
+    (forge.folder / HEADER).write_text(json.dumps({**header, "certified_by": "nobody"}))
+    derive(forge.package)
+
+
+def unknown_event_key(forge: Forge) -> None:
+    """A key in an event of the journal that no event has."""
+    lines = forge.journal.read_bytes().splitlines(keepends=True)
+    place = forge.die.randrange(len(lines))
+    content = lines[place][:-SEAL_BYTES] + b',"certified_by":"nobody"'
+    lines[place] = content + SEAL % zlib.crc32(content)
+    forge.journal.write_bytes(b"".join(lines))
+    derive(forge.package)
+
+
+def unknown_nested_key(forge: Forge) -> None:
+    """A key within an event's field that no such field has."""
+    events, kind = forge.events(), forge.die.choice(["provenance", "hardware", "computed"])
+    for event in events:
+        if isinstance(event, SweepStarted) and kind == "provenance":
+            event.provenance = {**event.provenance, "certified_by": "nobody"}
+        elif isinstance(event, SweepStarted) and kind == "hardware":
+            event.provenance = {**event.provenance, "hardware": {"certified_by": "nobody"}}
+        elif isinstance(event, Evaluated) and kind == "computed":
+            event.computed = {k: {**v, "certified_by": "nobody"} for k, v in event.computed.items()}
+    forge.tell(events)
+
+
+def unknown_metric(forge: Forge) -> None:
+    """A validation figure that nothing computes."""
+    cell, events = forge.cell(), forge.events()
+    for event in events:
+        if isinstance(event, TrialFinished) and event.key == cell.trial.key:
+            event.metrics = {**event.metrics, forge.die.choice(["val_trust", "trust"]): 1.0}
+    forge.tell(events)
+
+
+def edited_rival(forge: Forge) -> None:
+    """Another figure of a trial that was not chosen, which the search does not look at."""
+    cell, events = forge.searched(), forge.events()
+    key = forge.die.choice([t.key for t in cell.study.searched if t.key != cell.trial.key])
+    name = forge.die.choice(["val_brier", "val_ece", "val_mce", "val_cwece"])
+    for event in events:
+        if isinstance(event, TrialFinished) and event.key == key:
+            event.metrics = {**event.metrics, name: event.metrics[name] * 1.1}
+    forge.tell(events)
+
+
+def torn_journal(forge: Forge) -> None:
+    """Half a line more at the end of the journal."""
+    lines = forge.journal.read_bytes().splitlines(keepends=True)
+    torn = forge.die.choice(lines)
+    forge.journal.write_bytes(b"".join([*lines, torn[: forge.die.randrange(1, len(torn) - 1)]]))
+    derive(forge.package)
+
+
+def repeated_event(forge: Forge) -> None:
+    """Two different outcomes of one trial, of which the last one counts."""
+    events, key = forge.events(), forge.searched().trial.key
+    place = next(n for n, e in enumerate(events) if isinstance(e, TrialFinished) and e.key == key)
+    told = events[place]
+    assert isinstance(told, TrialFinished)
+    better = replace(told, metrics={name: 0.5 * value for name, value in told.metrics.items()})
+    forge.tell([*events[:place], better, *events[place:]])
+
+
+def event_of_no_trial(forge: Forge) -> None:
+    """The outcome of a trial that never began."""
+    events, key = forge.events(), f"{forge.die.randrange(16**64):064x}"
+    finished = next(event for event in events if isinstance(event, TrialFinished))
+    forge.tell([*events[:-1], replace(finished, key=key), events[-1]])
+
+
+def other_study_said(forge: Forge) -> None:
+    """Test figures whose line names another study, or another seed, than the trial's."""
+    events, cell = forge.events(), forge.cell()
+    wrong = forge.die.choice([{"study": "digits/tiny|best"}, {"seed": cell.trial.seed + 1}])
+    forge.tell(
+        [
+            replace(e, **wrong) if isinstance(e, Evaluated) and e.key == cell.trial.key else e
+            for e in events
+        ]
+    )
+
+
+def event_after_the_end(forge: Forge) -> None:
+    """An outcome that is told after the end of the sweep."""
+    events = forge.events()
+    told = next(event for event in events if isinstance(event, Evaluated))
+    forge.tell([*events, told])
 
 
 FRAUDS: tuple[Callable[[Forge], None], ...] = tuple(

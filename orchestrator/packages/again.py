@@ -20,6 +20,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.documents import validate
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec, without_places
+from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.data.suites import Suite, find_suite, suite_directory
 from trainables.stages import ValidationRows
@@ -91,6 +92,10 @@ class Again:
 
 def _spec(ledger: Ledger, folder: Path, data_root: str) -> SweepSpec:
     told: dict[str, Any] = without_places(ledger.spec)
+    if told.get("plugins"):
+        raise InputError(
+            f"sweep {ledger.sweep} names plugins, whose code is not in the package and is not run"
+        )
     places = {"storage": str(folder), "data_root": data_root}
     return validate(SweepSpec, {**told, **places}, f"the sweep file of {ledger.sweep!r:.80}")
 

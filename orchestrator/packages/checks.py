@@ -1,6 +1,7 @@
 """What can be known of a package without training: each check yields a line per fault."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -21,7 +22,7 @@ from orchestrator.packages.package import (
     Package,
 )
 from orchestrator.packages.predictions import RowPredictions
-from orchestrator.packages.publish import ENDED, artifacts_of, split_of
+from orchestrator.packages.publish import ENDED, split_of
 from orchestrator.storage.events import (
     Event,
     StudyClosed,
@@ -36,7 +37,7 @@ from trainables.common.errors import InputError, one_line
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData
 from trainables.metrics import calibration_report, evaluation_report
-from trainables.stages import pooled
+from trainables.stages import objective_terms, pooled
 
 MOST = 20
 """Lines of one check; more would tell nothing new."""
@@ -110,14 +111,9 @@ def tested(package: Package, cell: Cell) -> RowPredictions:
     return found
 
 
-def unequal(
-    told: Mapping[str, Any], now: Mapping[str, float], tolerance: float, every: bool = True
-) -> Iterator[str]:
-    """Yield a line for each figure that differs, or that only one side has.
-
-    With ``every`` false, figures that are only told are left alone.
-    """
-    for name in sorted({*told, *now} if every else now):
+def unequal(told: Mapping[str, Any], now: Mapping[str, float], tolerance: float) -> Iterator[str]:
+    """Yield a line for each figure that differs, or that only one side has."""
+    for name in sorted({*told, *now}):
         if name not in now or name not in told:
             yield f"{name} is {'told' if name in told else 'computed'} only"
         elif not _close(told[name], now[name], tolerance):
@@ -205,23 +201,28 @@ def _rows(
 
 def check_validation(package: Package, again: Again, tolerance: float) -> Iterator[str]:
     """Compare the validation rows of the package with the data, and with the journal's figures."""
-    trials = {
-        f"{VALIDATION}/{artifact}.npz": (ledger, trial)
-        for ledger in package.ledgers
-        for artifact, trial in artifacts_of(ledger).items()
-    }
-    there = {name for name in package.files() if name.startswith(f"{VALIDATION}/")}
-    yield from (f"{name} belongs to no trial" for name in sorted(there - {*trials}))
-    yield from (f"{name} is missing" for name in sorted({*trials} - there))
-    for name in sorted(there & {*trials}):
-        ledger, trial = trials[name]
-        cell = Cell(ledger.sweep, ledger.studies[trial.study], trial)
-        data, found = again.data_of(cell), RowPredictions.read(package.folder / name)
-        labels = data.search().validation.labels
-        yield from _rows(name, found, data, data.search_numbers("validation"), labels)
+    trials = defaultdict[str, list[Cell]](list)
+    for cell in package.trials:
+        trials[f"{VALIDATION}/{cell.trial.artifact}.npz"].append(cell)
+    for name in package.files():
+        if not name.startswith(f"{VALIDATION}/"):
+            continue
+        if name not in trials:
+            yield f"{name} belongs to no trial"
+            continue
+        found = RowPredictions.read(package.folder / name)
+        said = found.task, found.recipe, found.seed
+        if all(said != (c.study.task, c.study.recipe, c.trial.seed) for c in trials[name]):
+            yield f"{name} says it is of {said[1]} on {said[0]}, seed {said[2]}"
         now = calibration_report(found.logits, labels=found.labels)
-        told = {key.removeprefix("val_"): value for key, value in trial.metrics.items()}
-        yield from (f"{name}: {line}" for line in unequal(told, now, tolerance, every=False))
+        for cell in trials[name]:
+            data = again.data_of(cell)
+            labels = data.search().validation.labels
+            yield from _rows(name, found, data, data.search_numbers("validation"), labels)
+            told = {k.removeprefix("val_"): value for k, value in cell.trial.metrics.items()}
+            for metric in {*told} - {*now}:  # What a search asked for beside the report.
+                now[metric] = float(objective_terms(metric, found.logits, found.labels).mean())
+            yield from (f"{name}: {line}" for line in unequal(told, now, tolerance))
 
 
 def check_search(package: Package, again: Again, tolerance: float) -> Iterator[str]:

@@ -1,99 +1,250 @@
-"""Contradictions inside a package, found without data, search or training; a line per fault."""
+"""Whether a package agrees with itself: checks that need no data, no search and no training."""
+
+from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import combinations, zip_longest
-from unicodedata import category
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from orchestrator.packages.checks import tested
-from orchestrator.packages.package import HEADER, JOURNALS, Cell, Package, header_of
+import torch
+from torch import Tensor
+
+from orchestrator.packages.journals import cleaned, subject
+from orchestrator.packages.package import (
+    HEADER,
+    JOURNALS,
+    TEST,
+    Cell,
+    Package,
+    header_of,
+)
 from orchestrator.packages.predictions import RowPredictions
-from orchestrator.packages.publish import journal_lines
-from orchestrator.sweep.recipes import parse_recipe
+from orchestrator.storage.events import (
+    Evaluated,
+    Event,
+    StudyClosed,
+    StudyOpened,
+    SweepEnded,
+    SweepStarted,
+    TrialStarted,
+    from_line,
+    to_line,
+)
+from orchestrator.storage.ledger import Study, Trial
+from orchestrator.storage.provenance import provenance
 from trainables.calibrators import calibrator_from_recipe
-from trainables.calibrators._base import first_argmax
+from trainables.common.devices import computed_on
+from trainables.common.errors import printable
+from trainables.common.stages import EVERY_STAGE, GIVEN
 
-UNPRINTABLE = ("Cc", "Cf", "Zl", "Zp")
-"""Unicode's categories of characters that change how a terminal or a page shows a text."""
+SAMPLE = 64  # Rows by which predictions that may be alike are found.
+TIE = 1e-3
+"""Two log-probabilities of a row that differ by less may change places on another machine."""
 
 
 def check_form(package: Package) -> Iterator[str]:
-    """Compare header and journals with the form that publishing gives them."""
-    for key in sorted({*package.header} - {*header_of("")}):
-        yield f"{HEADER} has the unknown key {key!r}"
-    if _unprintable(package.header):
-        yield f"{HEADER} holds an unprintable character"
-    for ledger in package.ledgers:
-        name = f"{JOURNALS}/{ledger.sweep_id}.jsonl"
-        path = package.folder / name
-        lines = path.read_bytes().splitlines(keepends=True)
-        pairs = zip_longest(lines, journal_lines(path), fillvalue=b"")
-        differing = (number for number, (found, ours) in enumerate(pairs, 1) if found != ours)
-        for number in differing:
-            yield f"{name}: line {number} is not as publishing writes it"
-            break
-        for number, line in enumerate(lines, 1):
-            if _unprintable(json.loads(line)):
-                yield f"{name}: line {number} holds an unprintable character"
-        if ledger.sweep != ledger.spec.get("name"):
-            told = ledger.spec.get("name")
-            yield f"{name}: its sweep is called {ledger.sweep!r}, the sweep file {told!r}"
+    """Check that header and journals say only what `calsweep publish` writes, and say it once."""
+    yield from (f"{HEADER}: unknown key {key!r}" for key in {*package.header} - {*header_of("")})
+    yield from _unprintable(HEADER, package.header)
+    for path in sorted((package.folder / JOURNALS).glob("*.jsonl")):
+        known = _Told()
+        with path.open("rb") as stream:
+            for number, line in enumerate(stream, start=1):
+                where = f"{JOURNALS}/{path.name}, line {number}"
+                try:
+                    event = from_line(line)
+                except ValueError as error:
+                    yield f"{where}: {error}"
+                    break
+                assert event is not None
+                yield from (f"{where}: {fault}" for fault in _faults(event, line, known))
+        if not isinstance(known.last, SweepEnded):
+            yield f"{JOURNALS}/{path.name}: its last line is not the end of the sweep"
 
 
-def _unprintable(value: object) -> bool:
-    """Return True if a text in a JSON value would not be shown as it is."""
-    if isinstance(value, dict):
-        return any(map(_unprintable, (*value, *value.values())))
-    if isinstance(value, list):
-        return any(map(_unprintable, value))
-    return isinstance(value, str) and any(
-        category(sign) in UNPRINTABLE for sign in value if sign not in "\n\t"
+class _Told:
+    """The events of a journal so far, by kind and by trial or study."""
+
+    def __init__(self) -> None:
+        self.by_subject: dict[tuple[type[Event], str], Event] = {}
+        self.last: Event | None = None
+
+    def of(self, kind: type[Event], name: str) -> Any:
+        return self.by_subject.get((kind, name))
+
+
+def _faults(event: Event, line: bytes, known: _Told) -> Iterator[str]:
+    """Yield the faults of one event, by itself and after those before it."""
+    told = json.loads(line)
+    if unknown := {*told} - {*json.loads(to_line(event))}:
+        yield from (f"unknown key {key!r}" for key in sorted(unknown))
+    elif to_line(event) != line or cleaned(event) != event:
+        yield f"{event.event} is not as `calsweep publish` writes it"
+    yield from _unprintable(event.event, told)
+    yield from _out_of_place(event, known)
+    known.by_subject.setdefault((type(event), subject(event)), event)
+    known.last = event
+
+
+def _out_of_place(event: Event, known: _Told) -> Iterator[str]:
+    """Yield in what an event contradicts those before it."""
+    name = subject(event)
+    if isinstance(event, SweepStarted):
+        if event.sweep != event.spec.get("name"):
+            yield f"sweep {event.sweep!r:.80} is {event.spec.get('name')!r:.80} in its sweep file"
+        yield from _unknown(event.provenance, provenance(), "provenance")
+        return
+    before = known.of(type(event), name)
+    if isinstance(known.last, SweepEnded):
+        yield f"{event.event} after the end of the sweep"
+    if before is not None and before != event:
+        yield f"{event.event} of {name[:40]!r} contradicts an earlier line"
+    if isinstance(event, TrialStarted | StudyClosed):
+        if known.of(StudyOpened, event.study) is None:
+            yield f"{event.event} of study {event.study!r:.80}, which was not opened"
+    elif not isinstance(event, StudyOpened | SweepEnded):
+        trial = known.of(TrialStarted, name)
+        if trial is None:
+            yield f"{event.event} of trial {name[:12]!r}, which was not started"
+        elif isinstance(event, Evaluated):
+            if (event.study, event.seed) != (trial.study, trial.seed):
+                yield f"evaluated says trial {name[:12]} is of {event.study!r:.80}, {event.seed!r}"
+            record = dict.fromkeys(EVERY_STAGE, computed_on(torch.device("cpu")))
+            yield from _unknown(event.computed, record, "computed")
+
+
+def _unknown(told: Any, record: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Yield the keys of a nested record that no record of ours has."""
+    for key, value in told.items():
+        if key not in record:
+            yield f"{where}: unknown key {key!r:.80}"
+        elif isinstance(record[key], Mapping):
+            yield from _unknown(value, record[key], f"{where}.{key}")
+        elif isinstance(value, Mapping):
+            yield f"{where}.{key} is a mapping"
+
+
+def _unprintable(where: str, value: Any) -> Iterator[str]:
+    """Yield a line for each text, key or value, that holds control characters."""
+    if isinstance(value, str) and (printable(value) != value or "\n" in value):
+        yield f"{where}: {value!r:.80} holds characters that cannot be printed"
+    elif isinstance(value, Mapping):
+        for key, own in value.items():
+            yield from _unprintable(where, key)
+            yield from _unprintable(where, own)
+    elif isinstance(value, list | tuple):
+        for own in value:
+            yield from _unprintable(where, own)
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """Where the predictions of a trial are, and enough of them to find others that are alike."""
+
+    cell: Cell
+    path: Path
+    place: float
+
+    @classmethod
+    def at(cls, cell: Cell, path: Path) -> _Predicted:
+        some = RowPredictions.read(path).logits[:SAMPLE].double()
+        return cls(cell, path, float(some.nan_to_num(neginf=-1e3).mean()))
+
+    @property
+    def rows(self) -> RowPredictions:
+        return RowPredictions.read(self.path)
+
+    @property
+    def must_differ(self) -> tuple[Any, ...]:
+        """Two trained networks whose values of this differ predict different things."""
+        return self.cell.study.model, self.cell.trial.seed
+
+
+def check_likeness(package: Package, tolerance: float) -> Iterator[str]:
+    """Check that predictions differ where networks do, and agree where a calibrator keeps them.
+
+    Other seeds and other models never give the same predictions. Two methods may come to one
+    network, which then has the same figures on the validation rows as well.
+    """
+    on_test = [
+        _Predicted.at(c, package.folder / TEST / f"{c.trial.key}.npz") for c in package.cells
+    ]
+    for part, found in (("test", on_test), ("validation", _validated(package))):
+        for one, other in _alike(found, tolerance):
+            pair = f"{one.cell.title} and {other.cell.title}"
+            if one.must_differ != other.must_differ:
+                yield f"{pair}: their {part} predictions are identical"
+            elif not _same_figures(one.cell.trial, other.cell.trial):
+                yield f"{pair}: identical {part} predictions, but other validation figures"
+        yield from _moved(found, part)
+
+
+def _validated(package: Package) -> list[_Predicted]:
+    """Return the trials whose validation rows are in the package, one an artifact."""
+    cells = {package.rows_of(cell.trial): cell for cell in package.trials if cell.trial.artifact}
+    return [_Predicted.at(cell, path) for path, cell in cells.items() if path.is_file()]
+
+
+def _alike(
+    found: Iterable[_Predicted], tolerance: float
+) -> Iterator[tuple[_Predicted, _Predicted]]:
+    """Yield pairs of trained networks with the same predictions, which differ between rows."""
+    trained = [each for each in found if each.cell.study.model != GIVEN]
+    ordered = sorted(trained, key=lambda each: each.place)
+    for number, one in enumerate(ordered):
+        for other in ordered[number + 1 :]:
+            if other.place - one.place > tolerance:
+                break
+            ours, theirs = one.rows.logits, other.rows.logits
+            same = ours.shape == theirs.shape and _close(ours, theirs, tolerance)
+            if same and not _close(ours, ours[:1].expand_as(ours), tolerance):
+                yield one, other
+
+
+def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
+    return torch.allclose(ours.double(), theirs.double(), rtol=0.0, atol=tolerance)
+
+
+def _same_figures(one: Trial, other: Trial) -> bool:
+    """Return True if proper scores agree, or are those of cross-fitted calibrators."""
+    if "calibrate" in (one.stage, other.stage):
+        return True
+    return all(abs(one.metrics[n] - other.metrics[n]) <= TIE for n in ("val_nll", "val_brier"))
+
+
+def _moved(found: Iterable[_Predicted], part: str) -> Iterator[str]:
+    """Yield where a calibrator that keeps the predicted class has changed it."""
+    groups = defaultdict[tuple[str, str | None, int, str], list[_Predicted]](list)
+    for each in found:
+        study, trial = each.cell.study, each.cell.trial
+        chain = list(trial.configuration.items())
+        if trial.stage != "calibrate":
+            groups[study.sweep_id, study.name, trial.seed, json.dumps(chain)].insert(0, each)
+        elif _keeps_classes(study, *chain[-1]):
+            groups[study.sweep_id, study.upstream, trial.seed, json.dumps(chain[:-1])].append(each)
+    for first, *others in groups.values():
+        before = first.rows.logits
+        for other in others:
+            after = other.rows.logits
+            if after.shape == before.shape and (count := _changed(before, after)):
+                yield (
+                    f"{other.cell.title}: predicts another class than {first.cell.study.recipe} "
+                    f"for {count} {part} rows, but its calibrator keeps the class"
+                )
+
+
+def _keeps_classes(study: Study, part: str, values: Mapping[str, Any]) -> bool:
+    base = study.origin.get("variants", {}).get(part, part)
+    return calibrator_from_recipe(base, values).preserves_accuracy
+
+
+def _changed(before: Tensor, after: Tensor) -> int:
+    """Return the number of rows with another largest entry, ties apart."""
+    tops = before.argmax(1, keepdim=True), after.argmax(1, keepdim=True)
+    (old, new), (kept, now) = (
+        [rows.gather(1, top).double() for top in tops] for rows in (before, after)
     )
-
-
-def check_predictions(package: Package) -> Iterator[str]:
-    """Compare predictions of one recipe over its seeds, and with those that it calibrates."""
-    rows: dict[tuple[str, str, str], dict[int, tuple[Cell, RowPredictions]]] = defaultdict(dict)
-    for cell in package.cells:
-        study = cell.study
-        rows[study.sweep_id, study.task, study.recipe][cell.trial.seed] = (
-            cell,
-            tested(package, cell),
-        )
-    for (sweep, task, name), seeds in rows.items():
-        variants = next(iter(seeds.values()))[0].study.origin.get("variants", {})
-        recipe = parse_recipe(name, variants)
-        if not recipe.given:  # Given logits are the same for every seed.
-            yield from _copied(seeds)
-        if recipe.calibrator and recipe.upstream:
-            base = recipe.upstream.name
-            before = rows.get((sweep, task, base), {})
-            yield from _moved(recipe.calibrator, base, seeds, before)
-
-
-def _copied(seeds: dict[int, tuple[Cell, RowPredictions]]) -> Iterator[str]:
-    """Yield pairs of seeds with equal predictions: two trainings never end at the same bits."""
-    for (cell, one), (other, two) in combinations(seeds.values(), 2):
-        if one.logits.equal(two.logits):
-            yield f"{cell.title}: the predictions are those of seed {other.trial.seed}"
-
-
-def _moved(
-    part: str,
-    base: str,
-    seeds: dict[int, tuple[Cell, RowPredictions]],
-    before: dict[int, tuple[Cell, RowPredictions]],
-) -> Iterator[str]:
-    """Yield rows whose predicted class a calibrator changed that keeps it."""
-    for seed in sorted({*seeds} & {*before}):
-        (cell, after), (_, network) = seeds[seed], before[seed]
-        calibrator = calibrator_from_recipe(part, cell.trial.configuration.get(part, {}))
-        if not calibrator.preserves_accuracy or after.logits.shape != network.logits.shape:
-            continue
-        changed = int((first_argmax(after.logits) != first_argmax(network.logits)).sum())
-        if changed:
-            yield (
-                f"{cell.title}: {part} keeps the predicted class, but {changed} of "
-                f"{len(after.logits)} rows have another one than {base}"
-            )
+    return int(((old - new > TIE) & (now - kept > TIE)).sum())

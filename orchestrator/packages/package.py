@@ -5,7 +5,7 @@ A package is a zip archive, and a folder while it is worked on:
     package.json                what it is, and by which metrics
     journals/SWEEP_ID.jsonl     what each sweep did, without epochs and places
     test/TRIAL.npz              what stands behind each figure of the table
-    validation/ARTIFACT.npz     validation predictions of each finished trial
+    validation/ARTIFACT.npz     what choices compared row by row
     suites/TRIAL.npz            what suites store of it, as SUITE/TENSOR
     splits/DATA.npz             numbers of the rows that trained, chose and judged
     table.csv, cells.json
@@ -54,7 +54,7 @@ WHEN = (1980, 1, 1, 0, 0, 0)  # Of every file in an archive: equal content, equa
 
 @dataclass(frozen=True)
 class Cell:
-    """The measured trial behind one figure of a table."""
+    """A trial with its study: the measured one behind a figure of a table, or any other."""
 
     sweep: str
     study: Study
@@ -114,6 +114,19 @@ class Package:
             for ledger in self.ledgers
             for study, trial in cells_of(ledger)
         ]
+
+    @cached_property
+    def trials(self) -> list[Cell]:
+        """All trials of its sweeps, measured on test data or not."""
+        return [
+            Cell(ledger.sweep, ledger.studies[trial.study], trial)
+            for ledger in self.ledgers
+            for trial in ledger.trials.values()
+        ]
+
+    def rows_of(self, trial: Trial) -> Path:
+        """Return the file of a finished trial's validation rows, which may be missing."""
+        return self.folder / VALIDATION / f"{trial.artifact}.npz"
 
     def files(self) -> list[str]:
         """Return the names of all files, sorted."""

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from orchestrator.logits.files import write_arrays, write_whole
 from orchestrator.packages.derive import derive
+from orchestrator.packages.journals import cleaned, settled
 from orchestrator.packages.package import (
     HEADER,
     JOURNALS,
@@ -22,29 +22,19 @@ from orchestrator.packages.package import (
 )
 from orchestrator.packages.site import write_site
 from orchestrator.packages.stored import StoredSweep
-from orchestrator.storage.events import (
-    TEST_PREFIX,
-    Evaluated,
-    Event,
-    SweepStarted,
-    TrialFinished,
-    TrialPlaced,
-    to_line,
-)
+from orchestrator.replay.simulate import search_again
+from orchestrator.storage.events import to_line
 from orchestrator.storage.journal import iterate_events
-from orchestrator.storage.ledger import Ledger, Trial
+from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
-from orchestrator.sweep.spec import without_places
-from trainables.common.errors import InputError
+from orchestrator.sweep.plan import make_plan
+from trainables.common.errors import InputError, printable
 from trainables.data import PreparedData
-from trainables.metrics import METRICS
+from trainables.stages import ValidationRows
 
 ENDED = ("finished", "failed")
 NO_LICENSE = "no license is stated"
-RECOMPUTED = frozenset(
-    f"{TEST_PREFIX}{found.name}" for found in METRICS.values() if found.source in ("report", "test")
-)
 
 
 def publish(
@@ -56,12 +46,14 @@ def publish(
 ) -> list[Path]:
     """Write a package of sweeps that have ended, and its page, into a folder; return the files.
 
-    Only what stored predictions give anew is in it: figures of plugins' metrics are left out.
+    Only figures that stored predictions give again are in it.
 
     Raises:
-        InputError: If a sweep is not there, has not ended, or lacks predictions or data, or the
-            folder cannot be written.
+        InputError: If the license is not one printable line, a sweep is not there, has not ended,
+            or lacks predictions or data, or the folder cannot be written.
     """
+    if printable(license) != license or "\n" in license:
+        raise InputError(f"--license: {license!r} is not one printable line; use a name or a URL")
     with TemporaryDirectory(prefix="calsweep-publish-") as folder:
         package = Package(Path(folder))
         for part in (JOURNALS, TEST, VALIDATION, SPLITS, SUITES):
@@ -87,7 +79,8 @@ def _write_sweep(
     cells = cells_of(ledger)
     if not cells:
         raise InputError(f"sweep {name!r} has no figure on test data, so nothing to publish")
-    lines = b"".join(journal_lines(path))
+    events = filter(None, map(cleaned, iterate_events(path)))
+    lines = b"".join(map(to_line, settled(events)))
     journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
     write_whole(journal, lambda stream: stream.write(lines))
     for count, (study, trial) in enumerate(cells, start=1):
@@ -96,16 +89,10 @@ def _write_sweep(
             arrays = {name: value.numpy() for name, value in sorted(beside.items())}
             write_arrays(package.folder / SUITES / f"{trial.key}.npz", arrays)
         done(count, len(cells))
-    for artifact, trial in artifacts_of(ledger).items():
-        found = stored.validated(ledger.studies[trial.study], trial)
-        found.save(package.folder / VALIDATION / f"{artifact}.npz")
+    for study, trial in _with_rows(stored, ledger):
+        stored.validated(study, trial).save(package.folder / VALIDATION / f"{trial.artifact}.npz")
     for data in stored.data.values():
         write_arrays(package.folder / SPLITS / f"{data.key}.npz", split_of(data))
-
-
-def artifacts_of(ledger: Ledger) -> dict[str, Trial]:
-    """Return the finished trials of a sweep by their artifacts; equal configurations share one."""
-    return {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
 
 
 def split_of(data: PreparedData) -> dict[str, np.ndarray]:
@@ -114,20 +101,22 @@ def split_of(data: PreparedData) -> dict[str, np.ndarray]:
     return {**own, "test": data.test_numbers()}
 
 
-def journal_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that a journal has in a package; those of a package's journal are its own."""
-    return map(to_line, _cleaned(iterate_events(path)))
+def _with_rows(stored: StoredSweep, ledger: Ledger) -> Iterator[tuple[Study, Trial]]:
+    """Yield the trials whose validation rows a package has.
 
+    Those that a choice compares must be in the storage. Of the others `calsweep gc` may have
+    removed some: whoever verifies computes these trials again.
+    """
+    finished = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
+    compared: set[str] = set()
 
-def _cleaned(events: Iterator[Event]) -> Iterator[Event]:
-    """Yield what a journal says without places, machines, and figures that cannot be recomputed."""
-    for event in events:
-        if isinstance(event, SweepStarted):
-            yield replace(event, spec=without_places(event.spec))
-        elif isinstance(event, TrialFinished):
-            yield replace(event, host=None, traceback=None)
-        elif isinstance(event, Evaluated):
-            kept = {k: v for k, v in event.metrics.items() if k in RECOMPUTED or "/" in k}
-            yield replace(event, metrics=kept, artifacts={}, default_predictions=None)
-        elif not isinstance(event, TrialPlaced):
-            yield event
+    def rows(stage: str, key: str) -> ValidationRows:
+        trial = finished[key]
+        compared.add(key)
+        found = stored.validated(ledger.studies[trial.study], trial)
+        return ValidationRows(found.logits, found.labels, None)
+
+    search_again(make_plan(stored.spec), ledger, stored.data, rows)
+    for key, trial in finished.items():
+        if key in compared or stored.store.find(trial.stage, key, whole=False) is not None:
+            yield ledger.studies[trial.study], trial

@@ -11,6 +11,7 @@ from orchestrator.packages.checks import tested, unequal
 from orchestrator.packages.package import Cell, Package
 from orchestrator.running.reproduce import compute_stage, prepare_process
 from orchestrator.storage.ledger import Ledger, Study, Trial
+from trainables.common.errors import printable
 from trainables.common.faults import reason_of
 from trainables.data import PreparedData
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, evaluate_suite, pooled
@@ -78,7 +79,7 @@ def _of_failure(again: Again, ledger: Ledger, trial: Trial, request: StageReques
     try:
         _figures(again, ledger, trial, request)
     except (ArithmeticError, RuntimeError, ValueError) as error:
-        now = reason_of(error)
+        now = printable(reason_of(error))
         if _without_numbers(now) != _without_numbers(trial.reason):
             yield f"it is said to have failed ({trial.reason}), and fails otherwise: {now}"
         return

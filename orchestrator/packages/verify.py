@@ -3,11 +3,13 @@
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 
 from orchestrator.packages.again import Again
 from orchestrator.packages.checks import (
+    MOST,
     check_derived,
     check_figures,
     check_journals,
@@ -16,7 +18,7 @@ from orchestrator.packages.checks import (
     check_suites,
     check_validation,
 )
-from orchestrator.packages.consistency import check_form, check_predictions
+from orchestrator.packages.consistency import check_form, check_likeness
 from orchestrator.packages.package import MALFORMED, Package, check_header, opened
 from orchestrator.packages.retrain import Retrained, retrain
 from orchestrator.storage.ledger import Trial
@@ -109,8 +111,8 @@ def verify(
     leads to the configurations. Then trials are computed again.
 
     Raises:
-        InputError: If there is no such file, a sweep uses plugins, a trial is named that it does
-            not have, or portable trials are to be computed again in a process that is not portable.
+        InputError: If there is no such file, a trial is named that it does not have, or trials are
+            to be computed again that are portable, and this process is not.
     """
     wanted = options or VerifyOptions()
     if not path.is_file():
@@ -140,42 +142,39 @@ def verify(
 
 def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     """Yield the checks that need the package alone."""
-    _require_no_plugins(package)
     fault = check_header(package)
     yield Check("metrics and bins", "as this version computes them", (fault,) if fault else ())
-    yield Check("form", "of header and journals", tuple(check_form(package)))
     count = len(package.ledgers)
+    problems = tuple(islice(check_form(package), MOST))
+    yield Check("header and journals", "their keys, names and events", problems)
+    if problems:
+        return
     problems = tuple(check_journals(package, options.revision))
     yield Check("journals and code revision", f"{count} sweeps", problems)
     if not problems:
         _require_fit(package, options)
     problems = tuple(check_derived(package))
     yield Check("derived files", "equal to those made again", problems)
-    if not problems:
-        problems = tuple(check_predictions(package))
-        yield Check("predictions", "of seeds, and before and after calibrators", problems)
     problems = tuple(check_figures(package, options.tolerance))
     yield Check("figures from the predictions", f"{len(package.cells)} cells", problems)
-
-
-def _require_no_plugins(package: Package) -> None:
-    """Raise ``UnfitError`` if figures depend on code that is not in the package."""
-    for ledger in package.ledgers:
-        if ledger.spec.get("plugins"):
-            raise UnfitError(
-                f"not verified: plugins: sweep {ledger.sweep!r} uses some, and their code is not "
-                "in the package and is not run"
-            )
+    if not problems:
+        problems = tuple(islice(check_likeness(package, options.tolerance), MOST))
+        yield Check("predictions compared", "between seeds, models and calibrators", problems)
 
 
 def _require_fit(package: Package, options: VerifyOptions) -> None:
     """Raise ``UnfitError`` if the trials that are asked for cannot be computed again here."""
-    keys = [trial.key for trial in _trials(package)]
+    keys = [cell.trial.key for cell in package.trials]
     for start in options.trials:
         if not start or not any(key.startswith(start) for key in keys):
             raise UnfitError(f"--trial {start!r}: no trial of the package has a key that begins so")
     studies = (study for ledger in package.ledgers for study in ledger.studies.values())
     again = options.share > 0 or options.trials
+    if (bare := _without_rows(package)) and options.share == 0:
+        raise UnfitError(
+            f"{len(bare)} trials, {bare[0].key[:12]} first, have no validation rows in the "
+            "package, so only computing them again checks their figures; give --retrain above 0"
+        )
     if again and any(study.origin.get("portable") for study in studies):
         try:
             require_portable()
@@ -195,7 +194,7 @@ def _compute(
         problems = tuple(check_validation(package, again, options.tolerance))
         yield Check("validation figures", "of the rows that choices compare", problems)
         problems = tuple(check_search(package, again, options.tolerance))
-        trials = len(_trials(package))
+        trials = len(package.trials)
         yield Check("search and choices, made again", f"{trials} trials", problems)
         for trial in _drawn(package, options):
             progress(f"computing trial {trial.key[:12]} of {trial.study} again")
@@ -204,17 +203,24 @@ def _compute(
         yield Check("trainings, computed again", f"{len(retrained)} of {trials} trials", problems)
 
 
-def _trials(package: Package) -> list[Trial]:
-    return [trial for ledger in package.ledgers for trial in ledger.trials.values()]
+def _without_rows(package: Package) -> list[Trial]:
+    """Return the finished trials whose validation figures nothing in the package supports."""
+    return [
+        cell.trial
+        for cell in package.trials
+        if cell.trial.artifact and not package.rows_of(cell.trial).is_file()
+    ]
 
 
 def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
     """Return the trials to compute again: those named, and a share of all, at least one of it.
 
-    Those that failed are among them, for they have to fail again.
+    Those that failed are among them, for they have to fail again, and all of those whose validation
+    rows are not in the package.
     """
-    ended = _trials(package)
-    named = [trial for trial in ended if trial.key.startswith(tuple(options.trials))]
+    ended, start = [cell.trial for cell in package.trials], tuple(options.trials)
+    bare = {trial.key for trial in _without_rows(package)}
+    named = [trial for trial in ended if trial.key.startswith(start) or trial.key in bare]
     others = [trial for trial in ended if trial not in named]
     count = max(int(options.share > 0), round(options.share * len(ended)))
     return named + Random(options.seed).sample(others, min(count, len(others)))

@@ -68,6 +68,8 @@ class ArrayArchive:
         except (*UNREADABLE, zipfile.BadZipFile) as error:
             raise InputError(f"{path} is not an intact .npz archive: {error}") from error
         self._members = {m.filename.removesuffix(ENDING): m for m in members}
+        if len(self._members) < len(members):
+            raise InputError(f"{path} has an array twice; each name may be there once")
 
     @property
     def names(self) -> list[str]:

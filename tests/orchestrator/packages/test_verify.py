@@ -147,7 +147,7 @@ def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
     assert f"| {key[:12]} | 0 |" in report.read_text()
 
 
-def test_a_package_of_a_sweep_with_plugins_is_not_verified_and_not_called_a_forgery(
+def test_a_package_of_a_sweep_with_plugins_is_refused_for_these_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugins = f"plugins: [{Path(__file__).parents[3]}/examples/plugin/calsweep_example/gce.py]"
@@ -157,8 +157,10 @@ def test_a_package_of_a_sweep_with_plugins_is_not_verified_and_not_called_a_forg
     load_plugins((), installed=True)  # Whoever verifies it lacks them.
     told = capsys.readouterr().out
     assert "board names plugins: `calsweep verify` runs none, and refuses the package" in told
-    assert main(["verify", str(tmp_path / "site/package.zip"), "--revision", "c0ffee"]) == 2
-    assert "calsweep: not verified: plugins: sweep 'board' uses some" in capsys.readouterr().err
+    found = verify(tmp_path / "site" / "package.zip", WHOLE)
+    assert found.problems == [
+        "sweep board names plugins, whose code is not in the package and is not run"
+    ]
 
 
 def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
