@@ -287,6 +287,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
         names = document.get("classes") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError('needed is {"classes": [NAME, NAME, ...]}')
+        names = [name.strip() for name in names]  # As labels are.
         check_classes(tuple(names))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from error

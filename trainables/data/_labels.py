@@ -4,6 +4,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,8 +44,8 @@ def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray
         return labels.argmax(axis=1)
     if labels.ndim != 1:
         return labels
-    if labels.dtype.kind == "U" and not (named := np.char.strip(labels) != "").all():
-        raise InputError(f"{place}: {what} has no label in row {int((~named).argmax())}")
+    if labels.dtype.kind == "U":
+        labels = bare_names(labels, what, place)
     if labels.dtype.kind == "b":
         note(place, f"{what} holds true and false: taken as 1 and 0")
         return labels.astype(np.int64)
@@ -56,6 +57,28 @@ def plain_labels(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray
     return labels
 
 
+def bare_names(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray:
+    """Return names (N,) without blanks around them; a note tells so, an empty one is refused."""
+    bare = np.char.strip(labels)
+    if not (named := bare != "").all():
+        raise InputError(f"{place}: {what} has no label in row {int((~named).argmax())}")
+    blank = np.flatnonzero(bare != labels)
+    if len(blank):
+        count, shown = f"{len(blank):,} of {len(labels):,}", f"{str(labels[blank[0]])!r}"
+        told = f"blanks around {count} labels are removed, such as {shown} in row {blank[0]}"
+        note(place, f"{what}: {told}")
+    return bare
+
+
+def plain_values(labels: Sequence[int | float | str], what: str, place: Path | str) -> list[Any]:
+    """Return labels of several types, as JSON has them, as whole numbers and names."""
+    texts = [label for label in labels if isinstance(label, str)]
+    others = [label for label in labels if not isinstance(label, str)]
+    names = iter(bare_names(np.array(texts, str), what, place).tolist())
+    numbers = iter(plain_labels(np.array(others), what, place).tolist())
+    return [next(names if isinstance(label, str) else numbers) for label in labels]
+
+
 def _is_one_hot(labels: np.ndarray) -> bool:
     return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all())
 
@@ -64,7 +87,7 @@ def number_names(
     labels: np.ndarray, names: Sequence[str], what: str, place: Path | str
 ) -> np.ndarray:
     """Return names of classes (N,) as their numbers (N,), int64."""
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = {name.strip(): number for number, name in enumerate(names)}
     found = [numbers.get(name, -1) for name in labels.tolist()]
     if -1 in found:
         row = found.index(-1)

@@ -199,7 +199,7 @@ def _classes(archive: ImageArrays, train: np.ndarray) -> tuple[str, ...]:
         header = archive.header("classes")
         if header.dtype.kind != "U" or header.ndim != 1:
             raise ValueError(f"classes is {header.dtype} {header.shape}, allowed are strings (K,)")
-        names = tuple(archive.read("classes").tolist())
+        names = tuple(map(str.strip, archive.read("classes").tolist()))
     elif train.dtype.kind == "U":
         names = tuple(np.unique(train).tolist())
     else:

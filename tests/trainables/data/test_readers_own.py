@@ -137,6 +137,19 @@ def test_archives_as_people_keep_them_give_the_same_rows(form, archive, write_np
     assert told in " ".join(str(note.message) for note in notes)
 
 
+def test_blanks_around_the_names_of_an_archive_mean_nothing(archive, write_npz):
+    names = np.array(["ant", "bee", "cat", "dog"])
+    archive["y_train"], archive["y_test"] = names[archive["y_train"]], names[archive["y_test"]]
+    expected = read_source(write_npz(archive), "unused")
+    archive["y_train"] = np.char.add(archive["y_train"], np.where(np.arange(40) == 5, " ", ""))
+    archive["classes"] = np.array(["ant", "bee ", "cat", "dog"])
+    with pytest.warns(
+        DataNote, match=r"y_train: blanks around 1 of 40 labels .* such as 'bee ' in row 5"
+    ):
+        found = read_source(write_npz(archive), "unused")
+    assert (found.fingerprint, found.info.classes) == (expected.fingerprint, tuple(names))
+
+
 def test_what_is_not_used_of_an_archive_is_told(archive, write_npz):
     name = write_npz({**archive, "x_val": archive["x_test"], "y_val": archive["y_test"]})
     with pytest.warns(DataNote, match="not used: x_val, y_val; validation is drawn from x_train"):
