@@ -2,6 +2,7 @@
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -11,15 +12,20 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 from trainables.common.errors import InputError
 from trainables.data._images import Images
 from trainables.data._inputs import check_classes
+from trainables.data._labels import note
 from trainables.data._rows import Rows, check_labels
 from trainables.data._source import Outline, OutlinedReader
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+SUFFIXES = (
+    *(".avif", ".bmp", ".dib", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pcx"),
+    *(".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
+)
+UPRIGHT = "upright"  # Images that are stored turned are turned back since this mark.
 # Converting these to eight bits would cut values off.
 DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
 # What Pillow's decoders raise on damaged files.
@@ -72,14 +78,19 @@ class ImageFiles(Rows):
         """Yield how files are read, the labels and the bytes of every file."""
         yield f"{self.size}{self.resize}{len(self)}".encode()
         yield np.ascontiguousarray(self.labels).data
-        yield from file_contents(self.paths)
+        yield from image_contents(self.paths)
 
 
-def file_contents(paths: Iterable[Path]) -> Iterator[bytes]:
-    """Yield the length and the bytes of each file."""
-    for content in map(read_content, paths):
+def image_contents(paths: Iterable[Path]) -> Iterator[bytes]:
+    """Yield the length and the bytes of each image file, and a mark where it is stored turned."""
+    for path in paths:
+        content = read_content(path)
         yield f"{len(content)}".encode()
         yield content
+        with opened(path) as image:
+            if _orientation(image) != 1:
+                # Prepared data that hold the image as stored must not be found under this key.
+                yield UPRIGHT.encode()
 
 
 def read_content(path: Path) -> bytes:
@@ -104,10 +115,22 @@ def opened(path: Path) -> Iterator[Image.Image]:
         raise InputError(f"{path} cannot be read as an image: {error}") from error
 
 
+def _orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation, 1 to 8; 1 is upright."""
+    found = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return found if found in range(1, 9) else 1
+
+
 def glance(path: Path) -> tuple[tuple[int, int], str]:
-    """Return width and height, and mode, of an image without decoding it."""
+    """Return width and height of an upright image, and its mode, without decoding it."""
     with opened(path) as image:
-        return image.size, image.mode
+        width, height = image.size
+        return (height, width) if _orientation(image) > 4 else (width, height), image.mode
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Return an open image turned as its EXIF orientation says; phones store photographs turned."""
+    return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def same_classes(train: Path, test: Path) -> tuple[str, ...]:
@@ -136,6 +159,12 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     found = subfolders(folder)
     if len(found) < 2:
         raise InputError(f"{folder} has class folders {found}, two or more are needed")
+    counts = Counter(map(str.strip, found))
+    twice = [name for name in found if counts[name.strip()] > 1]
+    if twice:
+        raise InputError(
+            f"{folder}: class folders {twice} differ in blanks only; rename or merge them"
+        )
     return tuple(found)
 
 
@@ -144,7 +173,7 @@ def _decoded(path: Path, size: tuple[int, int], resized: tuple[int, ...]) -> np.
     from torchvision.transforms.functional import center_crop, resize
 
     with opened(path) as image:
-        pixels = image.convert("RGB")
+        pixels = upright(image).convert("RGB")
         if resized:
             pixels = center_crop(resize(pixels, list(resized)), list(size))
         elif (pixels.height, pixels.width) != size:
@@ -187,6 +216,10 @@ class ListedReader(OutlinedReader):
         classes, train, test = self.listing()
         return classes, labels_of(train), None if test is None else labels_of(test)
 
+    def signature(self) -> str:
+        """Return that of the files, with a mark: data prepared without it are read again."""
+        return f"{super().signature()} {UPRIGHT}"
+
     def files(self) -> list[Path]:
         """Return the lists and every image; no image where the layout is wrong."""
         found = [self.path / name for name in self.lists]
@@ -210,22 +243,51 @@ def list_classes(
 ) -> list[tuple[Path, int]]:
     """Return the wanted files in ``folder/CLASS/below``, one or more, by class and by name."""
     listing: list[tuple[Path, int]] = []
+    others: list[Path] = []
     for label, name in enumerate(classes):
         place = folder / name / below
-        found = sorted(path for path in place.glob("*") if wanted(path))
+        found, other = _sorted_out(place, wanted)
         if not found:
             raise InputError(f"{place} holds no {noun}")
         listing += [(path, label) for path in found]
+        others += other
+    _note_others(folder, others, wanted, noun.partition(" ")[0])
     return listing
+
+
+def _sorted_out(place: Path, wanted: Callable[[Path], bool]) -> tuple[list[Path], list[Path]]:
+    """Return the sorted wanted files in a folder, and all other entries that are not hidden."""
+    found, others = [], []
+    for path in sorted(place.glob("*")):
+        if wanted(path):
+            found.append(path)
+        elif not path.name.startswith("."):
+            others.append(path)
+    return found, others
+
+
+def _note_others(
+    folder: Path, others: Sequence[Path], wanted: Callable[[Path], bool], noun: str
+) -> None:
+    """Note how many files in class folders are not read."""
+    folders = [path for path in others if path.is_dir()]
+    nested = sum(wanted(path) for place in folders for path in place.rglob("*"))
+    if nested:
+        note(folder, f"{nested:,} {noun}s in folders inside class folders are not read")
+    endings = sorted({path.suffix or path.name for path in others if path not in folders})
+    if endings:
+        count = len(others) - len(folders)
+        note(folder, f"{count:,} files of other kinds are not read: {', '.join(endings)}")
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
     """Return the names in the ``classes`` of a JSON object, in the order of their numbers."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
         names = document.get("classes") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError('needed is {"classes": [NAME, NAME, ...]}')
+        names = [name.strip() for name in names]  # As labels are.
         check_classes(tuple(names))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from error
@@ -235,7 +297,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
 def read_words(path: Path) -> list[tuple[int, list[str]]]:
     """Return the number, from 1, and the words of every line that is not blank."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     return [(number, words) for number, line in enumerate(lines, 1) if (words := line.split())]

@@ -4,6 +4,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -49,8 +50,8 @@ def plain_labels(
         return np.array(classes)[columns] if len(classes) == labels.shape[1] else columns
     if labels.ndim != 1:
         return labels
-    if labels.dtype.kind == "U" and not (named := np.char.strip(labels) != "").all():
-        raise InputError(f"{place}: {what} has no label in row {int((~named).argmax())}")
+    if labels.dtype.kind == "U":
+        labels = bare_names(labels, what, place)
     if labels.dtype.kind == "b":
         spelled = {name.lower(): name for name in classes}
         if {"true", "false"} <= spelled.keys():
@@ -63,6 +64,28 @@ def plain_labels(
     if labels.dtype.kind == "U" and len(labels) and all(map(WHOLE.fullmatch, labels.tolist())):
         return np.array([int(text.partition(".")[0]) for text in labels.tolist()])
     return labels
+
+
+def bare_names(labels: np.ndarray, what: str, place: Path | str) -> np.ndarray:
+    """Return names (N,) without blanks around them; a note tells so, an empty one is refused."""
+    bare = np.char.strip(labels)
+    if not (named := bare != "").all():
+        raise InputError(f"{place}: {what} has no label in row {int((~named).argmax())}")
+    blank = np.flatnonzero(bare != labels)
+    if len(blank):
+        count, shown = f"{len(blank):,} of {len(labels):,}", f"{str(labels[blank[0]])!r}"
+        told = f"blanks around {count} labels are removed, such as {shown} in row {blank[0]}"
+        note(place, f"{what}: {told}")
+    return bare
+
+
+def plain_values(labels: Sequence[int | float | str], what: str, place: Path | str) -> list[Any]:
+    """Return labels of several types, as JSON has them, as whole numbers and names."""
+    texts = [label for label in labels if isinstance(label, str)]
+    others = [label for label in labels if not isinstance(label, str)]
+    names = iter(bare_names(np.array(texts, str), what, place).tolist())
+    numbers = iter(plain_labels(np.array(others), what, place).tolist())
+    return [next(names if isinstance(label, str) else numbers) for label in labels]
 
 
 def _is_one_hot(labels: np.ndarray) -> bool:

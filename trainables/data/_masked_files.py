@@ -12,7 +12,15 @@ from typing import Any, Self
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.data._files import file_contents, glance, opened, read_classes, read_words
+from trainables.data._files import (
+    UPRIGHT,
+    glance,
+    image_contents,
+    opened,
+    read_classes,
+    read_words,
+    upright,
+)
 from trainables.data._inputs import DatasetInfo
 from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
@@ -71,12 +79,12 @@ class MaskedFiles(Rows):
 
     def content(self) -> Iterator[bytes | memoryview]:
         yield f"{self.size}{len(self)}".encode()
-        yield from file_contents(itertools.chain(*self.pairs))
+        yield from image_contents(itertools.chain(*self.pairs))
 
     def _row(self, files: tuple[Path, Path]) -> np.ndarray:
         image, mask = files
         with opened(image) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
+            pixels = np.asarray(upright(picture).convert("RGB"))
         classes = read_mask(mask)
         if classes.shape != pixels.shape[:2]:
             raise InputError(
@@ -103,7 +111,7 @@ def read_mask(path: Path) -> np.ndarray:
                 f"{path} has image mode {image.mode}, allowed is a palette or grey PNG whose "
                 "values are classes"
             )
-        return np.asarray(image, np.uint8)
+        return np.asarray(upright(image), np.uint8)
 
 
 class MaskedReader(Reader):
@@ -223,6 +231,10 @@ class MaskedReader(Reader):
 
     def own_validation(self) -> np.ndarray | None:
         return self._rows()[2]
+
+    def signature(self) -> str:
+        """Return that of the files, with a mark: data prepared without it are read again."""
+        return f"{super().signature()} {UPRIGHT}"
 
     def files(self) -> list[Path]:
         """Return the lists, class names and every image and mask; only lists if one is wrong."""

@@ -188,7 +188,7 @@ def read_vectors(path: Path, words: Sequence[str]) -> np.ndarray:
     rows = {word: row for row, word in enumerate(words)}
     found: dict[int, np.ndarray] = {}
     try:
-        with path.open(encoding="utf-8") as stream:
+        with path.open(encoding="utf-8-sig") as stream:
             width = stream.readline().count(" ")
             stream.seek(0)
             for number, line in enumerate(stream, 1):

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median_low
 
@@ -7,7 +8,6 @@ from PIL import Image, ImageOps
 
 from trainables.common.errors import InputError
 from trainables.data._files import (
-    SUFFIXES,
     Listed,
     ListedReader,
     Listing,
@@ -19,6 +19,7 @@ from trainables.data._files import (
     opened,
     same_classes,
     subfolders,
+    upright,
 )
 from trainables.data._images import images_info
 from trainables.data._inputs import DatasetInfo
@@ -27,6 +28,11 @@ from trainables.data._rows import RowArrays
 from trainables.data._source import SOURCES, PathReader
 
 PARTS = ("train", "test")
+# Names by which people call a part of a data set, such as test1, training_set and valid.
+PART_NAME = re.compile(
+    r"(train(ing)?|test(ing)?|val(id(ation)?)?|dev)[-_ ]?(set|data|images?)?[-_ ]?\d*",
+    re.IGNORECASE,
+)
 # Modes whose pixels are eight bits of grey; all others become RGB.
 GREY_MODES = ("1", "L")
 LARGEST_SIDE = 224  # What networks for photographs expect; all images are held in memory.
@@ -56,8 +62,7 @@ class FolderReader(PathReader, ListedReader):
         return LAYOUT
 
     def listing(self) -> Listed:
-        noun = f"image; allowed are {', '.join(SUFFIXES)}"
-        return list_folders(self.path, LAYOUT, is_image, noun)
+        return list_folders(self.path, LAYOUT, is_image, "image (.jpg, .png, .tif and the like)")
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         classes, listing, others = self.listing()
@@ -83,17 +88,25 @@ def is_parted(folder: Path) -> bool:
 
 def list_folders(folder: Path, layout: str, wanted: Callable[[Path], bool], noun: str) -> Listed:
     """Return the classes' names and all rows of a folder, or of ``train`` and ``test`` in it."""
-    if is_parted(folder):
-        note_unused(folder)
-        folders = [folder / part for part in PARTS]
-        classes = same_classes(*folders)
-        train, test = (list_classes(part, classes, "", wanted, noun) for part in folders)
-        return classes, train, test
     try:
+        if is_parted(folder):
+            note_unused(folder)
+            folders = [folder / part for part in PARTS]
+            classes = same_classes(*folders)
+            train, test = (list_classes(part, classes, "", wanted, noun) for part in folders)
+            return classes, train, test
         classes = class_folders(folder)
+        _refuse_parts(folder, classes)
         return classes, list_classes(folder, classes, "", wanted, noun), None
     except InputError as error:
         raise InputError(f"{error}; {layout}") from error
+
+
+def _refuse_parts(folder: Path, classes: Sequence[str]) -> None:
+    """Refuse folders that are parts of a data set; one class may be called ``train``."""
+    parts = [name for name in classes if PART_NAME.fullmatch(name)]
+    if len(parts) > 1:
+        raise InputError(f"{folder}: the folders {parts} are named like parts, not like classes")
 
 
 def _stack(train: Listing, test: Listing) -> np.ndarray:
@@ -108,6 +121,7 @@ def _stack(train: Listing, test: Listing) -> np.ndarray:
     pixels = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for row, path in enumerate(paths):
         with opened(path) as image:
-            fitted = ImageOps.fit(image.convert(mode), (width, height), Image.Resampling.BILINEAR)
+            turned = upright(image).convert(mode)
+            fitted = ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR)
             pixels[row] = np.asarray(fitted).reshape(height, width, -1)
     return pixels

@@ -206,7 +206,9 @@ def _named_classes(archive: ImageArrays) -> tuple[str, ...]:
         raise ValueError(
             f"classes is {header.dtype} {header.shape}, allowed are strings or integers (K,)"
         )
-    return tuple(map(str, archive.read("classes").tolist()))
+    names = tuple(str(name).strip() for name in archive.read("classes").tolist())
+    check_classes(names)
+    return names
 
 
 def _own_classes(train: np.ndarray) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from trainables.common.paths import local_path
 from trainables.data._class_numbers import Label, LabelPart, number_labels
 from trainables.data._files import Listed, Listing, labels_of, read_classes, read_content
 from trainables.data._inputs import DatasetInfo, check_classes
-from trainables.data._labels import note_unused, plain_labels
+from trainables.data._labels import note_unused, plain_labels, plain_values
+from trainables.data._rows import MAX_LABEL
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 from trainables.data._tables import TABLES, column_names, read_columns
 from trainables.data._texts import LabelledTexts, Texts
@@ -189,7 +190,7 @@ def read_lines(path: Path) -> tuple[list[str], list[Label]]:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not rows:
         raise InputError(f"{path} is empty; needed is a line for each text")
-    return [text for text, _ in rows], [label for _, label in rows]
+    return [text for text, _ in rows], plain_values([label for _, label in rows], "label", path)
 
 
 def read_table(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[Label]]:
@@ -217,8 +218,8 @@ def read_table(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[La
     return texts, labels.tolist()
 
 
-def _row(line: bytes, place: str) -> tuple[str, Label]:
-    content = _text(line, place)
+def _row(line: bytes, place: str) -> tuple[str, float | str]:
+    content = _text(line, place).removeprefix("\ufeff")  # A byte order mark, as editors write it.
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -226,7 +227,12 @@ def _row(line: bytes, place: str) -> tuple[str, Label]:
     text, label = (fields.get(k) for k in ("text", "label")) if isinstance(fields, dict) else "  "
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{place}: text={_short(text)} is no text; needed are `text` and `label`")
-    if not isinstance(label, Label) or isinstance(label, bool) or not str(label).strip():
+    if (
+        not isinstance(label, int | float | str)
+        or isinstance(label, bool)
+        or not str(label).strip()
+        or (isinstance(label, float) and not (label.is_integer() and abs(label) <= MAX_LABEL))
+    ):
         raise InputError(f"{place}: label={_short(label)} is neither a class's number nor its name")
     return text, label
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import ExifTags, Image
 from scipy.stats import kstest
 from small_data import refusal
 from torch import Tensor
@@ -84,6 +84,24 @@ def test_parts_are_the_lists(tmp_path):
     share = prepared(tmp_path, SplitSpec(validation=2))
     assert share.counts == {"train": 7, "validation": 2, "test": 2}
     assert data.key != share.key
+
+
+def test_images_and_masks_that_are_stored_turned_become_upright(tmp_path):
+    def rows() -> np.ndarray:
+        return read_source(f"voc:{write(tmp_path, train=6)}", "unused").train.read(0, 1)
+
+    (upright,) = rows()
+    image, mask = tmp_path / "JPEGImages/train0.jpg", tmp_path / "SegmentationClass/train0.png"
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 3
+    for path in (image, mask):
+        Image.open(path).transpose(Image.Transpose.ROTATE_180).save(path, exif=exif, quality=100)
+    reader = find_reader(f"voc:{tmp_path}", "unused")
+    train = reader.read(False)[1]
+    np.testing.assert_array_equal(train.read(0, 1)[0, ..., 3], upright[..., 3])
+    np.testing.assert_allclose(train.read(0, 1)[0, :10, :, 0], upright[:10, :, 0], atol=3)
+    assert [*train.content()].count(b"upright") == 2
+    assert reader.signature().endswith(" upright")
 
 
 def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path):

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 from sklearn.datasets import load_digits
 from small_data import refusal
 
@@ -31,6 +31,7 @@ from trainables.data import (
 )
 from trainables.data._files import ImageFiles, is_image, opened
 from trainables.data._images import image_statistics
+from trainables.data._source import files_signature
 
 
 def test_digits_keep_every_value(tmp_path):
@@ -134,6 +135,19 @@ def test_archives_as_people_keep_them_give_the_same_rows(form, archive, write_np
     assert bool(notes) == bool(told)
     assert all(note.category is DataNote for note in notes)
     assert told in " ".join(str(note.message) for note in notes)
+
+
+def test_blanks_around_the_names_of_an_archive_mean_nothing(archive, write_npz):
+    names = np.array(["ant", "bee", "cat", "dog"])
+    archive["y_train"], archive["y_test"] = names[archive["y_train"]], names[archive["y_test"]]
+    expected = read_source(write_npz(archive), "unused")
+    archive["y_train"] = np.char.add(archive["y_train"], np.where(np.arange(40) == 5, " ", ""))
+    archive["classes"] = np.array(["ant", "bee ", "cat", "dog"])
+    with pytest.warns(
+        DataNote, match=r"y_train: blanks around 1 of 40 labels .* such as 'bee ' in row 5"
+    ):
+        found = read_source(write_npz(archive), "unused")
+    assert (found.fingerprint, found.info.classes) == (expected.fingerprint, tuple(names))
 
 
 def test_what_is_not_used_of_an_archive_is_told(archive, write_npz):
@@ -280,6 +294,78 @@ def test_only_what_is_grey_and_opaque_all_over_stays_grey(folder, modes, channel
     np.testing.assert_array_equal(source.train.values, stacked[4:])
 
 
+def _turn(path: Path) -> np.ndarray:
+    """Store an image turned, with the EXIF orientation of a phone; return its upright pixels."""
+    upright = Image.open(path).convert("RGB")
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    upright.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+    return np.asarray(upright)
+
+
+def test_images_that_are_stored_turned_become_upright(folder):
+    path = folder / "train" / "dog" / "2.png"
+    before = find_reader(f"folder:{folder}", "unused").read(False)[1].values
+    turned = _turn(path)
+    assert Image.open(path).size == (5, 7)
+    source = read_source(f"folder:{folder}", "unused")
+    assert source.info.inputs.size == (5, 7)  # One size still: nothing is resized.
+    np.testing.assert_array_equal(source.train.values[8], turned)
+    np.testing.assert_array_equal(source.train.values, before)
+
+
+def test_turned_image_files_have_a_key_of_their_own(folder):
+    path = folder / "train" / "cat" / "0.png"
+    files = ImageFiles([path, folder / "train" / "cat" / "1.png"], np.zeros(2, np.int64), (5, 7))
+    plain = list(files.content())
+    turned = _turn(path)
+    np.testing.assert_array_equal(files.read(0, 1)[0], turned)
+    # Only what is turned is marked: the key of other images is the one they have always had.
+    assert [piece for piece in files.content() if piece == b"upright"] == [b"upright"]
+    assert b"upright" not in plain
+    reader = find_reader(f"folder:{folder}", "unused")
+    assert reader.signature() == f"{files_signature(reader.files())} upright"
+
+
+def test_endings_of_any_case_that_pillow_reads_are_read(folder):
+    image = Image.open(folder / "train" / "cat" / "5.png")
+    for ending in ("jfif", "JFIF", "PGM", "Jpe"):
+        image.convert("L").save(folder / "train" / "cat" / f"more.{ending}")
+    assert len(find_reader(f"folder:{folder}", "unused").labels()[0]) == 16
+
+
+def test_files_in_class_folders_that_are_not_read_are_counted(folder):
+    (folder / "train" / "cat" / "more" / "deep").mkdir(parents=True)
+    for place in ("more/6.png", "more/deep/7.png"):
+        shutil.copy(folder / "train" / "cat" / "5.png", folder / "train" / "cat" / place)
+    for name in ("a.heic", "b.heic", "notes.txt", ".hidden"):
+        (folder / "train" / "dog" / name).write_text("?")
+    with pytest.warns(DataNote) as told:
+        assert len(find_reader(f"folder:{folder}", "unused").labels()[0]) == 12
+    assert [str(each.message) for each in told] == [
+        f"{folder}/train: 2 images in folders inside class folders are not read",
+        f"{folder}/train: 3 files of other kinds are not read: .heic, .txt",
+    ]
+
+
+@pytest.mark.parametrize("names", [("train", "test1"), ("Train", "Test"), ("training_set", "val")])
+def test_folders_named_like_parts_are_not_taken_for_classes(names, folder):
+    lay_flat(folder)
+    for before, name in zip(("cat", "dog"), names, strict=True):
+        (folder / before).rename(folder / name)
+    told = f"{folder}: the folders {sorted(names)} are named like parts, not like classes; {LAYOUT}"
+    assert refusal(labels_of, folder) == told
+
+
+def test_class_folders_that_differ_in_blanks_only_are_refused(folder):
+    lay_flat(folder)
+    (folder / "dog").rename(folder / "cat ")
+    assert refusal(labels_of, folder) == (
+        f"{folder}: class folders ['cat', 'cat '] differ in blanks only; rename or merge them; "
+        f"{LAYOUT}"
+    )
+
+
 def test_folder_passes_over_what_is_hidden_or_no_image(folder):
     for place in ("train", "test"):
         (folder / place / ".thumbs").mkdir()
@@ -372,7 +458,7 @@ LAYOUT = (
     "lay it out as PATH/<class>/<image>, whose share `split.test` is held out, or as "
     "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
 )
-NO_IMAGE = "holds no image; allowed are .bmp, .gif, .jpeg, .jpg, .png, .ppm, .tif, .tiff, .webp"
+NO_IMAGE = "holds no image (.jpg, .png, .tif and the like)"
 FOLDER_FAULTS = {
     "truncated": (
         lambda f: _shorten(f / "test/cat/1.png"),

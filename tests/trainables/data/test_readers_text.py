@@ -119,6 +119,47 @@ def test_tables_give_what_lines_give(ending, write, tmp_path):
         read_source(f"text:{tmp_path / 'blank.csv'}", "unused", settings=settings)
 
 
+MARK = "\ufeff"  # The byte order mark that editors write.
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.xz", ".csv", ".tsv", ".parquet"])
+def test_blanks_around_labels_and_marks_of_the_byte_order_mean_nothing(ending, write, tmp_path):
+    plain = rows(8, names=True)
+    expected = read_source(f"text:{write(train=plain) / 'train.jsonl'}", "unused")
+    spaced = [row | {"label": f"{row['label']}{' ' * (k == 2)}"} for k, row in enumerate(plain)]
+    path = tmp_path / f"spaced{ending}"
+    if ending == ".parquet":
+        pd.DataFrame(spaced).to_parquet(path)
+    elif ending in (".csv", ".tsv"):
+        text = pd.DataFrame(spaced).to_csv(sep="\t" if ending == ".tsv" else ",")
+        path.write_text(MARK + text, encoding="utf-8")
+    else:
+        text = MARK + "".join(json.dumps(row) + "\n" for row in spaced)
+        path.write_bytes(lzma.compress(text.encode()) if ".xz" in ending else text.encode())
+    with pytest.warns(DataNote) as told:
+        found = read_source(f"text:{path}", "unused")
+    assert {str(each.message) for each in told} == {
+        f"{path}: label: blanks around 1 of 8 labels are removed, such as 'cat ' in row 2"
+    }
+    assert (found.fingerprint, found.info.classes) == (expected.fingerprint, ("cat", "dog"))
+
+
+def test_whole_floats_of_lines_are_taken_as_those_of_tables(write):
+    expected = read_source(f"text:{write(train=rows(8))}", "unused")
+    floats = [row | {"label": float(str(row["label"]))} for row in rows(7)]
+    folder = write(train=[*floats, rows(8)[7]])
+    with pytest.warns(DataNote, match="label is float64: its whole numbers are taken as labels"):
+        assert read_source(f"text:{folder}", "unused").fingerprint == expected.fingerprint
+
+
+def test_a_list_of_classes_may_have_a_mark_and_blanks(write):
+    folder = write(train=rows(8, names=True))
+    (folder / "classes.json").write_text(MARK + '{"classes": ["dog ", "cat"]}', encoding="utf-8")
+    source = read_source(f"text:{folder}", "unused")
+    assert source.info.classes == ("dog", "cat")
+    assert source.train.labels.tolist() == [1, 0] * 4
+
+
 @pytest.mark.parametrize("lines", [True, False])
 def test_a_part_for_validation_is_told_not_to_be_used(lines, tmp_path):
     for part in ("train", "val", "test"):
