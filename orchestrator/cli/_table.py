@@ -88,7 +88,7 @@ def table(
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Print a comparison table of one sweep, or of several, from the tracking server."""
+    """Print a comparison table of one sweep, or of several."""
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 

@@ -305,10 +305,12 @@ def _quoted(value: str) -> str:
 
 def _create(file: Path) -> None:
     """Have MLflow make its tables, all or none: it never mends a part of them."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # A server needs none.
+
     for left in file.parent.glob(f".{file.name}.*.tmp*"):
         left.unlink()
     # A name of its own each time: MLflow keeps the connection to a file that it failed with.
     with drafted(file) as draft:
-        address = mlflow_uri(sqlite_uri(draft))
-        MlflowClient(tracking_uri=address, registry_uri=address)
+        # Without a place for files MLflow puts the current folder, unquoted, into its SQL.
+        SqlAlchemyStore(mlflow_uri(sqlite_uri(draft)), (file.parent / "mlflow-artifacts").as_uri())
         inherit(draft)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from orchestrator.tracking.mlflow import sqlite
+from orchestrator.tracking.mlflow import server, sqlite
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.mlflow.sqlite import (
     damage_of,
@@ -70,6 +70,19 @@ def test_a_damaged_database_is_found_and_set_aside_with_its_journal(tmp_path):
         f"{aside.name}-journal",
         "mlflow.db.lock",
     }
+
+
+def test_mlflow_makes_a_database_whatever_the_current_folder_is_called(tmp_path, monkeypatch):
+    folder = place_database(tmp_path / 'it\'s "50%20" :x #?é')
+    monkeypatch.chdir(folder)
+    file = folder / "mlflow.db"
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("DELETE FROM experiments")  # The last thing that MLflow writes.
+    monkeypatch.setattr(server, "drafted", nullcontext)
+    server._create(file)
+    with closing(sqlite3.connect(file)) as database:
+        (made,) = database.execute("SELECT name, artifact_location FROM experiments").fetchall()
+    assert made == ("Default", f"{folder.as_uri()}/mlflow-artifacts/0")
 
 
 def test_a_full_disk_under_a_database_is_told_at_once(tmp_path):
