@@ -58,6 +58,7 @@ def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
         "studies": studies,
         "stages": [{**asdict(stage), "hours": stage.hours} for stage in stages],
         "missing": data.missing,
+        "copies": {task: copies._asdict() for task, copies in data.copies.items()},
     }
     if size is not None:
         told["cluster"] = {
@@ -105,6 +106,9 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
         console.print(f"on {size.nodes} nodes, at once at most: {held}; {least}")
     for missing in data.missing:
         console.print(missing)
+    for task, copies in data.copies.items():
+        for line in copies.lines():
+            console.print(f"{task}: {line}")
     for plugin in spec.used_plugins:
         console.print(f"plugin {plugin.name}, code {plugin.code[:12]}: {plugin.path}")
     console.print(
