@@ -55,6 +55,7 @@ def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
         "studies": studies,
         "stages": [{**asdict(stage), "hours": stage.hours} for stage in stages],
         "missing": data.missing,
+        "copies": {task: copies._asdict() for task, copies in data.copies.items()},
     }
     if size is not None:
         told["cluster"] = {
@@ -103,6 +104,9 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
         console.print(f"on {size.nodes} nodes, at once at most: {held}; {least}")
     for missing in data.missing:
         console.print(missing)
+    for task, copies in data.copies.items():
+        for line in copies.lines():
+            console.print(f"{task}: {line}")
     for named, plugin in zip(spec.used_plugins, load_plugins(spec.pinned), strict=True):
         console.print(f"plugin {named.name}, code {named.code[:12]}: {named.path}")
         console.print(f"plugin {named.name}: {plugin.covers}")

@@ -95,6 +95,7 @@ def _tone(comparison: TaskComparison, recipe: str) -> str:
 
 def _lead(table: ComparisonTable, measured: Measured, baseline: str) -> Iterator[str]:
     """Yield what there is to see, in sentences."""
+    yield from (f"{line}." for line in table.copies())
     task, show = table.tasks[0], column("ece").show
     found = {row.label: table.summary(row.label, task, "ece") for row in table.rows}
     means = {label: f.mean for label, f in found.items() if f and math.isfinite(f.mean)}

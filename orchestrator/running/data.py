@@ -1,7 +1,8 @@
 """The data of a sweep's tasks: prepared for a run, or looked at for a plan."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 
@@ -10,17 +11,30 @@ from orchestrator.storage.storage import Storage
 from orchestrator.sweep.documents import naming
 from orchestrator.sweep.plan import searches
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
-from trainables.data import PreparedData, SplitSpec, find_prepared, missing_download, prepare
+from trainables.data import (
+    Copies,
+    PreparedData,
+    SplitSpec,
+    find_prepared,
+    missing_download,
+    prepare,
+    preview_copies,
+)
 from trainables.data.suites import find_suite, prepare_suite
 from trainables.models import PRETRAINED, build_model, check_takes
 
 
 @dataclass(frozen=True)
 class DataPreview:
-    """Stored data sets, by ``TaskSpec.data_name``, and those to download first."""
+    """Stored data sets, by ``TaskSpec.data_name``, and those to download first.
+
+    Attributes:
+        copies: Rows that are in two parts, by task, on its first seed; only those that are known.
+    """
 
     prepared: Mapping[str, PreparedData]
     missing: tuple[str, ...] = ()
+    copies: Mapping[str, Copies] = field(default_factory=dict)
 
 
 def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, PreparedData]:
@@ -37,6 +51,9 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
         for name, split in _splits(task, spec, whole).items():
             with naming(f"tasks[{number}] ({task.id})"):
                 prepared[name] = _prepare_task(task, split, spec, console)
+        copies = prepared[task.data_name(spec.all_seeds[0])].copies
+        if copies is not None:
+            copies.tell(task.dataset)
     return prepared
 
 
@@ -54,15 +71,26 @@ def preview_data(spec: SweepSpec) -> DataPreview:
     place, root = Storage.of(spec).data, spec.data_root
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
+    copies: dict[str, Copies] = {}
     whole = not searches(spec)
     for number, task in enumerate(spec.tasks):
         for name, split in _splits(task, spec, whole).items():
             with naming(f"tasks[{number}] ({task.id})"):
                 found = find_prepared(task.dataset, root, split, place, task.inputs)
                 missing |= dict.fromkeys(_missing_downloads(task, split, root, found))
+                counted = _copies(task, split, root, found)
             if found is not None:
                 prepared[name] = found
-    return DataPreview(prepared, tuple(missing))
+            if counted is not None:
+                copies.setdefault(task.id, counted)
+    return DataPreview(prepared, tuple(missing), copies)
+
+
+def _copies(
+    task: TaskSpec, split: SplitSpec, root: Path, found: PreparedData | None
+) -> Copies | None:
+    """Return the copies in stored data, or in a small source that is not stored yet."""
+    return found.copies if found else preview_copies(task.dataset, root, split, task.inputs)
 
 
 def _prepare_task(

@@ -211,6 +211,7 @@ def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, A
         "variants": {p: spec.base(p) for p in plan.recipe.parts if spec.base(p) != p},
         "resources": {s: getattr(spec.resources, s).model_dump() for s in EVERY_STAGE},
         "deterministic": spec.resources.deterministic,
+        **({"copies": data.copies.lines()} if data.copies and data.copies.lines() else {}),
         **({"portable": True} if spec.resources.portable else {}),
         **({"plugins": plugins} if (plugins := [p.model_dump() for p in spec.plugins]) else {}),
         **({"metrics": metrics} if (metrics := METRICS.described()) else {}),

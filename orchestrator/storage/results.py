@@ -46,6 +46,8 @@ class StudyResult:
         metrics: Names of the metrics that plugins brought.
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
+        copies: Sentences about rows that are in two parts of the data; none if there are none, or
+            they were not counted.
 
     Raises:
         ValueError: If ``status`` is none of the three, or a count is negative.
@@ -79,6 +81,7 @@ class StudyResult:
     varied: bool = False
     metrics: tuple[str, ...] = ()
     subset: str = ""
+    copies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -182,6 +185,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         varied="splits" in study.origin,
         metrics=tuple(study.origin.get("metrics", ())),
         subset=_subset(study),
+        copies=tuple(study.origin.get("copies", ())),
     )
 
 

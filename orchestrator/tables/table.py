@@ -293,6 +293,7 @@ class ComparisonTable:
             self.remarks,
             self._sweeps(),
             self._codes(),
+            self.copies(),
             self._failures(),
             self._runs(),
         )
@@ -553,6 +554,11 @@ class ComparisonTable:
         if len(rows) > 1:
             told = (f"{code[:12]} {', '.join(names)}" for code, names in rows.items())
             yield f"computed by different code: {'; '.join(told)}"
+
+    def copies(self) -> list[str]:
+        """Return sentences about rows that are in two parts of a task's data."""
+        told = (f"{result.task}: {line}" for result in self._used for line in result.copies)
+        return [*dict.fromkeys(told)]
 
     def _failures(self) -> Iterator[str]:
         for result in self._used:

@@ -1,6 +1,7 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
 from trainables.data._batches import Batcher, move
+from trainables.data._copies import Copies
 from trainables.data._guard import (
     TestDataSealedError,
     inherit_seal,
@@ -19,7 +20,7 @@ from trainables.data._masked import (
     MaskedImages,
     MaskedShape,
 )
-from trainables.data._prepare import find_prepared, missing_download, prepare
+from trainables.data._prepare import find_prepared, missing_download, prepare, preview_copies
 from trainables.data._prepared import PreparedData, SearchData
 from trainables.data._rows import RowArrays, Rows
 from trainables.data._seal import seal_test_data
@@ -42,6 +43,7 @@ __all__ = [
     "MASK_OUTSIDE",
     "SOURCES",
     "Batcher",
+    "Copies",
     "DataNote",
     "DatasetInfo",
     "GivenLogits",
@@ -73,6 +75,7 @@ __all__ = [
     "missing_download",
     "move",
     "prepare",
+    "preview_copies",
     "read_logits",
     "read_source",
     "require_unsealed",

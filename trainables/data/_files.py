@@ -87,7 +87,8 @@ def image_contents(paths: Iterable[Path]) -> Iterator[bytes]:
         content = read_content(path)
         yield f"{len(content)}".encode()
         yield content
-        with opened(path) as image:
+        # A file that is no image is refused when it is decoded.
+        with suppress(InputError), opened(path) as image:
             if _orientation(image) != 1:
                 # Prepared data that hold the image as stored must not be found under this key.
                 yield UPRIGHT.encode()

@@ -11,8 +11,11 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
 from trainables.common.sharing import why
+from trainables.data._copies import Copies, count_copies, keyed
+from trainables.data._guard import is_sealed
 from trainables.data._inputs import DatasetInfo
 from trainables.data._prepared import MANIFEST, SEARCH, TEST, PreparedData
+from trainables.data._rows import Rows
 from trainables.data._source import SOURCES, Reader, Source, find_reader, read_source
 from trainables.data._split import Split, SplitSpec, make_split
 from trainables.data._stored import (
@@ -27,6 +30,7 @@ from trainables.data._stored import (
 )
 
 RECORDS = "sources"
+SMALL = 32 * 2**20  # Bytes of a source that is read whole for a preview.
 
 
 def prepare(
@@ -53,8 +57,9 @@ def prepare(
         settings: How rows are to be stored, where the kind of data has a choice.
 
     Raises:
-        InputError: If the data set cannot be read, has too few rows for ``split``, a setting is not
-            allowed, or ``destination`` cannot be written.
+        InputError: If the data set cannot be read, has too few rows for ``split``, has only test
+            rows that are in another part too, a setting is not allowed, or ``destination`` cannot
+            be written.
         TestDataSealedError: If it has to be read and this process is sealed.
     """
     reader = find_reader(name, root, settings)
@@ -107,6 +112,24 @@ def missing_download(
     return "" if status.present else f"dataset {name!r} is not downloaded yet: {status.detail}"
 
 
+def preview_copies(
+    name: str, root: Path | str, split: SplitSpec, settings: Mapping[str, Any] | None = None
+) -> Copies | None:
+    """Return the copies that ``prepare`` would count; None where the source is large or absent.
+
+    Raises:
+        InputError: See ``prepare``.
+    """
+    reader = find_reader(name, root, settings)
+    files = [path for path in reader.files() if path.is_file()]
+    if not files or sum(path.stat().st_size for path in files) > SMALL or reader.labels() is None:
+        return None
+    source = read_source(name, root, download=False, settings=settings)
+    copies = count_copies(_parts(source, _split_rows(source, split)))
+    copies.check(name)
+    return copies
+
+
 def raw_test_paths(destination: Path) -> list[Path]:
     """Return where the sources of everything prepared below ``destination`` keep test images."""
     paths: list[Path] = []
@@ -143,7 +166,21 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
         key = _key(record["fingerprint"], DatasetInfo.from_dict(record["info"]), split)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return _intact(destination / key)
+    found = _intact(destination / key)
+    return None if found is None else _counted(found, reader.name)
+
+
+def _counted(data: PreparedData, name: str) -> PreparedData:
+    """Return prepared data with their copies counted, which older versions did not do."""
+    inputs = data.info.inputs
+    as_given = inputs.given == (inputs.dtype, inputs.row)
+    if data.copies is None and as_given and not is_sealed():
+        seen = data.search()
+        parts = {"train": seen.train, "validation": seen.validation, "test": data.test()}
+        data = replace(data, copies=count_copies(parts))
+    if data.copies is not None:
+        data.copies.check(name)
+    return data
 
 
 def _intact(directory: Path) -> PreparedData | None:
@@ -164,15 +201,27 @@ def _make(
     notice("reading")
     source = read_source(reader.name, reader.root, download, reader.settings)
     directory = destination / _key(source.fingerprint, source.info, split)
-    test = None if source.test is None else source.test.labels
-    own, trains = source.train.validation, source.info.inputs.trains
-    rows = _split(source.info.name, source.train.labels, test, split, own, trains)
+    rows = _split_rows(source, split)
     fitted = replace(source, info=source.info.fitted(source.train.take(rows.train)))
     if _intact(directory) is None:  # Of another copy of these files it may be there, and in use.
         with make_folder(directory) as scratch:
             _write(scratch, fitted, split, rows, directory.name, notice)
     _write_record(reader, source, destination)
-    return PreparedData.open(directory)
+    return _counted(PreparedData.open(directory), reader.name)
+
+
+def _split_rows(source: Source, split: SplitSpec) -> Split:
+    test = None if source.test is None else source.test.labels
+    own, trains = source.train.validation, source.info.inputs.trains
+    return _split(source.info.name, source.train.labels, test, split, own, trains)
+
+
+def _parts(source: Source, rows: Split) -> dict[str, Rows]:
+    return {
+        "train": source.train.take(rows.train),
+        "validation": source.train.take(rows.validation),
+        "test": (source.test or source.train).take(rows.test),
+    }
 
 
 def _split(
@@ -192,20 +241,18 @@ def _split(
 def _write(
     directory: Path, source: Source, split: SplitSpec, rows: Split, key: str, notice: Notice
 ) -> None:
-    parts = {
-        "train": source.train.take(rows.train),
-        "validation": source.train.take(rows.validation),
-        "test": (source.test or source.train).take(rows.test),
-    }
-    inputs = source.info.inputs
+    parts, inputs = _parts(source, rows), source.info.inputs
+    quick: dict[str, list[np.ndarray]] = {name: [] for name in parts}
     for name, part in parts.items():
         apart = name == "test"  # From what a search sees.
         folder, prefix = (directory / TEST, "") if apart else (directory / SEARCH, f"{name}_")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{prefix}{inputs.kind}.npy"
-        write_blocks(path, inputs, len(part), part.blocks(), notice)
+        write_blocks(path, inputs, len(part), keyed(part.blocks(), quick[name]), notice)
         for kind, array in (("labels", part.labels), ("indices", getattr(rows, name))):
             np.save(folder / f"{prefix}{kind}.npy", np.ascontiguousarray(array), allow_pickle=False)
+    copies = count_copies(parts, quick)
+    copies.check(source.info.name)
     counts = {
         name: np.bincount(parts[name].labels, minlength=source.info.num_classes).tolist()
         for name in ("train", "validation")
@@ -218,6 +265,7 @@ def _write(
         "split": split.to_dict(),
         "counts": {name: len(part) for name, part in parts.items()},
         "class_counts": counts,
+        "copies": copies._asdict(),
         "files": describe_files(directory),
     }
     (directory / MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainables.common.errors import InputError
 from trainables.common.paths import on_this_machine
+from trainables.data._copies import Copies
 from trainables.data._guard import hand_out, is_sealed, require_unsealed
 from trainables.data._inputs import DatasetInfo
 from trainables.data._rows import RowArrays
@@ -47,6 +48,7 @@ class PreparedData:
         split: How it was split.
         counts: Number of rows of ``train``, ``validation`` and ``test``.
         files: Size and SHA-256 of every file, by its path below ``directory``.
+        copies: Rows that are in two parts; None where they were not counted.
     """
 
     directory: Path
@@ -56,6 +58,7 @@ class PreparedData:
     split: SplitSpec
     counts: Mapping[str, int]
     files: Files = field(repr=False)
+    copies: Copies | None = None
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
@@ -76,6 +79,7 @@ class PreparedData:
                 split=SplitSpec(**document["split"]),
                 counts=document["counts"],
                 files=document["files"],
+                copies=Copies(**document["copies"]) if "copies" in document else None,
             )
             check_sizes(directory, found.files)
         except InputError:

@@ -130,10 +130,15 @@ def perceptron(num_classes: int, shape: VectorShape) -> Network:
 def write_images(folder: Path) -> str:
     """Three shades with noise."""
     generator = np.random.default_rng(5)
-    labels = np.arange(240, dtype=np.int64) % 3
-    noise = generator.integers(0, 40, (240, 8, 8, 1))
+    labels = np.arange(300, dtype=np.int64) % 3
+    noise = generator.integers(0, 40, (300, 8, 8, 1))
     images = (noise + 100 * labels[:, None, None, None]).astype(np.uint8)
-    arrays = {"x_train": images, "y_train": labels, "x_test": images[:60], "y_test": labels[:60]}
+    arrays = {
+        "x_train": images[:240],
+        "y_train": labels[:240],
+        "x_test": images[240:],
+        "y_test": labels[240:],
+    }
     np.savez(folder / "shades.npz", **arrays)
     return f"npz:{folder / 'shades.npz'}"
 

@@ -255,7 +255,7 @@ def test_class_folders_give_what_lines_give(write, tmp_path, parted):
 
 def test_words_and_length_are_those_of_the_training_rows_alone(write, tmp_path):
     """Every text has a word of its own: only those of training texts may get a number."""
-    data = prepared(write(train=rows(40), test=rows(40)), tmp_path, SplitSpec(validation=10))
+    data = prepared(write(train=rows(40), test=rows(80)[40:]), tmp_path, SplitSpec(validation=10))
     train = np.load(data.directory / "search" / "train_indices.npy")
     inputs = data.info.inputs
     assert {word for word in inputs.words if word.isdigit()} == {str(k) for k in train}
