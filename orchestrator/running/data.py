@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console
 
@@ -87,7 +86,7 @@ def preview_data(spec: SweepSpec) -> DataPreview:
 
 
 def _copies(
-    task: TaskSpec, split: SplitSpec, root: Path, found: PreparedData | None
+    task: TaskSpec, split: SplitSpec, root: str, found: PreparedData | None
 ) -> Copies | None:
     """Return the copies in stored data, or in a small source that is not stored yet."""
     return found.copies if found else preview_copies(task.dataset, root, split, task.inputs)
