@@ -36,7 +36,8 @@ def resampled_by_loop(log_probs, metric, draws, seed, numbers=None):
 
 
 @pytest.mark.parametrize(
-    ("metric", "block"), [*((metric, 7) for metric in BOOTSTRAPPED), ("cwece", 45)]
+    ("metric", "block"),
+    [*((metric, 7) for metric in (*BOOTSTRAPPED, "mce", "cwaece")), ("cwece", 45)],
 )
 def test_it_is_what_copying_rows_gives(made_up, metric, block, monkeypatch):
     # A few resamples at once, and one class at once or three of the four.
