@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 from orchestrator.packages.bibliography import bibliography
@@ -114,7 +115,7 @@ def _entities(package: Package, files: list[str]) -> Iterator[Mapping[str, Any]]
             "@id": name,
             "@type": "File",
             "name": name.rpartition("/")[2],
-            "encodingFormat": KINDS[name[name.rindex(".") :]],
+            "encodingFormat": KINDS.get(PurePosixPath(name).suffix, "text/plain"),
             "contentSize": str(facts["bytes"]),
             "sha256": facts["sha256"],
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import zipfile
 import zlib
@@ -27,6 +28,7 @@ from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board, unpacked
 from trainables.common.errors import InputError
 from trainables.common.portable import VARIABLES
+from trainables.losses import LOSSES
 from trainables.plugins import load_plugins
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -147,7 +149,7 @@ def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
     assert f"| {key[:12]} | 0 |" in report.read_text()
 
 
-def test_a_package_of_a_sweep_with_plugins_is_refused_for_these_alone(
+def test_plugins_of_a_package_are_run_only_where_they_are_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugins = f"plugins: [{Path(__file__).parents[3]}/examples/plugin/calsweep_example/gce.py]"
@@ -156,10 +158,27 @@ def test_a_package_of_a_sweep_with_plugins_is_refused_for_these_alone(
     assert main(["publish", "board", *words]) == 0
     load_plugins((), installed=True)  # Whoever verifies it lacks them.
     told = capsys.readouterr().out
-    assert "board names plugins: `calsweep verify` runs none, and refuses the package" in told
-    found = verify(tmp_path / "site" / "package.zip", WHOLE)
-    assert found.problems == [
-        "sweep board names plugins, whose code is not in the package and is not run"
+    assert "board names plugins: the package has their code, and `calsweep verify --trust" in told
+    package, place = tmp_path / "site" / "package.zip", ["--revision", "c0ffee", "--retrain", "0"]
+    assert main(["verify", str(package), *place]) == 2
+    (line,) = [t for t in capsys.readouterr().err.splitlines() if t.startswith("calsweep: ")]
+    assert re.match(
+        r"calsweep: not verified: plugins gce \(code \w{12}\): .* --trust-plugins", line
+    )
+    assert "gce" not in LOSSES
+    with zipfile.ZipFile(package) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("/gce.py"))
+        texts = [archive.read(n) for n in archive.namelist() if not n.endswith(".npz")]
+    assert str(tmp_path).encode() not in b"".join(texts)
+    found = verify(package, replace(WHOLE, trust_plugins=True))
+    assert found.problems == []
+    assert [c.detail for c in found.checks if "plugins" in c.title] == [f"gce {name.split('/')[1]}"]
+    whole = unpacked(package, tmp_path / "forged")
+    (whole.folder / name).write_text((whole.folder / name).read_text() + "\n")
+    derive(whole)
+    forged = whole.pack(tmp_path / "forged.zip")
+    assert [line.partition(" code ")[0] for line in verify(forged, WHOLE).problems] == [
+        f"{name}: the files have"
     ]
 
 

@@ -198,7 +198,7 @@ def test_how_many_resamples_there_are_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"metric": "mce"}, "metric='mce' is not one of acc, nll, brier, ece, aece, cwece"),
+        ({"metric": "auroc"}, "metric='auroc' is not one of acc, nll, brier, .*, smooth_ece"),
         ({"baseline": "ls"}, "baseline='ls' is not one of ce"),
         ({"draws": 0}, r"draws=0 is outside \[1, inf\)"),
         ({"predictions": {"ce": []}}, "no predictions of ce"),
