@@ -17,6 +17,7 @@ from orchestrator.cli._options import (
     TextFormat,
     TrackingUri,
     tracked_results,
+    use_metrics,
 )
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
@@ -54,6 +55,7 @@ def claims(
 
     wanted = _chosen(claim)
     results = list(chain.from_iterable(tracked_results(sweeps, tracking_uri, storage)))
+    use_metrics(results, (one.metric for one in wanted), storage)
     store = Storage(storage).store()
     found = []
     with progress_bar("judging claims") as show:

@@ -19,6 +19,7 @@ from orchestrator.cli._options import (
     TextFormat,
     TrackingUri,
     tracked_results,
+    use_metrics,
 )
 from trainables.common.errors import InputError, known_names
 from trainables.common.paths import DEFAULT_STORAGE
@@ -57,6 +58,7 @@ def compare(
     from orchestrator.storage.storage import Storage
 
     [every] = tracked_results([sweep], tracking_uri, storage)
+    use_metrics(every, [metric], storage)
     tasks, store, numbers = _by_task(every, task), Storage(storage).store(), count(1)
     with progress_bar("resampling") as show:
         total = sum(map(len, tasks.values()))

@@ -75,6 +75,14 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage: str) -> None:
+    """Make metrics of plugins computable: import the copies that the results' sweeps keep."""
+    from orchestrator.storage.plugins import load_metric_plugins
+    from orchestrator.storage.storage import Storage
+
+    load_metric_plugins(Storage(storage), dict.fromkeys(r.sweep for r in results), metrics)
+
+
 def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:

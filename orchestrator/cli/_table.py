@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 import typer
 
 from orchestrator.cli._console import echo, output, progress_bar
-from orchestrator.cli._options import Json, StorageFolder, TrackingUri, split_names, tracked_results
+from orchestrator.cli._options import (
+    Json,
+    StorageFolder,
+    TrackingUri,
+    split_names,
+    tracked_results,
+    use_metrics,
+)
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, local_path
 
@@ -144,14 +151,18 @@ def _resampled(
     table: ComparisonTable, option: str, storage: str, measure: Callable[..., T]
 ) -> dict[tuple[str, str], T]:
     """Return the measure of each task by each metric that can be resampled."""
-    from orchestrator.statistics import BOOTSTRAPPED
     from orchestrator.storage.storage import Storage
+    from trainables.metrics import METRICS
 
-    metrics = [metric for metric in table.metrics if metric in BOOTSTRAPPED]
-    if not metrics:
-        raise InputError(f"{option}: no column of the table is one of {', '.join(BOOTSTRAPPED)}")
     pairs = product(table.recipes, table.tasks)
     results = [table.results[pair] for pair in pairs if pair in table.results]
+    use_metrics(results, table.metrics, storage)
+    metrics = [metric for metric in table.metrics if metric in METRICS.measurable]
+    if not metrics:
+        allowed = ", ".join(METRICS.measurable)
+        raise InputError(f"{option}: no column of the table is one of {allowed}")
+    if others := [metric for metric in table.metrics if metric not in metrics]:
+        echo(f"{option}: not computed from test rows alone: {', '.join(others)}", err=True)
     store, numbers, total = Storage(storage).store(), count(1), len(metrics) * len(results)
     found = {}
     with progress_bar("resampling") as show:

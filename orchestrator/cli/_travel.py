@@ -35,7 +35,10 @@ def publish(
             echo(f"wrote {path}")
     for name in dict.fromkeys(sweeps):
         if place.load_spec(name).plugins:
-            echo(f"{name} names plugins: `calsweep verify` runs none, and refuses the package")
+            echo(
+                f"{name} names plugins: the package has their code, and `calsweep verify "
+                "--trust-plugins` runs it"
+            )
 
 
 def merge(
@@ -68,6 +71,10 @@ def verify(
     revision: Annotated[
         str | None, typer.Option(help="The code that may have computed it; default: this one.")
     ] = None,
+    trust_plugins: Annotated[
+        bool,
+        typer.Option("--trust-plugins", help="Run the code of plugins that the package brings."),
+    ] = False,
     report: Annotated[
         Path | None, typer.Option(help="Write the outcome as Markdown, for a pull request.")
     ] = None,
@@ -93,6 +100,7 @@ def verify(
         tolerance=tolerance,
         data_root=data_root,
         revision=git_commit() if revision is None else revision,
+        trust_plugins=trust_plugins,
     )
     console = Console(stderr=True, highlight=False, markup=False)
     found = check(package, options, lambda text: console.print(text))

@@ -19,8 +19,8 @@ from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.documents import validate
 from orchestrator.sweep.plan import make_plan
+from orchestrator.sweep.plugins import FOLDER
 from orchestrator.sweep.spec import SweepSpec, TaskSpec, without_places
-from trainables.common.errors import InputError
 from trainables.data import PreparedData
 from trainables.data.suites import Suite, find_suite, suite_directory
 from trainables.stages import ValidationRows
@@ -56,8 +56,10 @@ class Again:
         with tempfile.TemporaryDirectory(prefix="calsweep-again-") as name:
             folder = Path(name)
             specs = {
-                ledger.sweep_id: _spec(ledger, folder, data_root) for ledger in package.ledgers
+                ledger.sweep_id: _spec(ledger, package, folder, data_root)
+                for ledger in package.ledgers
             }
+            package.load_plugins(package.ledgers)
             progress("preparing data")
             data = {key: prepare_data(spec) for key, spec in specs.items()}
             yield cls(folder, specs, data, ArtifactStore(folder / "artifacts"))
@@ -90,14 +92,11 @@ class Again:
         return self._states[name]
 
 
-def _spec(ledger: Ledger, folder: Path, data_root: str) -> SweepSpec:
+def _spec(ledger: Ledger, package: Package, folder: Path, data_root: str) -> SweepSpec:
     told: dict[str, Any] = without_places(ledger.spec)
-    if told.get("plugins"):
-        raise InputError(
-            f"sweep {ledger.sweep} names plugins, whose code is not in the package and is not run"
-        )
     places = {"storage": str(folder), "data_root": data_root}
-    return validate(SweepSpec, {**told, **places}, f"the sweep file of {ledger.sweep!r:.80}")
+    where, below = f"the sweep file of {ledger.sweep!r:.80}", {FOLDER: str(package.folder)}
+    return validate(SweepSpec, {**told, **places}, where, below)
 
 
 def _rows(package: Package, stage: str, key: str) -> ValidationRows:

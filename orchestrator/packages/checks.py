@@ -12,6 +12,7 @@ from torch import Tensor
 
 from orchestrator.packages.again import Again
 from orchestrator.packages.derive import derived_texts
+from orchestrator.packages.journals import cleaned
 from orchestrator.packages.package import (
     MALFORMED,
     SPLITS,
@@ -36,7 +37,7 @@ from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError, one_line
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData
-from trainables.metrics import calibration_report, evaluation_report
+from trainables.metrics import calibration_report, evaluation_report, registered_report
 from trainables.stages import objective_terms, pooled
 
 MOST = 20
@@ -92,8 +93,16 @@ def check_figures(package: Package, tolerance: float) -> Iterator[str]:
             yield f"{cell.title}: {error}"
             continue
         now = evaluation_report(found.logits, found.labels)
+        now |= plugin_figures(cell.study, found.logits, found.labels)
         told = {name: value for name, value in cell.trial.test.items() if "/" not in name}
         yield from (f"{cell.title}: {line}" for line in unequal(told, now, tolerance))
+
+
+def plugin_figures(study: Study, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """Return the test figures that a study's plugins add."""
+    names = study.origin.get("metrics", {})
+    found = registered_report(logits, labels, floors=True) if names else {}
+    return {name: v for name, v in found.items() if name.removesuffix("_floor") in names}
 
 
 def tested(package: Package, cell: Cell) -> RowPredictions:
@@ -233,6 +242,7 @@ def check_search(package: Package, again: Again, tolerance: float) -> Iterator[s
 
 
 def _differences(package: Package, again: Again, ledger: Ledger, tolerance: float) -> Iterator[str]:
+    package.load_plugins([ledger])
     state, events = again.search(package, ledger)
     spec = again.specs[ledger.sweep_id]
     data = again.data[ledger.sweep_id]
@@ -243,7 +253,9 @@ def _differences(package: Package, again: Again, ledger: Ledger, tolerance: floa
         if known is None:
             continue
         opening = study.opening(data[study.plan.task.data_name(spec.all_seeds[0])], spec)
-        for field in _unlike(known, opening, StudyOpened, tolerance):
+        told = cleaned(opening)
+        assert told is not None
+        for field in _unlike(known, told, StudyOpened, tolerance):
             yield f"study {name}: {field} is not what the sweep file and the data make it"
         yield from _unlike_trials(known, list(study.trials.values()), tolerance)
         requests = {trial.key: trial.request for trial in study.trials.values()}

@@ -16,6 +16,7 @@ from orchestrator.packages.journals import cleaned, subject
 from orchestrator.packages.package import (
     HEADER,
     JOURNALS,
+    PLUGINS,
     TEST,
     Cell,
     Package,
@@ -39,6 +40,7 @@ from trainables.calibrators import calibrator_from_recipe
 from trainables.common.devices import computed_on
 from trainables.common.errors import printable
 from trainables.common.stages import EVERY_STAGE, GIVEN
+from trainables.plugins import find_source
 
 SAMPLE = 64  # Rows by which predictions that may be alike are found.
 TIE = 1e-3
@@ -63,6 +65,18 @@ def check_form(package: Package) -> Iterator[str]:
                 yield from (f"{where}: {fault}" for fault in _faults(event, line, known))
         if not isinstance(known.last, SweepEnded):
             yield f"{JOURNALS}/{path.name}: its last line is not the end of the sweep"
+
+
+def check_plugins(package: Package) -> Iterator[str]:
+    """Check that the files of plugins are those that sweeps name; none of their code is run."""
+    named = package.plugins(package.ledgers)
+    for plugin in named:
+        if (code := find_source(plugin.path, package.folder).code) != plugin.code:
+            yield f"{plugin.path}: the files have code {code[:12]}"
+    folders = {f"{PLUGINS}/{plugin.code}/" for plugin in named}
+    for name in package.files():
+        if name.startswith(f"{PLUGINS}/") and not name.startswith(tuple(folders)):
+            yield f"{name} belongs to no sweep"
 
 
 class _Told:

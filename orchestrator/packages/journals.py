@@ -1,8 +1,11 @@
 """What a package's journal keeps of a sweep's own: each thing once, and nothing of the machine."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
 
+from orchestrator.packages.package import PLUGINS
 from orchestrator.storage.events import (
     TEST_PREFIX,
     Epoch,
@@ -29,7 +32,10 @@ def cleaned(event: Event) -> Event | None:
     None if nothing is left of it.
     """
     if isinstance(event, SweepStarted):
-        return replace(event, spec=without_places(event.spec))
+        spec = without_places(event.spec)
+        return replace(event, spec={**spec, **_within_package(spec)})
+    if isinstance(event, StudyOpened):
+        return replace(event, origin={**event.origin, **_within_package(event.origin)})
     if isinstance(event, TrialFinished):
         kept = {k: v for k, v in event.metrics.items() if _is_validation(k)}
         event = replace(event, metrics=kept, host=None, traceback=None, reused=False)
@@ -42,6 +48,20 @@ def cleaned(event: Event) -> Event | None:
     return None if isinstance(event, TrialPlaced | Epoch) else event
 
 
+def _within_package(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plugins that a record names at their places in a package."""
+    named = record.get("plugins")
+    if not named:
+        return {}
+    return {"plugins": [{**each, "path": _place(each["path"], each["code"])} for each in named]}
+
+
+def _place(path: str, code: str) -> str:
+    parts = [part for part in PurePosixPath(path).parts if part not in ("/", "..")]
+    below = parts[parts.index(code) + 1 :] if code in parts else parts[-1:]
+    return "/".join((PLUGINS, code, *below))
+
+
 def _is_validation(name: str) -> bool:
     metric = name.removeprefix("val_")
     return metric != name and metric in METRICS and METRICS[metric].source != "suite"
@@ -49,7 +69,7 @@ def _is_validation(name: str) -> bool:
 
 def _is_test(name: str) -> bool:
     metric = name.removeprefix(TEST_PREFIX)
-    return metric in METRICS and METRICS[metric].source in ("report", "test")
+    return metric in METRICS and METRICS[metric].source in ("report", "test", "plugin")
 
 
 def settled(events: Iterable[Event]) -> list[Event]:

@@ -44,7 +44,7 @@ def _joined(packages: Sequence[Package], folder: Path) -> Package:
         for name in package.files():
             target = folder / name
             if name not in DERIVED and not target.exists():
-                target.parent.mkdir(exist_ok=True)
+                target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(package.folder / name, target)
     joined = Package(folder)
     derive(joined)
@@ -74,6 +74,8 @@ def _determinants(package: Package) -> Iterator[tuple[str, str, Any]]:
         yield "code", "revision", ledger.git_commit
         for library, number in (ledger.provenance.get("versions") or {}).items():
             yield "version", library, number
+        for plugin in package.plugins([ledger]):
+            yield "plugin", Path(plugin.path).stem, plugin.code
         journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
         yield "journal", ledger.sweep_id, file_hash(journal)
         for study in ledger.studies.values():

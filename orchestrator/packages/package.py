@@ -5,8 +5,9 @@ A package is a zip archive, and a folder while it is worked on:
     package.json                what it is, and by which metrics
     journals/SWEEP_ID.jsonl     what each sweep did, without epochs and places
     test/TRIAL.npz              what stands behind each figure of the table
-    validation/ARTIFACT.npz     what choices compared row by row
+    validation/ARTIFACT.npz     validation predictions of each finished trial
     suites/TRIAL.npz            what suites store of it, as SUITE/TENSOR
+    plugins/CODE/...            the files of each plugin, by the hash of its code
     splits/DATA.npz             numbers of the rows that trained, chose and judged
     table.csv, cells.json
 
@@ -19,7 +20,7 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,14 +32,17 @@ from orchestrator.storage.results import StudyResult, cells_of, results_of
 from orchestrator.tables.arrange import combine
 from trainables.common.errors import InputError
 from trainables.metrics import metrics_digest
+from trainables.plugins import Pinned, load_plugins
 
 FORMAT = 1
 BINS = 15
 HEADER, TABLE, CELLS = "package.json", "table.csv", "cells.json"
 DERIVED = (TABLE, CELLS)
+PLUGINS = "plugins"
 JOURNALS, TEST, VALIDATION, SPLITS, SUITES = "journals", "test", "validation", "splits", "suites"
 MEMBER = re.compile(
     rf"(?:{JOURNALS}/[A-Za-z0-9_-]{{1,64}}\.jsonl"
+    rf"|{PLUGINS}/[0-9a-f]{{64}}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,99}}){{1,9}}"
     rf"|(?:{TEST}|{VALIDATION}|{SPLITS}|{SUITES})/[0-9a-f]{{32,64}}\.npz"
     rf"|{'|'.join(map(re.escape, (HEADER, *DERIVED)))})"
 )
@@ -128,6 +132,20 @@ class Package:
         """Return the file of a finished trial's validation rows, which may be missing."""
         return self.folder / VALIDATION / f"{trial.artifact}.npz"
 
+    def plugins(self, ledgers: Iterable[Ledger]) -> list[Pinned]:
+        """Return the plugins that sweeps name, at their places below its folder."""
+        named = (each for ledger in ledgers for each in ledger.spec.get("plugins", ()))
+        return list(dict.fromkeys(Pinned(each["path"], each["code"]) for each in named))
+
+    def load_plugins(self, ledgers: Iterable[Ledger]) -> None:
+        """Run the code of the plugins that sweeps name; their parts are known afterwards.
+
+        Raises:
+            InputError: If one cannot be imported, or two sweeps name different versions of one.
+        """
+        if self.plugins(self.ledgers):
+            load_plugins(self.plugins(ledgers), self.folder, installed=True)
+
     def files(self) -> list[str]:
         """Return the names of all files, sorted."""
         found = (path for path in self.folder.rglob("*") if path.is_file())
@@ -207,6 +225,6 @@ def _take_out(archive: zipfile.ZipFile, folder: Path) -> None:
         raise InputError(f"the package unpacks to {total} bytes, {min(MOST_BYTES, room)} fit")
     for member in members:
         target = folder / member.filename
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(member) as source, target.open("wb") as sink:
             shutil.copyfileobj(source, sink)

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from shutil import copyfile
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -13,6 +14,8 @@ from orchestrator.packages.journals import cleaned, settled
 from orchestrator.packages.package import (
     HEADER,
     JOURNALS,
+    MEMBER,
+    PLUGINS,
     SPLITS,
     SUITES,
     TEST,
@@ -83,6 +86,8 @@ def _write_sweep(
     lines = b"".join(map(to_line, settled(events)))
     journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
     write_whole(journal, lambda stream: stream.write(lines))
+    for plugin in stored.spec.plugins:
+        _copy_plugin(root.plugins / plugin.code, package.folder)
     for count, (study, trial) in enumerate(cells, start=1):
         stored.tested(study, trial).save(package.folder / TEST / f"{trial.key}.npz")
         if beside := stored.suites(study, trial):
@@ -93,6 +98,19 @@ def _write_sweep(
         stored.validated(study, trial).save(package.folder / VALIDATION / f"{trial.artifact}.npz")
     for data in stored.data.values():
         write_arrays(package.folder / SPLITS / f"{data.key}.npz", split_of(data))
+
+
+def _copy_plugin(kept: Path, folder: Path) -> None:
+    """Copy the files that a storage keeps of a plugin into a package."""
+    if not kept.is_dir():
+        raise InputError(f"the storage's copy of a plugin, {kept}, is gone; run the sweep again")
+    for path in sorted(kept.rglob("*")):
+        name = (PurePosixPath(PLUGINS) / kept.name / path.relative_to(kept)).as_posix()
+        if path.is_file() and "__pycache__" not in path.parts:
+            if not MEMBER.fullmatch(name):
+                raise InputError(f"plugin file {path.name!r}: rename it; use letters, digits, ._-")
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            copyfile(path, folder / name)
 
 
 def split_of(data: PreparedData) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from orchestrator.packages.again import Again
-from orchestrator.packages.checks import tested, unequal
+from orchestrator.packages.checks import plugin_figures, tested, unequal
 from orchestrator.packages.package import Cell, Package
 from orchestrator.running.reproduce import compute_stage, prepare_process
 from orchestrator.storage.ledger import Ledger, Study, Trial
@@ -116,8 +116,10 @@ def _on_test(
     chosen = again.store, request.stage, request.key(), again.data_of(cell)
     now, artifact = evaluate_on_test(*chosen, device)
     suites = again.suites(cell)
+    rows = artifact.tensors("test")
+    now |= plugin_figures(cell.study, rows["log_probs"], rows["labels"])
     for _, place in suites:
         now |= evaluate_suite(*chosen, place, device)[0]
     now |= pooled(now, {suite.label: suite.pool for suite, _ in suites})
-    ours, theirs = artifact.tensors("test")["log_probs"], tested(package, cell).logits
+    ours, theirs = rows["log_probs"], tested(package, cell).logits
     return now, float((ours.double().exp() - theirs.double().exp()).abs().max())

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from random import Random
 
@@ -18,13 +18,14 @@ from orchestrator.packages.checks import (
     check_suites,
     check_validation,
 )
-from orchestrator.packages.consistency import check_form, check_likeness
+from orchestrator.packages.consistency import check_form, check_likeness, check_plugins
 from orchestrator.packages.package import MALFORMED, Package, check_header, opened
 from orchestrator.packages.retrain import Retrained, retrain
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.provenance import git_commit
 from trainables.common.errors import InputError, one_line
 from trainables.common.portable import require_portable
+from trainables.plugins import Pinned
 
 TOLERANCE = 1e-6
 SHARE = 0.1
@@ -47,6 +48,7 @@ class VerifyOptions:
         seed: Draws the share; by default nobody can know it before.
         tolerance: Largest difference of equal figures, and of equal probabilities.
         data_root: Folder of downloaded data sets.
+        trust_plugins: Whether the code of plugins that the package brings is run.
         revision: The code that must have computed it; by default that which verifies.
     """
 
@@ -56,6 +58,7 @@ class VerifyOptions:
     tolerance: float = TOLERANCE
     data_root: str = "data"
     revision: str = field(default_factory=git_commit)
+    trust_plugins: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ def verify(
 
     Raises:
         InputError: If there is no such file, a trial is named that it does not have, or trials are
-            to be computed again that are portable, and this process is not.
+            to be computed again that are portable, and this process is not, or it has plugins that
+            are not trusted.
     """
     wanted = options or VerifyOptions()
     if not path.is_file():
@@ -145,7 +149,7 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     fault = check_header(package)
     yield Check("metrics and bins", "as this version computes them", (fault,) if fault else ())
     count = len(package.ledgers)
-    problems = tuple(islice(check_form(package), MOST))
+    problems = tuple(islice(chain(check_form(package), check_plugins(package)), MOST))
     yield Check("header and journals", "their keys, names and events", problems)
     if problems:
         return
@@ -153,6 +157,9 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     yield Check("journals and code revision", f"{count} sweeps", problems)
     if not problems:
         _require_fit(package, options)
+        if plugins := ", ".join(f"{Path(path).stem} {code}" for path, code in _named(package)):
+            package.load_plugins(package.ledgers)
+            yield Check("plugins, whose code was run", plugins)
     problems = tuple(check_derived(package))
     yield Check("derived files", "equal to those made again", problems)
     problems = tuple(check_figures(package, options.tolerance))
@@ -162,8 +169,20 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
         yield Check("predictions compared", "between seeds, models and calibrators", problems)
 
 
+def _named(package: Package) -> list[Pinned]:
+    return package.plugins(package.ledgers)
+
+
 def _require_fit(package: Package, options: VerifyOptions) -> None:
     """Raise ``UnfitError`` if the trials that are asked for cannot be computed again here."""
+    if (named := _named(package)) and not options.trust_plugins:
+        listing = ", ".join(
+            f"{Path(plugin.path).stem} (code {plugin.code[:12]})" for plugin in named
+        )
+        raise UnfitError(
+            f"not verified: plugins {listing}: they are code of the package's author; to run it "
+            "with your rights, add --trust-plugins"
+        )
     keys = [cell.trial.key for cell in package.trials]
     for start in options.trials:
         if not start or not any(key.startswith(start) for key in keys):
@@ -196,6 +215,7 @@ def _compute(
         problems = tuple(check_search(package, again, options.tolerance))
         trials = len(package.trials)
         yield Check("search and choices, made again", f"{trials} trials", problems)
+        package.load_plugins(package.ledgers)
         for trial in _drawn(package, options):
             progress(f"computing trial {trial.key[:12]} of {trial.study} again")
             retrained.append(retrain(package, again, trial, options.tolerance))

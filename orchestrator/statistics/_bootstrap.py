@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from orchestrator.statistics._resampled import BOOTSTRAPPED, resampled
+from orchestrator.statistics._resampled import resampled
+from trainables.metrics import METRICS
 
 LEVEL = 0.95
 DRAWS = 2000
@@ -108,7 +109,7 @@ def paired_bootstrap(
     Args:
         predictions: Recipe to log-probabilities (N, K), one a seed.
         labels: (N,), integers in [0, K); or one such a seed.
-        metric: One of ``acc, nll, brier, ece, aece, cwece``, of 15 bins.
+        metric: One of ``METRICS.measurable``, of 15 bins.
         baseline: A key of ``predictions``.
         level: Share of resamples that an interval holds, in (0, 1).
         draws: Resamples, at least 1; 2000 give the ends of an interval to about 3% of its width.
@@ -163,8 +164,8 @@ def measure(
 
     Arguments and errors are those of ``paired_bootstrap``.
     """
-    if metric not in BOOTSTRAPPED:
-        raise ValueError(f"metric={metric!r} is not one of {', '.join(BOOTSTRAPPED)}")
+    if metric not in METRICS.measurable:
+        raise ValueError(f"metric={metric!r} is not one of {', '.join(METRICS.measurable)}")
     if draws < 1:
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
     several = max(1, *map(len, predictions.values()))

@@ -19,7 +19,6 @@ from orchestrator.statistics._bootstrap import (
     paired_bootstrap,
 )
 from orchestrator.statistics._contrast import contrast
-from orchestrator.statistics._resampled import BOOTSTRAPPED
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
 from trainables.metrics import FLOORED, METRICS, noise_floor, noise_floors_of_groups
@@ -121,10 +120,14 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
         return len(self._results)
 
     def floors(self, metric: str) -> dict[str, float]:
-        """Return each recipe's noise floor, the mean over seeds; nothing for a metric without."""
+        """Return each recipe's noise floor, the mean over seeds; nothing for a metric without.
+
+        Of pixels, which go wrong together, only our own metrics have one.
+        """
+        known = metric in FLOORED or (METRICS[metric].floored and self.images is None)
         return {
             recipe: fmean(self._kept.floor(key, metric) for key in result.predictions)
-            for recipe, result in (self._results.items() if metric in FLOORED else ())
+            for recipe, result in (self._results.items() if known else ())
         }
 
     def _rows(self, recipe: str) -> Iterator[dict[str, Tensor]]:
@@ -333,6 +336,6 @@ def board(
 
 
 def _check(metric: str) -> None:
-    if metric not in BOOTSTRAPPED:
-        allowed = ", ".join(BOOTSTRAPPED)
+    if metric not in METRICS.measurable:
+        allowed = ", ".join(METRICS.measurable)
         raise InputError(f"metric {metric!r} cannot be resampled; allowed are: {allowed}")

@@ -5,12 +5,13 @@ that vector, and many resamples are one matrix product: nothing is computed agai
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from trainables.metrics import bin_index, width_edges
+from trainables.metrics import bin_index, rows_or_value, width_edges
 
 BINS = 15  # As in the test metrics of every evaluation.
 BLOCK = 1 << 23  # Most numbers in one block of a product.
@@ -24,16 +25,17 @@ class Resampled(NamedTuple):
 
 
 def resampled(metric: str, log_probs: Tensor, labels: Tensor, counts: Tensor) -> Resampled:
-    """Return a metric, as ``trainables.metrics.calibration_report`` defines it.
+    """Return a metric, as ``trainables.metrics.rows_or_value`` defines it.
 
     Args:
-        metric: One of ``BOOTSTRAPPED``.
+        metric: One of ``METRICS.measurable``; those of ``BOOTSTRAPPED`` take far less time.
         log_probs: (N, K).
         labels: (N,), integers in [0, K).
         counts: (draws, N), how often each row occurs in each resample.
     """
     whole = torch.ones(1, counts.shape[1], dtype=torch.float64)
-    measure = BOOTSTRAPPED[metric](log_probs.double(), labels)
+    make = BOOTSTRAPPED.get(metric) or partial(_any, metric)
+    measure = make(log_probs.double(), labels)
     step = max(1, BLOCK // counts.shape[1])
     parts = [measure(counts[first : first + step].float()) for first in range(0, len(counts), step)]
     return Resampled(float(measure(whole)), torch.cat(parts))
@@ -52,6 +54,19 @@ def _mean(values: Tensor) -> Measure:
         return centre + (counts @ varying.to(counts.dtype)).double() / counts.sum(1)
 
     return measure
+
+
+def _any(metric: str, log_probs: Tensor, labels: Tensor) -> Measure:
+    """Return the measure of any metric: of values for each row, or computed on each resample."""
+    found = rows_or_value(metric, log_probs, labels)
+    if found.ndim:
+        return _mean(found)
+
+    def on_resample(count: Tensor) -> Tensor:
+        rows = torch.arange(len(labels)).repeat_interleave(count.long())
+        return rows_or_value(metric, log_probs[rows], labels[rows])
+
+    return lambda counts: torch.stack([on_resample(count) for count in counts])
 
 
 def _accuracy(log_probs: Tensor, labels: Tensor) -> Measure:
@@ -141,4 +156,4 @@ BOOTSTRAPPED: Mapping[str, Callable[[Tensor, Tensor], Measure]] = {
     "aece": _aece,
     "cwece": _cwece,
 }
-"""Metrics that can be resampled."""
+"""Metrics that are resampled by matrix products; all others are computed on each resample."""

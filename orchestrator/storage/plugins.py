@@ -9,6 +9,7 @@ from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import StorageError
 from trainables.common.files import make_folders, place_folder, scratch_folder
 from trainables.common.paths import bucket_address, on_this_machine
+from trainables.metrics import METRICS
 from trainables.plugins import Pinned, Plugin, load_plugins
 
 
@@ -40,6 +41,18 @@ def keep_plugins(spec: SweepSpec) -> None:
         for plugin in found:
             store.share(storage.plugins / plugin.code)
         store.settle()
+
+
+def load_metric_plugins(storage: Storage, sweeps: Iterable[str], metrics: Iterable[str]) -> None:
+    """Import the copies that sweeps keep of plugins, if a metric needs their code.
+
+    Raises:
+        InputError: If a copy is gone or was changed, or two sweeps keep different versions of one.
+    """
+    if all(METRICS[name].source != "plugin" for name in metrics if name in METRICS):
+        return
+    found = [pinned for sweep in sweeps for pinned in storage.load_spec(sweep).pinned]
+    load_plugins(dict.fromkeys(found), installed=True)
 
 
 def fetch_plugins(pinned: Iterable[Pinned]) -> None:

@@ -17,7 +17,7 @@ from ._floor import (
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._registered import registered_report
 from ._report import calibration_report, evaluation_report
-from ._row_terms import row_terms
+from ._row_terms import row_terms, rows_or_value
 from ._streamed import StreamedReport
 
 __all__ = [
@@ -44,5 +44,6 @@ __all__ = [
     "reliability_diagram",
     "risk_coverage_curve",
     "row_terms",
+    "rows_or_value",
     "width_edges",
 ]

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from trainables.common.checks import check_choice, check_count
 from trainables.metrics._binning import bin_index, bin_sums, mass_edges, width_edges
-from trainables.metrics._metrics import FLOORED
+from trainables.metrics._metrics import FLOORED, METRICS
+from trainables.metrics._registered import DRAWS, registered_draws
 from trainables.metrics._scores import BLOCK_ELEMENTS, ArrayLike, Scores
-
-DRAWS = 400
-"""Sets of labels drawn: the mean is then known to a twentieth of the spread."""
 
 
 class NoiseFloor(NamedTuple):
@@ -35,9 +33,12 @@ def noise_floor(
 ) -> NoiseFloor:
     """Return what a metric would be if the model's own probabilities were right.
 
-    The metric is ``ece``, ``aece`` or ``cwece``; for the other arguments and for errors see
-    ``noise_floors``, which does several metrics at the cost of one.
+    The metric is ``ece``, ``aece``, ``cwece``, or a plugin's that is registered as ``floored``; for
+    the other arguments and for errors see ``noise_floors``, which does several metrics at the cost
+    of one.
     """
+    if METRICS.code(metric) is not None:
+        return _summary(registered_draws(METRICS[metric], log_probs, draws, seed))
     return noise_floors(log_probs, (metric,), bins, draws, seed)[metric]
 
 

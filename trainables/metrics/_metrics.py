@@ -78,11 +78,12 @@ class Metric:
             self,
             name=f"{self.name}_floor",
             label=f"{self.label} floor",
-            source="test",
+            source="plugin" if self.source == "plugin" else "test",
             better="neither",
             floored=False,
             relative=0.0,
             absolute=0.0,
+            compute=None,
         )
 
 
@@ -124,7 +125,7 @@ _ALL = (
 )
 
 
-SHOWN = ("label", "better", "percent", "digits")
+SHOWN = ("label", "better", "percent", "digits", "floored")
 
 
 class Metrics(Catalogue[Metric]):
@@ -145,12 +146,14 @@ class Metrics(Catalogue[Metric]):
         percent: bool = True,
         digits: int = 2,
         bounds: tuple[float, float] = (0.0, 1.0),
+        floored: bool = False,
     ) -> Callable[[C], C]:
         """Return a decorator that makes a function of a plugin known as a metric.
 
         The function takes probabilities (N, K), float64, and labels (N,), int64, on one device. It
         returns a value per row, (N,), whose mean is the metric, or a scalar; finite. From values
-        per row a search knows exactly how sure a difference is.
+        per row a search knows exactly how sure a difference is. Intervals over test rows call it
+        with rows drawn again, in which a class may be missing.
 
         Args:
             name: What sweep files and tables call it; see ``Metric``.
@@ -159,6 +162,8 @@ class Metrics(Catalogue[Metric]):
             percent: Whether it is a fraction, shown as a percentage.
             digits: Decimals that are shown.
             bounds: Lowest and highest value.
+            floored: Whether it is an error that chance keeps above 0, so that tables and
+                comparisons show its noise floor; see ``noise_floor``.
 
         Raises:
             ValueError: If ``better`` is none of the three.
@@ -177,6 +182,7 @@ class Metrics(Catalogue[Metric]):
                 percent=percent,
                 digits=digits,
                 bounds=bounds,
+                floored=floored,
                 compute=compute,
             )
             self.add(name, metric)
@@ -188,6 +194,12 @@ class Metrics(Catalogue[Metric]):
     def plugged(self) -> list[Metric]:
         """Return the metrics of plugins that can be computed."""
         return [metric for metric, _ in self._plugged.values()]
+
+    @property
+    def measurable(self) -> list[str]:
+        """Return the metrics that can be computed from log-probabilities and labels alone."""
+        ours = (m for m in self._entries.values() if m.source in ("report", "test"))
+        return [m.name for m in (*ours, *self.plugged) if m.better != "neither" or m.compute]
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Return by name how metrics of plugins are shown, in plain values."""
@@ -203,7 +215,18 @@ class Metrics(Catalogue[Metric]):
 
     def names(self) -> list[str]:
         """Return all names, in the order of tables."""
-        return list({**self._entries, **self._plugged, **self._declared})
+        known = {**self._entries, **self._plugged, **self._declared}
+        return [name for own in known for name in self._with_floor(own)]
+
+    def _with_floor(self, name: str) -> list[str]:
+        floor = f"{name}_floor"
+        return [name, floor] if self._is_floor(floor) else [name]
+
+    def _is_floor(self, name: object) -> bool:
+        """Return True if it is the noise floor of a plugin's metric."""
+        own = name.removesuffix("_floor") if isinstance(name, str) else ""
+        found = own != name and own not in self._entries and own in self
+        return found and self[own].floored
 
     def values(self) -> list[Metric]:
         """Return all metrics, in the order of tables."""
@@ -214,9 +237,11 @@ class Metrics(Catalogue[Metric]):
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._declared
+        return super().__contains__(name) or name in self._declared or self._is_floor(name)
 
     def __getitem__(self, name: str) -> Metric:
+        if name not in self._declared and not super().__contains__(name):
+            return self[name.removesuffix("_floor")].floor()
         return super().__getitem__(name) if super().__contains__(name) else self._declared[name]
 
     def _maker(self, entry: Metric) -> Any:

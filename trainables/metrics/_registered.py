@@ -8,14 +8,18 @@ from trainables.metrics._metrics import METRICS, Metric
 from trainables.metrics._scores import ArrayLike, Scores
 
 GROUPS = 50  # Of rows, each left out once.
+DRAWS = 400  # Sets of labels: the mean is then known to a twentieth of the spread.
 
 
-def registered_report(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Return the metrics of all plugins that are known, by name.
+def registered_report(
+    logits: ArrayLike, labels: ArrayLike, floors: bool = False
+) -> dict[str, float]:
+    """Return the metrics of all plugins that are known, by name; with their noise floors if asked.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
+        floors: Whether the noise floor of each that has one is given as well, as ``NAME_floor``.
 
     Raises:
         InputError: If one fails, is not finite, or is neither a scalar nor a value for each row.
@@ -24,7 +28,27 @@ def registered_report(logits: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     if not metrics:
         return {}
     rows = _rows(logits, labels)
-    return {metric.name: float(_computed(metric, *rows).mean()) for metric in metrics}
+    found = {metric.name: float(_computed(metric, *rows).mean()) for metric in metrics}
+    for metric in metrics if floors else ():
+        if metric.floored:
+            found[metric.floor().name] = float(registered_draws(metric, logits).mean())
+    return found
+
+
+def registered_value(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+    """Return a plugin's metric as its function does: a value for each row, (N,), or a scalar."""
+    return _computed(metric, *_rows(logits, labels))
+
+
+def registered_draws(
+    metric: Metric, logits: ArrayLike, draws: int = DRAWS, seed: int = 0
+) -> Tensor:
+    """Return a plugin's metric of labels drawn from the probabilities, (draws,), float64."""
+    values = torch.as_tensor(logits).detach().cpu()
+    probs, _ = _rows(values, values.argmax(1))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.multinomial(probs, draws, replacement=True, generator=generator)
+    return torch.stack([_computed(metric, probs, own).mean() for own in labels.T])
 
 
 def registered_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tensor:

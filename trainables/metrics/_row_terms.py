@@ -7,10 +7,12 @@ from torch import Tensor
 
 from trainables.common.checks import check_choice
 from trainables.metrics._metrics import METRICS
-from trainables.metrics._registered import registered_terms
-from trainables.metrics._report import Predictions
+from trainables.metrics._registered import registered_terms, registered_value
+from trainables.metrics._report import _EVALUATION, Predictions
 from trainables.metrics._scores import ArrayLike, Scores
 from trainables.metrics._smooth import smooth_terms
+
+OF_ROWS = ("acc", "nll", "brier")  # Means of what each row has by itself.
 
 
 def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
@@ -35,6 +37,29 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
         return registered_terms(METRICS[metric], logits, labels)
     check_choice("metric", metric, list(_TERMS))
     return _TERMS[metric](Predictions(Scores(logits, None, labels)))
+
+
+def rows_or_value(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+    """Return a value for each row, (N,), float64, whose mean is a metric, or the metric, ().
+
+    Which of both is a property of the metric: the first is resampled without computing it again.
+
+    Args:
+        metric: One of ``METRICS.measurable``.
+        logits: (N, K), unnormalised or log-probabilities.
+        labels: (N,), integers in [0, K).
+
+    Raises:
+        ValueError: If it is another metric, or the rows are not as ``calibration_report`` wants
+            them.
+    """
+    check_choice("metric", metric, METRICS.measurable)
+    if METRICS.code(metric) is not None:
+        return registered_value(METRICS[metric], logits, labels)
+    found = Predictions(Scores(logits, None, labels))
+    if metric in OF_ROWS:
+        return _TERMS[metric](found)
+    return torch.as_tensor(_EVALUATION[metric](found), dtype=torch.float64).reshape(())
 
 
 def _class_wise(found: Predictions, place: int) -> Tensor:

@@ -1,6 +1,14 @@
 """Parts from outside: a file or a package of somebody's own that registers what sweeps may name."""
 
-from trainables.plugins._find import GROUP
+from trainables.plugins._find import GROUP, find_source
 from trainables.plugins._load import Pinned, Plugin, active_plugins, load_plugins, part_codes
 
-__all__ = ["GROUP", "Pinned", "Plugin", "active_plugins", "load_plugins", "part_codes"]
+__all__ = [
+    "GROUP",
+    "Pinned",
+    "Plugin",
+    "active_plugins",
+    "find_source",
+    "load_plugins",
+    "part_codes",
+]

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from orchestrator.packages.package import Package
+from orchestrator.storage.plugins import keep_plugins, pin_plugins
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.tiny_sweep import compute_within
@@ -44,7 +45,8 @@ def board(
     train, test = rows
     task = {"dataset": dataset, "suites": suites, "train": train, "test": test}
     text = BOARD.format(name=name, recipes=recipes, seeds=seeds, storage=storage, **task)
-    spec = parse_sweep(text + more, name)
+    spec = pin_plugins(parse_sweep(text + more, name))
+    keep_plugins(spec)
     SweepFolder.of(spec).write_spec(spec)
     compute_within(spec)
     return Storage(storage)

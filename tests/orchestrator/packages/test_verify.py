@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import zipfile
 import zlib
@@ -27,6 +28,7 @@ from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board, unpacked
 from trainables.common.errors import InputError
 from trainables.common.portable import VARIABLES
+from trainables.losses import LOSSES
 from trainables.plugins import load_plugins
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -147,20 +149,99 @@ def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
     assert f"| {key[:12]} | 0 |" in report.read_text()
 
 
-def test_a_package_of_a_sweep_with_plugins_is_refused_for_these_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+PLUGGED = """
+from calsweep import METRICS
+
+@METRICS.register("doubt", better="lower", floored=True)
+def doubt(probs, labels):
+    return ((probs.argmax(1) == labels).double().mean() - probs.amax(1).mean()).abs()
+"""
+
+
+@pytest.fixture(scope="module")
+def plugged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Storage, Path]:
+    """Return a storage and the package of its sweep, with a loss and a metric of plugins."""
+    folder = tmp_path_factory.mktemp("plugged")
+    (folder / "doubt.py").write_text(PLUGGED)
+    loss = Path(__file__).parents[3] / "examples/plugin/calsweep_example/gce.py"
+    plugins = f"plugins: [{loss}, {folder}/doubt.py]"
+    storage = board(folder / "storage", recipes="[ce, gce]", seeds="[0]", more=plugins)
+    publish(storage, ["board"], folder)
+    return storage, folder / "package.zip"
+
+
+@pytest.fixture
+def stranger() -> None:
+    """Whoever verifies a package lacks its plugins."""
+    load_plugins((), installed=True)
+
+
+@pytest.mark.usefixtures("stranger")
+def test_plugins_of_a_package_are_run_only_where_they_are_trusted(
+    plugged: tuple[Storage, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plugins = f"plugins: [{Path(__file__).parents[3]}/examples/plugin/calsweep_example/gce.py]"
-    storage = board(tmp_path, recipes="[ce, gce]", seeds="[0]", more=plugins)
-    words = ["--out", str(tmp_path / "site"), "--storage", str(storage.folder)]
-    assert main(["publish", "board", *words]) == 0
-    load_plugins((), installed=True)  # Whoever verifies it lacks them.
-    told = capsys.readouterr().out
-    assert "board names plugins: `calsweep verify` runs none, and refuses the package" in told
-    found = verify(tmp_path / "site" / "package.zip", WHOLE)
-    assert found.problems == [
-        "sweep board names plugins, whose code is not in the package and is not run"
-    ]
+    storage, package = plugged
+    words = ["verify", str(package), "--revision", "c0ffee", "--retrain", "0"]
+    assert main(words) == 2
+    (line,) = [t for t in capsys.readouterr().err.splitlines() if t.startswith("calsweep: ")]
+    told = r"calsweep: not verified: plugins gce \(code \w{12}\), doubt \(code \w{12}\): .*"
+    assert re.fullmatch(told + "add --trust-plugins", line)
+    assert "gce" not in LOSSES
+    with zipfile.ZipFile(package) as archive:
+        texts = [archive.read(n) for n in archive.namelist() if not n.endswith(".npz")]
+        codes = [re.match(r"plugins/(\w{64})/doubt.py", name) for name in archive.namelist()]
+    assert str(storage.folder).encode() not in b"".join(texts)
+    (code,) = [found[1] for found in codes if found]
+    assert main([*words, "--trust-plugins"]) == 0
+    (shown,) = [t for t in capsys.readouterr().out.splitlines() if "whose code was run" in t]
+    assert shown.endswith(f", doubt {code}")
+
+
+@pytest.mark.usefixtures("stranger")
+def test_trainings_and_figures_of_plugins_are_computed_again(plugged: tuple[Storage, Path]) -> None:
+    found = verify(plugged[1], replace(WHOLE, trust_plugins=True))
+    assert found.problems == []
+    with opened(plugged[1]) as package:
+        assert {"doubt", "doubt_floor"} < {*package.cells[0].trial.test}
+
+
+def tell_less_doubt(forge: Any) -> None:
+    events = forge.events()
+    for event in events:
+        if isinstance(event, Evaluated):
+            event.metrics = {**event.metrics, "test_doubt": 0.5 * event.metrics["test_doubt"]}
+    forge.tell(events)
+
+
+def change_code(forge: Any) -> None:
+    (path,) = forge.folder.glob("plugins/*/doubt.py")
+    path.write_text(path.read_text().replace("abs()", "abs() / 2"))
+    derive(forge.package)
+
+
+def add_code(forge: Any) -> None:
+    place = forge.folder / "plugins" / ("0" * 64)
+    place.mkdir()
+    (place / "more.py").write_text("")
+    derive(forge.package)
+
+
+@pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (tell_less_doubt, "doubt is said to be"),
+        (change_code, "doubt.py: the files have code"),
+        (add_code, "more.py belongs to no sweep"),
+    ],
+)
+def test_a_forged_plugin_or_figure_of_one_is_refused(
+    plugged: tuple[Storage, Path], tmp_path: Path, kind: Any, told: str
+) -> None:
+    storage, package = plugged
+    forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
+    problems = verify(forged, replace(CHEAP, trust_plugins=True)).problems
+    assert told in " ".join(problems)
 
 
 def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -43,7 +45,7 @@ tracking: {{uri: "folder:{storage}-runs"}}
 METRIC = """
 from calsweep import METRICS
 
-@METRICS.register("sure", better="lower")
+@METRICS.register("sure", better="lower", floored=True)
 def sure(probs, labels):
     return {factor} * probs.amax(1).mean() / 4
 
@@ -167,7 +169,7 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
 
     def sweep(name: str, factor: int) -> SweepOutcome:
         (tmp_path / "sure.py").write_text(METRIC.format(factor=factor))
-        path = write_sweep(tmp_path, storage, name, "[./sure.py]", "[ls]", "local")
+        path = write_sweep(tmp_path, storage, name, "[./sure.py]", "[ce, ls]", "local")
         path.write_text(path.read_text().replace("2}", "2, objective: sure, pareto: [hit]}"))
         with one_process():
             return run_sweep(load_sweep(path))
@@ -189,6 +191,20 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
     capsys.readouterr()
     assert main(["table", "second", "--storage", str(storage)]) == 0
     assert re.search("sure % ↓ +hits ↑", capsys.readouterr().out)
+    place = ["--storage", str(storage)]
+    words = ["--metric", "sure", "--draws", "20", "--format", "csv", *place]
+    assert main(["compare", "second", *words]) == 0
+    compared = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["recipe"] for row in compared] == ["ce", "ls"]
+    assert [float(row["value"]) for row in compared][1] == pytest.approx(figures[1][-1])
+    floors, values = ([float(row[key]) for row in compared] for key in ("floor", "value"))
+    assert floors == pytest.approx(values)  # It does not look at labels.
+    columns = ["--metrics", "sure,hit,ood/auroc", "--ties", "--floor"]
+    assert main(["table", "second", *columns, "--format", "csv", *place]) == 0
+    output = capsys.readouterr()
+    assert "--ties: not computed from test rows alone: ood/auroc" in output.err
+    assert main(["ranks", "second", "--metric", "sure", *place]) == 0
+    assert "average rank by sure % ↓ over 1 (dataset, model) blocks" in capsys.readouterr().out
     best = ["best", "second", "--task", "digits/tiny", "--recipe", "ls", "--json"]
     assert main([*best, "--storage", str(storage)]) == 0
     assert json.loads(capsys.readouterr().out)["validation"]["val_sure"] > 0

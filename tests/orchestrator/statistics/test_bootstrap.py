@@ -36,7 +36,8 @@ def resampled_by_loop(log_probs, metric, draws, seed, numbers=None):
 
 
 @pytest.mark.parametrize(
-    ("metric", "block"), [*((metric, 7) for metric in BOOTSTRAPPED), ("cwece", 45)]
+    ("metric", "block"),
+    [*((metric, 7) for metric in (*BOOTSTRAPPED, "mce", "cwaece")), ("cwece", 45)],
 )
 def test_it_is_what_copying_rows_gives(made_up, metric, block, monkeypatch):
     # A few resamples at once, and one class at once or three of the four.
@@ -197,7 +198,7 @@ def test_how_many_resamples_there_are_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"metric": "mce"}, "metric='mce' is not one of acc, nll, brier, ece, aece, cwece"),
+        ({"metric": "auroc"}, "metric='auroc' is not one of acc, nll, brier, .*, smooth_ece"),
         ({"baseline": "ls"}, "baseline='ls' is not one of ce"),
         ({"draws": 0}, r"draws=0 is outside \[1, inf\)"),
         ({"predictions": {"ce": []}}, "no predictions of ce"),

@@ -177,8 +177,9 @@ def test_more_is_better_in_lines_and_diagram_where_it_is(
             f"baseline 'fl' on {TASK}: not in this sweep; recipes with predictions: ce, ce+ts, ls",
         ),
         (
-            ("compare", "s", "--metric", "mce"),
-            "metric 'mce' cannot be resampled; allowed are: acc, nll, brier, ece, aece, cwece",
+            ("compare", "s", "--metric", "auroc"),
+            "metric 'auroc' cannot be resampled; allowed are: "
+            "acc, nll, brier, ece, aece, cwece, cwaece, mce, debiased_ece, smooth_ece",
         ),
         (
             ("ranks", "s", "--metric", "foo"),

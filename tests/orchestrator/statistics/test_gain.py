@@ -133,8 +133,8 @@ def table(command_on, searched, made_up):
 
 
 def test_the_table_tells_what_each_search_brought(table):
-    code, out, err = table("--metrics", "ece,smooth_ece", "--format", "markdown")
-    assert (code, err) == (0, "")
+    code, out, err = table("--metrics", "ece,ece_floor", "--format", "markdown")
+    assert (code, err) == (0, "--gain: not computed from test rows alone: ece_floor\n")
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
     assert rows["ls"].count("(-") == 1
     assert "\\[-" in rows["ls"]
@@ -158,9 +158,11 @@ def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, t
     other = replace(searched("turned", far, near), recipe="ls", task="other")
     changed = replace(searched("changed", far, near), recipe="fl", task="other")
     results = [searched("ls", near, far), kept, other, changed]
-    shown = _with_gains(build_table(results, ("acc", "smooth_ece", "ece")), str(tmp_path))
+    shown = _with_gains(
+        build_table(results, ("acc", "ece_floor", "ece", "smooth_ece")), str(tmp_path)
+    )
     expected, first = {}, results[:2]
-    for metric in ("acc", "ece"):
+    for metric in ("acc", "ece", "smooth_ece"):
         for own in (first, results[2:]):
             found = search_gains(own, artifacts, metric)
             for recipe, gap in found.bootstrap.differences.items():
@@ -168,14 +170,14 @@ def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, t
                 same = (recipe == "fl" and own is first, found.inside_floor(recipe))
                 expected[recipe, own[0].task, metric] = Gain(*ends, *same)
     assert shown.gains == expected
-    assert len(expected) == 8
+    assert len(expected) == 12
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--baseline", "ce"), "--gain and --baseline exclude each other"),
-        (("--metrics", "smooth_ece"), "--gain: no column of the table is one of acc, nll"),
+        (("--metrics", "ece_floor"), "--gain: no column of the table is one of acc, nll"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(table, arguments, message):

@@ -9,7 +9,13 @@ import torch
 
 from trainables.common.errors import InputError
 from trainables.contracts import draw_rows
-from trainables.metrics import METRICS, calibration_report, registered_report, row_terms
+from trainables.metrics import (
+    METRICS,
+    calibration_report,
+    noise_floor,
+    registered_report,
+    row_terms,
+)
 from trainables.plugins import load_plugins
 
 METRIC = """
@@ -45,6 +51,31 @@ def test_it_is_searched_only_if_lower_is_better(tmp_path: Path) -> None:
     assert [METRICS[name].is_objective for name in ("mine", "up")] == [True, False]
     load_plugins((), installed=True)
     assert "mine" not in METRICS
+
+
+def test_it_has_the_noise_floor_that_it_asks_for(tmp_path: Path) -> None:
+    ece = METRIC.replace('better="lower"', 'better="lower", floored=True')
+    value = "calibration_report(probs=probs, labels=labels)['ece']"
+    load(tmp_path, "from calsweep import calibration_report" + ece.format(value=value))
+    logits, labels = draw_rows(rows=1000)
+    floor = noise_floor(logits, "ece").mean
+    assert noise_floor(logits, "mine").mean == pytest.approx(floor, rel=0.05)
+    found = registered_report(logits, labels, floors=True)
+    assert found == {
+        "mine": pytest.approx(calibration_report(logits, labels=labels)["ece"]),
+        "mine_floor": noise_floor(logits, "mine").mean,
+    }
+    assert METRICS["mine_floor"].label == "mine floor"
+    assert [name for name in METRICS if name.startswith("mine")] == ["mine", "mine_floor"]
+    assert METRICS.described()["mine"]["floored"] is True
+    assert "mine_floor" not in METRICS.measurable
+
+
+def test_a_metric_without_a_noise_floor_has_none(tmp_path: Path) -> None:
+    load(tmp_path, METRIC.format(value=BRIER))
+    logits, labels = draw_rows()
+    assert "mine_floor" not in METRICS
+    assert [*registered_report(logits, labels, floors=True)] == ["mine"]
 
 
 @pytest.mark.parametrize(
