@@ -37,16 +37,8 @@ from trainables.metrics import estimated_error, row_terms
 TRUTHS = ("svs", "isotonic", "spline")
 TEMPERATURES = (0.7, 1.0, 1.5)
 NEIGHBOURS = 50  # Rows of equal confidence over which a true probability is averaged.
-COLUMNS = (
-    "estimator",
-    "rows",
-    "bias, points",
-    "error / truth, %",
-    "pooled, %",
-    "too high, %",
-    "rank correlation",
-    "CPU ms per 1,000 rows",
-)
+COLUMNS = ["estimator", "rows", "bias, points", "error / truth, %", "pooled, %", "too high, %"]
+COLUMNS += ["rank correlation", "CPU ms per 1,000 rows"]
 GOAL = "The goal is an error of at most 38 % of the truth at 30 ms per 1,000 rows."
 
 
@@ -232,13 +224,8 @@ def main() -> None:
         f"{setting('torch')}; load average {load()}."
     )
     shown = [*table(*files[own[0]]), "", said]
-    publish(
-        "Which estimator of calibration error is nearest the truth?",
-        shown,
-        where,
-        wanted.out,
-        files,
-    )
+    question = "Which estimator of calibration error is nearest the truth?"
+    publish(question, shown, where, wanted.out, files)
 
 
 if __name__ == "__main__":

@@ -78,14 +78,8 @@ SAID = """\
   measured nights in blocks of three, and 2 % of noise of each cell (Student's t, 3 degrees).
 - *Caught*: the changed cell alone is in alarm on the second changed night, after {warm_up} nights.
 - Through `judge` itself, {nights} nights of B: {raised} nights with an alarm."""
-ALARMS = (
-    "setting",
-    "histories x nights",
-    "two nights",
-    "steps",
-    "false alarms a month",
-    "suspicious nights a month",
-)
+ALARMS = ["setting", "histories x nights", "two nights", "steps"]
+ALARMS += ["false alarms a month", "suspicious nights a month"]
 CAUGHT = ("change", "setting", "noise of a night", "caught", "share")
 
 

@@ -371,11 +371,8 @@ def measure(wanted: argparse.Namespace) -> None:
 
 
 def _parts_table(parts: list[Part]) -> list[str]:
-    columns = [
-        "part",
-        "trials and measurements",
-        "ms of the driver's CPU each",
-        "of it Optuna's",
+    columns = ["part", "trials and measurements", "ms of the driver's CPU each", "of it Optuna's"]
+    columns += [
         "longest step, s: next",
         "take",
         "seconds until the first job",

@@ -85,14 +85,8 @@ def measure(wanted: argparse.Namespace) -> list[str]:
             ratio = np.median(tune[0] / ours[0])
             shown = [" ".join(f"{value:.1f}" for value in each) for each in (*tune, *ours)]
             rows.append([workers, shown[0], shown[2], f"{ratio:.1f}x", shown[1], shown[3]])
-    heads = (
-        "workers",
-        "Tune's choice, s",
-        "calsweep's, s",
-        "ratio",
-        "after the first end: Tune's",
-        "calsweep's",
-    )
+    heads = ["workers", "Tune's choice, s", "calsweep's, s", "ratio"]
+    heads += ["after the first end: Tune's", "calsweep's"]
     said = f"{wanted.trials} fits of milliseconds, {wanted.pairs} pairs in turn."
     return [*table(heads, rows), "", said]
 
