@@ -13,12 +13,10 @@ import torchvision
 from _page import load
 from torch import Tensor
 
-from trainables.data import DatasetInfo, Images, MaskedImages, RowArrays, read_source
+from trainables.data import DatasetInfo, Images, RowArrays, read_source
 from trainables.refinements import HeadTrainer, build_refinement
 
-SIDE, CLASSES, PIXEL_CLASSES = 32, 10, 21
-LARGEST = 8192
-"""Side of the largest matrix that is multiplied to find a device's limit."""
+SIDE, CLASSES = 32, 10
 
 
 def describe(device: torch.device) -> str:
@@ -67,15 +65,6 @@ def training_images(path: Path | None, count: int) -> tuple[RowArrays, DatasetIn
     return RowArrays(images, labels), info
 
 
-def masked_images(count: int) -> tuple[RowArrays, DatasetInfo]:
-    """Return random images with masks of 21 classes, of the same size."""
-    generator = np.random.default_rng(0)
-    values = generator.integers(0, PIXEL_CLASSES, (count, SIDE, SIDE, 4), dtype=np.uint8)
-    inputs = MaskedImages((SIDE, SIDE), (0.5,) * 3, (0.25,) * 3)
-    info = DatasetInfo("random", tuple(map(str, range(PIXEL_CLASSES))), inputs, "", "")
-    return RowArrays(values, np.zeros(count, np.int64)), info
-
-
 def macal_heads(
     count: int, views: list[Tensor], labels: Tensor, classes: int, device: torch.device
 ) -> list[HeadTrainer]:
@@ -94,20 +83,6 @@ def macal_heads(
         )
         for number in range(count)
     ]
-
-
-def matrix_limit(device: torch.device) -> float:
-    """Return the operations a second of a large matrix product in the engine's precision."""
-    on_gpu = device.type == "cuda"
-    side = LARGEST if on_gpu else LARGEST // 8
-    kind = torch.bfloat16 if on_gpu else torch.float32
-    one, other = (torch.randn(side, side, device=device, dtype=kind) for _ in range(2))
-    best = 0.0
-    for _ in range(20):
-        started = clock(device)
-        one @ other
-        best = max(best, 2 * side**3 / (clock(device) - started))
-    return best
 
 
 def clock(device: torch.device) -> float:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import platform
+import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
+
+Table = tuple[Sequence[str], Sequence[Sequence[object]]]
+"""Columns and rows."""
 
 
 def options(doc: str | None, out: str = "Markdown file to write") -> argparse.ArgumentParser:
@@ -18,11 +24,52 @@ def options(doc: str | None, out: str = "Markdown file to write") -> argparse.Ar
     return parser
 
 
-def publish(text: str, out: Path | None) -> None:
-    """Print a page, and write it if told where."""
-    sys.stdout.write(text)
+def publish(
+    question: str,
+    lines: Iterable[str],
+    place: str,
+    out: Path | None,
+    files: Mapping[str, Table] = MappingProxyType({}),
+) -> None:
+    """Print a result page and its further tables, and write them if ``out`` says where.
+
+    The answer, three lines below the question, is written by hand.
+
+    Args:
+        question: The heading.
+        lines: The table and what a reader needs for it.
+        place: Hardware and versions.
+        out: The Markdown file.
+        files: Suffix to table: each is a CSV file next to ``out``, ``SUFFIX`` after its name.
+    """
+    stem = out.stem if out else "page"
+    named = {f"{stem}{suffix}.csv": table for suffix, table in files.items()}
+    how = ["", "## How it was measured", "", f"    {_command()}", "", place]
+    links = ", ".join(f"[{name}]({name})" for name in named)
+    text = "\n".join([f"# {question}", "", *lines, *how, *(["", f"{links}."] if named else [])])
+    sys.stdout.write(f"{text}\n")
     if out:
-        out.write_text(text, encoding="utf-8")
+        out.write_text(f"{text}\n", encoding="utf-8")
+    for name, (columns, rows) in named.items():
+        sys.stdout.write("\n".join(["", f"{name}:", "", *table(columns, rows), ""]))
+        if out:
+            _write_csv(out.with_name(name), columns, rows)
+
+
+def _command() -> str:
+    """Return the command line without ``--out``, which says nothing about the figures."""
+    words = sys.argv[1:]
+    if "--out" in words:
+        place = words.index("--out")
+        del words[place : place + 2]
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    plain = str.maketrans("", "", "`*")
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([str(cell).translate(plain) for cell in line] for line in (columns, *rows))
 
 
 def setting(*packages: str) -> str:
@@ -43,6 +90,6 @@ def row(cells: Iterable[object]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: int = 1) -> list[str]:
-    """Return the lines of a Markdown table; columns after the first ``texts`` ones stand right."""
+    """Return the lines of a Markdown table; all after ``texts`` are aligned right."""
     rule = ["---"] * texts + ["---:"] * (len(columns) - texts)
     return [row(columns), row(rule), *map(row, rows)]

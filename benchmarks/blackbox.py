@@ -11,13 +11,13 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from _page import load, options, publish, setting
+from _page import load, options, publish, setting, table
 
 from orchestrator.packages.blackbox import export_blackbox
 from orchestrator.running.run import run_sweep
@@ -85,40 +85,34 @@ def searched(
     return time.perf_counter() - began, time.process_time() - spent
 
 
-def page(path: Path) -> Iterator[str]:
-    """Yield the lines of the page."""
+def page(path: Path, out: Path | None) -> None:
+    """Publish the page."""
     names = reader()
     with np.load(path) as found:
         about = json.loads(str(found["about"]))
     studies = about["studies"]
-    recipes = ", ".join(study["recipe"] for study in studies)
     runs = sum(len(study["runs"]) for study in studies)
-    yield "# A blackbox of searches on the digits"
-    yield ""
-    yield (
-        f"[{path.name}]({path.name}): the searches of {recipes} on `digits-noisy` with `convnet`, "
-        f"{runs} runs (trial and epoch) with predictions, {path.stat().st_size / 1e6:.1f} MB, made "
-        "on this CPU by `python benchmarks/blackbox.py --make`."
-    )
-    yield ""
-    yield (
-        f"{setting('numpy', 'optuna')}; the page's reader of {names['lines']} lines; one run; "
-        f"load averages {load()}."
-    )
-    yield ""
-    yield "| what | |"
-    yield "| --- | --- |"
-    worst = gap(path, about, names)
-    yield f"| largest difference from the live sweep's validation NLL | {worst:.1e} |"
+    rows = [
+        (
+            "largest difference from the live sweep's validation NLL",
+            f"{gap(path, about, names):.1e}",
+        )
+    ]
     for label, sampler in (
         ("random", lambda seed: optuna.samplers.RandomSampler(seed=seed)),
         ("TPE", lambda seed: optuna.samplers.TPESampler(seed=seed)),
     ):
         clock, spent = searched(path, len(studies), names, sampler)
-        yield (
-            f"| {SEARCHES} searches of {TRIALS} trials, {label} | {clock:.1f} s, of which "
-            f"{spent:.1f} s of the processor |"
-        )
+        told = f"{clock:.1f} s, of which {spent:.1f} s of the processor"
+        rows.append((f"{SEARCHES} searches of {TRIALS} trials, {label}", told))
+    said = (
+        f"[{path.name}]({path.name}): the searches of {', '.join(s['recipe'] for s in studies)} on "
+        f"`digits-noisy` with `convnet`, {runs} runs (trial and epoch) with predictions, "
+        f"{path.stat().st_size / 1e6:.1f} MB."
+    )
+    place = f"{setting('numpy', 'optuna')}; reader of {names['lines']} lines; load {load()}."
+    lines = [*table(["what", ""], rows, 2), "", said]
+    publish("Does a blackbox file replay a search faithfully?", lines, place, out)
 
 
 def main() -> None:
@@ -130,8 +124,7 @@ def main() -> None:
     if wanted.make:
         make(wanted.file)
         return
-    text = "\n".join(page(wanted.file)) + "\n"
-    publish(text, wanted.out)
+    page(wanted.file, wanted.out)
 
 
 if __name__ == "__main__":

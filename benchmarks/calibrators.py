@@ -9,8 +9,7 @@ environment of their own:
         --out benchmarks/results/calibrators.md
 
 With ``--large`` it measures time and memory on made-up logits of 50,000 rows and 1000 classes
-instead: of ``calsweep calibrate`` with everything in one process, then of each recipe and of each
-peer in a process of its own.
+instead, of each recipe and of each peer in a process of its own.
 
 With ``--few 300 1000 5000`` it fits every calibrator on so many rows, and probmetrics' SVS and SMS
 on the same ones:
@@ -23,15 +22,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +34,8 @@ from typing import Any
 import _calibrator_peers
 import numpy as np
 import torch
-from _calibrator_peers import PEERS, Cost, Fit, Map, measure, memory
+from _calibrator_peers import PEERS, Cost, Fit, Map, measure
+from _page import options, publish, setting, table
 
 from orchestrator.logits.scoring import score
 from trainables.calibrators import CALIBRATORS, build_calibrator, parse_calibrator
@@ -53,14 +49,11 @@ ROWS, CLASSES = 50_000, 1000
 LOGITS_KIB = 4 * ROWS * CLASSES / 1024
 REACHABLE_ACCURACY = 0.5
 LIMIT = 600
-POLL_SECONDS = 0.05
 SPLITS, SCORED = 2, 5000
 VARIANTS = ("svs-cls", "sms-cls", "vs paper", "ms paper", "isotonic paper")
 FEW_PEERS = ("probmetrics svs", "probmetrics sms")
-IMPORTS = (
-    "import orchestrator.cli, orchestrator.logits.calibrate\n"
-    "print(open('/proc/self/status').read())"
-)
+RESULT_COLUMNS = ("calibrator", "NLL", "ECE %", "accuracy %", "fit s", "apply s")
+PAIR_COLUMNS = ("NLL of", "minus that of", "difference", "95 % interval")
 
 
 @dataclass(frozen=True)
@@ -154,8 +147,8 @@ def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float
     return float(gaps.mean()), float(low), float(high)
 
 
-def compare(path: Path, peers: str | None, names: Sequence[str]) -> list[str]:
-    """Return the lines of one file's tables."""
+def compare(path: Path, peers: str | None, names: Sequence[str]) -> list[Outcome]:
+    """Return what every calibrator and peer does on one file."""
     rows = read_logits(path, "probs").rows
     half = len(rows) // 2
     labels = rows.labels.numpy()[half:]
@@ -171,128 +164,86 @@ def compare(path: Path, peers: str | None, names: Sequence[str]) -> list[str]:
             script = str(_calibrator_peers.__file__)
             command = [str(peers), script, "fit", str(file), str(half), *names]
             done += costs([*command, "--out", folder])
-        outcomes = [judge(cost, family(cost.name), out, labels) for cost in done]
-    return [f"## {path.stem}", "", *result_table(outcomes), "", *difference_table(outcomes), ""]
+        return [judge(cost, family(cost.name), out, labels) for cost in done]
 
 
 def family(name: str) -> str:
-    """Return the calibrator of ours that stands beside an entry of the table."""
+    """Return the calibrator of ours that an entry of the table is compared with."""
     return PEERS[name].family if name in PEERS else name.removeprefix("ours ")
 
 
-def result_table(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return one line for each calibrator."""
-    lines = [
-        "| calibrator | NLL | ECE % | accuracy % | fit s | apply s |",
-        "|---|---|---|---|---|---|",
-    ]
-    return lines + [
-        f"| {o.name} | {o.losses.mean():.4f} | {100 * o.ece:.2f} | {100 * o.accuracy:.2f} "
-        f"| {o.cost.fit:.2f} | {o.cost.apply:.2f} |"
+def results(outcomes: Sequence[Outcome]) -> list[list[str]]:
+    """Return one row for each calibrator."""
+    return [
+        [
+            o.name,
+            f"{o.losses.mean():.4f}",
+            f"{100 * o.ece:.2f}",
+            f"{100 * o.accuracy:.2f}",
+            f"{o.cost.fit:.2f}",
+            f"{o.cost.apply:.2f}",
+        ]
         for o in outcomes
     ]
 
 
-def difference_table(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return NLL of ours minus that of each peer of the same family, with its interval."""
+def differences(outcomes: Sequence[Outcome]) -> Iterator[list[str]]:
+    """Yield NLL of ours minus that of each peer of the same family, with its interval."""
     mine = {o.family: o for o in outcomes if o.name.startswith("ours")}
-    lines = ["| NLL of | minus that of | difference | 95 % interval |", "|---|---|---|---|"]
     for other in outcomes:
         if other.name in PEERS and other.family in FAMILIES:
             mean, low, high = interval(mine[other.family].losses, other.losses)
-            lines.append(
-                f"| ours {other.family} | {other.name} | {mean:+.5f} | {low:+.5f} to {high:+.5f} |"
-            )
-    return lines
+            yield [f"ours {other.family}", other.name, f"{mean:+.5f}", f"{low:+.5f} to {high:+.5f}"]
 
 
-def large(recipes: Sequence[str], peers: str | None, names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines about the whole command, then one for each recipe and peer."""
+def peers_page(wanted: argparse.Namespace, names: Sequence[str], place: str) -> None:
+    """Publish the comparison with other libraries."""
+    every: list[list[str]] = []
+    pairs: list[list[str]] = []
+    for path in sorted(wanted.folder.glob("*.npz")):
+        outcomes = compare(path, wanted.peers, names)
+        every += [[path.stem, *row] for row in results(outcomes)]
+        pairs += [[path.stem, *row] for row in differences(outcomes)]
+    said = f"Paired bootstrap over the scored rows, {RESAMPLES} draws; ECE over 15 bins."
+    lines = [*table(["network", *PAIR_COLUMNS], pairs, 3), "", said]
+    files = {
+        "": (["network", *RESULT_COLUMNS], every),
+        "-pairs": (["network", *PAIR_COLUMNS], pairs),
+    }
+    question = "Do the calibrators agree with those of other libraries?"
+    publish(question, lines, place, wanted.out, files)
+
+
+def large_page(wanted: argparse.Namespace, names: Sequence[str], place: str) -> None:
+    """Publish what each recipe and peer takes on large logits."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "logits.npz")
         logits, labels = made_up()
         np.savez(file, logits=logits, labels=labels)
         del logits, labels
-        yield (
-            f"Logits of {ROWS} rows and {CLASSES} classes in float32: one copy is "
-            f"{LOGITS_KIB * 1024 / 1e6:.0f} MB. Fitted on the first half, applied to the second. "
-            "Seconds are the processor's."
-        )
-        if not recipes:
-            yield from whole_command(file, Path(folder, "out"))
-        yield ""
-        yield (
-            "Each in a process of its own; memory is the peak above that process with its logits, "
-            f"which are one copy more. Nothing was given more than {LIMIT} s."
-        )
-        yield ""
-        yield "| recipe | fit s | apply s | memory, copies |"
-        yield "|---|---|---|---|"
-        script = [sys.executable, __file__, "--one"]
-        for recipe in recipes or every_recipe():
-            yield cost_line(recipe, [*script, recipe, str(file)])
-        for name in names:
-            command = [str(peers), _calibrator_peers.__file__, "fit", str(file), str(ROWS // 2)]
-            yield cost_line(name, [*command, name])
-
-
-def whole_command(file: Path, out: Path) -> Iterator[str]:
-    """Yield what ``calsweep calibrate`` with every calibrator and objective takes."""
-    command = [str(Path(sys.executable).with_name("calsweep")), "calibrate", str(file)]
-    command += ["--with", ",".join(CALIBRATORS.names()), "--objectives", ",".join(PUBLISHED)]
-    command += ["--fit-rows", f"0:{ROWS // 2}", "--out", str(out)]
-    imports = subprocess.check_output([sys.executable, "-c", IMPORTS], text=True)
-    base = float(imports.split("VmHWM:")[1].split()[0])
-    before, start = cpu_seconds(), time.perf_counter()
-    peak, table = watched(command)
-    waited, used = time.perf_counter() - start, cpu_seconds() - before
-    yield ""
-    yield (
-        f"The whole command, `calsweep calibrate` with all {len(CALIBRATORS.names())} calibrators "
-        f"and objectives {', '.join(PUBLISHED)}: {used:.0f} s ({waited:.0f} s passed). Peak memory "
-        f"{peak * 1024 / 1e6:.0f} MB, of which {base * 1024 / 1e6:.0f} MB is there before anything "
-        f"is read (interpreter and libraries): {(peak - base) / LOGITS_KIB:.2f} copies for the "
-        f"logits and all work on them, {peak / LOGITS_KIB:.2f} copies in all. Its table:"
+        own = [sys.executable, __file__, "--one"]
+        rows = [cost_row(r, [*own, r, str(file)]) for r in wanted.large or every_recipe()]
+        command = [str(wanted.peers), _calibrator_peers.__file__, "fit", str(file), str(ROWS // 2)]
+        rows += [cost_row(name, [*command, name]) for name in names]
+    said = (
+        f"Seconds of the processor; each in a process of its own, {LIMIT} s at most. Memory is the "
+        f"peak above the process with its logits (a copy is {LOGITS_KIB * 1024 / 1e6:.0f} MB)."
     )
-    yield ""
-    yield from (line for line in table.splitlines() if line.startswith(("|", "*")))
+    lines = [*table(["recipe", "fit s", "apply s", "memory, copies"], rows), "", said]
+    question = f"What do calibrators take at {ROWS:,} rows and {CLASSES:,} classes?"
+    publish(question, lines, place, wanted.out)
 
 
-def watched(command: Sequence[str]) -> tuple[float, str]:
-    """Run a command; return its highest resident set in KiB, as the kernel keeps it, and output.
-
-    Raises:
-        RuntimeError: If it fails.
-    """
-    peak = 0.0
-    with tempfile.TemporaryFile("w+") as output:
-        run = subprocess.Popen(command, stdout=output)
-        while run.poll() is None:
-            with suppress(OSError, StopIteration):
-                peak = max(peak, memory("VmHWM", str(run.pid)))
-            time.sleep(POLL_SECONDS)
-        output.seek(0)
-        if run.returncode:
-            raise RuntimeError(f"{' '.join(command)}: exit code {run.returncode}")
-        return peak, output.read()
-
-
-def cpu_seconds() -> float:
-    """Return the processor time of all children that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def cost_line(name: str, command: Sequence[str]) -> str:
-    """Return the line of one recipe or peer, measured in its own process."""
+def cost_row(name: str, command: Sequence[str]) -> list[str]:
+    """Return the row of one recipe or peer, measured in its own process."""
     try:
         for cost in costs(command):
             copies = cost.peak / LOGITS_KIB
-            return f"| {name} | {cost.fit:.1f} | {cost.apply:.1f} | {copies:.2f} |"
+            return [name, f"{cost.fit:.1f}", f"{cost.apply:.1f}", f"{copies:.2f}"]
     except RuntimeError as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return f"| {name} | failed | | |"
-    return f"| {name} | not finished in {LIMIT} s | | |"
+        return [name, "failed", "", ""]
+    return [name, f"not finished in {LIMIT} s", "", ""]
 
 
 def made_up() -> tuple[np.ndarray, np.ndarray]:
@@ -310,25 +261,31 @@ def made_up() -> tuple[np.ndarray, np.ndarray]:
     return logits.numpy(), labels.numpy()
 
 
-def few(folder: Path, counts: Sequence[int], peers: str | None) -> Iterator[str]:
-    """Yield a table for each file: every calibrator on every number of fitting rows."""
-    yield (
-        f"NLL and ECE (%, 15 bins) of {SCORED} rows that no fit has seen, and CPU seconds of the "
-        f"fit: means over {SPLITS} splits. `paper` is the published form where it is not the "
-        "default. A peer is fitted once before it is timed."
-    )
-    for path in sorted(folder.glob("*.npz")):
+def few_page(wanted: argparse.Namespace, place: str) -> None:
+    """Publish every calibrator on every number of fitting rows of each file."""
+    every: list[list[object]] = []
+    gains: dict[str, list[str]] = {}
+    heads = []
+    for path in sorted(wanted.folder.glob("*.npz")):
         rows = read_logits(path, "probs").rows
-        columns = [few_column(rows.logits, rows.labels, count, peers) for count in counts]
-        yield ""
-        yield f"## {path.stem}"
-        yield ""
-        heads = [f"{count}: NLL | ECE | s" for count in counts]
-        yield f"| calibrator | {' | '.join(heads)} |"
-        yield "|---" * (3 * len(counts) + 1) + "|"
-        for name in columns[0]:
-            cells = [f"{n:.4f} | {100 * e:.2f} | {s:.2f}" for n, e, s in (c[name] for c in columns)]
-            yield f"| {name} | {' | '.join(cells)} |"
+        for count in wanted.few:
+            column = few_column(rows.logits, rows.labels, count, wanted.peers)
+            heads.append(f"{path.stem} {count}")
+            for name, (nll, ece, seconds) in column.items():
+                gains.setdefault(name, []).append(f"{nll - column['none'][0]:+.4f}")
+                shown = f"{nll:.4f}", f"{100 * ece:.2f}", f"{seconds:.2f}"
+                every.append([path.stem, count, name, *shown])
+    said = (
+        f"NLL minus that of no calibration on {SCORED} rows that no fit has seen: means over "
+        f"{SPLITS} splits. `paper` is the published form where it is not the default."
+    )
+    lines = [
+        *table(["calibrator", *heads], ([name, *row] for name, row in gains.items())),
+        "",
+        said,
+    ]
+    files = {"": (("network", "rows", "calibrator", "NLL", "ECE %", "fit s"), every)}
+    publish("Is any calibrator worse than none on few rows?", lines, place, wanted.out, files)
 
 
 def few_column(
@@ -356,47 +313,16 @@ def few_column(
     return {name: np.mean(values, axis=0) for name, values in found.items()}
 
 
-def heading(found: dict[str, str]) -> list[str]:
-    """Return versions and hardware."""
-    peers = ", ".join(f"{name} {version}" for name, version in found.items() if name != "torch")
-    return [
-        "# Calibrators of real networks' outputs",
-        "",
-        f"{platform.machine()}, {torch.get_num_threads()} thread(s) of {os.cpu_count()} cores, "
-        f"torch {torch.__version__}, {peers or 'no peers'}; peers with their defaults. "
-        "Seconds are those of the processor, not of the clock.",
-        "",
-    ]
-
-
 def every_recipe() -> list[str]:
     """Return every calibrator with every published objective."""
     recipes = [f"{c}-{o}" for c in FITTED for o in PUBLISHED]
     return recipes + [c for c in CALIBRATORS.names() if c not in FITTED]
 
 
-def lines_of(wanted: argparse.Namespace) -> Iterator[str]:
-    """Yield the lines of the tables that were asked for."""
-    found = installed(wanted.peers)
-    yield from heading(found)
-    if wanted.large is not None:
-        yield from large(wanted.large, wanted.peers, wanted.only or peer_names(found))
-        return
-    if wanted.few:
-        yield from few(wanted.folder, wanted.few, wanted.peers)
-        return
-    yield "NLL in nats, ECE over 15 bins. netcal and probmetrics are given float64 probabilities."
-    yield f"Intervals: paired bootstrap over the scored rows, {RESAMPLES} draws."
-    yield ""
-    for path in sorted(wanted.folder.glob("*.npz")):
-        yield from compare(path, wanted.peers, wanted.only or peer_names(found))
-
-
 def main() -> None:
-    """Read the arguments and print the tables, and write them if told where."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Publish the page that is asked for, or measure one recipe."""
+    parser = options(__doc__)
     parser.add_argument("folder", nargs="?", type=Path, help="folder of .npz files with probs")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
     parser.add_argument(
         "--peers", metavar="PYTHON", help="interpreter that has the other libraries"
     )
@@ -409,12 +335,16 @@ def main() -> None:
         recipe, path = wanted.one
         print(json.dumps(asdict(measure(recipe, ours(recipe), Path(path), ROWS // 2))))
         return
-    lines = []
-    for line in lines_of(wanted):
-        print(line, flush=True)
-        lines.append(line)
-    if wanted.out:
-        wanted.out.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    found = installed(wanted.peers)
+    names = wanted.only or peer_names(found)
+    peers = ", ".join(f"{name} {version}" for name, version in found.items() if name != "torch")
+    place = f"{torch.get_num_threads()} thread(s), {setting('torch')}; {peers or 'no peers'}."
+    if wanted.large is not None:
+        large_page(wanted, names, place)
+    elif wanted.few:
+        few_page(wanted, place)
+    else:
+        peers_page(wanted, names, place)
 
 
 if __name__ == "__main__":

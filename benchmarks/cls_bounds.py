@@ -10,7 +10,6 @@ on others beside one fitted with cross-entropy:
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from _machine import describe
+from _page import options as options_of
+from _page import publish, table
 from torch import Tensor
 
 from trainables.calibrators import build_calibrator
@@ -26,6 +27,7 @@ from trainables.calibrators.objectives.cls import ALPHA_LOW, BETA_BOUNDS
 from trainables.data import read_logits
 from trainables.metrics import calibration_report
 
+QUESTION = "What do alpha and beta of class-wise loss scaling come to?"
 ROWS, SPLITS = 5000, 5
 BOUNDS = ("released", "paper")
 SHOWN = ("ece", "cwece", "nll")
@@ -80,7 +82,7 @@ def _end(value: float, low: float, high: float) -> str:
     return "low" if value - low < CLOSE else "high" if high - value < CLOSE else "inside"
 
 
-def line(name: str, options: dict[str, str], found: Sequence[Fit]) -> str:
+def line(name: str, options: dict[str, str], found: Sequence[Fit]) -> list[str]:
     """Return a line of the table: where the values end, and the mean and range of what changes."""
     places = [
         ", ".join(f"{end} {ends.count(end)}" for end in ("low", "inside", "high") if end in ends)
@@ -99,27 +101,28 @@ def line(name: str, options: dict[str, str], found: Sequence[Fit]) -> str:
         factor, digits = (1, 4) if metric == "nll" else (100, 2)
         ends = np.array([changes.min(), changes.mean(), changes.max()]) * factor
         cells.append(f"{ends[1]:+.{digits}f} [{ends[0]:+.{digits}f}; {ends[2]:+.{digits}f}]")
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
 def main() -> None:
     """Fit on every file and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = options_of(__doc__)
     parser.add_argument("folder", type=Path, help="of .npz files")
     parser.add_argument("--kind", default="logits", choices=["logits", "probs"])
     given = parser.parse_args()
     headings = ["network", "bounds", "normalization", "run", "alpha", "beta", "T over TS's"]
     headings += [f"{name} {'nats' if name == 'nll' else 'points'}" for name in SHOWN]
-    print("| " + " | ".join(headings) + " |")
-    print("|" + "---|" * len(headings))
+    rows = []
     for path in sorted(given.folder.glob("*.npz")):
         held = read_logits(path, kind=given.kind).rows
         runs = [(own, norm, "paper") for own in BOUNDS for norm in ("nd", "cm", "mm")]
         for bounds, normalization, run in (*runs, *((own, "nd", "released") for own in BOUNDS)):
             options = {"bounds": bounds, "normalization": normalization, "run": run}
             found = [*fits(held.logits, held.labels, options)]
-            print(line(path.stem, options, found), flush=True)
-    print(f"\n{describe(torch.device('cpu'))}.")
+            rows.append(line(path.stem, options, found))
+    shown = table(headings, [row for row in rows if row[2:4] == ["nd", "paper"]], 4)
+    place = f"{describe(torch.device('cpu'))}."
+    publish(QUESTION, shown, place, given.out, {"": (headings, rows)})
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import torch
 from _machine import describe
+from _page import publish, table
 
 from orchestrator.running.run import run_sweep
 from orchestrator.storage.ledger import read_ledger
@@ -73,25 +74,26 @@ def run(place: Path, durable: bool, epochs: int) -> Run:
     return found
 
 
-def report(pairs: list[tuple[Run, Run]], epochs: int) -> str:
-    """Return the figures as Markdown, of pairs of a durable run and another."""
+def report(pairs: list[tuple[Run, Run]], epochs: int) -> None:
+    """Publish the page, of pairs of a durable run and another."""
     ratios = sorted(one.wall / other.wall for one, other in pairs)
     low, high = sign_interval(len(ratios))
     durable = [one for one, _ in pairs]
     trials, waited = sum(r.trials for r in durable), sum(sum(r.waits) for r in durable)
     calls, processor = sum(len(r.waits) for r in durable), sum(r.processor for r in durable)
-    return "\n".join(
-        [
-            f"- {len(pairs)} pairs, {durable[0].trials} trials of up to {epochs} epochs a sweep",
-            f"- wall time with fsyncs by that without: median {statistics.median(ratios):.3f}, "
-            f"95 % interval {ratios[low]:.3f} to {ratios[high]:.3f}",
-            f"- {calls / trials:.1f} fsyncs a trial, {1000 * waited / calls:.2f} ms each",
-            f"- waits for the disk: {1000 * waited / trials:.1f} ms a trial, "
-            f"{100 * waited / sum(r.wall for r in durable):.2f} % of its time on the wall, "
-            f"{100 * waited / processor:.2f} % of its time of the processor",
-            f"- {describe(torch.device('cpu'))}",
-        ]
-    )
+    median = f"{statistics.median(ratios):.3f} ({ratios[low]:.3f} to {ratios[high]:.3f})"
+    rows = [
+        (f"wall time with fsyncs / without, median of {len(pairs)} pairs", median),
+        ("fsyncs a trial", f"{calls / trials:.1f}"),
+        ("ms an fsync", f"{1000 * waited / calls:.2f}"),
+        ("ms a trial", f"{1000 * waited / trials:.1f}"),
+        ("share of the trial's wall time", f"{100 * waited / sum(r.wall for r in durable):.2f} %"),
+        ("share of the trial's processor time", f"{100 * waited / processor:.2f} %"),
+    ]
+    said = f"{durable[0].trials} trials of up to {epochs} epochs a sweep."
+    place = f"{describe(torch.device('cpu'))}."
+    lines = [*table(["figure", "value"], rows), "", said]
+    publish("What do durable writes cost a trial?", lines, place, None)
 
 
 def sign_interval(count: int) -> tuple[int, int]:
@@ -114,7 +116,7 @@ def main() -> None:
         order = (True, False) if number % 2 else (False, True)
         found = {durable: run(options.folder, durable, options.epochs) for durable in order}
         pairs.append((found[True], found[False]))
-    print(report(pairs, options.epochs))
+    report(pairs, options.epochs)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ the map g.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _page import Table, load, options, publish, setting, table
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
@@ -38,6 +37,8 @@ from trainables.metrics import estimated_error, row_terms
 TRUTHS = ("svs", "isotonic", "spline")
 TEMPERATURES = (0.7, 1.0, 1.5)
 NEIGHBOURS = 50  # Rows of equal confidence over which a true probability is averaged.
+COLUMNS = ["estimator", "rows", "bias, points", "error / truth, %", "pooled, %", "too high, %"]
+COLUMNS += ["rank correlation", "CPU ms per 1,000 rows"]
 GOAL = "The goal is an error of at most 38 % of the truth at 30 ms per 1,000 rows."
 
 
@@ -178,57 +179,53 @@ def judge(
     }
 
 
-def table(
-    title: str,
+def rows_of(
     found: list[Case],
     truths: list[float],
     estimators: dict[str, Callable[[Tensor, Tensor], float]],
-    arguments: argparse.Namespace,
-) -> Iterator[str]:
-    """Yield the lines of one table."""
-    yield f"## {title}\n"
-    yield f"True errors from {100 * min(truths):.2f} to {100 * max(truths):.2f} %.\n"
-    yield "| estimator | rows | bias, points | error / truth, % | pooled, % | too high, % | rank"
-    yield " correlation | CPU ms per 1,000 rows |\n|---|---|---|---|---|---|---|---|"
+    wanted: argparse.Namespace,
+) -> Iterator[list[str]]:
+    """Yield the rows of one table: one an estimator and number of rows."""
     for name, estimate in estimators.items():
-        for rows in arguments.rows:
-            row = judge(found, np.array(truths), estimate, rows, arguments.draws)
-            yield (
-                f"| {name} | {rows} | {row['bias']:+.2f} | {row['error']:.0f} | "
-                f"{row['pooled']:.0f} | {row['over']:.0f} | {row['ranks']:.2f} | {row['ms']:.1f} |"
-            )
+        for rows in wanted.rows:
+            row = judge(found, np.array(truths), estimate, rows, wanted.draws)
+            shown = (f"{row[key]:.0f}" for key in ("error", "pooled", "over"))
+            ranks = f"{row['ranks']:.2f}", f"{row['ms']:.1f}"
+            yield [name, str(rows), f"{row['bias']:+.2f}", *shown, *ranks]
 
 
 def main() -> None:
     """Judge every estimator and print the page."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options(__doc__)
     parser.add_argument("place", type=Path, help="a file of logits or probabilities, or a folder")
     parser.add_argument("--kind", choices=("logits", "probs"))
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 1000, 5000])
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--parts", nargs="+", default=["top", "classwise", "whole"])
-    arguments = parser.parse_args()
-    place = arguments.place
+    wanted = parser.parse_args()
+    place = wanted.place
     paths = sorted(place.glob("*.np*")) if place.is_dir() else [place]
     if not paths:
         parser.error(f"{place} holds no .npz or .npy file")
     torch.set_num_threads(1)
-    found = list(cases(paths, arguments.kind))
-    print(
-        f"{platform.processor() or platform.machine()}, 1 thread, torch {torch.__version__}; "
-        f"{len(found)} cases of {len(paths)} files, {arguments.draws} draws of labels each; "
-        f"load average {os.getloadavg()[0]:.1f}. {GOAL}\n"
-    )
+    found = list(cases(paths, wanted.kind))
     parts = {
-        "top": ("The top-label confidence", [case.top for case in found], TOP),
-        "classwise": ("Class by class", [case.classwise for case in found], CLASSWISE),
-        "whole": ("All probabilities, L1", [case.whole for case in found], WHOLE),
+        "top": ("", [case.top for case in found], TOP),
+        "classwise": ("-classwise", [case.classwise for case in found], CLASSWISE),
+        "whole": ("-whole", [case.whole for case in found], WHOLE),
     }
-    for part in arguments.parts:
-        title, truths, estimators = parts[part]
-        for line in table(title, found, truths, estimators, arguments):
-            print(line, flush=True, end="" if line.endswith("rank") else "\n")
-        print()
+    files: dict[str, Table] = {}
+    for suffix, truths, estimators in (parts[part] for part in wanted.parts):
+        files[suffix] = COLUMNS, list(rows_of(found, truths, estimators, wanted))
+    own = parts[wanted.parts[0]]
+    said = f"True errors from {100 * min(own[1]):.2f} to {100 * max(own[1]):.2f} %. {GOAL}"
+    where = (
+        f"{len(found)} cases of {len(paths)} files, {wanted.draws} draws of labels each; 1 thread, "
+        f"{setting('torch')}; load average {load()}."
+    )
+    shown = [*table(*files[own[0]]), "", said]
+    question = "Which estimator of calibration error is nearest the truth?"
+    publish(question, shown, where, wanted.out, files)
 
 
 if __name__ == "__main__":

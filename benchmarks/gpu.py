@@ -1,22 +1,16 @@
-"""Tries all that is for a GPU on one, and measures it: tests, throughput, heads, precision, trials.
-
-Run it as
+"""Measures throughput, many heads and trials on a GPU.
 
     python benchmarks/gpu.py --data FOLDER --out docs/results/gpu.md
 
-on a machine with a card, where ``FOLDER`` holds CIFAR-10, or is an .npz file of it; without it no
-trials are measured. It runs the tests that need a card and ``calsweep doctor``, then measures, side
-by side with what it is compared with. Every part has ten minutes and a process of its own, which a
-fault of the card ends alone: a part without figures says why, and the rest runs. ``--parts``
-measures some of them and keeps what the page says of the others, so that shorter runs make a page
-together. ``--quick`` takes a few steps of everything, to see that it works. Where there is no card
-it says that.
+``FOLDER`` holds CIFAR-10, or is an .npz file of it; without it no trials are measured. Every part
+has ten minutes and a process of its own, which a fault of the card ends alone: a part without
+figures says why, and the rest runs. ``--parts`` measures some of them and keeps what the page says
+of the others. ``--quick`` takes a few steps of everything, to see that it works.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -38,14 +32,12 @@ from _page import table
 from _plain_loop import PlainLoop
 
 from orchestrator.storage.provenance import git_commit
-from trainables.common.devices import trial_device
 from trainables.common.faults import reason_of
-from trainables.data import DatasetInfo, RowArrays, SplitSpec, find_reader, prepare
+from trainables.data import SplitSpec, find_reader, prepare
 from trainables.methods import build_method
-from trainables.metrics import calibration_report
 from trainables.refinements import HeadsTogether, HeadTrainer
 from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_stage
-from trainables.stages.engine import Trainer, predict
+from trainables.stages.engine import Trainer
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.artifacts import ArtifactStore
 
@@ -53,7 +45,6 @@ BATCH, WORKERS = 128, 8
 STEPS, ROUNDS = 200, 5
 HEADS, FEATURES, CLASSES, ROWS = 64, 2048, 100, 45_000
 DEVICE = torch.device("cuda", 0)
-ACCURACY = 0.94
 LIMIT_SECONDS = 600  # Of a part.
 RECIPE = {
     "batch_size": 512,
@@ -63,38 +54,15 @@ RECIPE = {
     "nesterov": True,
     "augmentation": "crop-flip",
 }
-SWEEP = """
-name: gpu
-tasks: [{{name: cifar10/resnet18/gpu, dataset: {dataset}, model: resnet18, protocol: {protocol}}}]
-recipes: [ls]
-search: {{trials: {trials}, sampler: random}}
-resources: {{concurrent: 1, graph: {graph}, train: {{cpu: 2, gpu: 1}}}}
-data_root: {root}
-storage: {storage}
-"""
-
-EXPLANATION = f"""\
-- *Rates*, of ResNet-50: images a second of short epochs of {STEPS} batches of {BATCH} random images
-  of CIFAR-10's form, random crops and flips, cross-entropy; the engine (bfloat16, channels last,
-  images on the card) and the papers' loop (a DataLoader with {WORKERS} workers, channels first,
-  float32 with PyTorch's default, TF32 in convolutions, a loss read back every step) in turn,
-  {ROUNDS} rounds after one that does not count. *compiled* is the engine with `compile: true`,
-  *recorded* with `graph: true`, and said is what it then remarks. Medians, with the smallest and
-  largest.
-- *Heads*: one epoch of {HEADS} MaC-Cal heads (one width, {ROWS:,} rows of {FEATURES:,} features,
-  {CLASSES} classes), together and one by one; the second epoch counts, one by one that of all but
-  the first head.
-- *Precision*: `resnet18`, trained for a quarter of the trials' epochs, twice with the same seed, on
-  CIFAR-10 if it is there, else on random images; accuracy and ECE are those of validation rows, and
-  *same bits* says whether both gave the same logits, as `deterministic: true` promises and
-  `reproduce` then expects.
-- *Trials* of `resnet18` on CIFAR-10 in one process, without Ray and tracking: from the request
-  until the artifact is stored, then the look at test data. The first also starts the card.
-- *Tracked*: a sweep of such trials, from a trial's start to its end as the journal has them,
-  tracked in MLflow; the accuracy is the validation rows'. *After them* come the evaluations on test
-  data, several in a process, and the end of the sweep.
-
-A part's last line names hardware, time and code revision of its figures.
+SAID = f"""\
+- *Rates*, of ResNet-50: images a second of short epochs of {STEPS} batches of {BATCH}, random crops
+  and flips, cross-entropy; medians with smallest and largest of {ROUNDS} rounds in turn. The engine
+  uses bfloat16 and channels last with images on the card; the plain loop a DataLoader with
+  {WORKERS} workers, float32 (TF32 convolutions) and a loss read back every step. *recorded* is
+  `graph: true`.
+- *Heads*: one epoch of {HEADS} MaC-Cal heads on {ROWS:,} rows of {FEATURES:,} features and
+  {CLASSES} classes, together and one by one.
+- *Trials* of `resnet18` on CIFAR-10 in one process, from the request until the artifact is stored.
 """
 
 
@@ -140,23 +108,22 @@ def rates(
     return found, said + [f"- {name}: {text}" for name, texts in told.items() for text in texts]
 
 
-def throughput(device: torch.device, effort: Effort, compiled: bool) -> list[str]:
+def throughput(device: torch.device, effort: Effort) -> list[str]:
     """Return the lines on ResNet-50."""
     arrays, info = training_images(None, effort.steps * BATCH)
     epochs = effort.rounds + 1
 
     def engine(name: str) -> Trainer:
-        method, protocol = build_method({"ce": {}}), _protocol("compiled" in name, epochs)
+        method, protocol = build_method({"ce": {}}), _protocol(epochs)
         modes = "bfloat16", "recorded" in name
         found = Trainer("resnet50", method, arrays, info, protocol, 0, device, *modes)
         torch.backends.cudnn.allow_tf32 = True  # For the papers' loop; it changes no bfloat16.
         return found
 
     def plain() -> PlainLoop:
-        return PlainLoop("resnet50", arrays, info, _protocol(False, epochs), 0, device, WORKERS)
+        return PlainLoop("resnet50", arrays, info, _protocol(epochs), 0, device, WORKERS)
 
-    names = ("compiled", "compiled and recorded") if compiled else ("engine", "recorded")
-    make: dict[str, Callable[[], Any]] = {name: partial(engine, name) for name in names}
+    make: dict[str, Callable[[], Any]] = {n: partial(engine, n) for n in ("engine", "recorded")}
     make["plain loop"] = plain
     found, said = rates(make, device, effort)
     rows, base = [], found.get("plain loop")
@@ -166,14 +133,8 @@ def throughput(device: torch.device, effort: Effort, compiled: bool) -> list[str
     return [*table(["ResNet-50", "images a second", "times the plain loop"], rows), "", *said]
 
 
-def _protocol(compiled: bool, epochs: int) -> Protocol:
-    return Protocol(
-        epochs=epochs,
-        batch_size=BATCH,
-        lr=0.01,
-        augmentation="crop-flip",
-        compile=compiled,
-    )
+def _protocol(epochs: int) -> Protocol:
+    return Protocol(epochs=epochs, batch_size=BATCH, lr=0.01, augmentation="crop-flip")
 
 
 def heads(device: torch.device, effort: Effort) -> list[str]:
@@ -203,83 +164,18 @@ def heads(device: torch.device, effort: Effort) -> list[str]:
     return table([f"{HEADS} heads", "seconds an epoch"], [*rows, ("ratio", f"{ratio:.1f}")])
 
 
-def precision(data: Path | None, epochs: int, effort: Effort) -> list[str]:
-    """Return the lines on what bfloat16 changes, and what kernels that sum in any order do."""
-    with tempfile.TemporaryDirectory() as folder:
-        train, held, info = _images(data, effort, Path(folder))
-        lines = ["| training | accuracy | ECE | same bits |", "| --- | ---: | ---: | --- |"]
-        # Those first: cuBLAS is told before its first product or not at all.
-        for deterministic in (True, False):
-            device = trial_device(1.0, deterministic)
-            labels = torch.from_numpy(held.labels.copy()).to(device)
-            batcher = info.inputs.batcher(held.values, device)
-            for kind in ("bfloat16", "float32"):
-                found = []
-                for _ in range(2):
-                    method, protocol = build_method({"ce": {}}), _protocol(False, epochs)
-                    made = Trainer("resnet18", method, train, info, protocol, 0, device, kind)
-                    for _ in range(epochs):
-                        made.train_epoch()
-                    found.append(predict(made.network, batcher))
-                told = calibration_report(found[0], labels=labels)
-                name = f"{kind}, deterministic" if deterministic else kind
-                same = "yes" if torch.equal(*found) else "no"
-                lines.append(f"| {name} | {told['acc']:.2%} | {told['ece']:.3%} | {same} |")
-    return lines
-
-
-def _images(
-    data: Path | None, effort: Effort, folder: Path
-) -> tuple[RowArrays, RowArrays, DatasetInfo]:
-    """Return training and validation rows of CIFAR-10, or random ones."""
-    if data is None or effort.quick:
-        arrays, info = training_images(None, 2 * effort.steps * BATCH)
-        odd, even = slice(1, None, 2), slice(None, None, 2)
-        parts = [RowArrays(arrays.values[each], arrays.labels[each]) for each in (even, odd)]
-        return parts[0], parts[1], info
-    prepared = prepare(dataset(data), data, SplitSpec(), folder)
-    search = prepared.search()
-    return search.train, search.validation, prepared.info
-
-
 def dataset(data: Path) -> str:
     """Return what sweeps call CIFAR-10 in a folder or an .npz file."""
     return f"npz:{data.resolve()}" if data.suffix == ".npz" else "cifar10"
 
 
-def ended(*command: str) -> list[str]:
-    """Return the command, how it ended and the last line that it printed, and what it faults."""
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=Path(__file__).parents[1],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    lines = [line for line in done.stdout.strip().splitlines() if not line.startswith("info")]
-    faults = [line for line in lines if line.startswith(("FAILED", "ERROR", "FAIL"))]
-    told = f"- `{' '.join(command)}`: exit code {done.returncode}; {''.join(lines[-1:])}"
-    return [told, *(f"    - `{line[:200]}`" for line in faults)]
-
-
-def marked_files() -> list[str]:
-    """Return the files whose tests need a card: others need not even be collected there."""
-    root = Path(__file__).parents[1]
-    files = sorted((root / "tests" / "trainables").rglob("test_*.py"))
-    texts = {str(file.relative_to(root)): file.read_text(encoding="utf-8") for file in files}
-    return [name for name, text in texts.items() if "pytest.mark.gpu" in text]
-
-
-def trials(
-    device: torch.device, data: Path, epochs: int, count: int, compiled: bool, graph: bool
-) -> list[str]:
+def trials(device: torch.device, data: Path, epochs: int, count: int, graph: bool) -> list[str]:
     """Return the lines on trials in one process."""
     lines = [
         f"| trial of {epochs} epochs | seconds | accuracy | test, seconds | accuracy |",
         "| ---: | ---: | ---: | ---: | ---: |",
     ]
-    protocol = protocol_from({**RECIPE, "epochs": epochs, "compile": compiled}).to_dict()
+    protocol = protocol_from({**RECIPE, "epochs": epochs}).to_dict()
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(dataset(data), data, SplitSpec(), Path(folder) / "data")
         store, task = ArtifactStore(Path(folder) / "store"), TaskData(prepared, device, graph)
@@ -307,62 +203,16 @@ def trials(
     return [*lines, "", *said]
 
 
-def tracked(data: Path, epochs: int, trials: int, compiled: bool, graph: bool) -> list[str]:
-    """Return the lines on trials that are tracked."""
-    # Not imported above: what needs neither Ray nor MLflow is measured without them.
-    from orchestrator.running.run import run_sweep
-    from orchestrator.storage.journal import read_events
-    from orchestrator.sweep.spec import parse_sweep
-
-    with tempfile.TemporaryDirectory() as storage:
-        text = SWEEP.format(
-            dataset=json.dumps(dataset(data)),
-            protocol=json.dumps({**RECIPE, "epochs": epochs, "compile": compiled}),
-            trials=trials,
-            graph=json.dumps(graph),
-            root=json.dumps(str(data.resolve())),
-            storage=storage,
-        )
-        outcome = run_sweep(parse_sweep(text, "gpu"))
-        if outcome.status != "finished":
-            raise RuntimeError(f"the sweep ended as {outcome.status}")
-        events = read_events(outcome.journal)[0]
-    starts = {event.key: event.time for event in events if event.event == "trial_started"}
-    ended = [event for event in events if event.event == "trial_finished"]
-    rows = [
-        (
-            number,
-            f"{(event.time - starts[event.key]) / 1000:.2f}",
-            f"{event.metrics['val_acc']:.2%}",
-        )
-        for number, event in enumerate(ended, 1)
-    ]
-    reached = sum(event.metrics["val_acc"] >= ACCURACY for event in ended)
-    after = (events[-1].time - ended[-1].time) / 1000
-    told = f"{reached} of {len(ended)} reached {ACCURACY:.0%}; {after:.2f} seconds after them."
-    header = [f"trial of {epochs} epochs", "seconds", "accuracy"]
-    return [*table(header, rows, 0), "", told]
-
-
 def parts(options: argparse.Namespace) -> dict[str, Callable[[torch.device], list[str]]]:
     """Return what gives the lines of each part on a device."""
     effort = Effort(quick=True, steps=6, rounds=1) if options.quick else Effort()
     epochs, count = (4, 1) if options.quick else (options.epochs, options.trials)
-    shape = options.data, epochs, count, options.compile, options.graph
-    marked = "-m", "gpu", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors"
+    shape = options.data, epochs, count, options.graph
     missing = ["Not measured: `--data` did not say where CIFAR-10 lies."]
     return {
-        "Tests": lambda device: [
-            *ended("trainables.stages.probe", str(device)),
-            *ended("pytest", *marked_files(), *marked),
-            *ended("orchestrator", "doctor"),
-        ],
-        "Rates": lambda device: throughput(device, effort, compiled=False),
-        "Rates, compiled": lambda device: throughput(device, effort, compiled=True),
+        "Rates": lambda device: throughput(device, effort),
         "Heads": lambda device: heads(device, effort),
-        "Precision": lambda _: precision(options.data, max(1, epochs // 4), effort),
         "Trials": lambda device: trials(device, *shape) if options.data else missing,
-        "Tracked": lambda _: tracked(*shape) if options.data else missing,
     }
 
 
@@ -372,7 +222,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10, or an .npz file")
     parser.add_argument("--epochs", type=int, default=20, help="of a trial")
     parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--compile", action="store_true", help="the trials, too")
     parser.add_argument("--graph", action="store_true", help="record the trials' steps")
     parser.add_argument("--quick", action="store_true", help="a few steps of everything")
     parser.add_argument("--out", type=Path, help="Markdown file to write, or to write anew in part")
@@ -399,7 +248,7 @@ def main() -> None:
         sys.stdout.flush()
         if options.out:
             found = [f"## {part}\n\n{page[part]}\n" for part in every if part in page]
-            text = "\n".join(["# On a GPU\n", EXPLANATION, *found])
+            text = "\n".join(["# How fast are training and heads on a GPU?\n", SAID, *found])
             options.out.write_text(text, encoding="utf-8")
 
 
@@ -427,7 +276,7 @@ def _told(options: argparse.Namespace, seconds: float) -> str:
         most = f"{torch.cuda.max_memory_allocated(DEVICE) / 2**30:.2f} GiB of the card's memory"
     except RuntimeError as error:  # A card that failed may not tell its name either.
         where, most = reason_of(error), "unknown memory"
-    flags = [f" --{name}" for name in ("compile", "graph", "quick") if getattr(options, name)]
+    flags = [f" --{name}" for name in ("graph", "quick") if getattr(options, name)]
     command = f"benchmarks/gpu.py --epochs {options.epochs} --trials {options.trials}"
     when = datetime.now(UTC).strftime("%Y-%m-%d")
     of = f"`{command}{''.join(flags)}` of {git_commit() or 'unknown code'}"

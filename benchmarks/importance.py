@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import optuna
@@ -22,6 +22,8 @@ from optuna.importance import (
     get_param_importances,
 )
 
+COLUMNS = ("sampler", "trials", "evaluator", "error of a share", "first is first", "ms of CPU")
+SHOWN = (10, 40)
 WEIGHTS = np.array([1.0, 0.5, 0.25, 0.0])
 EVALUATORS: dict[str, Callable[[], object]] = {
     "fANOVA, 64 trees": lambda: FanovaImportanceEvaluator(seed=0),
@@ -54,9 +56,9 @@ def searched(trials: int, sampler: str, seed: int) -> tuple[optuna.Study, np.nda
     return study, shares / shares.sum()
 
 
-def measure(wanted: argparse.Namespace) -> list[str]:
-    """Return the page's lines."""
-    rows = []
+def measure(wanted: argparse.Namespace) -> list[Sequence[object]]:
+    """Return the rows: one a sampler, number of trials and evaluator."""
+    rows: list[Sequence[object]] = []
     for sampler in ("random", "tpe"):
         for trials in wanted.trials:
             studies = [searched(trials, sampler, seed) for seed in range(wanted.studies)]
@@ -69,12 +71,7 @@ def measure(wanted: argparse.Namespace) -> list[str]:
                 first = (given.argmax(1) == true.argmax(1)).mean()
                 error = np.abs(given - true).mean()
                 rows.append((sampler, trials, name, f"{error:.3f}", f"{first:.0%}", f"{spent:.0f}"))
-    header = ["sampler", "trials", "evaluator", "error of a share", "first is first", "ms of CPU"]
-    return [
-        f"{wanted.studies} studies each; {setting('optuna')}; load average {load()}",
-        "",
-        *table(header, rows),
-    ]
+    return rows
 
 
 def main() -> None:
@@ -85,7 +82,16 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
     wanted = parser.parse_args()
-    publish("\n".join(measure(wanted)) + "\n", wanted.out)
+    rows = measure(wanted)
+    shown = table(COLUMNS, [row for row in rows if row[1] in SHOWN], 3)
+    place = f"{wanted.studies} studies each; {setting('optuna')}; load average {load()}."
+    publish(
+        "How many trees does a report's forest need?",
+        shown,
+        place,
+        wanted.out,
+        {"": (COLUMNS, rows)},
+    )
 
 
 if __name__ == "__main__":

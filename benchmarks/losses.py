@@ -1,11 +1,11 @@
 """Times every loss, forward and backward, against its authors' way of computing it.
 
-Run ``python benchmarks/losses.py --out benchmarks/results/losses-cpu.md``; the text that it prints
-above its tables says what their columns hold.
+Run ``python benchmarks/losses.py --out benchmarks/results/losses-cpu.md``.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import torch
 from _machine import describe
-from _page import options, table
+from _page import options, publish, table
 from _straightforward_losses import (
     REFERENCES,
     CalibratedProbability,
@@ -23,8 +23,6 @@ from _straightforward_losses import (
     Reference,
     SelectiveAU,
 )
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.benchmark import Timer
@@ -43,19 +41,14 @@ COLUMNS = ("loss", "ours ms", "n", "reference ms", "n", "faster", "x CE", "ours 
 
 Step = Callable[[], Tensor]
 
-EXPLANATION = f"""\
-Forward and backward in float32, ours against the equations as the authors' code lays them out.
-
-- Times are medians over n timed blocks of runs, ± half the interquartile range; the steps compared
-  are timed in turn, in {ROUNDS} rounds. On a processor they are times of the process, not of the
-  clock on the wall, so that other work on the machine does not count. A step of more than
-  {SLOW:g} s is run once (n = 1).
-- Ours also leave out rows to ignore and keep full precision under autocast; the references do
-  neither. That is a fixed 0.1 ms or so, which shows at the smallest shape.
-- *faster* is reference / ours; *x CE* is ours / `torch.nn.functional.cross_entropy` at that shape.
-- Memory is the most that PyTorch's allocator held at once beyond the inputs, in 10^6 bytes.
-- *Δ* is the relative difference of the two values.
-"""
+SHOWN = (0, 1, 3, 5, 6)
+"""The columns of the page, at the shape of most classes; a file has all."""
+SAID = f"""\
+Times are medians over timed blocks, ± half the interquartile range, the steps compared in turn in
+{ROUNDS} rounds; on a processor they are seconds of the process. A step of more than {SLOW:g} s is
+run once. *faster* is reference / ours; *x CE* is ours / `torch.nn.functional.cross_entropy`. Ours
+also leave out rows to ignore and keep full precision under autocast, which costs about 0.1 ms.
+Memory, in the file, is the allocator's peak beyond the inputs, in 10^6 bytes."""
 
 
 @dataclass(frozen=True)
@@ -200,21 +193,8 @@ def _plain_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return differentiate(torch.nn.functional.cross_entropy(logits, targets), logits)
 
 
-def markdown(title: str, rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table under a heading."""
-    return f"## {title}\n\n" + "\n".join(table(COLUMNS, rows)) + "\n"
-
-
-def show(title: str, rows: Sequence[Sequence[str]]) -> None:
-    """Print a table."""
-    table = Table(*COLUMNS, title=title)
-    for row in rows:
-        table.add_row(*row)
-    Console(width=120).print(table)
-
-
 def main() -> None:
-    """Measure every loss at every shape, print the tables and write them if asked to."""
+    """Measure every loss at every shape and publish the page."""
     parser = options(__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--losses", nargs="*", default=LOSSES.names(), help="all by default")
@@ -223,18 +203,18 @@ def main() -> None:
     wanted = parser.parse_args()
     torch.set_num_threads(wanted.threads)
     warm_up(wanted.device)
-    tables = []
+    found = []
     for rows, classes in SHAPES:
         logits, targets = make_batch(rows, classes, wanted.device)
-        title = f"N = {rows}, K = {classes}"
-        table = [table_row(name, logits, targets, wanted.min_run_time) for name in wanted.losses]
-        show(title, table)
-        tables.append(markdown(title, table))
-    summary = f"{EXPLANATION}\n{describe(torch.device(wanted.device))}\n"
-    print(summary)
-    if wanted.out:
-        text = "\n".join([f"# Losses on {wanted.device}\n", summary, *tables])
-        wanted.out.write_text(text, encoding="utf-8")
+        for name in wanted.losses:
+            measured = table_row(name, logits, targets, wanted.min_run_time)
+            found.append([rows, classes, *measured])
+            print(*measured, file=sys.stderr, flush=True)
+    shown = [[row[2 + place] for place in SHOWN] for row in found if row[1] == 1000]
+    lines = [*table([COLUMNS[place] for place in SHOWN], shown), "", SAID]
+    files = {"": (("N", "K", *COLUMNS), found)}
+    question = f"How fast are the losses on {wanted.device}?"
+    publish(question, lines, f"{describe(torch.device(wanted.device))}.", wanted.out, files)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ is a process of its own that trains the same methods on the handwritten digits w
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -26,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from _page import options, publish
 from rich.console import Console
 from rich.progress import track
 
@@ -168,7 +168,8 @@ def summary(
 
 def main() -> None:
     """Measure, and write the results."""
-    parser = options(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=4)
     wanted = parser.parse_args()
@@ -180,7 +181,7 @@ def main() -> None:
     others = [night(s, METHODS, wanted.seeds) for s in track(ARITHMETIC, console=console)]
     found = summary(repeats, others, load)
     text = json.dumps(found, indent=1) + "\n"
-    publish(text, wanted.out)
+    wanted.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/nightly_verdict.py --out benchmarks/results/nightly-verdict.md``. How much
 the figures vary comes from ``benchmarks/results/nightly-noise.json``, which ``nightly_noise.py``
-measured; the text above the tables says how it is used.
+measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from _page import options, publish
+from _page import options, publish, table
 from numpy.typing import NDArray
 from rich.console import Console
 from scipy.stats import binomtest, chi2
@@ -70,51 +70,17 @@ SETTINGS = (
     Setting("D: seeds not fixed, 3 seeds, wall clock", "seeds", 1.0, 3, "wall_seconds"),
 )
 
-EXPLANATION = """\
-# False alarms of the nightly verdict, and what it catches
-
-Simulated by `benchmarks/nightly_verdict.py` with noise that `benchmarks/nightly_noise.py` measured
-({setting}).
-
-- A benchmark of 5 recipes x 8 metrics = 40 cells on the digits. The limits are the shipped ones:
-  {limits}.
-- Quality: repeats with the same seeds on the same machine gave the same figures to the last digit
-  (setting A: nights do not vary). B and C draw the *arithmetic* noise anew every night: the
-  standard deviation of one seed's figure between instruction sets, which round differently, as
-  other libraries or machines do; a bound for kernels that are not deterministic. D draws the whole
-  noise of seeds anew every night, as if no seed were fixed. Half of the variance is common to all
-  metrics of a recipe.
-- Times and speeds: the measured nights (the best of 3 runs) in random blocks of three in a row,
-  common to all cells, and 2% of noise of each cell, with the tails of Student's t with 3 degrees of
-  freedom. Settings A to C take the clock of the process; setting D takes the clock on the wall, at
-  the load given above. Peak memory: the measured nights.
-- D lies outside what the verdict promises: at that load all ten times and speeds of a night swing
-  together by more than a third, and a busy spell counts once for every cell. Time trainings on a
-  processor by the clock of the process, or keep the machine free at night. C says what three seeds
-  cannot do where figures of quality change every night: then take more seeds.
-- A false alarm is a cell that goes into alarm in a history in which nothing changes; a month has 30
-  nights. Intervals are exact Poisson ones, 95%.
-- *Caught* counts trials in which the cell that changed is in alarm on the second changed night,
-  after {warm_up} nights without a change. Nothing else changes with it, which makes it harder: a
-  worse ECE mostly shows in AECE and NLL as well. Intervals are Wilson's, 95%.
-"""
-FALSE = (
-    "## False alarms",
-    "",
-    "| setting | histories x nights | two nights | steps | false alarms a month "
-    "| suspicious nights a month |",
-    "| --- | --- | ---: | ---: | ---: | ---: |",
-)
-CAUGHT = (
-    "## Caught by the second night",
-    "",
-    "| change | setting | noise of a night | caught | share |",
-    "| --- | --- | ---: | ---: | ---: |",
-)
-JUDGED = (
-    "Another history of {nights} nights in setting {name}, through `judge` itself with the last "
-    "{remembered} nights as history: {raised} nights with an alarm."
-)
+SAID = """\
+- 5 recipes x 8 metrics = 40 cells on the digits; limits {limits}. A month has 30 nights. Intervals
+  are exact Poisson and Wilson's, 95 %.
+- A: nights do not vary. B and C draw the arithmetic noise of other instruction sets every night, D
+  the whole noise of seeds. Half of the variance is common to all metrics of a recipe. Times: the
+  measured nights in blocks of three, and 2 % of noise of each cell (Student's t, 3 degrees).
+- *Caught*: the changed cell alone is in alarm on the second changed night, after {warm_up} nights.
+- Through `judge` itself, {nights} nights of B: {raised} nights with an alarm."""
+ALARMS = ["setting", "histories x nights", "two nights", "steps"]
+ALARMS += ["false alarms a month", "suspicious nights a month"]
+CAUGHT = ("change", "setting", "noise of a night", "caught", "share")
 
 
 @dataclass(frozen=True)
@@ -304,18 +270,21 @@ def noise_of(setting: Setting, measured: dict[str, Any]) -> Noise:
     return Noise(setting.text, levels, sizes, costs, OWN)
 
 
-def false_alarm_row(noise: Noise, found: FalseAlarms) -> str:
+def false_alarm_row(noise: Noise, found: FalseAlarms) -> list[str]:
     """Return a row of the first table."""
     count, months = found.twice + found.steps, found.nights / MONTH
     low, high = chi2.ppf(0.025, 2 * count) / 2 if count else 0.0, chi2.ppf(0.975, 2 * count + 2) / 2
-    return (
-        f"| {noise.name} | {found.histories} x {NIGHTS} | {found.twice} | {found.steps} "
-        f"| {count / months:.3f} ({low / months:.3f} to {high / months:.3f}) "
-        f"| {found.suspicious / months:.2f} |"
-    )
+    return [
+        noise.name,
+        f"{found.histories} x {NIGHTS}",
+        str(found.twice),
+        str(found.steps),
+        f"{count / months:.3f} ({low / months:.3f} to {high / months:.3f})",
+        f"{found.suspicious / months:.2f}",
+    ]
 
 
-def caught_row(noise: Noise, change: Change, trials: int, seed: int) -> str:
+def caught_row(noise: Noise, change: Change, trials: int, seed: int) -> list[str]:
     """Return a row of the second table."""
     hits, of = caught(noise, change, trials, seed)
     low, high = binomtest(hits, of).proportion_ci(method="wilson")
@@ -331,10 +300,8 @@ def caught_row(noise: Noise, change: Change, trials: int, seed: int) -> str:
     spread = (
         f"{size.min():.2f} to {size.max():.2f} {unit}" if np.ptp(size) else f"{size[0]:.2f} {unit}"
     )
-    return (
-        f"| {change.text} | {noise.name} | {spread} | {hits} of {of} "
-        f"| {100 * hits / of:.1f} % ({100 * low:.1f} to {100 * high:.1f}) |"
-    )
+    share = f"{100 * hits / of:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    return [change.text, noise.name, spread, f"{hits} of {of}", share]
 
 
 def main() -> None:
@@ -355,13 +322,13 @@ def main() -> None:
             hits += [caught_row(noise, change, wanted.trials, seed) for change in CHANGES]
         status.update("judging a history night by night")
         raised = through_judge(settings[1], len(settings))
-    setting = {"setting": measured["setting"], "limits": LIMITS, "warm_up": WARM_UP}
-    lines = [EXPLANATION.format(**setting), *FALSE, *alarms, ""]
-    judged = {"name": settings[1].name, "nights": NIGHTS, "remembered": REMEMBERED}
-    lines += [JUDGED.format(**judged, raised=raised), "", *CAUGHT, *hits, ""]
-    lines += [f"Simulated in {time.monotonic() - started:.0f} s."]
-    text = "\n".join(lines) + "\n"
-    publish(text, wanted.out)
+    said = SAID.format(limits=LIMITS, warm_up=WARM_UP, nights=NIGHTS, raised=raised)
+    short = [[row[0], *row[4:]] for row in alarms]
+    lines = [*table([ALARMS[0], *ALARMS[4:]], short), "", said]
+    place = f"{measured['setting']}; simulated in {time.monotonic() - started:.0f} s."
+    question = "How often does the nightly verdict raise a false alarm, and what does it catch?"
+    files = {"-alarms": (ALARMS, alarms), "-caught": (CAUGHT, hits)}
+    publish(question, lines, place, wanted.out, files)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
+from _page import load, publish, setting, table
+
 LANES, ROUNDS = 32, 2
 SERVER = """
 import logging
@@ -93,7 +95,7 @@ def measured(driver: str, bucket: str, count: int, size: int) -> Measured:
     return sent, fetched, cpu
 
 
-def rows(count: int, size: int) -> Iterator[str]:
+def rows(count: int, size: int) -> Iterator[tuple[object, ...]]:
     """Yield a row a driver and round."""
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -113,7 +115,7 @@ def rows(count: int, size: int) -> Iterator[str]:
                 request = urllib.request.Request(f"{address}/{bucket}", method="PUT")
                 urllib.request.urlopen(request).close()
                 sent, fetched, cpu = measured(driver, bucket, count, size)
-                yield f"| {driver} | {place + 1} | {sent:.1f} | {fetched:.1f} | {cpu:.1f} |"
+                yield driver, place + 1, f"{sent:.1f}", f"{fetched:.1f}", f"{cpu:.1f}"
     finally:
         server.kill()
 
@@ -124,11 +126,9 @@ def main() -> None:
     if sys.argv[3:]:
         DRIVERS[sys.argv[3]](sys.argv[4], count, os.urandom(size))
         return
-    print("| driver | round | sent, s | fetched, s | own CPU, s |")
-    print("| --- | ---: | ---: | ---: | ---: |")
-    for row in rows(count, size):
-        print(row, flush=True)
-    print(f"\n{count} objects of {size} bytes, {LANES} lanes; load {os.getloadavg()[0]:.1f}")
+    lines = table(["driver", "round", "sent, s", "fetched, s", "own CPU, s"], rows(count, size))
+    place = f"{count} objects of {size} bytes, {LANES} lanes; {setting()}; load {load()}."
+    publish("Which driver moves small objects to a bucket fastest?", lines, place, None)
 
 
 if __name__ == "__main__":

@@ -22,20 +22,13 @@ from statistics import median_high
 from typing import Any
 
 from _noop_sweep import JUDGED, memory, run_no_ops, stage_report
-from _page import options, publish, setting
+from _page import Table, options, publish, setting, table
 from _servers import mlflow_server
 
 from orchestrator.cluster.local import join_cluster
 
+QUESTION = "What does a trial cost that computes nothing?"
 REPORTS, METRICS, PARAMETERS = 5, 15, 20
-DOMINATES = (
-    "What dominates: Tune's own loop (an actor call, a wait and a record a report; it also keeps "
-    "every trial in memory, which is nearly all of the driver's growth); then the tracking server, "
-    "which answers up to three requests a trial while the search goes on and for a while after: "
-    "it and the shipper share the cores with our driver and actors, where Tune alone has them to "
-    "itself. Our own share is the configuration (Optuna, the stage's key) and one flush to the "
-    "disk a trial.",
-)
 FIGURES = {f"val_m{number}": 0.5 for number in range(METRICS - len(JUDGED))} | JUDGED
 SPACE = {f"p{number}": (0.0, 1.0) for number in range(PARAMETERS)}
 SWEEP = """
@@ -178,9 +171,7 @@ def main() -> None:
     if wanted.tune_alone:
         print_tune_alone(*wanted.tune_alone)
         return
-    lines = measure(wanted.trials, wanted.peer_trials)
-    text = "\n".join(lines) + "\n"
-    publish(text, wanted.out)
+    measure(wanted.trials, wanted.peer_trials, wanted.out)
 
 
 def print_tune_alone(trials: int, calls: int) -> None:
@@ -191,8 +182,8 @@ def print_tune_alone(trials: int, calls: int) -> None:
     sys.stdout.write(f"{seconds} {grown}\n")
 
 
-def measure(sizes: list[int], peer_trials: int) -> list[str]:
-    """Run ours at every size, then both peers; return the report's lines."""
+def measure(sizes: list[int], peer_trials: int, out: Path | None) -> None:
+    """Run ours at every size, then both peers, and publish the page."""
     rows = []
     with tempfile.TemporaryDirectory() as name, join_cluster(None):
         folder = Path(name)
@@ -205,7 +196,7 @@ def measure(sizes: list[int], peer_trials: int) -> list[str]:
                 alone = {calls: tune_in_a_process(trials, calls) for calls in (REPORTS, 1)}
                 rows.append((trials, own, alone))
             peer = glue(folder, peer_trials, uri)
-    return report(rows, peer, peer_trials)
+    report(rows, peer, peer_trials, out)
 
 
 def warm_up(folder: Path) -> None:
@@ -216,44 +207,59 @@ def warm_up(folder: Path) -> None:
 Row = tuple[int, dict[str, float], dict[int, tuple[float, float]]]
 
 
-def report(rows: list[Row], peer: float, peer_trials: int) -> list[str]:
-    """Return the figures as Markdown."""
-    return [
-        "# Overhead of a trial that computes nothing",
-        "",
-        f"{setting('ray', 'optuna', 'mlflow')}. "
-        f"{REPORTS} epochs x {METRICS} metrics and {PARAMETERS} parameters a trial (ours: those "
-        "of `acls`), two trials at once, MLflow server over HTTP on the same machine. Seconds a "
-        "trial; ours hands over short epochs together, in one call, as its trials do.",
-        "",
-        "| trials | calsweep's search | calsweep until all is delivered | function + OptunaSearch "
-        f"+ MLflow callback (n = {peer_trials}) | callback : delivered |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| {trials} | {own['search']:.3f} | {own['delivered']:.3f} | {peer:.2f} | "
-            f"{peer / own['delivered']:.1f}x |"
-            for trials, own, _ in rows
-        ),
-        "",
-        f"| trials | calsweep's search | Tune alone, {REPORTS} calls a trial | Tune alone, one "
-        f"call | calsweep : {REPORTS} calls | calsweep : one call |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *(
-            f"| {trials} | {own['search']:.3f} | {alone[REPORTS][0]:.3f} | {alone[1][0]:.3f} | "
-            f"{own['search'] / alone[REPORTS][0]:.2f}x | {own['search'] / alone[1][0]:.2f}x |"
-            for trials, own, alone in rows
-        ),
-        "",
-        "| trials | calsweep's driver grew, MB | Tune alone grew, MB | a suggestion, ms: first "
-        "tenth of the trials | last tenth |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| {trials} | {own['memory']:.0f} | {alone[REPORTS][1]:.0f} | "
-            f"{own['first'] * 1e3:.1f} | {own['last'] * 1e3:.1f} |"
-            for trials, own, alone in rows
-        ),
-        "",
-        *DOMINATES,
+def report(rows: list[Row], peer: float, peer_trials: int, out: Path | None) -> None:
+    """Publish the page."""
+    columns = (
+        "trials",
+        "calsweep's search",
+        "calsweep until all is delivered",
+        f"function + OptunaSearch + MLflow callback (n = {peer_trials})",
+        "callback : delivered",
+    )
+    shown = [
+        (
+            trials,
+            f"{own['search']:.3f}",
+            f"{own['delivered']:.3f}",
+            f"{peer:.2f}",
+            f"{peer / own['delivered']:.1f}x",
+        )
+        for trials, own, _ in rows
+    ]
+    said = (
+        f"{REPORTS} epochs x {METRICS} metrics and {PARAMETERS} parameters a trial, two trials at "
+        "once, MLflow server over HTTP on the same machine. Seconds a trial; ours hands over "
+        "short epochs together, in one call, as its trials do."
+    )
+    files = {"-tune": _tune_table(rows), "-growth": _growth_table(rows)}
+    place = f"{setting('ray', 'optuna', 'mlflow')}."
+    publish(QUESTION, [*table(columns, shown), "", said], place, out, files)
+
+
+def _tune_table(rows: list[Row]) -> Table:
+    columns = ["trials", "calsweep's search", f"Tune alone, {REPORTS} calls a trial"]
+    columns += ["Tune alone, one call", f"calsweep : {REPORTS} calls", "calsweep : one call"]
+    return columns, [
+        [
+            trials,
+            *(f"{seconds:.3f}" for seconds in (own["search"], *each)),
+            *(f"{own['search'] / seconds:.2f}x" for seconds in each),
+        ]
+        for trials, own, alone in rows
+        for each in [(alone[REPORTS][0], alone[1][0])]
+    ]
+
+
+def _growth_table(rows: list[Row]) -> Table:
+    columns = ["trials", "calsweep's driver grew, MB", "Tune alone grew, MB"]
+    columns += ["a suggestion, ms: first tenth of the trials", "last tenth"]
+    return columns, [
+        [
+            trials,
+            *(f"{grown:.0f}" for grown in (own["memory"], alone[REPORTS][1])),
+            *(f"{1e3 * own[part]:.1f}" for part in ("first", "last")),
+        ]
+        for trials, own, alone in rows
     ]
 
 

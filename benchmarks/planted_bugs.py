@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from _page import options, publish, setting, table
+from _page import Table, options, publish, setting
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "docs/results/planted-bugs.json"
@@ -101,30 +101,24 @@ def _run(tests: Sequence[str], code: Path, limit: float) -> int | None:
         return None
 
 
-def page(outcomes: list[Outcome], seed: int, seconds: float) -> Iterator[str]:
-    """Yield the lines of the page."""
+def page(outcomes: list[Outcome], seconds: float, out: Path | None) -> None:
+    """Publish the page."""
     ran = [one for one in outcomes if one.how != GONE]
     found = sum(one.how == FOUND for one in ran)
-    yield "# Stored bugs planted again"
-    yield ""
-    yield (
-        f"{setting()}; `python benchmarks/planted_bugs.py --count {len(ran)} --seed {seed}`, one "
-        f"run, {seconds / 60:.0f} minutes."
-    )
-    yield ""
-    yield (
+    said = (
         f"**{found} of {len(ran)} are found** by the test that found them first, or, where it is "
         f"gone, by the tests of its folder. {len(outcomes) - len(ran)} more were drawn whose code "
         "is gone."
     )
-    yield ""
     rounds = Counter(one.bug["round"] for one in ran)
     hits = Counter(one.bug["round"] for one in ran if one.how == FOUND)
-    yield from table(["round", "planted", "found"], [(r, n, hits[r]) for r, n in rounds.items()])
+    rows = [(name, count, hits[name]) for name, count in rounds.items()]
+    files: dict[str, Table] = {"": (("round", "planted", "found"), rows)}
     if others := [one for one in ran if one.how != FOUND]:
-        yield ""
         lines = [(o.bug["file"], o.bug["function"], o.bug["noticed"], o.how) for o in others]
-        yield from table(["file", "function", "a user would notice", "how it ended"], lines, 4)
+        files["-others"] = ("file", "function", "a user would notice", "how it ended"), lines
+    place = f"{setting()}; one run, {seconds / 60:.0f} minutes."
+    publish("Are the stored bugs still found?", [said], place, out, files)
 
 
 def tell(outcome: Outcome) -> Outcome:
@@ -157,8 +151,7 @@ def main() -> None:
         tests = sorted({name for names in found for name in names if "::" in name})
         if _run(tests, code, LIMIT_SECONDS * len(tests)):
             sys.exit("a test fails without a bug, so that nothing follows from it")
-    text = "\n".join(page(outcomes, wanted.seed, time.monotonic() - began)) + "\n"
-    publish(text, wanted.out)
+    page(outcomes, time.monotonic() - began, wanted.out)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from trainables.methods import method_names
 from trainables.refinements import REFINEMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
+QUESTION = "Does `portable: true` give the same bits on every processor?"
 QEMU = "qemu-x86_64"
 PROCESSORS = ("Haswell", "EPYC")  # The first of Intel with AVX2, and the first Zen of AMD.
 SWEEP = """
@@ -152,8 +153,8 @@ def main() -> None:
             told = ("" if case.processor else f"{seconds:.1f}"), largest(rows, base)
             lines.append((case.name, *told, listing or "none"))
     head = ["run", "seconds", "ECE differs by, points", "recipes that differ in any digit"]
-    text = "\n".join(table(head, lines)) + "\n"
-    publish(f"{text}\n{setting('torch', 'numpy')}; load average {load()}\n", wanted.out)
+    place = f"{setting('torch', 'numpy')}; load average {load()}."
+    publish(QUESTION, table(head, lines), place, wanted.out)
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ from trainables.methods import method_names
 from trainables.metrics import calibration_report, evaluation_report
 from trainables.store.artifacts import ArtifactStore, stage_key
 
+QUESTION = "What does a sweep of many thousand trials take?"
 EPOCHS = 3
 SECONDS = 60.0  # Virtual, of an epoch, on average.
 CLASSES, OUTPUTS = 10, 64
@@ -344,8 +345,8 @@ def asked(folder: Path, command: str) -> tuple[float, float, float]:
     return wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
-def measure(wanted: argparse.Namespace) -> list[str]:
-    """Run everything; return the page's lines."""
+def measure(wanted: argparse.Namespace) -> None:
+    """Run everything and publish the page."""
     with tempfile.TemporaryDirectory(dir=wanted.folder, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         spec = sweep(folder, wanted.trials, wanted.studies)
@@ -359,45 +360,38 @@ def measure(wanted: argparse.Namespace) -> list[str]:
         whole = time.perf_counter() - started
         commands = [(command, *asked(folder, command)) for command in wanted.commands]
         journal = (folder / "storage/sweeps/scale/journal.jsonl").stat().st_size / 1e6
-    return [
-        "# A sweep of many thousand trials",
-        "",
+    place = (
         f"{len(list(plan))} studies, {plan.trials} trials, {wanted.slots} at once; "
-        f"{setting('torch', 'optuna')}; load average {load()}; {whole:.0f} s in all.",
-        f"The journal has {journal:.0f} MB.",
-        "",
-        *table(
-            [
-                "part",
-                "trials and measurements",
-                "ms of the driver's CPU each",
-                "of it Optuna's",
-                "longest step, s: next",
-                "take",
-                "seconds until the first job",
-                "the driver grew, MB",
-            ],
-            [
-                (
-                    part.name,
-                    part.driver.trials,
-                    part.driver.each("next", "take"),
-                    part.driver.each("ask"),
-                    f"{part.driver.steps.get('next', 0):.3f}",
-                    f"{part.driver.steps.get('take', 0):.3f}",
-                    f"{part.seconds_before:.1f}",
-                    f"{part.grown:.0f}",
-                )
-                for part in parts
-            ],
-        ),
-        "",
-        *table(
-            ["command", "seconds", "of the processor", "most memory, MB"],
-            [(f"`{c}`", f"{w:.1f}", f"{cpu:.1f}", f"{mb:.0f}") for c, w, cpu, mb in commands],
-        ),
-        "",
+        f"{setting('torch', 'optuna')}; load average {load()}; {whole:.0f} s in all; "
+        f"the journal has {journal:.0f} MB."
+    )
+    asking = [(f"`{c}`", f"{w:.1f}", f"{cpu:.1f}", f"{mb:.0f}") for c, w, cpu, mb in commands]
+    files = {"-commands": (("command", "seconds", "of the processor", "most memory, MB"), asking)}
+    publish(QUESTION, _parts_table(parts), place, wanted.out, files)
+
+
+def _parts_table(parts: list[Part]) -> list[str]:
+    columns = ["part", "trials and measurements", "ms of the driver's CPU each", "of it Optuna's"]
+    columns += [
+        "longest step, s: next",
+        "take",
+        "seconds until the first job",
+        "the driver grew, MB",
     ]
+    rows = [
+        (
+            part.name,
+            part.driver.trials,
+            part.driver.each("next", "take"),
+            part.driver.each("ask"),
+            f"{part.driver.steps.get('next', 0):.3f}",
+            f"{part.driver.steps.get('take', 0):.3f}",
+            f"{part.seconds_before:.1f}",
+            f"{part.grown:.0f}",
+        )
+        for part in parts
+    ]
+    return table(columns, rows)
 
 
 def main() -> None:
@@ -409,7 +403,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the sweep's files go for the time")
     parser.add_argument("--commands", nargs="+", default=COMMANDS)
     wanted = parser.parse_args()
-    publish("\n".join(measure(wanted)) + "\n", wanted.out)
+    measure(wanted)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,15 @@ much as another, however many studies it has.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _page import options, publish, setting, table
 from torch import Tensor
 
-from orchestrator.cli._console import output
 from orchestrator.replay import RecordedStudy, ReplayOutcome, ReplaySettings, replay
 from orchestrator.replay.run import Judged, study_of
 from orchestrator.search.choice import DEFAULT
@@ -50,6 +49,7 @@ STRATEGIES = {objective: {**SEARCH, "objective": objective} for objective in OBJ
 }
 STRATEGIES["nll, with acc and ece"] = {**STRATEGIES["nll"], "pareto": ["acc", "ece"]}
 JUDGES = ("nll", "brier", "smooth_ece")
+SHOWN = (0, 1, 3, 4, 6, 10)  # Columns of the page.
 CLEAR = 2.0  # Paired standard errors, over the rows that judge.
 
 
@@ -76,26 +76,37 @@ class Judgement:
 
 
 def main() -> None:
-    """Replay every task, and print one table over all and one for each."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("sweeps", nargs="*", type=Path, help="folders of sweeps that have ended")
-    options.add_argument("--untested", type=Path, action="append", default=[], help="likewise")
-    options.add_argument("--validation", type=int, default=300, help="rows a search")
-    options.add_argument(
+    """Replay every task and publish the page: a table over all, and each task in a file."""
+    parser = options(__doc__)
+    parser.add_argument("sweeps", nargs="*", type=Path, help="folders of sweeps that have ended")
+    parser.add_argument("--untested", type=Path, action="append", default=[], help="likewise")
+    parser.add_argument("--validation", type=int, default=300, help="rows a search")
+    parser.add_argument(
         "--only", action="append", choices=STRATEGIES, metavar="STRATEGY", help="instead of all"
     )
-    options.add_argument("--searches", type=int, default=50, help="a strategy and task, at least")
-    given = options.parse_args()
+    parser.add_argument("--searches", type=int, default=50, help="a strategy and task, at least")
+    given = parser.parse_args()
     found: list[Judgement] = []
     for path in [*given.sweeps, *given.untested]:
         sweep, test = SweepFolder(path.absolute()), path not in given.untested
         outcome = replayed(sweep, given.validation, given.searches, test, given.only or STRATEGIES)
         found += [row for metric in JUDGES for row in judged(outcome, metric)]
     tasks = dict.fromkeys(row.task for row in found)
-    if len(tasks) > 1:
-        show("all tasks", found)
-    for task in tasks:
-        show(task, [row for row in found if row.task == task])
+    every = [["all tasks", *row] for row in rows_of(found)] if len(tasks) > 1 else []
+    every += [[t, *row] for t in tasks for row in rows_of([r for r in found if r.task == t])]
+    columns = ["task", *heading()]
+    shown = [row[1:] for row in every if row[0] == every[0][0]]
+    counts = {t: sum(r.task == t for r in found) for t in tasks}
+    each = len(shown[1:]) * len(JUDGES)
+    listing = ", ".join(f"{count // each} of {task}" for task, count in counts.items())
+    lines = [
+        *table([columns[1 + place] for place in SHOWN], ([r[n] for n in SHOWN] for r in shown)),
+        "",
+        f"Searches a strategy: {listing}; distance {100 * mean(found, 'distance'):.1f} %.",
+    ]
+    files = {"-strategies": (columns, every)}
+    place = f"{setting('torch', 'optuna')}."
+    publish("Which objective and rule of a search choose best?", lines, place, given.out, files)
 
 
 def replayed(
@@ -150,30 +161,20 @@ def judgement(
     )
 
 
-def show(title: str, found: Sequence[Judgement]) -> None:
-    """Print a table in Markdown: of the regrets, of the shares that are worse, and of the rest."""
-    counts = {t: sum(r.task == t for r in found) for t in dict.fromkeys(r.task for r in found)}
-    strategies = list(dict.fromkeys(row.strategy for row in found))
-    each = len(strategies) * len(JUDGES)
-    listing = ", ".join(f"{count // each} of {task}" for task, count in counts.items())
-    distance = 100 * mean(found, "distance")
-    output().print(f"\n{title}: searches a strategy: {listing}; distance {distance:.1f} %\n")
-    for line in table(strategies, found):
-        output().print(f"| {' | '.join(line)} |")
-
-
-def table(strategies: Sequence[str], found: Sequence[Judgement]) -> Iterator[list[str]]:
-    """Yield the lines of a table, its head first."""
+def heading() -> list[str]:
+    """Return the columns of the table."""
     worse, clearly = (
         [f"{what}: {column(metric).label}" for metric in JUDGES]
         for what in ("worse", "clearly worse")
     )
     regrets = [f"regret: {column(metric).heading}" for metric in JUDGES]
-    head = ["strategy", *regrets, *worse, *clearly, "default kept"]
-    yield head
-    yield ["---", *["---:"] * (len(head) - 1)]
-    yield ["published default", *defaults(found), *[""] * (len(head) - 1 - len(JUDGES))]
-    for name in strategies:
+    return ["strategy", *regrets, *worse, *clearly, "default kept"]
+
+
+def rows_of(found: Sequence[Judgement]) -> Iterator[list[str]]:
+    """Yield the rows of a table: of the regrets, of the shares that are worse, and of the rest."""
+    yield ["published default", *defaults(found), *[""] * (len(heading()) - 1 - len(JUDGES))]
+    for name in dict.fromkeys(row.strategy for row in found):
         own = [row for row in found if row.strategy == name]
         by_metric = [[row for row in own if row.metric == metric] for metric in JUDGES]
         yield [

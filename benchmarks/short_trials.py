@@ -23,6 +23,8 @@ from orchestrator.loop import Loop, Pause, Source
 from trainables.data import SplitSpec, prepare
 from trainables.jobs import FitWork, Job, Report
 
+QUESTION = "What does leaving Tune's choice of a worker gain on short trials?"
+
 
 class Fits(Source):
     """Gives out fits, each with a share of a CPU, and keeps when they ended."""
@@ -65,7 +67,7 @@ def seconds(folder: Path, trials: int, workers: int, tunes_own: bool) -> tuple[f
 
 
 def measure(wanted: argparse.Namespace) -> list[str]:
-    """Return the page's lines."""
+    """Return the lines of the table."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder, rng = Path(name), np.random.default_rng(0)
@@ -83,23 +85,10 @@ def measure(wanted: argparse.Namespace) -> list[str]:
             ratio = np.median(tune[0] / ours[0])
             shown = [" ".join(f"{value:.1f}" for value in each) for each in (*tune, *ours)]
             rows.append([workers, shown[0], shown[2], f"{ratio:.1f}x", shown[1], shown[3]])
-    heads = (
-        "workers",
-        "Tune's choice, s",
-        "calsweep's, s",
-        "ratio",
-        "after the first end: Tune's",
-        "calsweep's",
-    )
-    return [
-        "# Short trials",
-        "",
-        f"{setting('ray', 'torch')}, load {load()}. {wanted.trials} fits of milliseconds, "
-        f"{wanted.pairs} pairs in turn.",
-        "",
-        *table(heads, rows),
-        "",
-    ]
+    heads = ["workers", "Tune's choice, s", "calsweep's, s", "ratio"]
+    heads += ["after the first end: Tune's", "calsweep's"]
+    said = f"{wanted.trials} fits of milliseconds, {wanted.pairs} pairs in turn."
+    return [*table(heads, rows), "", said]
 
 
 def main() -> None:
@@ -109,7 +98,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--pairs", type=int, default=3)
     wanted = parser.parse_args()
-    publish("\n".join(measure(wanted)), wanted.out)
+    lines = measure(wanted)
+    place = f"{setting('ray', 'torch')}, load {load()}."
+    publish(QUESTION, lines, place, wanted.out)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,15 @@ seeds that recipes share, as those do that build on one network. Boards of block
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 
 import numpy as np
 import torch
+from _page import options, publish, setting, table
 
 from orchestrator.statistics import rank_comparison, ties
 from orchestrator.statistics._bootstrap import Measured, measure
@@ -136,9 +136,11 @@ class Tally:
             self.told += sum(apart(*pair) for pair in others) / len(others)
             self.differing += 1
 
-    def __str__(self) -> str:
+    @property
+    def cells(self) -> list[str]:
+        """The boards, percent of them with an error, and percent of true differences told."""
         power = f"{100 * self.told / self.differing:.0f}" if self.differing else "–"
-        return f"{self.boards} | {100 * self.wrong / self.boards:.1f} | {power}"
+        return [str(self.boards), f"{100 * self.wrong / self.boards:.1f}", power]
 
 
 def apart(found: Ties) -> Callable[[str, str], bool]:
@@ -189,36 +191,32 @@ def _judged(
             yield unit, need.sure(said), truth, said, math.sqrt(said[0] * said[1]) / truth
 
 
-def _error_rates(boards: int) -> Iterator[str]:
-    yield "| boards of | boards | any alike told apart, % | told of what differs, % |"
-    yield "|---|---:|---:|---:|"
+def _error_rates(boards: int) -> Iterator[list[str]]:
     for metric in ("ece", "nll", "acc"):
         rng, tally = np.random.default_rng(0), Tally()
         torch.manual_seed(0)
         for _ in range(boards):
             world = of_predictions(rng, metric)
             tally.add(world.groups, apart(ties(world.board)))
-        yield f"| predictions, {metric} | {tally} |"
+        yield [f"predictions, {metric}", *tally.cells]
     for seeds in SEEDS[1:]:
         rng, tally = np.random.default_rng(seeds), Tally()
         for _ in range(boards):
             world = of_figures(rng, int(rng.choice(RECIPES)), seeds)
             tally.add(world.groups, apart(ties(world.board)))
-        yield f"| figures, {seeds} seeds | {tally} |"
+        yield [f"figures, {seeds} seeds", *tally.cells]
     rng, tally = np.random.default_rng(1), Tally()
     for _ in range(boards):
         of_blocks(rng, tally)
-    yield f"| blocks (`ranks`, `arena`) | {tally} |"
+    yield ["blocks (`ranks`, `arena`)", *tally.cells]
 
 
-def _needs_table(boards: int) -> Iterator[str]:
-    yield "| said | cases | right, % |"
-    yield "|---|---:|---:|"
+def _needs_rows(boards: int) -> Iterator[list[str]]:
     found = list(needs(np.random.default_rng(2), boards))
     for unit in ("seeds", "rows"):
         for sure in (True, False):
             own = [case for case in found if case[:2] == (unit, sure)]
-            yield f"| {'about N' if sure else 'N to M'} {unit} | {len(own)} | {_right(own)} |"
+            yield [f"{'about N' if sure else 'N to M'} {unit}", str(len(own)), _right(own)]
 
 
 def _right(cases: Sequence[tuple[str, bool, float, tuple[int, int], float]]) -> str:
@@ -231,16 +229,21 @@ def _right(cases: Sequence[tuple[str, bool, float, tuple[int, int], float]]) -> 
 
 
 def main() -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser()
+    """Publish the page of a part."""
+    parser = options(__doc__)
     parser.add_argument("--boards", type=int, default=300, help="of each kind")
-    parser.add_argument("--part", choices=("errors", "needs", "both"), default="both")
-    asked, began = parser.parse_args(), time.perf_counter()
-    parts = {"errors": _error_rates, "needs": _needs_table}
-    chosen = [part(asked.boards) for name, part in parts.items() if asked.part in (name, "both")]
-    for line in chain.from_iterable(chosen):
-        print(line, flush=True)
-    print(f"\n{time.perf_counter() - began:.0f} s")
+    parser.add_argument("--part", choices=("errors", "needs"), default="errors")
+    wanted, began = parser.parse_args(), time.perf_counter()
+    if wanted.part == "errors":
+        question = "How often does a table call alike recipes different?"
+        columns = ["boards of", "boards", "any alike told apart, %", "told of what differs, %"]
+        rows = _error_rates(wanted.boards)
+    else:
+        question = "How many seeds or rows does telling the two best apart need?"
+        columns, rows = ["said", "cases", "right, %"], _needs_rows(wanted.boards)
+    lines = table(columns, rows)
+    place = f"{setting('torch', 'numpy')}; {time.perf_counter() - began:.0f} s."
+    publish(question, lines, place, wanted.out)
 
 
 if __name__ == "__main__":

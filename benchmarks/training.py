@@ -15,31 +15,25 @@ from pathlib import Path
 import numpy as np
 import psutil
 import torch
-from _machine import clock, describe, matrix_limit, training_images
+from _machine import clock, describe, training_images
+from _page import options, publish, table
 from _plain_loop import PlainLoop
 from rich.console import Console
 from rich.progress import track
-from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
-from trainables.data import DatasetInfo
 from trainables.methods import build_method
-from trainables.stages.engine import Trainer, seeded_network
+from trainables.stages.engine import Trainer
 from trainables.stages.protocols import Protocol
 
 ENGINE, LOOP = "our engine", "plain loop"
 
-EXPLANATION = """\
+COLUMNS = ("", "images a second", "by CPU time")
+SAID = """\
 Both train the same network from the same weights with cross-entropy and SGD on random crops and
-flips of the same images. The plain loop has a DataLoader whose workers augment PIL images, float32
-throughout and a loss read back every step. They run in turn, one short epoch each a round, after
-one that does not count; its workers live on from round to round.
-
-- *images a second* is on the wall, the median of the rounds with half the interquartile range.
-- *ratio* is the median over the rounds of engine / loop, with the smallest and largest.
-- *by CPU time* counts, in place of seconds on the wall, those of a processor that the process and
-  its workers used: other programs on the machine distort them less.
-"""
+flips. The plain loop has a DataLoader whose workers augment PIL images, float32 and a loss read
+back every step. They run in turn, a short epoch each a round. *images a second* is the median of
+the rounds with half the interquartile range; *ratio* is the median over rounds with smallest and
+largest; *by CPU time* counts seconds of a processor."""
 
 
 @dataclass
@@ -75,36 +69,26 @@ def processor_seconds() -> float:
     return sum(entry.user + entry.system for entry in times)
 
 
-def sides(options: argparse.Namespace) -> tuple[Side, Side, DatasetInfo]:
-    """Return the engine, the loop and the facts of the images."""
-    count = options.steps * options.batch_size
-    arrays, info = training_images(options.data, count)
-    device = torch.device(options.device)
+def sides(wanted: argparse.Namespace) -> tuple[Side, Side]:
+    """Return the engine and the loop."""
+    count = wanted.steps * wanted.batch_size
+    arrays, info = training_images(wanted.data, count)
+    device = torch.device(wanted.device)
     protocol = Protocol(
-        epochs=options.rounds + 1,
-        batch_size=options.batch_size,
+        epochs=wanted.rounds + 1,
+        batch_size=wanted.batch_size,
         lr=0.01,
         augmentation="crop-flip",
-        compile=options.compile,
+        compile=wanted.compile,
     )
     method = build_method({"ce": {}})
     precision = "bfloat16" if device.type == "cuda" else "float32"
-    trainer = Trainer(options.model, method, arrays, info, protocol, 0, device, precision)
-    loop = PlainLoop(options.model, arrays, info, protocol, 0, device, options.workers)
+    trainer = Trainer(wanted.model, method, arrays, info, protocol, 0, device, precision)
+    loop = PlainLoop(wanted.model, arrays, info, protocol, 0, device, wanted.workers)
     return (
         Side(ENGINE, trainer.train_epoch, len(arrays.labels)),
         Side(LOOP, loop.train_epoch, len(arrays.labels)),
-        info,
     )
-
-
-def operations(model: str, info: DatasetInfo, batch: int) -> float:
-    """Return the floating-point operations of one image's training step."""
-    network = seeded_network(model, info, 0)
-    images = torch.zeros(batch, info.inputs.channels, *info.inputs.size)
-    with FlopCounterMode(display=False) as counter:
-        F.cross_entropy(network(images), torch.zeros(batch, dtype=torch.long)).backward()
-    return counter.get_total_flops() / batch
 
 
 def spread(values: list[float]) -> str:
@@ -119,31 +103,15 @@ def ratios(mine: list[float], theirs: list[float]) -> str:
     return f"{np.median(values):.2f} ({values.min():.2f} to {values.max():.2f})"
 
 
-def table(mine: Side, theirs: Side) -> str:
-    """Return the figures as a Markdown table."""
-    lines = ["| | images a second | by CPU time |", "| --- | ---: | ---: |"]
-    lines += [
-        f"| {side.name} | {spread(side.wall)} | {spread(side.cpu)} |" for side in (mine, theirs)
-    ]
-    lines.append(f"| ratio | {ratios(mine.wall, theirs.wall)} | {ratios(mine.cpu, theirs.cpu)} |")
-    return "\n".join(lines)
-
-
-def limit_line(options: argparse.Namespace, mine: Side, info: DatasetInfo) -> str:
-    """Say which share of what the device can compute the engine used."""
-    limit = matrix_limit(torch.device(options.device))
-    needed = operations(options.model, info, min(options.batch_size, 8))
-    used = needed * float(np.median(mine.wall))
-    return (
-        f"A training step takes {needed / 1e9:.3g} GFLOP an image, so the engine computed "
-        f"{used / 1e12:.3g} TFLOP/s: {used / limit:.0%} of the {limit / 1e12:.3g} TFLOP/s that a "
-        "large matrix product reached in the same precision on the same device."
-    )
+def rows_of(mine: Side, theirs: Side) -> list[list[str]]:
+    """Return the rows of the table."""
+    rows = [[side.name, spread(side.wall), spread(side.cpu)] for side in (mine, theirs)]
+    return [*rows, ["ratio", ratios(mine.wall, theirs.wall), ratios(mine.cpu, theirs.cpu)]]
 
 
 def main() -> None:
-    """Measure, print the figures and add them to a file if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Measure and publish the page."""
+    parser = options(__doc__.splitlines()[0])
     parser.add_argument("--model", default="resnet8")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -153,29 +121,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2, help="of the plain loop")
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch on a processor")
-    parser.add_argument("--out", type=Path, help="Markdown file to add the figures to")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    device = torch.device(options.device)
-    mine, theirs, info = sides(options)
+    wanted = parser.parse_args()
+    torch.set_num_threads(wanted.threads)
+    device = torch.device(wanted.device)
+    mine, theirs = sides(wanted)
     mine.epoch()
     theirs.epoch()
-    for _ in track(range(options.rounds), "rounds", console=Console(stderr=True)):
+    for _ in track(range(wanted.rounds), "rounds", console=Console(stderr=True)):
         mine.measure(device)
         theirs.measure(device)
-    compiled = ", compiled" if options.compile else ""
-    title = (
-        f"## {options.model}, batch {options.batch_size}, {options.device}{compiled}: "
-        f"n = {options.rounds} rounds of {options.steps} batches, {options.workers} workers, "
-        f"{'random images' if options.data is None else options.data.name}"
-    )
-    parts = [title, table(mine, theirs), limit_line(options, mine, info), describe(device)]
-    text = "\n\n".join(parts) + "\n"
-    print(text)
-    if options.out:
-        before = options.out.read_text(encoding="utf-8") if options.out.exists() else ""
-        start = before or f"# Training speed\n\n{EXPLANATION}"
-        options.out.write_text(f"{start}\n{text}", encoding="utf-8")
+    kind = "random images" if wanted.data is None else wanted.data.name
+    shape = f"{wanted.model}, batches of {wanted.batch_size}, n = {wanted.rounds} rounds of "
+    shape += f"{wanted.steps} batches, {kind}."
+    lines = [
+        *table(COLUMNS, rows_of(mine, theirs)),
+        "",
+        shape,
+        SAID,
+    ]
+    question = f"How fast does the engine train on {wanted.device}?"
+    publish(question, lines, f"{describe(device)}.", wanted.out)
 
 
 if __name__ == "__main__":

@@ -32,14 +32,29 @@ def test_every_loss_is_timed_against_a_reference_of_the_same_value(name: str) ->
     assert float(ours()) == pytest.approx(float(reference()), rel=1e-5)
 
 
-@pytest.mark.parametrize("script", ["overhead", "load"])
-def test_trials_without_work_report_what_their_sweep_searches(script: str, tmp_path: Path) -> None:
-    sweep = importlib.import_module(script).SWEEP
+def test_trials_without_work_report_what_their_sweep_searches(tmp_path: Path) -> None:
+    sweep = importlib.import_module("overhead").SWEEP
     uri = f"sqlite:///{tmp_path}/runs.db"
-    spec = parse_sweep(sweep.format(trials=3, uri=uri, storage=tmp_path), script)
+    spec = parse_sweep(sweep.format(trials=3, uri=uri, storage=tmp_path), "overhead")
     no_op = importlib.import_module("_noop_sweep")
     report = no_op.stage_report([1], no_op.JUDGED, True)
     assert report["score"] == report["report"].metrics[f"val_{spec.search.objective}"]
+
+
+def test_a_page_keeps_its_further_tables_in_files_next_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = importlib.import_module("_page")
+    monkeypatch.setattr("sys.argv", ["/a/scale.py", "--out", "x.md", "--trials", "2"])
+    files = {"-more": (("name", "value"), [("`a`, b", 0.5)])}
+    page.publish("Why?", ["| a |"], "2 cores", tmp_path / "p.md", files)
+    assert (tmp_path / "p-more.csv").read_text() == 'name,value\n"a, b",0.5\n'
+    text = (tmp_path / "p.md").read_text()
+    assert text == (
+        "# Why?\n\n| a |\n\n## How it was measured\n\n"
+        "    python benchmarks/scale.py --trials 2\n\n2 cores\n\n[p-more.csv](p-more.csv).\n"
+    )
+    assert capsys.readouterr().out.startswith(text)
 
 
 @pytest.mark.long

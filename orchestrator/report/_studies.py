@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_CURVES = 16
 MOST_STUDIES = 100  # Of one page, which browsers have to hold.
-TREES = 16  # As near the truth as more, see docs/results/scale.md.
+TREES = 16  # As near the truth as more, see docs/results/importance.md.
 ENOUGH = 10  # Trials: a forest grown on fewer finds importance in noise.
 
 
