@@ -35,7 +35,7 @@ def ui(
     with progress_bar("reading journals") as show:
         book.read_on(show)
     for name in book.outside:
-        complain(f"sweep {name!r} is not shown: it leads out of the storage")
+        complain(f"sweep {name!r} is not shown: it has links out of the storage, or pipes")
     serve(book, host, port, _tell)
 
 

@@ -147,7 +147,7 @@ def logs(
     files |= outputs(folder) | {it: folder.logs / f"{key}.log" for it, key in trials.items()}
     if trial is None:
         for called, file in files.items():
-            lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+            lines = folder.text(file).splitlines()
             last = lines[-1] if lines else "no log: nothing was computed"
             job = jobs.get(called)  # Ray's words are the last of a job that ended.
             known = job is not None and job.state not in ("", "running", "finished")
@@ -159,7 +159,7 @@ def logs(
     file = files[trial]
     if not file.exists():
         raise InputError(f"trial {trial!r} has no log: nothing was computed, or not yet")
-    for line in file.read_text(encoding="utf-8").splitlines():
+    for line in folder.text(file).splitlines():
         echo(line)
 
 

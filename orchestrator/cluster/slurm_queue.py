@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.storage.storage import SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.files import write_whole
 from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.storage.status import SweepStatus
-    from orchestrator.storage.storage import SweepFolder
 
 JOB, EXIT = "slurm.json", "slurm-exit"
 COMMAND_SECONDS = 60.0
@@ -121,7 +121,7 @@ def job_number(folder: SweepFolder) -> str:
     file = folder.path / JOB
     if not file.exists():
         return ""
-    text = file.read_text(encoding="utf-8")
+    text = folder.text(file)
     if (found := re.fullmatch(r'\{"job": "([0-9]+)"\}\s*', text)) is None:
         raise InputError(f'{file}: expected {{"job": "NUMBER"}}, got {text[:80]!r}; remove it')
     return found[1]
@@ -157,9 +157,7 @@ def outputs(folder: SweepFolder) -> dict[str, Path]:
 
 def own_error(output: Path) -> str:
     """Return the error in a job's output: the sweep's, else SLURM's or Python's, else ""."""
-    if not output.exists():
-        return ""
-    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = SweepFolder(output.parent).text(output).splitlines()
     for pattern in (OWN, FOREIGN):
         if found := [match[1] for line in lines if (match := pattern.match(line))]:
             return found[-1]
@@ -223,8 +221,7 @@ def _ended(folder: SweepFolder, number: str, unknown: Job) -> Job:
 
 def _exit(folder: SweepFolder, number: str) -> str:
     """Return the exit code that a job left, ``requeued``, or ""."""
-    file = folder.path / EXIT
-    job, _, code = (file.read_text(encoding="utf-8") if file.exists() else "").partition(" ")
+    job, _, code = folder.text(folder.path / EXIT).partition(" ")
     return code.strip() if job == number else ""
 
 

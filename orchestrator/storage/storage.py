@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from orchestrator.sweep.names import is_sweep_name
 from trainables.common.errors import AwayError, InputError
-from trainables.common.files import make_folders, write_whole
+from trainables.common.files import make_folders, open_inside, write_whole
 from trainables.common.paths import (
     DEFAULT_STORAGE,
     ELSEWHERE,
@@ -104,6 +104,11 @@ class SweepFolder:
         marks = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
         return any(path.exists() for path in marks)
 
+    @property
+    def state_files(self) -> tuple[Path, ...]:
+        """Return the small files that say who runs the sweep, and that it shall pause or stop."""
+        return self._owner, self._run_lock, self._control
+
     def table(self, suffix: str) -> Path:
         """Return the file of the comparison table in a format."""
         return self.path / f"table.{suffix}"
@@ -172,7 +177,7 @@ class SweepFolder:
             with answering():
                 return self.bucket.lease().is_held()
         try:
-            handle = os.open(self._run_lock, os.O_RDONLY)
+            handle = os.open(self._run_lock, os.O_RDONLY | os.O_NONBLOCK)  # It may be a pipe.
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -213,8 +218,10 @@ class SweepFolder:
         if self.bucket is not None:
             with answering():
                 return self.bucket.lease().holder() or "another process"
-        found = self._owner.exists()
-        return self._owner.read_text(encoding="utf-8") if found else "another process"
+        try:
+            return self.text(self._owner) or "another process"
+        except PermissionError as error:
+            return f"another process ({why(error)})"
 
     def control(self) -> str:
         """Return what a person wants of whatever runs the sweep: ``pause``, ``cancel`` or nothing.
@@ -224,8 +231,17 @@ class SweepFolder:
         """
         if self.bucket is not None:
             return self.bucket.control()
+        return self.text(self._control)
+
+    def text(self, path: Path) -> str:
+        """Return the text of a file in this folder; empty if there is none.
+
+        Raises:
+            OSError: If it cannot be read, is a link out of the folder, a pipe or a device.
+        """
         try:
-            return self._control.read_text(encoding="utf-8")
+            with open_inside(path, self.path) as stream:
+                return stream.read().decode(errors="replace")
         except FileNotFoundError:
             return ""
 

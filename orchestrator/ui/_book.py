@@ -12,7 +12,8 @@ from orchestrator.storage.storage import Storage, SweepFolder
 class Book:
     """The sweeps of a storage by name, those that come later too.
 
-    A sweep whose folder or journal leads out of the storage is left out.
+    A sweep is left out if its folder or journal leads out of the storage, or if one of its small
+    files is a link, a pipe or a device.
 
     Attributes:
         folder: The storage's folder.
@@ -32,7 +33,7 @@ class Book:
         """Return the sweeps that there are now."""
         folders, outside = list[SweepFolder](), list[SweepFolder]()
         for sweep in self._storage.sweeps():
-            (folders if self._inside(sweep.journal) else outside).append(sweep)
+            (folders if self._inside(sweep) else outside).append(sweep)
         with self._lock:
             self.outside = [sweep.name for sweep in outside]
             self._known = {
@@ -41,9 +42,10 @@ class Book:
             }
             return dict(self._known)
 
-    def _inside(self, journal: Path) -> bool:
-        real = journal.resolve()
-        return real.is_relative_to(self.folder.resolve()) and (real.is_file() or not real.exists())
+    def _inside(self, sweep: SweepFolder) -> bool:
+        real, own = sweep.journal.resolve(), sweep.state_files
+        inside = real.is_relative_to(self.folder.resolve()) and not any(map(Path.is_symlink, own))
+        return inside and all(path.is_file() or not path.exists() for path in (real, *own))
 
     def read_on(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Read all journals as far as they go; ``progress`` hears of those read, and of all."""

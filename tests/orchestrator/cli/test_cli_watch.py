@@ -200,3 +200,23 @@ def test_owner_of_a_lock_is_seen_by_who_may_only_read(tmp_path):
         thread.join()
         assert seen == [True]
     assert not folder.is_owned()
+
+
+def test_logs_show_odd_bytes_but_no_link_out_of_the_sweep_and_no_pipe(calsweep, empty_folder):
+    far = Storage("store").sweep("far")
+    far.path.mkdir(parents=True)
+    far.spec_file.touch()
+    log = far.path / "slurm-7.out"
+    log.write_bytes(b"first\nodd \xff\n")
+    assert calsweep("logs", "far", "--storage", "store").out == "slurm-7: odd \ufffd\n"
+    log.unlink()
+    (empty_folder / "secret").write_text("a secret")
+    log.symlink_to(empty_folder / "secret")
+    for words in (("far",), ("far", "slurm-7")):
+        code, out, err = calsweep("logs", *words, "--storage", "store")
+        assert (code, out) == (2, "")
+        assert err == f"calsweep: leads to a place outside {far.path}: {log}\n"
+    log.unlink()
+    os.mkfifo(log)
+    answer = calsweep("logs", "far", "--storage", "store")
+    assert (answer.code, answer.err) == (2, f"calsweep: is not a regular file: {log}\n")

@@ -154,6 +154,25 @@ def test_who_runs_a_sweep_is_told(tmp_path: Path) -> None:
             sweep.owned().__enter__()
 
 
+def test_links_out_of_a_sweep_and_pipes_in_it_are_not_read(tmp_path: Path) -> None:
+    sweep = Storage(tmp_path / "storage").sweep("one")
+    sweep.path.mkdir(parents=True)
+    (tmp_path / "secret").write_text("pause")
+    for name in ("owner", "control"):
+        (sweep.path / name).symlink_to(tmp_path / "secret")
+    outside = f"leads to a place outside {sweep.path}"
+    assert sweep.owner() == f"another process ({outside}: {sweep.path}/owner)"
+    with pytest.raises(PermissionError, match=outside):
+        sweep.control()
+    for name in ("owner", "control", "run.lock"):
+        (sweep.path / name).unlink(missing_ok=True)
+        os.mkfifo(sweep.path / name)
+    assert "is not a regular file" in sweep.owner()
+    with pytest.raises(PermissionError, match="is not a regular file"):
+        sweep.control()
+    assert not sweep.is_owned()
+
+
 def test_a_sweep_whose_folder_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sweeps").write_text("")
     place = tmp_path / "sweeps" / "one"

@@ -264,3 +264,19 @@ def test_a_sweep_that_leads_out_of_the_storage_is_left_out_by_name(view, tmp_pat
     assert {"linked", "stream"}.isdisjoint(book.sweeps())
     assert book.outside == ["linked", "stream"]
     assert view.client.get("/sweeps/linked").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["owner", "control", "run.lock"])
+def test_a_sweep_whose_state_is_a_link_or_a_pipe_is_left_out(view, tmp_path_factory, name):
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret"
+    secret.write_text("a secret")
+    file = view.storage.sweep("later").path / name
+    file.unlink(missing_ok=True)
+    file.symlink_to(secret)
+    assert "later" not in words(view.client.get("/").text)
+    assert view.client.get("/sweeps/later").status_code == 404
+    file.unlink()
+    os.mkfifo(file)
+    assert Book(view.storage).outside == ["later"]
+    file.unlink()
+    assert view.client.get("/sweeps/later").status_code == 200
