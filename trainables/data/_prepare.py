@@ -1,7 +1,7 @@
 """Reads, splits and stores a data set once, for every process that asks."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,17 @@ from trainables.common.sharing import why
 from trainables.data._copies import Copies, count_copies, keyed
 from trainables.data._guard import is_sealed
 from trainables.data._inputs import DatasetInfo
+from trainables.data._labels import SHOWN
 from trainables.data._prepared import MANIFEST, SEARCH, TEST, PreparedData
 from trainables.data._rows import Rows
-from trainables.data._source import SOURCES, Reader, Source, find_reader, read_source
+from trainables.data._source import (
+    SOURCES,
+    OutlinedReader,
+    Reader,
+    Source,
+    find_reader,
+    read_source,
+)
 from trainables.data._split import Split, SplitSpec, make_split
 from trainables.data._stored import (
     SCHEMA,
@@ -92,7 +100,9 @@ def missing_download(
     split: SplitSpec | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return what ``prepare`` would have to download first, in one line; empty if nothing.
+    """Return what ``prepare`` needs to be downloaded first, in one line; empty if nothing.
+
+    That is also a public data set that people have to fetch by hand.
 
     What ``prepare`` would refuse is refused here, as far as it shows without a look at images, and
     the split where one is given. Nothing is downloaded, unpacked or written.
@@ -104,9 +114,15 @@ def missing_download(
     labels = reader.labels()
     if labels is not None:
         if split is not None:
-            _split(name, *labels, split, reader.own_validation(), reader.kind.trains)
+            try:
+                _split(name, *labels, split, reader.own_validation(), reader.kind.trains)
+            except InputError as error:
+                classes = reader.outline()[0] if isinstance(reader, OutlinedReader) else ()
+                raise InputError(f"{error}{_alone(labels[0], classes)}") from error
         return ""
     status = reader.check()
+    if reader.awaited():
+        return f"dataset {name!r} is not there yet: {status.detail}; {status.remedy}"
     if not status.present and not reader.downloads:
         raise InputError(f"dataset {name!r}: {status.detail}; {status.remedy}")
     return "" if status.present else f"dataset {name!r} is not downloaded yet: {status.detail}"
@@ -213,7 +229,20 @@ def _make(
 def _split_rows(source: Source, split: SplitSpec) -> Split:
     test = None if source.test is None else source.test.labels
     own, trains = source.train.validation, source.info.inputs.trains
-    return _split(source.info.name, source.train.labels, test, split, own, trains)
+    try:
+        return _split(source.info.name, source.train.labels, test, split, own, trains)
+    except InputError as error:
+        alone = _alone(source.train.labels, source.info.classes)
+        raise InputError(f"{error}{alone}") from error
+
+
+def _alone(labels: np.ndarray, classes: Sequence[str]) -> str:
+    """Return the end of a message about a split, if there are classes of one row."""
+    alone = np.flatnonzero(np.bincount(labels) == 1).tolist()
+    names = ", ".join(repr(classes[k]) if classes else str(k) for k in alone[:SHOWN])
+    more = ", ..." if alone[SHOWN:] else ""
+    need = "each class needs at least two, since one stays for training"
+    return f"; classes with only one row: {names}{more}; {need}" if alone else ""
 
 
 def _parts(source: Source, rows: Split) -> dict[str, Rows]:

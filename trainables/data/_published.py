@@ -203,13 +203,15 @@ class OfficialReader(PublishedReader, ListedReader):
         return [self.path / self.test_folder, *packed]
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        if self._packed():
-            return None
-        self._require()
-        return super().labels()
+        return super().labels() if self.path.is_dir() else None
+
+    def awaited(self) -> bool:
+        return not self.path.is_dir() and not self._packed()
 
     def check(self) -> SourceStatus:
         """List the images, without opening them; an intact archive is as good as its folder."""
+        if self.awaited():
+            return SourceStatus(False, f"{self.path} does not exist", self.instruction())
         if not self._packed():
             return super().check()
         packed = Checked(self.root / self.archive, self.md5)

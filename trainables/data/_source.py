@@ -149,6 +149,10 @@ class Reader(ABC):
     def check(self) -> SourceStatus:
         """Return the status of the source: ready if ``read`` would work without a download."""
 
+    def awaited(self) -> bool:
+        """Return True if people have to fetch the data by hand and have not begun to."""
+        return False
+
     def full_name(self) -> str:
         """Return a name that means the same from every working directory."""
         return self.name

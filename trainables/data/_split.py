@@ -75,6 +75,11 @@ def _is_whole(value: object) -> bool:
 
 
 def _check_share(key: str, value: object) -> None:
+    if value == 0 and not isinstance(value, bool):
+        raise ValueError(
+            f"{key}={value!r} leaves no {key} rows, which every sweep needs; give a fraction in "
+            "(0, 1), such as 0.1, or a count from 1"
+        )
     if _is_whole(value):
         if value < 1:  # type: ignore[operator]
             raise ValueError(f"{key}={value!r} is outside [1, inf) for a count")

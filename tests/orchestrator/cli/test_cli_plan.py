@@ -129,7 +129,6 @@ DATA_FAULTS = {
     "too few images": ({"split": "{train_limit: 39}"}, "split train_limit=39 is more than"),
     "absent folder": ({"dataset": "folder:absent"}, "absent does not exist"),
     "small digits": ({"dataset": "digits", "split": "{test: 1797}"}, "split test=1797 leaves"),
-    "to be fetched": ({"dataset": "tiny-imagenet"}, "tiny-imagenet-200.zip and put it into"),
     "absent suite": ({"suites": "['ood-npz:absent.npz']"}, "absent.npz does not exist"),
 }
 
@@ -158,6 +157,30 @@ def test_a_plan_tells_what_a_run_would_download(calsweep, own, empty_folder):
     ):
         assert out.count(line) == 1
     assert not (empty_folder / "data").exists()
+
+
+@pytest.mark.parametrize("dataset", ["tiny-imagenet", "cub200"])
+def test_a_plan_tells_what_people_have_to_fetch(calsweep, own, dataset):
+    path = own(dataset=dataset)
+    code, out, _ = calsweep("plan", path)
+    assert code == 0
+    assert f"dataset {dataset!r} is not there yet: " in out
+    assert "and put it into" in out
+    failed = calsweep("run", "--quiet", path)
+    assert (failed.code, failed.out) == (2, "")
+
+
+def test_a_plan_tells_of_test_rows_among_training_rows(calsweep, own):
+    rows = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 1), dtype=np.uint8)
+    path = own(lambda arrays: arrays.update(x_train=rows[:40], x_test=rows[35:45]))
+    told = ": 5 of 10 test rows are copies of "
+    assert told in calsweep("plan", path).out
+    known = json.loads(calsweep("plan", "--json", path).out)["copies"]
+    assert [(found["test"], found["test_rows"]) for found in known.values()] == [(5, 10)]
+    own(lambda arrays: arrays.update(x_train=rows[:40], x_test=rows[:10]))
+    failed = calsweep("plan", path)
+    assert (failed.code, failed.out) == (2, "")
+    assert "all 10 test rows are copies of training or validation rows" in failed.err
 
 
 def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):

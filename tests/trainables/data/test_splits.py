@@ -196,11 +196,14 @@ NEITHER, COUNT, WHOLE, SEED = (
 )
 
 
+NEEDED = "rows, which every sweep needs; give a fraction in (0, 1), such as 0.1, or a count from 1"
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"validation": 0.0}, f"validation=0.0 {NEITHER}"),
-        ({"validation": 0}, f"validation=0 {COUNT}"),
+        ({"validation": 0.0}, f"validation=0.0 leaves no validation {NEEDED}"),
+        ({"validation": 0}, f"validation=0 leaves no validation {NEEDED}"),
         ({"validation": True}, f"validation=True {NEITHER}"),
         ({"validation": float("nan")}, f"validation=nan {NEITHER}"),
         ({"test": -3}, f"test=-3 {COUNT}"),
@@ -211,7 +214,8 @@ NEITHER, COUNT, WHOLE, SEED = (
         ({"seed": -1}, f"seed=-1 {SEED}"),
         ({"seed": 2**63}, f"seed={2**63} {SEED}"),
         ({"validation_seed": -1}, f"validation_seed=-1 {SEED}"),
-        ({"test": 0, "validation": "all"}, f"test=0 {COUNT}"),
+        ({"test": 0, "validation": "all"}, f"test=0 leaves no test {NEEDED}"),
+        ({"validation": False}, f"validation=False {NEITHER}"),
         ({"test": 1.0}, f"test=1.0 {NEITHER}"),
     ],
 )
