@@ -83,7 +83,7 @@ def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> d
     floors ``ece_floor``, ``aece_floor`` and ``cwece_floor``; all fractions but ``nll`` and
     ``brier``. For arguments and errors see ``calibration_report``.
     """
-    return _compute(_EVALUATION, Predictions(Scores(logits, None, labels), bins))
+    return _compute(EVALUATION, Predictions(Scores(logits, None, labels), bins))
 
 
 class Predictions:
@@ -146,7 +146,7 @@ _DIRECTION: Mapping[str, Metric] = {
     "ece_over": lambda found: found.width.excess(),
     "ece_under": lambda found: found.width.error() - found.width.excess(),
 }
-_EVALUATION: Mapping[str, Metric] = {
+EVALUATION: Mapping[str, Metric] = {
     **_REPORT,
     "debiased_ece": lambda found: found.width.debiased_error(),
     "smooth_ece": lambda found: smooth_error(found.scores),

@@ -8,7 +8,7 @@ from torch import Tensor
 from trainables.common.checks import check_choice
 from trainables.metrics._metrics import METRICS
 from trainables.metrics._registered import registered_terms, registered_value
-from trainables.metrics._report import _EVALUATION, Predictions
+from trainables.metrics._report import EVALUATION, Predictions
 from trainables.metrics._scores import ArrayLike, Scores
 from trainables.metrics._smooth import smooth_terms
 
@@ -59,7 +59,7 @@ def rows_or_value(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     found = Predictions(Scores(logits, None, labels))
     if metric in OF_ROWS:
         return _TERMS[metric](found)
-    return torch.as_tensor(_EVALUATION[metric](found), dtype=torch.float64).reshape(())
+    return torch.as_tensor(EVALUATION[metric](found), dtype=torch.float64).reshape(())
 
 
 def _class_wise(found: Predictions, place: int) -> Tensor:

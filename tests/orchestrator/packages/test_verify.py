@@ -8,6 +8,7 @@ import re
 import sys
 import zipfile
 import zlib
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.orchestrator.packages.boards import board, unpacked
 from trainables.common.errors import InputError
 from trainables.common.portable import VARIABLES
 from trainables.losses import LOSSES
+from trainables.metrics import METRICS
 from trainables.plugins import load_plugins
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -159,15 +161,18 @@ def doubt(probs, labels):
 
 
 @pytest.fixture(scope="module")
-def plugged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Storage, Path]:
-    """Return a storage and the package of its sweep, with a loss and a metric of plugins."""
+def plugged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Storage, Path]]:
+    """Yield a storage and the package of its sweep, with a loss and a metric of plugins."""
     folder = tmp_path_factory.mktemp("plugged")
     (folder / "doubt.py").write_text(PLUGGED)
     loss = Path(__file__).parents[3] / "examples/plugin/calsweep_example/gce.py"
     plugins = f"plugins: [{loss}, {folder}/doubt.py]"
-    storage = board(folder / "storage", recipes="[ce, gce]", seeds="[0]", more=plugins)
-    publish(storage, ["board"], folder)
-    return storage, folder / "package.zip"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(METRICS, "_declared", {})
+        storage = board(folder / "storage", recipes="[ce, gce]", seeds="[0]", more=plugins)
+        publish(storage, ["board"], folder)
+        yield storage, folder / "package.zip"
+    load_plugins((), installed=True)
 
 
 @pytest.fixture
