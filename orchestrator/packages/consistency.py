@@ -20,6 +20,7 @@ from orchestrator.packages.package import (
     TEST,
     Cell,
     Package,
+    UnfitError,
     header_of,
 )
 from orchestrator.packages.predictions import RowPredictions
@@ -71,8 +72,13 @@ def check_plugins(package: Package) -> Iterator[str]:
     """Check that the files of plugins are those that sweeps name; none of their code is run."""
     named = package.plugins(package.ledgers)
     for plugin in named:
-        if (code := find_source(plugin.path, package.folder).code) != plugin.code:
-            yield f"{plugin.path}: the files have code {code[:12]}"
+        source = find_source(plugin.path, package.folder)
+        if changed := source.changed_import(plugin.code):
+            raise UnfitError(
+                f"not verified: {plugin.path} needs {changed}, which is another one here"
+            )
+        if source.code != plugin.code:
+            yield f"{plugin.path}: the files have code {source.code[:12]}"
     folders = {f"{PLUGINS}/{plugin.code}/" for plugin in named}
     for name in package.files():
         if name.startswith(f"{PLUGINS}/") and not name.startswith(tuple(folders)):

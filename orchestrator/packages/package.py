@@ -56,6 +56,10 @@ MALFORMED = (
 WHEN = (1980, 1, 1, 0, 0, 0)  # Of every file in an archive: equal content, equal archive.
 
 
+class UnfitError(InputError):
+    """The request or this process is at fault, not the package."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """A trial with its study: the measured one behind a figure of a table, or any other."""

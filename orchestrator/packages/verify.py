@@ -19,7 +19,7 @@ from orchestrator.packages.checks import (
     check_validation,
 )
 from orchestrator.packages.consistency import check_form, check_likeness, check_plugins
-from orchestrator.packages.package import MALFORMED, Package, check_header, opened
+from orchestrator.packages.package import MALFORMED, Package, UnfitError, check_header, opened
 from orchestrator.packages.retrain import Retrained, retrain
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.provenance import git_commit
@@ -32,10 +32,6 @@ SHARE = 0.1
 LONGEST = 250
 
 Progress = Callable[[str], None]
-
-
-class UnfitError(InputError):
-    """What was asked for, or this process, is at fault, and not the package."""
 
 
 @dataclass(frozen=True)

@@ -222,6 +222,13 @@ def test_runs_are_those_of_the_choice_seed_by_seed(journal, tmp_path, shown):
     ]
 
 
+def test_rows_in_two_parts_come_first(store):
+    line = "5 of 10 test rows are copies of training rows (5), so test figures may be too good"
+    source = told([result("ce", 0.1, copies=(line,))], store)
+    lead = task_part(source, TASK, Measured(), "ce")["lead"]
+    assert lead[0] == f"{TASK}: {line}."
+
+
 @pytest.mark.usefixtures("far_east")
 def test_where_the_figures_are_from(journal, tmp_path, store):
     journal.start(

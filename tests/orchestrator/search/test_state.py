@@ -421,10 +421,19 @@ def test_a_study_of_given_logits_is_opened_with_the_rows_of_every_seed(own):
     text = "name: state\ntasks: [{logits: rows.npz}]\nrecipes: [spline]\nseeds: [3, 4]\n"
     spec = parse_sweep(text, "state")
     (task,) = spec.tasks
-    rows = cast(PreparedData, SimpleNamespace(key="a", split=SplitSpec(validation_seed=own)))
+    fields = {"key": "a", "split": SplitSpec(validation_seed=own), "copies": None}
+    rows = cast(PreparedData, SimpleNamespace(**fields))
     _, events = make_state(spec, {task.data_name(seed): rows for seed in (3, 4)})
     splits = {str(seed): task.split_on(seed, whole=own is None).to_dict() for seed in (3, 4)}
     assert [event.origin["splits"] for event in events] == [splits] * 2
+
+
+def test_a_study_is_opened_with_the_copies_in_its_data():
+    assert DATA[TASK].copies is not None
+    some = DATA[TASK].copies._replace(test=5, train=5)
+    for copies, known in ((DATA[TASK].copies, None), (some, some.lines())):
+        _, events = make_state(make_spec(), {TASK: replace(DATA[TASK], copies=copies)})
+        assert {str(event.origin.get("copies")) for event in events} == {str(known)}
 
 
 def test_the_lowest_guarded_objective_wins():

@@ -87,6 +87,14 @@ def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
     assert "= ce: every figure in every seed is that of ce: nothing was changed" in table.notes()
 
 
+def test_rows_in_two_parts_are_told_once_a_task():
+    line = "5 of 10 test rows are copies of training rows (5), so test figures may be too good"
+    found = [study(name, figures(), copies=(line,)) for name in ("ce", "ls")]
+    found.append(study("ce", figures(), task="clean"))
+    assert table_of(*found).notes().count(f"{TASK}: {line}") == 1
+    assert not any("copies" in note for note in table_of(found[2]).notes())
+
+
 def test_values_that_no_paper_has_are_named():
     ours = {"cts": {"assignment": "prediction", "shrinkage": 3.0}, "pts": {"weight_decay": 0.002}}
     table = table_of(study("ce+cts", figures(), configuration=ours))
