@@ -35,7 +35,7 @@ VALUES = (
 def files(empty_folder):
     """A file, logits, and a calibrator whose description is nested without end."""
     (empty_folder / "file").write_text("nothing")
-    rows = np.eye(20, 2, dtype=np.float32)
+    rows = 2 * np.eye(20, 2, dtype=np.float32) - 1
     np.savez(empty_folder / "logits.npz", logits=rows, labels=np.arange(20) % 2)
     (empty_folder / "deep").mkdir()
     (empty_folder / "deep" / "calibrator.json").write_text("[" * 100_000)

@@ -101,7 +101,10 @@ class Verified:
     problems: tuple[str, ...] = ()
 
 
-ASKED = {"orchestrator.tracking.study_results": tracked}
+ASKED = {
+    "orchestrator.cli._options.journal_results": {},
+    "orchestrator.tracking.study_results": tracked,
+}
 LOGITS = {
     "orchestrator.cli._logits.use_plugins": None,
     "trainables.data.read_logits": MagicMock(),
@@ -115,7 +118,7 @@ RUN = {
 HELD = {f"{CLI}._watch._existing": MagicMock(**{"control.return_value": "pause"})}
 BENCHMARK = MagicMock(**{"book.return_value.nights.return_value": NIGHTS, "path": "file"})
 BENCHMARK.name, BENCHMARK.folder = "bench", Path("bench")
-SET = {f"{NIGHTLY}.load": BENCHMARK, "orchestrator.nightly.installation": None}
+SET = {f"{NIGHTLY}.load": BENCHMARK}
 JUDGED = {
     f"{NIGHTLY}.judged_nights": [(SimpleNamespace(night=n.name), MagicMock()) for n in NIGHTS]
 }
@@ -138,6 +141,7 @@ SCENES = {
             "orchestrator.cluster.jobs.submit": ("client", "job-1"),
             "orchestrator.cluster.jobs.follow": 0,
             "orchestrator.cluster.slurm.submit_to_slurm": 1,
+            "orchestrator.cluster.slurm.show_scripts": "a script",
         },
     ),
     "status": Scene(["night"]),
@@ -270,10 +274,6 @@ SCENES = {
         ["file"],
         {
             **SET,
-            "orchestrator.nightly.make_schedule": MagicMock(
-                **{"night_of.return_value": "2026-01-01"}
-            ),
-            "orchestrator.nightly.submit_night": ("job", 0),
             "orchestrator.nightly.run_night": STOP,
         },
         {"--night": "2026-01-02"},
@@ -310,14 +310,12 @@ SCENES = {
 }
 VALUES = {
     "--address": "auto",
-    "--at": "23:00",
     "--baseline": "mbls",
     "--cell": "ce on t: ece",
     "--claim": "mbls-beats-ls",
     "--control": "mbls",
     "--diagram": "d.svg",
     "--fit-rows": "0:5",
-    "--job-server": "http://a:1",
     "--judge": "brier",
     "--kind": "probs",
     "--layout": "macal/table1",
@@ -336,12 +334,10 @@ VALUES = {
     "--tag": "a=b",
     "--tasks": TASKS[0],
     "--time": "1:00:00",
-    "--time-zone": "Europe/Berlin",
     "--tracking-uri": "folder:/tracked",
     "--until": "2026-05-31",
 }
 # They go away, or are of one option.
-NOT_TRIED = ("nightly install", "nightly bisect")
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -488,7 +484,7 @@ def wrong_pairs(name: str, stage: Stage) -> Iterator[str]:
                 yield f"{ignored} has no effect with {other}"
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in NOT_TRIED])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_any_two_options_have_their_effect_or_are_refused(name: str, stage: Stage) -> None:
     stage.set(SCENES[name].answers)
     assert "\n".join(wrong_pairs(name, stage)) == ""

@@ -98,7 +98,7 @@ def test_state_of_a_job_is_that_of_squeue(
     install(tmp_path, monkeypatch, squeue=f'echo "$*" > {tmp_path}/asked; {rows}')
     shown = f"{state} ({reason})" if reason and state.endswith("queued") else state
     first, *rest = told_by(capsys, night, "status", "night")
-    assert first == f"night: {shown}, trials 0/1"
+    assert first == f"night: {shown}, trials 0/1, measured 0/0"
     assert (rest[0] == reason) == (state == "failed")
     assert rest[-1] == f"SLURM job 7; its output: {night.path}/slurm-7.out"
     asked = "--noheader --states=all --name=calsweep-night --Format=JobID:20,Name:200,State:30,"
@@ -236,7 +236,9 @@ def test_cancelled_job_is_known_after_slurm_forgot_it(
     )
     assert told_by(capsys, night, "cancel", "night")[0].startswith("night is out of SLURM's queue")
     assert (tmp_path / "gone").read_text() == "7\n"
-    assert told_by(capsys, night, "status", "night")[0] == "night: CANCELLED, trials 0/1"
+    assert (
+        told_by(capsys, night, "status", "night")[0] == "night: CANCELLED, trials 0/1, measured 0/0"
+    )
 
 
 def test_damaged_number_of_a_job_reaches_no_command(
@@ -285,12 +287,15 @@ def test_options_take_precedence_over_the_variables_of_sbatch(
     assert capsys.readouterr().out == said
 
 
+NEEDS_SLURM = "has no effect without --slurm: add --slurm or leave it out"
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (["--dry-run"], "--dry-run and the options of nodes and time need --slurm"),
-        (["--partition", "gpu"], "--dry-run and the options of nodes and time need --slurm"),
-        (["--nodes", "2"], "--dry-run and the options of nodes and time need --slurm"),
+        (["--dry-run"], f"--dry-run {NEEDS_SLURM}"),
+        (["--partition", "gpu"], f"--partition {NEEDS_SLURM}"),
+        (["--nodes", "2"], f"--nodes {NEEDS_SLURM}"),
         (["--slurm", "--time", "٣"], "--time '٣' is no limit of SLURM's, such as 8:00:00 or 2-0"),
     ],
 )
