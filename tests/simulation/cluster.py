@@ -313,7 +313,7 @@ class SimulatedBench(Bench):
         self.report_seconds, self.checkpoint_seconds = -1.0, 0.0  # No time passes in a step.
         self.device = torch.device("cpu")
         self.meter: Any = _Meter()
-        self.processes = 1
+        self.processes, self._altered = 1, None
 
     def use(self, device: torch.device, processes: int = 1) -> None:
         """Stay where it is."""

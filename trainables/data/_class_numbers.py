@@ -53,6 +53,7 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
     Raises:
         InputError: If a label fits neither way.
     """
+    classes = [name.strip() for name in classes]  # As labels are: blanks never decide.
     labels = [*dict.fromkeys(label for part in parts for label in part.labels)]
     values = {label: value for label in labels if (value := whole_number(label)) is not None}
     named = _named(labels, classes)

@@ -312,5 +312,6 @@ def _create(file: Path) -> None:
     # A name of its own each time: MLflow keeps the connection to a file that it failed with.
     with drafted(file) as draft:
         # Without a place for files MLflow puts the current folder, unquoted, into its SQL.
-        SqlAlchemyStore(mlflow_uri(sqlite_uri(draft)), (file.parent / "mlflow-artifacts").as_uri())
+        place = file.parent.absolute() / "mlflow-artifacts"
+        SqlAlchemyStore(mlflow_uri(sqlite_uri(draft)), place.as_uri())
         inherit(draft)

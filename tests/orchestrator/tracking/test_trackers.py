@@ -108,7 +108,7 @@ def test_only_a_database_elsewhere_bounds_the_place_of_files(uri, length, tmp_pa
 
     monkeypatch.setattr(server, "MlflowClient", Client)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(server, "_create", lambda file: None)
+    monkeypatch.setattr(server, "_create", lambda file: file.touch())
     root = Path("/", "x" * (length - len("file:////a_b.c-d")))
     if uri.startswith("postgresql") and length > 157:
         with pytest.raises(RefusedError) as refusal:

@@ -30,6 +30,7 @@ READINGS = {
     "below 0": (["-1", "1"], [1, -1], [1, 0], ""),
     "half numbers": (["0.5", "1.0", "1.5"], ["1.5", "1", "0.5"], [2, 1, 0], ""),
     "numbers and a word": (["1", "2", "other"], [1, 2], [0, 1], BY_NAME),
+    "names with blanks": ([" cat", "dog "], ["dog", "cat"], [1, 0], ""),
     "words and numbers": (["cat", "dog"], ["dog", 0, "cat"], [1, 0, 0], ""),
     "no 0": (["a", "b", "c"], [2, 1], [2, 1], "none is 0; label 1 is taken as 'b', counted from 0"),
 }
