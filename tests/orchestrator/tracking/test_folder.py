@@ -51,14 +51,14 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
     sweep.write_spec(spec)
 
     def say(*arguments):
-        code = main([*arguments, "--storage", storage])
+        code = main([*arguments])
         return code, capsys.readouterr().out
 
     assert main(["sync", str(sweep.path)]) == 0
     assert capsys.readouterr().out.endswith(f"has reached {uri}\n")
     best = ("best", "tiny", "--recipe", "ce+macal+ts")
     plain = [say(*call, "--tracking-uri", uri) for call in (("table", "tiny"), best)]
-    assert say("report", "tiny", "--tracking-uri", uri)[0] == 0
+    assert say("report", "tiny", "--tracking-uri", uri, "--storage", storage)[0] == 0
 
     sync(sweep.journal, database)
     same = [say(*call, "--tracking-uri", database) for call in (("table", "tiny"), best)]

@@ -134,7 +134,7 @@ def test_a_sweep_leaves_and_shows_no_secret(gossip, tmp_path, executor):
         out, err = run.communicate()
         assert run.returncode == 0, err.decode()
         assert any("orchestrator.tracking" in line.decode() for line in seen.values())
-        assert f"not everything has reached http://{place}/;" in out.decode()
+        assert f"not everything has reached http://{place}/" in out.decode()
         assert f"ada:{PASSWORD}" in Gossip.logins, "the server never saw the password"
         files = contents(tmp_path / "storage") | contents(ray_folder)
         assert b"503" in files["sweeps/secretive/shipper.log"]
