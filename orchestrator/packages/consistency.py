@@ -78,7 +78,8 @@ def check_plugins(package: Package) -> Iterator[str]:
                 f"not verified: {plugin.path} needs {changed}, which is another one here"
             )
         if source.code != plugin.code:
-            yield f"{plugin.path}: the files have code {source.code[:12]}"
+            told = f"the files have code {source.code[:12]}, the sweep names {plugin.code[:12]}"
+            yield f"{plugin.path}: {told}"
     folders = {f"{PLUGINS}/{plugin.code}/" for plugin in named}
     for name in package.files():
         if name.startswith(f"{PLUGINS}/") and not name.startswith(tuple(folders)):
@@ -144,7 +145,7 @@ def _unknown(told: Any, record: Mapping[str, Any], where: str) -> Iterator[str]:
         elif isinstance(record[key], Mapping):
             yield from _unknown(value, record[key], f"{where}.{key}")
         elif isinstance(value, Mapping):
-            yield f"{where}.{key} is a mapping"
+            yield f"{where}.{key}: expected a single value, got a mapping"
 
 
 def _unprintable(where: str, value: Any) -> Iterator[str]:
