@@ -41,8 +41,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_plugin_left() -> Iterator[None]:
-    """Forget the plugins that a test has made known."""
+    """Forget the plugins that a test has made known, and metrics of plugins in what it read."""
     yield
+    metrics = sys.modules.get("trainables.metrics")
+    if metrics is not None:
+        metrics.METRICS._declared.clear()
     plugins = sys.modules.get("trainables.plugins")
     if plugins is not None and plugins.active_plugins():
         plugins.load_plugins((), installed=True)

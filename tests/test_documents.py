@@ -129,7 +129,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, short: None) -> Path:
         ("docs/search.md", 5),
         ("docs/tables.md", 12),
         ("docs/statistics.md", 4),
-        ("docs/nightly.md", 4),
+        ("docs/nightly.md", 3),
         ("docs/data.md", 8),
         ("docs/travel.md", 3),
     ],

@@ -89,7 +89,8 @@ def _files(count: int) -> str:
     return f"{count} file{'s' if count > 1 else ''}"
 
 
-_known: dict[str, Plugin] = {}  # By code: each is imported once.
+# By code, and by the module of it that a sweep names: each is imported once.
+_known: dict[tuple[str, str], Plugin] = {}
 _active: list[Plugin] = []
 
 
@@ -156,8 +157,9 @@ def _installed() -> tuple[Plugin, ...]:
 def _load(named: str | Pinned, folder: Path, exact: bool) -> Plugin:
     if isinstance(named, str):
         return _imported(find_source(named, folder))
-    if named.code in _known:
-        return _imported(_known[named.code].source)
+    for plugin in _known.values():
+        if plugin.code == named.code and _ends_with(named.path, plugin.source.path):
+            return _imported(plugin.source)
     place = on_this_machine(folder / named.path)
     source = find_source(str(place), folder)
     if source.code != named.code:
@@ -175,8 +177,14 @@ def _load(named: str | Pinned, folder: Path, exact: bool) -> Plugin:
     return _imported(source)
 
 
+def _ends_with(path: str, ending: str) -> bool:
+    last = Path(ending).parts
+    return Path(path).parts[-len(last) :] == last
+
+
 def _imported(source: Source) -> Plugin:
-    known = _known.get(source.code)
+    key = (source.code, source.module)
+    known = _known.get(key)
     if known is None or not are_served(_importable(source)):
         additions = _import(source)
         spaced = [each for each in additions if each.catalogue in SPACES]
@@ -186,8 +194,8 @@ def _imported(source: Source) -> Plugin:
             ]
         except SpaceError as error:
             raise InputError(f"plugin {source.name}: {error}") from error
-        _known[source.code] = Plugin(source, additions, tuple(spaces))
-    return _known[source.code]
+        _known[key] = Plugin(source, additions, tuple(spaces))
+    return _known[key]
 
 
 def _import(source: Source) -> tuple[Addition, ...]:

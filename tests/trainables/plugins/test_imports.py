@@ -110,7 +110,7 @@ def test_an_import_within_a_function_runs_the_code_that_was_hashed(tmp_path, lab
     assert loss_of() == 3
     assert load(8).code != first.code
     assert loss_of() == 8
-    load_plugins([Pinned("nowhere.py", first.code)])
+    load_plugins([Pinned("nowhere/mine.py", first.code)])
     assert loss_of() == 3
 
 
@@ -283,3 +283,17 @@ def test_a_stored_sweep_is_shown_but_not_computed_after_an_edit(tmp_path, lab):
     write(tmp_path / "copy" / "mine.py", "1")
     with pytest.raises(InputError, match="it was changed since"):
         load_plugins([pinned], exact=False)
+
+
+@pytest.mark.parametrize("named", [["./pair", "./pair/two.py"], ["./pair/two.py", "./pair"]])
+def test_a_module_of_a_package_brings_its_parts_whatever_was_named_before(tmp_path, named):
+    for name, module in (("one", "__init__"), ("two", "two")):
+        write(tmp_path / "pair" / f"{module}.py", HEAD.format(name=name, inside="", value=1))
+    brought, codes = {}, {}
+    for path in named:
+        (found,) = load_plugins([path], tmp_path)
+        brought[path], codes[path] = [each.name for each in found.additions], found.code
+    assert brought == {"./pair": ["one"], "./pair/two.py": ["one", "two"]}
+    for path, code in codes.items():
+        (again,) = load_plugins([Pinned(str(tmp_path / path), code)])
+        assert [each.name for each in again.additions] == brought[path]
