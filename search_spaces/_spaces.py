@@ -9,6 +9,9 @@ from typing import Any
 
 import yaml
 
+from search_spaces._declared import declared, own_entry
+from trainables.common.checks import check_choice, check_count, check_number
+
 KINDS = ("methods", "refinements", "calibrators", "objectives")
 
 Value = float | int | str | bool
@@ -89,22 +92,16 @@ class Parameter:
         Raises:
             SpaceError: If it has another type or lies outside the range; the text gives both.
         """
-        if self.type == "categorical":
-            for choice in self.choices:
-                if choice == value and isinstance(choice, bool) == isinstance(value, bool):
-                    return choice
-            allowed = ", ".join(map(str, self.choices))
-            raise SpaceError(f"{self.name}={value!r} is not one of {allowed}")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (number and math.isfinite(value)):
-            raise SpaceError(f"{self.name}={value!r} is not a finite number")
-        if self.type == "int" and int(value) != value:
-            raise SpaceError(f"{self.name}={value!r} is not a whole number")
-        assert self.low is not None
-        assert self.high is not None
-        if not self.low <= value <= self.high:
-            raise SpaceError(f"{self.name}={value!r} is outside [{self.low:g}, {self.high:g}]")
-        return int(value) if self.type == "int" else float(value)
+        try:
+            if self.type == "categorical":
+                return check_choice(self.name, value, self.choices)
+            assert self.low is not None
+            assert self.high is not None
+            if self.type == "int":
+                return check_count(self.name, value, int(self.low), self.high)
+            return check_number(self.name, value, self.low, self.high)
+        except ValueError as error:
+            raise SpaceError(str(error)) from error
 
     def default_for(self, dataset: str | None = None, model: str | None = None) -> Value:
         """Return the published default for a dataset and model, else for the dataset, else any.
@@ -214,23 +211,20 @@ def known_spaces(part: str) -> list[SearchSpace]:
     for kind in ("methods", "refinements", "calibrators"):
         if part in space_names(kind):
             return [load_space(kind, part)]
+    from trainables.calibrators import splits  # As in ``part_catalogues``.
+
     for name, objective in splits(part):
         if name in space_names("calibrators") and objective in space_names("objectives"):
             return [load_space("calibrators", name), load_space("objectives", objective)]
     return []
 
 
-def splits(text: str) -> list[tuple[str, str]]:
-    """Return what stands before and behind each hyphen of a recipe's calibrator, the last first."""
-    places = [place for place, sign in enumerate(text) if sign == "-"]
-    return [(text[:place], text[place + 1 :]) for place in reversed(places)]
-
-
 @cache
 def _own_space(kind: str, name: str) -> SearchSpace:
     if name not in (known := space_names(kind)):
         raise SpaceError(f"no search space {kind}/{name}; there are: {', '.join(known)}")
-    return parse_space(kind, name, _document(kind, name), f"search_spaces/{kind}/{name}.yaml")
+    where = f"search_spaces/{kind}/{name}.yaml"
+    return parse_space(kind, name, _document(kind, name), where, own_entry(kind, name))
 
 
 def protocol_names() -> list[str]:
@@ -257,21 +251,35 @@ def _document(folder: str, name: str) -> dict[str, Any]:
     return yaml.safe_load(text)
 
 
-def parse_space(kind: str, name: str, document: dict[str, Any], where: str) -> SearchSpace:
+def parse_space(
+    kind: str, name: str, document: dict[str, Any], where: str, entry: Any
+) -> SearchSpace:
     """Return the search space that a document describes; ``where`` names it in messages.
 
+    Types, defaults and choices of parameters are those of the fields of ``entry``, the part's
+    class. A document may search some of the choices only.
+
     Raises:
-        SpaceError: If it is malformed.
+        SpaceError: If it is malformed, or gives another default than the class.
     """
     try:
+        of_class = declared(entry)
         given = (document.get("parameters") or {}).items()
-        parameters = {key: _parse_parameter(key, fields) for key, fields in given}
+        parameters = {
+            key: _parse_parameter(key, fields, of_class.get(key, {})) for key, fields in given
+        }
         title, source = document["title"], document["source"]
         return SearchSpace(name, kind, title, source, parameters, document.get("on_training"))
     except (SpaceError, AttributeError, KeyError, TypeError) as error:
         raise SpaceError(f"{where}: {error}") from error
 
 
-def _parse_parameter(name: str, fields: dict[str, Any]) -> Parameter:
+def _parse_parameter(name: str, given: dict[str, Any], of_class: dict[str, Any]) -> Parameter:
+    fields = {**of_class, **given}
+    for key in ("type", "default"):
+        if fields.get(key) != of_class.get(key, fields.get(key)):
+            raise SpaceError(
+                f"{name}: {key} {fields[key]!r} is not the class's, {of_class[key]!r}; leave it out"
+            )
     several = {key: tuple(fields.get(key) or ()) for key in ("choices", "grid", "tuned")}
     return Parameter(name=name, **{**fields, **several})

@@ -20,6 +20,7 @@ from search_spaces import (
     parse_space,
     space_names,
 )
+from trainables.common.fields import CheckedFields, choice, number
 
 
 def parameter(**fields: Any) -> Parameter:
@@ -53,11 +54,11 @@ def test_a_value_comes_back_as_the_parameters_own(fields, value, expected):
     [
         (FLOAT, 0.999, "x=0.999 is outside [1, 4]"),
         (FLOAT, 4.001, "x=4.001 is outside [1, 4]"),
-        (FLOAT, math.nan, "x=nan is not a finite number"),
-        (FLOAT, math.inf, "x=inf is not a finite number"),
-        (FLOAT, True, "x=True is not a finite number"),
-        (FLOAT, "2", "x='2' is not a finite number"),
-        (INT, 2.5, "x=2.5 is not a whole number"),
+        (FLOAT, math.nan, "x=nan is outside [1, 4]"),
+        (FLOAT, math.inf, "x=inf is outside [1, 4]"),
+        (FLOAT, True, "x=True is not a number in [1, 4]"),
+        (FLOAT, "2", "x='2' is not a number in [1, 4]"),
+        (INT, 2.5, "x=2.5 is not a whole number in [1, 4]"),
         (INT, 5, "x=5 is outside [1, 4]"),
         (FLAGS, True, "x=True is not one of 1, 0, a"),
         ({**FLAGS, "default": True, "choices": (True, False)}, 1, "x=1 is not one of True, False"),
@@ -132,7 +133,39 @@ def test_a_malformed_file_is_named(document, complaint):
     for fields in document.get("parameters", {}).values():
         fields.update(symbol="x", source="s")
     with pytest.raises(SpaceError, match=rf"^search_spaces/methods/m\.yaml: .*{complaint}"):
-        parse_space("methods", "m", document, "search_spaces/methods/m.yaml")
+        parse_space("methods", "m", document, "search_spaces/methods/m.yaml", None)
+
+
+class Margin(CheckedFields):
+    margin: float = number(default=2.0, low=0.0)
+    form: str = choice(default="a", choices=("a", "b", "c"))
+
+
+def test_a_parameter_is_what_its_class_declares_where_the_file_is_silent():
+    said = {"margin": {"low": 1.0, "high": 4.0}, "form": {"choices": ["b", "a"]}}
+    document = {"title": "t", "source": "s", "parameters": said}
+    for fields in said.values():
+        fields.update(symbol="x", source="s")
+    found = parse_space("methods", "m", document, "m.yaml", Margin).parameters
+    margin, form = found["margin"], found["form"]
+    assert (margin.type, margin.default, margin.low, margin.high) == ("float", 2.0, 1.0, 4.0)
+    assert (form.type, form.default, form.choices) == ("categorical", "a", ("b", "a"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"default": 3.0}, "m.yaml: margin: default 3.0 is not the class's, 2.0; leave it out"),
+        ({"type": "int"}, "m.yaml: margin: type 'int' is not the class's, 'float'; leave it out"),
+        ({"low": 2.5}, "m.yaml: margin=2.0 is outside [2.5, 4]"),
+    ],
+)
+def test_a_file_that_contradicts_the_class_is_refused(fields, complaint):
+    given = {"symbol": "m", "source": "s", "low": 1.0, "high": 4.0, **fields}
+    document = {"title": "t", "source": "s", "parameters": {"margin": given}}
+    with pytest.raises(SpaceError) as caught:
+        parse_space("methods", "m", document, "m.yaml", Margin)
+    assert str(caught.value) == complaint
 
 
 REFERENCE = Path(__file__).parent / "reference" / "search_spaces.txt"

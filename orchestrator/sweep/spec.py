@@ -34,7 +34,8 @@ from orchestrator.sweep.recipes import (
     parameters_of,
 )
 from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, plugged_tracker
-from search_spaces import Parameter, splits
+from search_spaces import Parameter
+from trainables.calibrators import splits
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import (

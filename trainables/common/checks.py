@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import TypeVar
 
-Choice = TypeVar("Choice", int, str)
+Choice = TypeVar("Choice")
 
 
 def check_number(
@@ -37,24 +37,18 @@ def check_number(
     return float(value)
 
 
-def check_count(name: str, value: int, low: int = 1) -> int:
-    """Return ``value`` as an int if it is whole and at least ``low``; else raise ``ValueError``."""
-    number = check_number(name, value, low)
+def check_count(name: str, value: int, low: int = 1, high: float = math.inf) -> int:
+    """Return ``value`` as an int if it is whole and in the limits; else raise ``ValueError``."""
+    number = check_number(name, value, low, high)
     if number != int(number):
-        raise ValueError(f"{name}={value!r} is not a whole number in [{low}, inf)")
+        end = ")" if math.isinf(high) else "]"
+        raise ValueError(f"{name}={value!r} is not a whole number in [{low}, {high:g}{end}")
     return int(number)
 
 
 def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
-    """Return ``value`` if it is one of ``choices``; else raise ``ValueError``, which lists them."""
-    if isinstance(value, bool) or value not in choices:
-        allowed = ", ".join(map(str, choices))
-        raise ValueError(f"{name}={value!r} is not one of {allowed}")
-    return value
-
-
-def check_flag(name: str, value: bool) -> bool:
-    """Return ``value`` if it is True or False; else raise ``ValueError``."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name}={value!r} is not one of True, False")
-    return value
+    """Return the one of ``choices`` that ``value`` equals; else raise ``ValueError`` with all."""
+    for choice in choices:
+        if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+            return choice
+    raise ValueError(f"{name}={value!r} is not one of {', '.join(map(str, choices))}")

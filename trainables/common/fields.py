@@ -5,7 +5,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, dataclass_transform
 
-from trainables.common.checks import check_choice, check_count, check_flag, check_number
+from trainables.common.checks import check_choice, check_count, check_number
 
 
 def checked(
@@ -35,7 +35,7 @@ def choice(*, choices: Sequence[Any], default: Any = MISSING, kw_only: Any = MIS
 
 def flag(*, default: Any = MISSING) -> Any:
     """Declare an argument that is True or False."""
-    return checked(default=default, check=check_flag)
+    return choice(default=default, choices=(False, True))
 
 
 def fitted(*, init: Literal[False] = False) -> Any:

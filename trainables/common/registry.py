@@ -84,6 +84,11 @@ class Catalogue(Generic[E]):
         """Return all names, sorted."""
         return sorted([*self.own_names(), *self._plugged])
 
+    def own(self, name: str) -> E | None:
+        """Return the entry of a name that no plugin brought, None if there is none."""
+        self.load()
+        return self._entries.get(name)
+
     def own_names(self) -> list[str]:
         """Return the names that no plugin brought."""
         self.load()

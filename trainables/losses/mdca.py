@@ -30,8 +30,8 @@ class MDCALoss(PenalisedLoss):
 
     weight: float = number(default=1.0, low=0.0)
     base: str = choice(default="ce", choices=("ce", "fl", "ls"))
-    gamma: float = 1.0
-    smoothing: float = 0.1
+    gamma: float = number(default=1.0, low=0.0)
+    smoothing: float = number(default=0.1, low=0.0, high=1.0, open_high=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

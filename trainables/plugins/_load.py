@@ -12,33 +12,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from search_spaces import SearchSpace, SpaceError, plug_spaces, splits
-from trainables.augmentations import AUGMENTATIONS
-from trainables.calibrators import CALIBRATORS, OBJECTIVES
+from search_spaces import SearchSpace, SpaceError, part_catalogues, plug_spaces
+from trainables.calibrators import CALIBRATORS, OBJECTIVES, splits
 from trainables.common.errors import AlteredPluginError, InputError
 from trainables.common.paths import on_this_machine
 from trainables.common.registry import Addition, Catalogue, collecting
 from trainables.data import SOURCES
 from trainables.data.suites import SUITES
-from trainables.losses import LOSSES
 from trainables.metrics import METRICS
 from trainables.models import MODELS
 from trainables.plugins._find import Source, find_source, installed_sources
 from trainables.plugins._serve import SERVED, Module, are_served, serve, withdraw
 from trainables.plugins._spaces import space_of
-from trainables.refinements import REFINEMENTS
-from trainables.schemes import SCHEMES
 
 NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*:?")
-# Their entries are parts of recipes, all under one roof; each kind has search spaces of its own.
-PARTS: Mapping[Catalogue[Any], str] = {
-    LOSSES: "methods",
-    AUGMENTATIONS: "methods",
-    SCHEMES: "methods",
-    REFINEMENTS: "refinements",
-    CALIBRATORS: "calibrators",
+SPACES: Mapping[Catalogue[Any], str] = {
+    catalogue: kind for kind, several in part_catalogues().items() for catalogue in several
 }
-SPACES: Mapping[Catalogue[Any], str] = {**PARTS, OBJECTIVES: "objectives"}
+# Their entries are parts of recipes, all under one roof.
+PARTS = [catalogue for catalogue in SPACES if catalogue is not OBJECTIVES]
 CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
 
 

@@ -7,8 +7,15 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from search_spaces import Parameter, SearchSpace, SpaceError, parse_space
-from trainables.common.checks import check_count, check_flag, check_number
+from search_spaces import (
+    Parameter,
+    SearchSpace,
+    SpaceError,
+    declared,
+    is_number,
+    limits_of,
+    parse_space,
+)
 from trainables.common.errors import InputError
 from trainables.common.registry import Addition
 from trainables.common.yaml_text import decoded, read_mapping
@@ -33,7 +40,7 @@ def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> Sear
     text = decoded(source.files[found], f"{where}: {found}")
     document = read_mapping(text, f"{where}: {found}", "a search space", "title and source")
     try:
-        space = parse_space(kind, addition.name, document, found)
+        space = parse_space(kind, addition.name, document, found, addition.entry)
     except SpaceError as error:
         raise InputError(f"{where}: {error}") from error
     known = [*inspect.signature(addition.entry).parameters]
@@ -58,48 +65,37 @@ def _from_fields(addition: Addition, kind: str, source: str, where: str) -> Sear
     entry = addition.entry
     described = fields(entry) if is_dataclass(entry) else ()
     # Of the keyword-only ones, which bases have, only numbers: the epochs and rate of a refinement.
-    own = {i.name: i for i in described if i.init and (not i.kw_only or _is_number(i))}
+    own = {i.name: i for i in described if i.init and (not i.kw_only or is_number(i))}
     for name, argument in inspect.signature(entry).parameters.items():
         if name not in own and argument.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise InputError(
                 f"{where}: parameter {name!r} is no field; declare it by number, count, choice or "
                 f"flag, or describe it in a YAML beside the code"
             )
-    parameters = {name: _parameter(item, source, where) for name, item in own.items()}
+    known = declared(entry)
+    parameters = {name: _parameter(item, known[name], source, where) for name, item in own.items()}
     title = (inspect.getdoc(entry) or addition.name).splitlines()[0].rstrip(".")
     always = getattr(entry, "fits_on_training", False) is True
     return SearchSpace(addition.name, kind, title, source, parameters, {} if always else None)
 
 
-def _checked_by(item: Field[Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return the function that checks a field, None for none, and its limits."""
-    check = item.metadata.get("check")
-    return getattr(check, "func", check), getattr(check, "keywords", {})
-
-
-def _is_number(item: Field[Any]) -> bool:
-    return _checked_by(item)[0] in (check_number, check_count) and item.default is not None
-
-
-def _parameter(item: Field[Any], source: str, where: str) -> Parameter:
+def _parameter(item: Field[Any], known: Mapping[str, Any], source: str, where: str) -> Parameter:
     """Return a field as a parameter; one without two finite ends keeps its default."""
     default = item.default
     if default is MISSING or not isinstance(default, bool | int | float | str):
         raise InputError(f"{where}: field {item.name!r} needs a default: a number, text or flag")
-    function, limits = _checked_by(item)
-    common: dict[str, Any] = {"name": item.name, "symbol": "", "default": default, "source": source}
-    if not _is_number(item):
-        choices = (False, True) if function is check_flag else limits.get("choices", (default,))
-        search = len(choices) > 1
-        return Parameter(**common, type="categorical", choices=tuple(choices), search=search)
-    whole = function is check_count
+    limits = limits_of(item)[1]
+    common: dict[str, Any] = {"name": item.name, "symbol": "", "source": source, **known}
+    if not is_number(item):
+        choices = known.get("choices", (default,))
+        common |= {"type": "categorical", "choices": choices, "search": len(choices) > 1}
+        return Parameter(**common)
     low, high = limits["low"], limits.get("high", math.inf)
     if not (math.isfinite(low) and math.isfinite(high)):
         low = high = default
     margin = INSIDE * (high - low)
     return Parameter(
         **common,
-        type="int" if whole else "float",
         low=min(low + margin, default) if limits.get("open_low") else low,
         high=max(high - margin, default) if limits.get("open_high") else high,
         search=low < high,

@@ -141,7 +141,7 @@ NO_OBJECTIVE = f"vs takes no fitting objective; those that do: {', '.join(WITH_O
         (("ts", "cls", {"normalization": "x"}), "normalization='x' is not one of nd, cm, mm"),
         (("ts", "cls", {"bounds": "x"}), "bounds='x' is not one of paper, released"),
         (("ts", "cls", {"reduction": "x"}), "reduction='x' is not one of mean, sum"),
-        (("ts", "fl", {"detach": 1}), "detach=1 is not one of True, False"),
+        (("ts", "fl", {"detach": 1}), "detach=1 is not one of False, True"),
         (("vs", "cls"), NO_OBJECTIVE),
         (("vs", None, {"gamma": 1.0}), NO_OBJECTIVE),
     ],

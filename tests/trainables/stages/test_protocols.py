@@ -184,7 +184,7 @@ def test_unknown_names_list_near_ones():
         ({**STEP, "milestones": (0, 4)}, r"milestone=0 is outside \[1, inf\)"),
         ({**STEP, "milestones": 4}, r"milestones=4 is not a list of epochs"),
         ({**STEP, "decay": 0}, r"decay=0 is outside \(0, 1\]"),
-        ({"nesterov": "yes"}, r"nesterov='yes' is not one of True, False"),
+        ({"nesterov": "yes"}, r"nesterov='yes' is not one of False, True"),
         ({"nesterov": True, "momentum": 0.0}, r"nesterov=True needs optimizer=sgd and a momentum"),
         ({"nesterov": True, "optimizer": "adamw"}, r"nesterov=True needs optimizer=sgd"),
         ({"warmup": 10}, r"warmup=10 is outside \[0, 10\): the epochs$"),
@@ -201,7 +201,7 @@ def test_unknown_names_list_near_ones():
             {"keep_after": 3},
             r"keep_after=3 needs keep=best_val_nll, best_val_acc or best_val_nll_after_ts$",
         ),
-        ({"compile": "yes"}, r"compile='yes' is not one of True, False"),
+        ({"compile": "yes"}, r"compile='yes' is not one of False, True"),
         ({"name": 3}, r"name=3 is not a text"),
     ],
 )
