@@ -1,9 +1,11 @@
-"""A package's privates stay its own; the order of the rooms is import-linter's to check."""
+"""Privates stay in their package, and imports form no circle; import-linter checks the layers."""
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -55,3 +57,9 @@ def test_no_module_imports_the_privates_of_another_package_or_module(package: st
 )
 def test_what_trespasses(folder: str, name: str, expected: bool) -> None:
     assert trespasses(tuple(folder.split("/")), name) == expected
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("calsweep", *PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # Raises CycleError, which names the modules.

@@ -123,21 +123,22 @@ def run(
     take: Take = False,
 ) -> int:
     """Run a sweep file, or resume a sweep that was interrupted."""
-    if sweep is not None and resume is None and not dry_run:
-        from orchestrator.sweep.documents import SWEEP, read_document
-        from trainables.common.yaml_text import read_mapping
-
-        _start_early(read_mapping(read_document(Path(sweep), sweep), sweep, *SWEEP))
-    from orchestrator.cli._outcome import run_and_show
-    from orchestrator.storage.storage import Storage
-    from orchestrator.sweep.spec import load_sweep
+    from orchestrator.sweep.documents import SWEEP, read_document
+    from trainables.common.yaml_text import read_mapping
 
     if (sweep is None) == (resume is None):
         raise InputError("give either a sweep file or --resume NAME")
-    if resume is not None:
-        spec = Storage(storage or DEFAULT_STORAGE).load_spec(resume)
+    text = "" if sweep is None else read_document(Path(sweep), sweep)
+    if sweep is not None and not dry_run:
+        _start_early(read_mapping(text, sweep, *SWEEP))
+    from orchestrator.cli._outcome import run_and_show
+    from orchestrator.storage.storage import Storage
+    from orchestrator.sweep.spec import parse_sweep
+
+    if sweep is None:
+        spec = Storage(storage or DEFAULT_STORAGE).load_spec(str(resume))
     else:
-        spec = load_sweep(str(sweep), storage)
+        spec = parse_sweep(text, sweep, Path(sweep).parent, storage)
     if dry_run:
         show_plan(spec)
         return 0

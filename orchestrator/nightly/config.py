@@ -162,7 +162,7 @@ class Nightly:
     def shape(self) -> Shape:
         """Return what every night must hold."""
         return Shape(
-            recipes=tuple(recipe.name for recipe in self.sweep.expanded()),
+            recipes=tuple(recipe.name for recipe in self.sweep.expanded),
             tasks=tuple(task.id for task in self.sweep.tasks),
             metrics=(*self.model.metrics, *COSTS),
             seeds=self.sweep.seeds,
@@ -183,7 +183,7 @@ class Nightly:
         content = self.sweep.model_dump(mode="json")
         search = {k: v for k, v in content["search"].items() if k not in ("spaces", "fixed")}
         rows = {}
-        for recipe, task in product(self.sweep.expanded(), self.sweep.tasks):
+        for recipe, task in product(self.sweep.expanded, self.sweep.tasks):
             parts = {part: [self.sweep.base(part), self.sweep.fixed(part)] for part in recipe.parts}
             what = _digest(task.model_dump(mode="json"), parts, search)
             rows[recipe.name, task.id] = Row(recipe.stage, what)

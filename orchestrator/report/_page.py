@@ -20,7 +20,7 @@ from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
-from orchestrator.tables.renderers import templates
+from orchestrator.tables.markup import templates
 from trainables.common.errors import InputError, known_names
 from trainables.common.files import write_whole
 from trainables.common.sharing import writing

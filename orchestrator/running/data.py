@@ -45,7 +45,7 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
         InputError: If a data set or a suite is absent or damaged, or a suite does not fit its task;
             the text names the task.
     """
-    prepared, whole = {}, not searches(spec)
+    prepared, whole = {}, spec.given and not searches(spec)
     for number, task in enumerate(spec.tasks):
         for name, split in _splits(task, spec, whole).items():
             with naming(f"tasks[{number}] ({task.id})"):
@@ -71,7 +71,7 @@ def preview_data(spec: SweepSpec) -> DataPreview:
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
     copies: dict[str, Copies] = {}
-    whole = not searches(spec)
+    whole = spec.given and not searches(spec)
     for number, task in enumerate(spec.tasks):
         for name, split in _splits(task, spec, whole).items():
             with naming(f"tasks[{number}] ({task.id})"):

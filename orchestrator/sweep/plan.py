@@ -108,7 +108,7 @@ def make_plan(spec: SweepSpec) -> Plan:
     Recipes that others build on, and plain cross-entropy where the accuracy guard is on, join as
     studies that are no rows of the table.
     """
-    asked = spec.expanded()
+    asked = spec.expanded
     names = {recipe.name for recipe in asked}
     guarded = spec.search.accuracy_tolerance is not None
     guard = [parse_recipe(BASELINES[spec.given], given=spec.given)] if guarded else []

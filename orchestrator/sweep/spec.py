@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -139,6 +139,13 @@ Reported = Annotated[str, _one_of(_reported)]
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    def __copy__(self) -> Self:
+        """Return a copy without cached properties, since ``model_copy`` changes fields."""
+        copied = super().__copy__()
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
+
 
 # What stands where a training's protocol would: nothing of it is used.
 NO_TRAINING = Protocol(name=GIVEN, epochs=1, batch_size=1, lr=1.0)
@@ -225,7 +232,7 @@ class TaskSpec(_Strict):
         """Return the protocol's name, also where some of its fields were changed."""
         return self.protocol if isinstance(self.protocol, str) else self.resolved_protocol.name
 
-    @property
+    @cached_property
     def resolved_protocol(self) -> Protocol:
         """Return the protocol with all its fields."""
         return NO_TRAINING if self.given else protocol_from(self.protocol)
@@ -505,10 +512,11 @@ class SweepSpec(_Strict):
             raise ValueError(f"keep: {self.keep} needs a storage that is a folder, not {bucket}")
         return self
 
-    def expanded(self) -> list[Recipe]:
+    @cached_property
+    def expanded(self) -> tuple[Recipe, ...]:
         """Return the recipes without wildcards, in table order."""
         variants = {name: v.of for name, v in self.variants.items()}
-        return expand_recipes(self.recipes, variants, self.given)
+        return tuple(expand_recipes(self.recipes, variants, self.given))
 
     @property
     def given(self) -> bool:
@@ -522,7 +530,7 @@ class SweepSpec(_Strict):
         A metric is used wherever it is known.
         """
         named = {plugin.code for plugin in self.plugins}
-        used = {part for recipe in self.expanded() for part in map(self.base, recipe.parts)}
+        used = {part for recipe in self.expanded for part in map(self.base, recipe.parts)}
         used |= {piece for part in used for split in splits(part) for piece in split}
         for task in self.tasks:
             used |= {task.model, *task.suites, *(name.partition("-")[0] for name in task.suites)}
@@ -616,7 +624,7 @@ def _check_kinds(spec: SweepSpec) -> None:
             raise InputError(
                 f"tasks[{number}]: a sweep has tasks of logits or of data sets, not both"
             )
-    parts = dict.fromkeys(part for recipe in spec.expanded() for part in recipe.parts)
+    parts = dict.fromkeys(part for recipe in spec.expanded for part in recipe.parts)
     for number, task in enumerate(spec.tasks):
         kind = find_reader(task.dataset, spec.data_root, task.inputs).kind
         if not task.given:
@@ -667,7 +675,7 @@ def _check_variants(variants: Mapping[str, VariantModel]) -> None:
 
 
 def _check_search(spec: SweepSpec) -> None:
-    parts = {part for recipe in spec.expanded() for part in recipe.parts}
+    parts = {part for recipe in spec.expanded for part in recipe.parts}
     spaces, fixed, tune = spec.search.spaces, spec.search.fixed, spec.search.tune or {}
     for section in ("spaces", "fixed", "tune"):
         for part, values in (getattr(spec.search, section) or {}).items():

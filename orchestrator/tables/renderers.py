@@ -5,16 +5,13 @@ not write itself.
 """
 
 import csv
-import html
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, product
-from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -22,13 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.tables.columns import shown_names
+from orchestrator.tables.markup import HTML, LATEX, MARKDOWN, fill_template, one_line
 from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
-
-
-def one_line(text: str) -> str:
-    """Return text without line breaks, control characters and runs of blanks."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
 
 # Terminal
 
@@ -44,7 +36,7 @@ def to_rich(table: ComparisonTable) -> RenderableType:
     """
     blocks = groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1])
     parts: list[RenderableType] = [_Block(table, list(spans)) for _, spans in blocks]
-    lines = [*_messages(table), *table.notes()]
+    lines = [*table.messages(), *table.notes()]
     return Group(*parts, *(Text(one_line(line), style="dim") for line in lines))
 
 
@@ -130,18 +122,6 @@ def _rich_cell(cell: Cell | Notice, shorten: Callable[[str], str]) -> Text:
     return Text.assemble(text, *beside) if beside else text
 
 
-def _messages(table: ComparisonTable) -> Iterator[str]:
-    """Yield in full what the narrow cells of a terminal only name."""
-    for row in table.rows:
-        start = 0
-        for cell in table.line(row):
-            if isinstance(cell, Notice) and cell.text != cell.short:
-                entry = table.columns[start]
-                place = " / ".join(entry.groups) or ", ".join(entry.tasks)
-                yield f"{row.label} on {place}: {cell.text}"
-            start += cell.span
-
-
 def render_terminal(table: ComparisonTable) -> str:
     """Return plain text as wide as the table needs; ``to_rich`` is for a live console."""
     shown = to_rich(table)
@@ -150,67 +130,6 @@ def render_terminal(table: ComparisonTable) -> str:
     with console.capture() as capture:
         console.print(shown, width=max(width, 1))
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
-
-
-# Markdown, LaTeX, HTML
-
-MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~$&"}
-LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "↑": r"$\uparrow$",
-    "↓": r"$\downarrow$",
-    "–": "--",
-    "†": r"$\dagger$",
-    "≈": r"$\approx$",
-    "·": r"$\cdot$",
-    "λ": r"$\lambda$",
-    "[": "{[}",
-    "]": "{]}",
-}
-HTML = {character: html.escape(character) for character in "&<>\"'"}
-
-
-def templates(*packages: str, **options: Any) -> Environment:
-    """Return the templates of packages, which refuse names that are not given.
-
-    The options are those of Jinja's ``Environment``.
-    """
-    loader = ChoiceLoader([PackageLoader(name) for name in packages])
-    options |= {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=loader, **options)
-
-
-def _fill_template(name: str, escapes: Mapping[str, str], table: ComparisonTable) -> str:
-    """Fill one of the templates; its filter ``plain`` escapes a text."""
-    # Not Jinja's own brackets: LaTeX is full of them.
-    environment = templates(
-        "orchestrator.tables",
-        variable_start_string="[[",
-        variable_end_string="]]",
-        block_start_string="[%",
-        block_end_string="%]",
-        keep_trailing_newline=True,
-    )
-    characters = str.maketrans(dict(escapes))
-    environment.filters["plain"] = lambda text: one_line(text).translate(characters)
-    template = environment.get_template(name)
-    return template.render(table=table, messages=[*_messages(table)], levels=_levels(table))
-
-
-def _levels(table: ComparisonTable) -> list[list[tuple[str, int, int]]]:
-    """Return the headings above the metrics, outermost first, with first and last column."""
-    levels = []
-    for depth in range(1, 1 + min(len(entry.groups) for entry in table.columns)):
-        numbered = groupby(enumerate(table.columns), key=lambda pair: pair[1].groups[:depth])
-        spans = [(prefix[-1], [place for place, _ in group]) for prefix, group in numbered]
-        levels.append([(text, places[0], places[-1]) for text, places in spans])
-    return levels
 
 
 # CSV, JSON
@@ -289,9 +208,9 @@ def _harmless(text: str) -> str:
 
 RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
     "terminal": render_terminal,
-    "markdown": partial(_fill_template, "markdown.md", MARKDOWN),
+    "markdown": partial(fill_template, "markdown.md", MARKDOWN),
     "csv": render_csv,
     "json": render_json,
-    "latex": partial(_fill_template, "latex.tex", LATEX),
-    "html": partial(_fill_template, "html.html", HTML),
+    "latex": partial(fill_template, "latex.tex", LATEX),
+    "html": partial(fill_template, "html.html", HTML),
 }

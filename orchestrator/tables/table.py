@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.columns import Column, column, floor_of
+from orchestrator.tables.markup import HTML, fill_template
 from search_spaces import known_spaces
 from trainables.common.errors import InputError
 
@@ -238,9 +239,29 @@ class ComparisonTable:
 
     def _repr_html_(self) -> str:
         """Return the table as a notebook shows it."""
-        from orchestrator.tables.renderers import RENDERERS
+        return fill_template("html.html", HTML, self)
 
-        return RENDERERS["html"](self)
+    def levels(self) -> list[list[tuple[str, int, int]]]:
+        """Return the headings above the metrics, outermost first, with first and last column."""
+        levels = []
+        for depth in range(1, 1 + min(len(entry.groups) for entry in self.columns)):
+            numbered = groupby(enumerate(self.columns), key=lambda pair: pair[1].groups[:depth])
+            spans = [(prefix[-1], [place for place, _ in group]) for prefix, group in numbered]
+            levels.append([(text, places[0], places[-1]) for text, places in spans])
+        return levels
+
+    def messages(self) -> list[str]:
+        """Return in full what the narrow cells of a terminal only name."""
+        found = []
+        for row in self.rows:
+            start = 0
+            for cell in self.line(row):
+                if isinstance(cell, Notice) and cell.text != cell.short:
+                    entry = self.columns[start]
+                    place = " / ".join(entry.groups) or ", ".join(entry.tasks)
+                    found.append(f"{row.label} on {place}: {cell.text}")
+                start += cell.span
+        return found
 
     def noise_floor(self, row: Row, entry: TableColumn) -> float | None:
         """Return what a perfectly calibrated network would show in a cell, or None if unknown."""

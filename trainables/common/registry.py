@@ -21,6 +21,12 @@ class Addition(NamedTuple):
     entry: Any
 
 
+def import_modules(package: str) -> None:
+    """Import the modules of a package, which registers what they define."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
+
+
 _collected: list[list[Addition]] = []  # Of the plugin that is being imported.
 
 
@@ -107,9 +113,7 @@ class Catalogue(Generic[E]):
         """Import the modules of the package."""
         if self._loaded:
             return
-        package = importlib.import_module(self._package)
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{self._package}.{module.name}")
+        import_modules(self._package)
         self._loaded = True
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainables.common.registry import import_modules
 from trainables.data._batches import Batcher
 from trainables.data._rows import RowArrays, Rows
 
@@ -182,7 +183,5 @@ class DatasetInfo:
         kind = str(values.pop("kind", UNNAMED))
         if kind not in Inputs.kinds:
             # Its module is imported when a data set is looked up, which nobody has done yet.
-            from trainables.data._source import SOURCES
-
-            SOURCES.load()
+            import_modules("trainables.data")
         return cls(inputs=Inputs.kinds[kind](**values), **own)

@@ -17,7 +17,6 @@ from trainables.refinements import build_refinement
 from trainables.stages.base import find_artifact
 from trainables.stages.engine import EVALUATION_BATCH, every_row, in_batches, place, seeded_network
 from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
-from trainables.stages.protocols import Protocol, protocol_from
 from trainables.stages.request import Parts
 from trainables.store.artifacts import Artifact, ArtifactStore
 
@@ -52,10 +51,8 @@ class LastPass:
         return self._found[rows, trained]
 
 
-def restore_network(
-    trained: Artifact, info: DatasetInfo, device: torch.device
-) -> tuple[Network, Protocol]:
-    """Return the network of a ``train`` artifact as it was trained, and its protocol."""
+def restore_network(trained: Artifact, info: DatasetInfo, device: torch.device) -> Network:
+    """Return the network of a ``train`` artifact as it was trained."""
     request = trained.record["request"]
     method = build_method(request["parts"])
     # Its weights are those of the training, whatever it began with.
@@ -63,8 +60,7 @@ def restore_network(
     network = seeded_network(model, info, request["seed"])
     network = method.scheme.attach(network, info.num_classes)
     network.load_state_dict(trained.tensors("weights"))
-    placed = place(network, device, request["precision"])
-    return placed, protocol_from(dict(request["protocol"]))
+    return place(network, device, request["precision"])
 
 
 def predictor(
@@ -104,7 +100,7 @@ def pixel_outputs(
     """
     artifact = find_artifact(store, stage, key)
     if stage != "calibrate":
-        return outputs_of(restore_network(artifact, info, device)[0])
+        return outputs_of(restore_network(artifact, info, device))
     request = artifact.record["request"]
     before = request["upstream_stage"], request["upstream"]
     calibrator = calibrator_of(request["parts"])
@@ -146,7 +142,7 @@ def _outputs(
     if stage == GIVEN:
         return lambda values: torch.from_numpy(np.array(values, dtype=info.inputs.dtype))
     trained = artifact if stage == "train" else find_artifact(store, "train", request["upstream"])
-    network, _ = restore_network(trained, info, device)
+    network = restore_network(trained, info, device)
 
     def features(values: np.ndarray) -> Tensor:
         def compute() -> Tensor:

@@ -18,7 +18,6 @@ from trainables.metrics import row_terms
 from trainables.refinements import HeadTrainer, build_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
-from trainables.stages.protocols import protocol_from
 from trainables.stages.request import StageRequest
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -36,7 +35,7 @@ class RefineStage(StageRun, stage="refine"):
         super().__init__(request, store, data)
         ((name, parameters),) = request.parts.items()
         refinement = build_refinement(name, **parameters)
-        protocol = protocol_from(dict(request.protocol))
+        protocol = request.resolved_protocol
         by_sgd = protocol.optimizer == "sgd"
         if features is None:
             features, self.shared_seconds = load_features(
@@ -180,14 +179,14 @@ def load_features(
 
 def _augmentation(trained: Artifact, data: TaskData) -> str:
     """Return how the network's training images were augmented."""
-    protocol = protocol_from(dict(trained.record["request"]["protocol"]))
-    return protocol.augmentation or data.prepared.info.inputs.augmentation
+    asked = trained.record["request"]["protocol"].get("augmentation")
+    return asked or data.prepared.info.inputs.augmentation
 
 
 def _compute_features(
     trained: Artifact, data: TaskData, kind: str, scratch: Path
 ) -> dict[str, Tensor]:
-    network, _ = restore_network(trained, data.prepared.info, data.device)
+    network = restore_network(trained, data.prepared.info, data.device)
     inputs = data.prepared.info.inputs
     train = inputs.batcher(data.search.train.values, data.device)
     count = 1 if kind == "none" else FEATURE_VIEWS

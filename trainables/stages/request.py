@@ -11,6 +11,7 @@ from trainables.data import Inputs, MaskedImages, PreparedData
 from trainables.plugins import part_codes
 from trainables.refinements import REFINEMENTS
 from trainables.schemes import SCHEMES
+from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.artifacts import stage_key
 
 Parts = Mapping[str, Mapping[str, Any]]
@@ -41,6 +42,11 @@ class StageRequest:
     def plain(self) -> dict[str, Any]:
         """Return the fields by name, not copied."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    @cached_property
+    def resolved_protocol(self) -> Protocol:
+        """Return the protocol with all its fields."""
+        return protocol_from(self.protocol)
 
     def key(self) -> str:
         """Return the key of the outcome; data and the code of plugins count by content."""

@@ -9,7 +9,6 @@ from trainables.stages.base import StageRun, TaskData
 from trainables.stages.data_parallel import Team, lead
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.pixels import outputs_of, score_pixels
-from trainables.stages.protocols import protocol_from
 from trainables.stages.request import StageRequest
 from trainables.store.artifacts import ArtifactStore
 
@@ -21,7 +20,7 @@ def build_trainer(request: StageRequest, data: TaskData, team: Team | None) -> T
         build_method(request.parts),
         data.search.train,
         data.prepared.info,
-        protocol_from(dict(request.protocol)),
+        request.resolved_protocol,
         request.seed,
         data.device,
         request.precision,
@@ -39,7 +38,7 @@ class TrainStage(StageRun, stage="train"):
 
     def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
         super().__init__(request, store, data)
-        self._protocol = protocol_from(dict(request.protocol))
+        self._protocol = request.resolved_protocol
         self._team: Team | None = None
         if data.processes > 1:
             place = str(data.prepared.directory)

@@ -89,7 +89,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         own = sweep.model_dump(mode="json", exclude_unset=True)
         changed = {
             "plugins": [self._plugin(plugin, code) for plugin in sweep.plugins],
-            "recipes": [recipe.name for recipe in sweep.expanded()],
+            "recipes": [recipe.name for recipe in sweep.expanded],
             "seeds": list(sweep.seeds),
             "storage": str(place / "storage"),
             "data_root": str(Path(sweep.data_root).expanduser().absolute()),

@@ -281,12 +281,12 @@ def test_demo(asked):
     found = asked(RUN, "demo", "--storage", "kept", "--fresh", "--quiet")
     assert choices(found) == (False, True, None, True)
     spec = found["spec"]
-    assert (spec.name, spec.storage, len(spec.expanded())) == ("demo", "kept", 24)
+    assert (spec.name, spec.storage, len(spec.expanded)) == ("demo", "kept", 24)
     chosen = ("--recipes", "ce, mbls+ts", "--trials", 2, "--seeds", "4,5")
     other = asked(RUN, "demo", *chosen, "--tasks", "digits/convnet/digits/0.5")
     assert choices(other) == (False, False, None, False)
     spec = other["spec"]
-    assert [recipe.name for recipe in spec.expanded()] == ["ce", "mbls+ts"]
+    assert [recipe.name for recipe in spec.expanded] == ["ce", "mbls+ts"]
     assert (spec.search.trials, tuple(spec.seeds), spec.search.fixed) == (2, (4, 5), {})
     (task,) = spec.tasks
     assert (task.dataset, task.model, task.id) == ("digits", "convnet", "digits/convnet/digits/0.5")

@@ -70,7 +70,7 @@ class ToldSweep:
         with writer.journal:
             writer.start(spec={})
             for task in spec.tasks:
-                for recipe in spec.expanded():
+                for recipe in spec.expanded:
                     self._study(writer, task.id, recipe.name, spec.seeds)
             self.before_end(spec)
             writer.end()

@@ -51,7 +51,7 @@ def test_the_ablation_has_the_published_rows_each_adding_one_component(name):
     published = load_published("results").query("paper == 'macal' and table == 'Table 5'")
     notes = list(dict.fromkeys(note.split(";")[0].lstrip("+") for note in published["note"]))
     assert notes == ["Vanilla", *SWITCHES]
-    vanilla, *others = spec.expanded()
+    vanilla, *others = spec.expanded
     assert vanilla.name == "ce"
     rows = [starting_values(spec, recipe.own_parts[0], spec.tasks[0]) for recipe in others]
     before: dict[str, Any] = {}

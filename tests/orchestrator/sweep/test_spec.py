@@ -32,7 +32,7 @@ def test_defaults_are_filled_in():
     assert spec.search.objective == "nll"
     assert spec.seeds == (0,)
     assert spec.tasks[0].id == "digits/convnet/digits"
-    assert [recipe.name for recipe in spec.expanded()] == ["ce", "mbls", "ce+ts", "mbls+ts"]
+    assert [recipe.name for recipe in spec.expanded] == ["ce", "mbls", "ce+ts", "mbls+ts"]
     assert spec.tracking_uri.startswith("sqlite:///")
 
 
@@ -331,6 +331,13 @@ def test_a_protocol_with_other_fields_keeps_a_name_of_its_own():
     changed = {"base": "digits", "epochs": 2}
     task = TaskSpec(dataset="digits", model="convnet", protocol=changed)
     assert (task.protocol_name, task.resolved_protocol.epochs) == ("digits-custom", 2)
+
+
+def test_a_protocol_is_computed_once_for_a_task_and_again_for_a_changed_copy():
+    task = TaskSpec(dataset="digits", model="convnet", protocol={"base": "digits", "epochs": 2})
+    assert task.resolved_protocol is task.resolved_protocol
+    other = task.model_copy(update={"protocol": {"base": "digits", "epochs": 3}})
+    assert (task.resolved_protocol.epochs, other.resolved_protocol.epochs) == (2, 3)
 
 
 @pytest.mark.parametrize(

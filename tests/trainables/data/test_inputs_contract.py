@@ -426,7 +426,6 @@ class Sounds(Inputs, kind="sounds"):
 def test_one_file_makes_a_kind_known_also_to_who_only_opens_stored_data(tmp_path, monkeypatch):
     (tmp_path / "sounds.py").write_text(SOUNDS)
     monkeypatch.setattr("trainables.data.__path__", [*trainables.data.__path__, str(tmp_path)])
-    monkeypatch.setattr(SOURCES, "_loaded", False)
     fields = {"name": "a", "classes": ["b", "c"], "split_rule": "", "source": ""}
     info = DatasetInfo.from_dict({**fields, "kind": "sounds", "length": 3})
     assert (info.inputs.row, info.to_dict()["kind"]) == ((3,), "sounds")

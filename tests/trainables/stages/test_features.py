@@ -30,8 +30,8 @@ class LiveViews(Sequence[Tensor]):
 
     def __init__(self, workshop: Workshop, trained: Artifact) -> None:
         info, self.drawn = workshop.prepared.info, 0
-        self._network, protocol = restore_network(trained, info, workshop.data.device)
-        self._kind = protocol.augmentation or "none"
+        self._network = restore_network(trained, info, workshop.data.device)
+        self._kind = trained.record["request"]["protocol"]["augmentation"] or "none"
         train = workshop.data.search.train.values
         self._rows = info.inputs.batcher(train, workshop.data.device)
 
@@ -110,7 +110,7 @@ def test_what_a_network_computes_in_bfloat16_is_stored_so_and_loses_nothing(
 
 def test_original_views_are_the_images_as_they_are(workshop, trained):
     stored, _ = load_features(trained, workshop.store, workshop.data, "original")
-    network, _ = restore_network(trained, workshop.prepared.info, workshop.data.device)
+    network = restore_network(trained, workshop.prepared.info, workshop.data.device)
     rows = workshop.prepared.info.inputs.batcher(
         workshop.data.search.train.values, workshop.data.device
     )

@@ -452,7 +452,7 @@ def test_one_pass_of_a_network_serves_all_that_builds_on_it(
     trained, test = chain[0], workshop.prepared.test().values
     direct = workshop.compute(request(workshop.prepared, "calibrate", {"ts": {}}, trained))
     info, device = workshop.prepared.info, workshop.data.device
-    network, _ = networks.restore_network(trained, info, device)
+    network = networks.restore_network(trained, info, device)
     alone = [
         evaluate.predictor(workshop.store, each.stage, each.key, info, device)(test)
         for each in (*chain, direct)
@@ -570,7 +570,7 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(workshop, trained
 def test_a_network_that_began_with_pretrained_weights_is_rebuilt_without_them(workshop, trained):
     fields = {**trained.record["request"], "model": "convnet@pretrained"}
     began = replace(trained, record={**trained.record, "request": fields})
-    network, _ = networks.restore_network(began, workshop.prepared.info, workshop.data.device)
+    network = networks.restore_network(began, workshop.prepared.info, workshop.data.device)
     weights = trained.tensors("weights")
     assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
