@@ -32,10 +32,10 @@ from orchestrator.cli._table import table
 from orchestrator.cli._travel import export_blackbox, merge, publish, verify
 from orchestrator.cli._ui import dashboard, ui
 from orchestrator.cli._watch import cancel, go_on, logs, pause, status
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, UnwrittenError
 from trainables.common.sharing import why
 
-WRONG_INPUT = 2
+UNWRITTEN, WRONG_INPUT = 1, 2
 NOTE = "DataNote"  # Its class takes PyTorch's second to import.
 INTERRUPTED = 130  # What typer makes of Ctrl-C, and a sweep that ended by it returns.
 
@@ -107,6 +107,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with _notes_in_a_line():
             outcome = app(args=arguments, prog_name="calsweep", standalone_mode=False)
+    except UnwrittenError as error:
+        complain(str(error))
+        return UNWRITTEN
     except InputError as error:
         complain(str(error))
         return WRONG_INPUT

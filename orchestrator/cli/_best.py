@@ -10,8 +10,8 @@ import typer
 
 from orchestrator.cli._console import complain, echo
 from orchestrator.cli._options import Json, StorageFolder, TrackingUri
-from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.errors import InputError, UnwrittenError
+from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.tracking import BestConfig
@@ -57,8 +57,6 @@ def best(
     """Print the best configuration of recipes: the `fixed` block for another sweep file."""
     from orchestrator.tracking import best_config, known_studies, storage_uri
 
-    if out is not None:
-        local_path(out, "--out")
     uri = tracking_uri or storage_uri(storage, None if sweep is None else [sweep])
     asked = [(task, recipe)] if task and recipe else known_studies(uri, sweep, task, recipe)
     if promote and len(asked) > 1:
@@ -145,6 +143,8 @@ def _save(config: BestConfig, out: Path, suffix: str) -> None:
             path = out.with_name(f"{stem}{suffix}.{ending}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UnwrittenError(f"--out {out}: cannot be written: {error}") from error
+        except ValueError as error:
             raise InputError(f"--out {out}: cannot be written: {error}") from error
         echo(f"wrote {path}")

@@ -1,15 +1,20 @@
-"""Options that exclude each other or need another one: refused before a command begins."""
+"""Checks of options before a command begins: pairs that exclude each other, and paths."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from typer.core import TyperCommand
 
+from orchestrator.cli._options import use_paths
 from trainables.common.errors import InputError
 
 
 class Rule(NamedTuple):
-    """What an option excludes, separated by spaces, and why; but not where one of ``unless`` is."""
+    """An option that cannot be given with any of the others, and why.
+
+    ``others`` and ``unless`` are options separated by blanks. With one of ``unless`` the pair is
+    allowed.
+    """
 
     option: str
     others: str
@@ -61,7 +66,8 @@ class Command(TyperCommand):
         """Run the command.
 
         Raises:
-            InputError: If two options exclude each other, or one lacks another that it needs.
+            InputError: If two options exclude each other, or one lacks another that it needs; see
+                also ``use_paths``.
         """
         name = " ".join(ctx.command_path.split()[1:])
         given = {
@@ -71,6 +77,7 @@ class Command(TyperCommand):
         }
         for problem in problems(name, given):
             raise InputError(problem)
+        use_paths(self.params, ctx.params)
         return super().invoke(ctx)
 
 

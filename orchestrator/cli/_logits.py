@@ -8,7 +8,6 @@ import typer
 from orchestrator.cli._console import echo
 from orchestrator.cli._options import Bins, Kind, Plugins, split_names, use_plugins
 from trainables.common.errors import InputError
-from trainables.common.paths import local_path
 
 
 def calibrate(
@@ -29,7 +28,8 @@ def calibrate(
     ] = None,
     kind: Kind = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the fitted calibrators and the table.")
+        Path | None,
+        typer.Option(file_okay=False, help="Folder for the fitted calibrators and the table."),
     ] = None,
     bins: Bins = 15,
     plugin: Plugins = None,
@@ -63,7 +63,9 @@ def calibrate(
 def apply(
     calibrator: Annotated[Path, typer.Argument(help="Folder of a saved calibrator.")],
     logits: Annotated[Path, typer.Argument(help="File: .npz, or a pickled (val, test).")],
-    out: Annotated[Path, typer.Option(help="The .npz to write.")] = Path("calibrated.npz"),
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The .npz to write.")] = Path(
+        "calibrated.npz"
+    ),
     kind: Kind = None,
     bins: Bins = 15,
     plugin: Plugins = None,
@@ -80,7 +82,7 @@ def apply(
     if out.suffix != ".npz":
         raise InputError(f"{out}: ending {out.suffix!r}, allowed is .npz")
     use_plugins(plugin)
-    make_folder(local_path(out, "--out").parent)
+    make_folder(out.parent)
     rows = read_logits(logits, kind).rows
     log_probs = load_calibrator(calibrator)(rows.logits)
     save_log_probs(out, log_probs, rows.labels)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, local_path, require_writable
 
 if TYPE_CHECKING:
     from orchestrator.storage.results import StudyResult
@@ -19,7 +19,8 @@ Address = Annotated[
 ]
 Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
 Diagram = Annotated[
-    Path | None, typer.Option(help="Write the critical-difference diagram: .pdf, .png, .svg.")
+    Path | None,
+    typer.Option(dir_okay=False, help="Write the critical-difference diagram: .pdf, .png, .svg."),
 ]
 Draws = Annotated[int, typer.Option(min=1, help="Resamples of the test data.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
@@ -56,6 +57,35 @@ TrackingUri = Annotated[
         help="MLflow URI; default: MLFLOW_TRACKING_URI, the sweep's, or the storage's database."
     ),
 ]
+
+
+WRITTEN = ("--out", "--report", "--folder", "--diagram")  # Options that name results.
+
+
+def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:
+    """Replace ``~`` in the paths of a command, and refuse those that results cannot be written to.
+
+    Shells leave the ``~`` of ``--out=~/x`` as it is.
+
+    Raises:
+        InputError: If a path cannot be one, or is in a place that is no folder or is read-only.
+    """
+    for parameter in parameters:
+        value = values.get(parameter.name)
+        option = parameter.opts[0]
+        if isinstance(value, list | tuple):
+            values[parameter.name] = [_expanded(one, option) for one in value]
+        else:
+            values[parameter.name] = _expanded(value, option)
+        if option in WRITTEN and isinstance(value, Path):
+            require_writable(values[parameter.name], option)
+
+
+def _expanded(value: Any, option: str) -> Any:
+    """Return a path without ``~``; anything else as it is."""
+    if isinstance(value, Path) and str(value).startswith("~"):
+        return local_path(value, option)
+    return value
 
 
 def _sweeps_here() -> list[str]:

@@ -21,6 +21,7 @@ from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.files import is_inside
 from trainables.common.paths import bucket_address
 from trainables.common.sharing import writing
 
@@ -112,7 +113,11 @@ def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
     ledger, table = read_ledger(folder.journal), folder.table("md")
     if ledger.ended is None or ledger.status == "interrupted" or not table.is_file():
         return
-    named = (folder.spec_file, *map(folder.table, FORMATS.values()), folder.report)
+    places = (folder.spec_file, *map(folder.table, FORMATS.values()), folder.report)
+    named = [path for path in places if path.is_file()]
+    for path in named:
+        if not is_inside(path, folder.path):
+            raise InputError(f"{path} links to a file outside its sweep, which may be private")
     run = SingleRun(
         "outcome",
         f"{spec.name}: tables and report",
@@ -120,7 +125,7 @@ def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
         started=ledger.began,
         ended=ledger.ended,
         tags=spec.tags,
-        files={path.name: path for path in named if path.is_file()},
+        files={path.name: path for path in named},
     )
     deliver_run(uri, spec.name, "outcome", run, folder.storage.tracked_files)
 

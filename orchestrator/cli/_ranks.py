@@ -19,8 +19,8 @@ from orchestrator.cli._options import (
     TrackingUri,
     tracked_results,
 )
-from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.errors import InputError, UnwrittenError
+from trainables.common.paths import DEFAULT_STORAGE
 from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
 
 def check_diagram(out: Path | None, option: str = "--out") -> None:
     """Refuse a file that the diagram cannot be written to."""
-    if out is not None and local_path(out, option).suffix not in (".pdf", ".png", ".svg"):
+    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
         raise InputError(f"{option} {out}: ending {out.suffix!r}, allowed are .pdf, .png, .svg")
 
 
@@ -108,7 +108,7 @@ def save_diagram(comparison: RankComparison, title: str, out: Path, option: str 
     """Write the critical-difference diagram."""
     from orchestrator.statistics import critical_difference_diagram
 
-    with writing(f"{option} {out}"):
+    with writing(f"{option} {out}", UnwrittenError):
         out.parent.mkdir(parents=True, exist_ok=True)
         critical_difference_diagram(comparison, title).savefig(out, dpi=150)
     echo(f"wrote {out}")

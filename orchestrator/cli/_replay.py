@@ -7,7 +7,6 @@ import typer
 
 from orchestrator.cli._console import echo, print_table, progress_bar
 from orchestrator.cli._options import Processes
-from trainables.common.paths import local_path
 
 if TYPE_CHECKING:
     from orchestrator.replay import ReplayOutcome, ReplaySettings
@@ -31,7 +30,8 @@ def replay(
         str | None, typer.Option(help="Test metric of the choices, instead of the file's.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where tables and plot go; default: STORAGE/replay.")
+        Path | None,
+        typer.Option(file_okay=False, help="Where tables and plot go; default: STORAGE/replay."),
     ] = None,
     processes: Processes = None,
     markdown: Annotated[
@@ -46,8 +46,6 @@ def replay(
     from orchestrator.replay.output import write_replay
     from orchestrator.storage.storage import Storage
 
-    if out is not None:
-        local_path(out, "--out")
     place, wanted = Storage(storage), _settings(settings, searches, judge)
     with progress_bar("replaying") as show:
         outcome = run(

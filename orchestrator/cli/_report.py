@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.cli._console import echo, progress_bar
 from orchestrator.cli._options import StorageFolder, SweepName, TrackingUri, tracked_results
-from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.report import ReportSource
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def report(
     sweep: SweepName = "demo",
     out: Annotated[
-        Path | None, typer.Option(help="Where to write it; default: in the sweep's folder.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Where to write it; default: in the sweep's folder."),
     ] = None,
     baseline: Annotated[
         str | None, typer.Option(help="The recipe to compare with; default: ce where there is one.")
@@ -34,8 +35,6 @@ def report(
 
     if not is_sweep_name(sweep):
         raise InputError(f"no sweep can be called {sweep!r}")
-    if out is not None:
-        local_path(out, "--out")
     root = Storage(storage)
     folder = root.sweep(sweep)
     folder.fetch(files=True)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from orchestrator.cli._console import echo, output
 from orchestrator.cli._options import DataRoot, StorageFolder, Tolerance, TrackingUri
-from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.running.reproduce import Progress, Reproduction
@@ -22,7 +22,8 @@ def reproduce(
     run_id: Annotated[str, typer.Argument(help="The MLflow run of a finished trial.")],
     tolerance: Tolerance = 1e-6,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep the new artifacts here; by default they are thrown.")
+        Path | None,
+        typer.Option(file_okay=False, help="Keep the new artifacts here; default: nowhere."),
     ] = None,
     data_root: DataRoot = "data",
     tracking_uri: TrackingUri = None,
@@ -32,8 +33,6 @@ def reproduce(
     from orchestrator.running.reproduce import reproduce as compute
     from orchestrator.tracking import storage_uri
 
-    if folder is not None:
-        local_path(folder, "--folder")
     with tempfile.TemporaryDirectory(prefix="calsweep-") as scratch:
         found = compute(
             run_id,

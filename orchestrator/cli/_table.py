@@ -18,7 +18,7 @@ from orchestrator.cli._options import (
     use_metrics,
 )
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.tables.table import ComparisonTable
@@ -42,7 +42,8 @@ Comparable = Annotated[
     ),
 ]
 Out = Annotated[
-    Path | None, typer.Option(help="Write this file instead of printing; parquet needs it.")
+    Path | None,
+    typer.Option(dir_okay=False, help="Write this file instead of printing; parquet needs it."),
 ]
 
 
@@ -99,8 +100,6 @@ def table(
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 
-    if out is not None:
-        local_path(out, "--out")
     format = "json" if as_json else format
     if format == "parquet" and out is None:
         raise InputError("--format parquet is no text to print; name a file: --out FILE.parquet")

@@ -10,10 +10,12 @@ from rich.console import Console
 
 from orchestrator.cli._console import echo, print_json, progress_bar
 from orchestrator.cli._options import DataRoot, Json, StorageFolder, SweepName, Tolerance
-from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.paths import DEFAULT_STORAGE
 
 ACCEPTED, REFUSED = 0, 3
-Site = Annotated[Path, typer.Option(help="Folder of page and package.", show_default=False)]
+Site = Annotated[
+    Path, typer.Option(file_okay=False, help="Folder of page and package.", show_default=False)
+]
 
 
 def publish(
@@ -28,7 +30,6 @@ def publish(
     from orchestrator.packages.publish import publish as write
     from orchestrator.storage.storage import Storage
 
-    local_path(out, "--out")
     place = Storage(storage)
     with progress_bar("gathering predictions") as show:
         for path in write(place, sweeps, out, license, show):
@@ -50,7 +51,6 @@ def merge(
     """Join packages of several machines, computed by the same code on the same data."""
     from orchestrator.packages.merge import merge as join
 
-    local_path(out, "--out")
     for path in join(packages, out):
         echo(f"wrote {path}")
 
@@ -76,7 +76,8 @@ def verify(
         typer.Option("--trust-plugins", help="Run the code of plugins that the package brings."),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Write the outcome as Markdown, for a pull request.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Write the outcome as Markdown, for a pull request."),
     ] = None,
     data_root: DataRoot = "data",
     as_json: Json = False,
@@ -91,8 +92,6 @@ def verify(
     from orchestrator.packages.verify import verify as check
     from orchestrator.storage.provenance import git_commit
 
-    if report is not None:
-        local_path(report, "--report")
     options = VerifyOptions(
         share=retrain,
         trials=trial or (),
@@ -119,7 +118,9 @@ def verify(
 
 def export_blackbox(
     sweep: SweepName,
-    out: Annotated[Path, typer.Option(help="The .npz file to write.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(dir_okay=False, help="The .npz file to write.", show_default=False)
+    ],
     recipe: Annotated[
         list[str] | None, typer.Option(help="Only the search of this recipe; repeatable.")
     ] = None,
@@ -133,7 +134,6 @@ def export_blackbox(
     from orchestrator.packages.blackbox import export_blackbox as export
     from orchestrator.storage.storage import Storage
 
-    local_path(out, "--out")
     with progress_bar("gathering trials") as show:
         about = export(Storage(storage), sweep, out, recipe or (), every_epoch, show)
     runs = sum(len(study["runs"]) for study in about["studies"])

@@ -19,8 +19,7 @@ from orchestrator import nightly
 from orchestrator.cli._combinations import Command
 from orchestrator.cli._console import complain, echo, output, print_plain
 from orchestrator.cli._options import Quiet
-from trainables.common.errors import InputError
-from trainables.common.paths import local_path
+from trainables.common.errors import InputError, UnwrittenError
 from trainables.common.sharing import writing
 
 File = Annotated[
@@ -179,7 +178,7 @@ def history(
         list[str] | None, typer.Option(help="RECIPE on TASK: METRIC; several; default: all.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for history.csv and history.png.")
+        Path | None, typer.Option(file_okay=False, help="Folder for history.csv and history.png.")
     ] = None,
 ) -> int:
     """Write every cell's series as a plot and as CSV."""
@@ -195,13 +194,13 @@ def history(
     for number, (_, verdict) in enumerate(judged):
         for found in dict.fromkeys(finding.cell for finding in verdict.alarms):
             alarmed[found].append(number)
-    folder = local_path(out or benchmark.folder, "--out")
+    folder = out or benchmark.folder
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "history.csv").write_text(nightly.to_csv(records, cells), encoding="utf-8")
         nightly.plotted(records, cells, alarmed).savefig(folder / "history.png", dpi=110)
     except OSError as error:
-        raise InputError(f"--out {folder}: cannot be written: {error}") from error
+        raise UnwrittenError(f"--out {folder}: cannot be written: {error}") from error
     echo(f"{len(records)} nights, {len(cells)} series: {folder / 'history.csv'}, .png")
     return 0
 
@@ -253,18 +252,19 @@ def gate(
         str, typer.Argument(metavar="REV", help="The revision to compare with, such as main.")
     ],
     file: File = None,
-    out: Annotated[Path | None, typer.Option(help="Write the comparison as Markdown.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the comparison as Markdown.")
+    ] = None,
     repository: RepositoryFolder = None,
     quiet: Quiet = False,
 ) -> int:
     """Run the benchmark on a revision and on the working tree: exit 0 fine, 3 worse."""
     benchmark = load(file)
-    place = local_path(out, "--out") if out else None
     console = None if quiet else Console(stderr=True)
     found = nightly.gate(benchmark, revision, repository, console)
-    if place is not None:
-        with writing(f"--out {place}:"):
-            place.write_text(found.markdown, encoding="utf-8")
+    if out is not None:
+        with writing(f"--out {out}:", UnwrittenError):
+            out.write_text(found.markdown, encoding="utf-8")
     echo(found.title)
     for group in nightly.grouped(found.verdict.alarms):
         echo(f"  {nightly.told(group)}")

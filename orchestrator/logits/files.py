@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from torch import Tensor
 
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, UnwrittenError
 from trainables.common.files import drafted
 from trainables.common.paths import local_path
 
@@ -36,7 +36,7 @@ def make_folder(folder: str | Path) -> Path:
     Raises:
         InputError: If it is a URL, or cannot be made, for instance because a file has its name.
     """
-    place = Path(folder)
+    place = local_path(folder, "--out") if str(folder).startswith("~") else Path(folder)
     local_path(place, "--out")
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -49,13 +49,13 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file whole, or leave the old one.
 
     Raises:
-        InputError: If it cannot be written.
+        UnwrittenError: If it cannot be written.
     """
     try:
         with drafted(path) as draft, draft.open("wb") as stream:
             write(stream)
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise UnwrittenError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -223,8 +223,9 @@ def check_validation(package: Package, again: Again, tolerance: float) -> Iterat
         said = found.task, found.recipe, found.seed
         if all(said != (c.study.task, c.study.recipe, c.trial.seed) for c in trials[name]):
             yield f"{name} says it is of {said[1]} on {said[0]}, seed {said[2]}"
-        now = calibration_report(found.logits, labels=found.labels)
+        report = calibration_report(found.logits, labels=found.labels)
         for cell in trials[name]:
+            now = dict(report)  # Another sweep's plugins may add metrics to the same rows.
             data = again.data_of(cell)
             labels = data.search().validation.labels
             yield from _rows(name, found, data, data.search_numbers("validation"), labels)

@@ -32,7 +32,7 @@ from orchestrator.storage.results import StudyResult, cells_of, results_of
 from orchestrator.tables.arrange import combine
 from trainables.common.errors import InputError
 from trainables.metrics import metrics_digest
-from trainables.plugins import Pinned, load_plugins
+from trainables.plugins import Pinned, load_plugins, named_plugins_only
 
 FORMAT = 1
 BINS = 15
@@ -142,13 +142,12 @@ class Package:
         return list(dict.fromkeys(Pinned(each["path"], each["code"]) for each in named))
 
     def load_plugins(self, ledgers: Iterable[Ledger]) -> None:
-        """Run the code of the plugins that sweeps name; their parts are known afterwards.
+        """Run the code of the plugins that sweeps name; only their parts are known afterwards.
 
         Raises:
             InputError: If one cannot be imported, or two sweeps name different versions of one.
         """
-        if self.plugins(self.ledgers):
-            load_plugins(self.plugins(ledgers), self.folder, installed=True)
+        load_plugins(self.plugins(ledgers), self.folder, installed=True)
 
     def files(self) -> list[str]:
         """Return the names of all files, sorted."""
@@ -195,6 +194,7 @@ def opened(path: Path) -> Iterator[Package]:
     """Yield a package out of its archive, trusting nothing in it: it lies in a folder of its own.
 
     Only files of the names and sizes that a package has are taken out; no link, no other path.
+    Plugins that are installed here are hidden: they would add metrics to what the package says.
 
     Raises:
         InputError: If there is no such archive, or it holds what a package does not.
@@ -209,7 +209,8 @@ def opened(path: Path) -> Iterator[Package]:
             raise InputError(f"{path} is no intact archive: {error}") from error
         except RuntimeError as error:  # What zipfile raises of an encrypted one.
             raise InputError(f"{path} cannot be read: {error}") from error
-        yield Package(Path(name))
+        with named_plugins_only():
+            yield Package(Path(name))
 
 
 def _take_out(archive: zipfile.ZipFile, folder: Path) -> None:

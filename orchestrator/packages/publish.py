@@ -33,6 +33,7 @@ from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import make_plan
 from trainables.common.errors import InputError, printable
+from trainables.common.files import is_inside
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows
 
@@ -107,6 +108,8 @@ def _copy_plugin(kept: Path, folder: Path) -> None:
     for path in sorted(kept.rglob("*")):
         name = (PurePosixPath(PLUGINS) / kept.name / path.relative_to(kept)).as_posix()
         if path.is_file() and "__pycache__" not in path.parts:
+            if not is_inside(path, kept):
+                raise InputError(f"{path} links to a file outside the plugin, which may be private")
             if not MEMBER.fullmatch(name):
                 raise InputError(f"plugin file {path.name!r}: rename it; use letters, digits, ._-")
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,7 @@ def retrain(package: Package, again: Again, trial: Trial, tolerance: float) -> R
     """
     ledger = next(found for found in package.ledgers if trial.key in found.trials)
     study = ledger.studies[trial.study]
+    package.load_plugins([ledger])  # Metrics of another sweep's plugins would be computed as well.
     state, _ = again.search(package, ledger)
     request = state.studies[trial.study].trials[trial.number].request
     what = f"trial {trial.key[:12]} of {study.recipe} on {study.task}, seed {trial.seed}"

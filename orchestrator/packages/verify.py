@@ -211,7 +211,6 @@ def _compute(
         problems = tuple(check_search(package, again, options.tolerance))
         trials = len(package.trials)
         yield Check("search and choices, made again", f"{trials} trials", problems)
-        package.load_plugins(package.ledgers)
         for trial in _drawn(package, options):
             progress(f"computing trial {trial.key[:12]} of {trial.study} again")
             retrained.append(retrain(package, again, trial, options.tolerance))

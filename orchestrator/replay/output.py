@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.replay.run import Judged, ReplayOutcome, Summary
 from orchestrator.tables.columns import Column, column
+from trainables.common.errors import UnwrittenError
 from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
@@ -30,10 +31,10 @@ def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
         The three files.
 
     Raises:
-        InputError: If the folder cannot be written.
+        UnwrittenError: If the folder cannot be written.
     """
     files = [folder / name for name in ("outcomes.csv", "searches.csv", "replay.png")]
-    with writing(folder):
+    with writing(folder, UnwrittenError):
         folder.mkdir(parents=True, exist_ok=True)
         _write_outcomes(outcome, files[0])
         _write(files[1], [f.name for f in fields(Judged)], (asdict(j) for j in outcome.judged))

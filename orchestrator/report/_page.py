@@ -21,7 +21,7 @@ from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
 from orchestrator.tables.markup import templates
-from trainables.common.errors import InputError, known_names
+from trainables.common.errors import InputError, UnwrittenError, known_names
 from trainables.common.files import write_whole
 from trainables.common.sharing import writing
 
@@ -111,10 +111,10 @@ def write_report(
     """Write the page of ``render_report`` to a file, whole or not at all; return its path.
 
     Raises:
-        InputError: If the file cannot be written; see also ``render_report``.
+        UnwrittenError: If the file cannot be written; see also ``render_report``.
     """
     text = render_report(source, baseline, progress)
-    with writing(f"report {path}"):
+    with writing(f"report {path}", UnwrittenError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
     return path

@@ -12,6 +12,7 @@ from orchestrator.report._page import environment
 from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.tables.columns import column
+from trainables.common.errors import UnwrittenError
 from trainables.common.files import write_whole
 from trainables.common.sharing import writing
 
@@ -58,7 +59,7 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
         The files, in the order of the studies; a study without anything to draw has none.
 
     Raises:
-        InputError: If the directory cannot be written.
+        UnwrittenError: If the directory cannot be written.
     """
     history = Ledger(events, _search.CURVES)
     folder, template = Path(directory), environment().get_template("plot.svg")
@@ -70,7 +71,7 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
         stems.add(stem)
         for plot in study_plots(study, history):
             path = folder / f"{stem}-{plot.kind}.svg"
-            with writing(f"plot {path}"):
+            with writing(f"plot {path}", UnwrittenError):
                 folder.mkdir(parents=True, exist_ok=True)
                 write_whole(path, template.render(plot=plot))
             written.append(path)

@@ -1,17 +1,21 @@
 """A sweep whose storage lies in a bucket: its lease, its journal in sealed segments, its files."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from trainables.common.errors import AwayError, InputError
+from trainables.common.files import is_inside
 from trainables.store.cache import Cache
 from trainables.store.leases import Lease
 
 SPEC = "sweep.yaml"
 SHARED = (SPEC, "report.html", "chosen", "logs", "plots")
 """What of a sweep's folder is for other machines too, beside its tables; never a token."""
+
+logger = logging.getLogger(__name__)
 
 
 class BucketSweep:
@@ -127,6 +131,8 @@ class BucketSweep:
     def share(self, again: bool = False) -> int:
         """Send those files that the bucket lacks, tables and report in any case.
 
+        Links to files outside the folder are not followed: these may be private.
+
         Returns:
             How many files of this machine have still to reach the bucket.
         """
@@ -137,6 +143,9 @@ class BucketSweep:
         for path in self._path.rglob("*"):
             inside = path.relative_to(self._path)
             if path.is_file() and _is_shared(inside):
+                if not is_inside(path, self._path):
+                    logger.warning("%s is not sent: it links to a file outside its sweep", path)
+                    continue
                 fresh = inside.name.startswith(("table.", "report."))
                 if fresh or self._cache.name(path) not in there:
                     self._cache.keep(path)

@@ -33,6 +33,7 @@ from orchestrator.tracking.tracker import (
 )
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.files import is_inside
 from trainables.common.sharing import LOCK_MODE
 
 CHUNK = 4 << 20
@@ -333,7 +334,7 @@ class _Shipper:
             run_id = self._memory.runs[run] = self._create(run)
         self._guarded(run, lambda: self._log(run_id, change))
         for name, path in change.artifacts.items():
-            self._guarded(run, partial(tracker.upload, run_id, name, self._now_at(path)))
+            self._guarded(run, partial(self._upload, run_id, name, self._now_at(path)))
         if change.status is not None and (change.status != names.RUNNING or not created):
             status, time = change.status, change.time
             self._guarded(run, lambda: tracker.set_status(run_id, status, time))
@@ -346,6 +347,13 @@ class _Shipper:
             if change.params:  # After a cut another trial may be chosen: a run keeps the first's.
                 self._tracker.log(run_id, replace(change, params={}))
             raise
+
+    def _upload(self, run_id: str, name: str, path: Path) -> None:
+        """Upload a file of the sweep's folder; a changed journal may name a private file."""
+        real, folder = path.resolve(), self.journal.parent
+        if real.is_file() and not is_inside(real, folder):
+            raise RefusedError(f"artifact {name}: {real} is not delivered: it is outside {folder}")
+        self._tracker.upload(run_id, name, real)
 
     def _now_at(self, path: str) -> Path:
         """Return where a file of the sweep's folder lies, which may have been moved since."""

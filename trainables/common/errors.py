@@ -111,6 +111,10 @@ class StorageError(InputError):
     """The storage cannot be written, such as a full disk: every trial would end by it."""
 
 
+class UnwrittenError(InputError):
+    """A result could not be written after the work: the command line exits with code 1."""
+
+
 class AlteredCodeError(RuntimeError):
     """A process runs other code than the sweep that it computes for."""
 

@@ -96,6 +96,11 @@ def write_whole(path: Path, text: str, durable: bool = False) -> None:
 MANIFEST = "manifest.json"
 
 
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return True if a path leads to a place inside a folder once links are followed."""
+    return path.resolve().is_relative_to(folder.resolve())
+
+
 def open_inside(path: Path, folder: Path) -> BinaryIO:
     """Open a regular file for reading, if it is inside a folder once links are followed.
 
@@ -103,7 +108,7 @@ def open_inside(path: Path, folder: Path) -> BinaryIO:
         OSError: If there is no such file, or if it is outside, a pipe or a device.
     """
     real = path.resolve(strict=True)
-    if not real.is_relative_to(folder.resolve()):
+    if not is_inside(real, folder):
         raise PermissionError(errno.EPERM, f"leads to a place outside {folder}", str(path))
     # Opening a pipe would wait for its writer; a link that is placed meanwhile is not followed.
     descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

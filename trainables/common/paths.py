@@ -55,6 +55,20 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     return found
 
 
+def require_writable(path: Path, what: str) -> None:
+    """Refuse a path for results in a place that is no folder or is read-only; nothing is made.
+
+    Raises:
+        InputError: If it is, or see ``local_path``.
+    """
+    place = local_path(path, what)
+    there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
+    folder = there.parent if there == place and not there.is_dir() else there
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        fault = "is read-only for you" if folder.is_dir() else "is not a folder"
+        raise InputError(f"{what}: {path} cannot be written: {folder} {fault}")
+
+
 def control_fault(path: str) -> str:
     """Return the fault of a path with a control character or a broken line, or "".
 

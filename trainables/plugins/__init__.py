@@ -1,7 +1,14 @@
 """Parts from outside: a file or a package of somebody's own that registers what sweeps may name."""
 
 from trainables.plugins._find import GROUP, find_source
-from trainables.plugins._load import Pinned, Plugin, active_plugins, load_plugins, part_codes
+from trainables.plugins._load import (
+    Pinned,
+    Plugin,
+    active_plugins,
+    load_plugins,
+    named_plugins_only,
+    part_codes,
+)
 
 __all__ = [
     "GROUP",
@@ -10,5 +17,6 @@ __all__ = [
     "active_plugins",
     "find_source",
     "load_plugins",
+    "named_plugins_only",
     "part_codes",
 ]

@@ -5,7 +5,9 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,6 +86,7 @@ def _files(count: int) -> str:
 # By code, and by the module of it that a sweep names: each is imported once.
 _known: dict[tuple[str, str], Plugin] = {}
 _active: list[Plugin] = []
+_hides_installed = ContextVar("hides_installed", default=False)
 
 
 def active_plugins() -> tuple[Plugin, ...]:
@@ -121,9 +124,24 @@ def load_plugins(
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"plugin {name!r} is named twice")
-    others = _installed() if installed else ()
+    others = _installed() if installed and not _hides_installed.get() else ()
     _activate([*found, *(plugin for plugin in others if plugin.name not in names)])
     return found
+
+
+@contextmanager
+def named_plugins_only() -> Iterator[None]:
+    """Hide the plugins that are installed here: within the block only those that are named exist.
+
+    Figures of other machines are judged by their plugins. Afterwards, those before are known again.
+    """
+    before, token = [*_active], _hides_installed.set(True)
+    try:
+        _activate(())
+        yield
+    finally:
+        _hides_installed.reset(token)
+        _activate(before)
 
 
 def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:

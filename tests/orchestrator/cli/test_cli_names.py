@@ -83,6 +83,36 @@ def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, file
     assert sorted(empty_folder.rglob("*")) == files
 
 
+def test_results_are_not_written_below_a_file(calsweep, empty_folder, files):
+    commands = (
+        ["calibrate", "logits.npz", "--with", "ts", "--out"],
+        ["apply", "deep", "logits.npz", "--out"],
+        *(["table", "none", "--out"], ["report", "none", "--out"], ["publish", "none", "--out"]),
+        *(["best", "--out"], ["merge", "none", "--out"], ["replay", "none", "--out"]),
+        *(["reproduce", "none", "--folder"], ["verify", "none", "--report"]),
+    )
+    for command in commands:
+        fault = f"file/x.npz cannot be written: {empty_folder}/file is not a folder"
+        answer = calsweep(*command, "file/x.npz")
+        assert answer == (2, "", f"calsweep: {command[-1]}: {fault}\n")
+    assert sorted(empty_folder.rglob("*")) == files
+
+
+def test_a_home_folder_in_an_option_is_not_a_folder_of_that_name(
+    calsweep, empty_folder, files, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(empty_folder / "home"))
+    (empty_folder / "home").mkdir()
+    (empty_folder / "logits.npz").rename(empty_folder / "home" / "logits.npz")
+    words = ("--with", "ts", "--objectives", "ce", "--out", "~/fitted")
+    assert calsweep("calibrate", "~/logits.npz", *words).code == 0
+    (file,) = empty_folder.glob("home/fitted/**/calibrator.json")
+    fitted = f"~/{file.parent.relative_to(empty_folder / 'home')}"
+    code, out, _ = calsweep("apply", fitted, "~/logits.npz", "--out", "~/mapped.npz")
+    assert (code, out.rpartition(": ")[2]) == (0, f"{empty_folder}/home/mapped.npz\n")
+    assert not (empty_folder / "~").exists()
+
+
 def test_names_in_tables_steer_nothing(calsweep, empty_folder, files):
     (empty_folder / "logits.npz").rename(empty_folder / "[31m[red]\u202e.npz")
     code, out, _ = calsweep(

@@ -308,6 +308,20 @@ def test_a_sweep_with_a_journal_ends_with_its_report(capsys, outcome, journal_wr
     assert folder.report.is_file()
 
 
+def test_a_report_that_cannot_be_written_after_the_work_is_exit_code_1(calsweep, journal_writer):
+    folder = Storage("kept").sweep("night")
+    folder.write_spec(parse_sweep(SWEEP, "night"))
+    writer = journal_writer(folder.path, "night")
+    writer.start()
+    writer.trial(writer.open("ce"), 0, 0.1)
+    folder.report.mkdir()
+    folder.plots.write_text("a file")
+    for command, place in (("report", folder.report), ("plot", folder.plots)):
+        code, out, err = calsweep(command, "night", "--storage", "kept")
+        assert (code, out) == (1, "")
+        assert re.fullmatch(f"calsweep: {command} {place}.* cannot be written: .*\n", err)
+
+
 @pytest.mark.parametrize("name", ["table.md", "report.html"])
 def test_a_table_or_report_that_cannot_be_written_is_a_line_and_exit_code_1(
     capsys, outcome, journal_writer, name

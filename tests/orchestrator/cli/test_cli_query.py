@@ -125,13 +125,16 @@ def test_several_that_are_asked_for_are_a_list_even_of_one(ask, empty_folder):
 
 
 @pytest.mark.parametrize(
-    ("out", "why"),
-    [("file/inside", "[Errno 17] File exists: 'file'"), ("/", "PosixPath('/') has an empty name")],
+    ("out", "told"),
+    [
+        ("file/inside", "--out: file/inside cannot be written: HERE/file is not a folder"),
+        ("/", "--out /: cannot be written: PosixPath('/') has an empty name"),
+    ],
 )
-def test_a_place_that_cannot_be_written_is_named(best, empty_folder, out, why):
+def test_a_place_that_cannot_be_written_is_named(best, empty_folder, out, told):
     (empty_folder / "file").write_text("")
     code, _, err = best("--out", out)
-    assert (code, err) == (2, f"calsweep: --out {out}: cannot be written: {why}\n")
+    assert (code, err) == (2, f"calsweep: {told.replace('HERE', str(empty_folder))}\n")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(benchmark, co
             f"no cell 'ls on {TASK}: ec'; there are 15, such as {some}",
         ),
         (("--cell", "fl"), "cell='fl' is not RECIPE on TASK: METRIC"),
-        (("--out", file), f"--out {file}: cannot be written: [Errno 17] File exists: '{file}'"),
+        (("--out", file), f"Invalid value for '--out': dir '{file}' is a file."),
         (("--out", "s3://b/x"), "--out: 's3://b/x' is a URL; it is a path on this machine"),
     ):
         assert command("history", *options) == (2, "", f"calsweep: {error}\n")

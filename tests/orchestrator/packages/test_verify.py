@@ -21,6 +21,7 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.packages.derive import derive
 from orchestrator.packages.markdown import to_markdown
+from orchestrator.packages.merge import merge
 from orchestrator.packages.package import Package, opened
 from orchestrator.packages.publish import publish
 from orchestrator.packages.verify import Check, Verdict, VerifyOptions, verify
@@ -31,7 +32,7 @@ from trainables.common.errors import InputError
 from trainables.common.portable import VARIABLES
 from trainables.losses import LOSSES
 from trainables.metrics import METRICS
-from trainables.plugins import load_plugins
+from trainables.plugins import active_plugins, load_plugins
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -208,6 +209,39 @@ def test_trainings_and_figures_of_plugins_are_computed_again(plugged: tuple[Stor
     assert found.problems == []
     with opened(plugged[1]) as package:
         assert {"doubt", "doubt_floor"} < {*package.cells[0].trial.test}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install a plugin with a metric on the machine that verifies."""
+    (tmp_path / "theirs.py").write_text(PLUGGED.replace("doubt", "theirs"))
+    plugin = load_plugins([str(tmp_path / "theirs.py")], installed=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("trainables.plugins._load._installed", lambda: plugin)
+        yield
+        assert active_plugins() == plugin
+    load_plugins((), installed=True)
+
+
+@pytest.mark.usefixtures("installed")
+def test_plugins_that_are_installed_here_change_nothing(
+    package: Path, plugged: tuple[Storage, Path]
+) -> None:
+    assert verify(package, CHEAP).problems == []
+    assert verify(plugged[1], replace(CHEAP, trust_plugins=True)).problems == []
+
+
+def test_a_sweep_merged_with_one_that_has_plugins_is_computed_without_them(
+    plugged: tuple[Storage, Path], tmp_path: Path
+) -> None:
+    load_plugins((), installed=True)
+    publish(board(tmp_path / "storage", "plain", "[fl]", "[0]"), ["plain"], tmp_path / "plain")
+    merge([plugged[1], tmp_path / "plain" / "package.zip"], tmp_path)
+    with opened(tmp_path / "package.zip") as merged:
+        (key,) = [c.trial.key for c in merged.cells if c.study.recipe == "fl"]
+    options = replace(CHEAP, trials=(key,), trust_plugins=True)
+    found = verify(tmp_path / "package.zip", options)
+    assert (found.problems, [one.trial for one in found.retrained]) == ([], [key])
 
 
 def tell_less_doubt(forge: Any) -> None:

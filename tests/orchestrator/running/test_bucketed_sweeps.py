@@ -128,6 +128,21 @@ def journal_of(address: str) -> Ledger:
     return read_ledger(folder.journal)
 
 
+def test_links_out_of_a_sweep_are_not_sent(address, tmp_path, caplog):
+    """The folder may belong to somebody else, and the linked file may be private."""
+    sweep = Storage(address).sweep("one")
+    sweep.chosen.mkdir(parents=True)
+    (tmp_path / "secret").write_text("private")
+    (sweep.chosen / "link.png").symlink_to(tmp_path / "secret")
+    (sweep.chosen / "real.png").write_text("png")
+    (sweep.chosen / "inside.png").symlink_to("real.png")
+    assert sweep.bucket.share() == 0
+    sent = [f"sweeps/one/chosen/{name}" for name in ("inside.png", "real.png")]
+    assert sorted(sweep.bucket.bucket.names("sweeps/one")) == sent
+    fault = f"{sweep.chosen}/link.png is not sent: it links to a file outside its sweep"
+    assert caplog.messages == [fault]
+
+
 class TwoMachines(InProcess):
     """Computes every other job on another machine; the driver's is a third."""
 

@@ -249,7 +249,7 @@ def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, 
     assert capsys.readouterr().err == told
     (tmp_path / "cd.png").mkdir()
     assert main(["arena", "some.yaml", "--diagram", "cd.png"]) == 2
-    told = "calsweep: --diagram cd.png cannot be written: Is a directory\n"
+    told = "calsweep: Invalid value for '--diagram': file 'cd.png' is a directory.\n"
     assert capsys.readouterr().err == told
 
 

@@ -204,4 +204,5 @@ def test_a_diagram_that_cannot_be_written_is_named(calsweep, tmp_path):
     path = tmp_path / "cd.svg"
     path.mkdir()
     code, _, err = calsweep("ranks", "s", "--out", path)
-    assert (code, err) == (2, f"calsweep: --out {path} cannot be written: Is a directory\n")
+    told = f"calsweep: Invalid value for '--out': file '{path}' is a directory.\n"
+    assert (code, err) == (2, told)

@@ -189,9 +189,10 @@ def test_runs_are_those_of_a_quiet_delivery(journal_writer, steps, faults, chunk
         patch.setattr(_shipper, "CHUNK", chunk)
         for patience in ("PATIENCE_ONCE", "PATIENCE_ORPHANED"):
             patch.setattr(f"orchestrator.tracking._shipper.{patience}", 1e9)
-        picture = folder / "picture.png"
+        writer = journal_writer(folder / "sweep", "told")
+        picture = writer.path.with_name("picture.png")
         picture.write_bytes(b"png")
-        story = Story(journal_writer(folder / "sweep", "told"), picture)
+        story = Story(writer, picture)
         journal, uri, sweep_id = story.writer.path, f"folder:{folder}/tracked", "5eed"
         tracker = open_tracker(uri, create=True)
         experiment, _ = tracker.open_experiment("told", folder)

@@ -52,7 +52,7 @@ def small_sweep(writer, tmp_path):
     writer.finish(cut, status="pruned", val_ece=0.5)
     again = writer.trial(study, 0, 0.3, role="seed", seed=1, configuration=configuration)
     writer.close(study, good, finished=1, failed=1)
-    picture = tmp_path / "some picture.png"
+    picture = writer.path.with_name("some picture.png")
     picture.write_bytes(b"png")
     writer.evaluate(good, study, test_ece=0.02, artifacts={"reliability.png": str(picture)})
     writer.evaluate(again, study, seed=1, test_ece=0.03)
@@ -223,16 +223,35 @@ def test_a_copy_of_a_storage_delivers_its_own_files(journal_writer, tmp_path, wi
     writer = journal_writer(old / "sweeps" / "s", "s")
     writer.start()
     study = writer.open("ce")
-    files = {}
-    for place in (writer.path.with_name("inside.png"), tmp_path / "outside.png"):
-        place.write_bytes(b"as it was")
-        files[place.name] = str(place)
+    picture = writer.path.with_name("inside.png")
+    picture.write_bytes(b"as it was")
+    files = {picture.name: str(picture)}
     writer.evaluate(writer.trial(study, 0, 0.5), study, artifacts=files)
     shutil.copytree(old, new)
     (new / "sweeps" / "s" / "inside.png").write_bytes(b"the copy's")
     assert sync(new / "sweeps" / "s" / "journal.jsonl", f"folder:{tmp_path}/tracked").refused == []
     found = {path.name: path.read_bytes() for path in (tmp_path / "tracked").rglob("*.png")}
-    assert found == {"inside.png": b"the copy's", "outside.png": b"as it was"}
+    assert found == {"inside.png": b"the copy's"}
+
+
+def test_files_outside_the_folder_of_a_sweep_are_not_delivered(journal_writer, tmp_path):
+    """A journal that somebody else changed must not send a user's private files."""
+    folder = tmp_path / "storage" / "sweeps" / "s"
+    writer, secret = journal_writer(folder, "s"), tmp_path / "id_rsa"
+    secret.write_text("private")
+    (folder / "link.png").symlink_to(secret)
+    (folder / "inside.png").write_bytes(b"png")
+    outside = {"absolute": secret, "link": folder / "link.png", "up": folder / "../../../id_rsa"}
+    writer.start()
+    study = writer.open("ce")
+    files = {name: str(path) for name, path in outside.items()}
+    trial = writer.trial(study, 0, 0.5)
+    writer.evaluate(trial, study, artifacts={**files, "ok.png": str(folder / "inside.png")})
+    fault = f"{secret} is not delivered: it is outside {folder}"
+    refused = sync(writer.path, f"folder:{tmp_path}/tracked").refused
+    assert refused == [f"{trial}: artifact {name}: {fault}" for name in outside]
+    found = [path.name for path in (tmp_path / "tracked").rglob("files/*/*") if path.is_file()]
+    assert found == ["ok.png"]
 
 
 def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, tmp_path):
@@ -403,14 +422,15 @@ def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_pa
     MlflowClient(store).delete_run(runs_of(store, writer.sweep)[gone].info.run_id)
     writer.epochs(gone, 1)
     other = writer.trial(study, 1, 0.1)
-    (tmp_path / "there.png").write_bytes(b"png")
-    pictures = {name: str(tmp_path / name) for name in ("no.png", "there.png")}
+    folder = writer.path.parent
+    (folder / "there.png").write_bytes(b"png")
+    pictures = {name: str(folder / name) for name in ("no.png", "there.png")}
     writer.evaluate(other, study, test_ece=0.1, artifacts=pictures)
     shipment = sync(writer.path, store)
     of_the_run, of_the_file = shipment.refused
     assert of_the_run.startswith(f"{gone}: ")
     assert "'active' state" in of_the_run
-    assert of_the_file == f"{other}: artifact no.png: {tmp_path}/no.png does not exist"
+    assert of_the_file == f"{other}: artifact no.png: {folder}/no.png does not exist"
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert said == [f"refused for good: {line}" for line in shipment.refused]
     run = runs_of(store, writer.sweep)[other]
