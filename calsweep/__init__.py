@@ -18,7 +18,6 @@ _NAMES = {
     "orchestrator.tables.table": ["ComparisonTable"],
     "orchestrator.tracking": ["Change"],
     "orchestrator.tracking.best": ["BestConfig", "best_config"],
-    "orchestrator.tracking.champion": ["load_champion"],
     "orchestrator.tracking.tracker": [
         "Experiment",
         "RefusedError",

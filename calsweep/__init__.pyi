@@ -6,7 +6,6 @@ from orchestrator.tables.make import comparison_table
 from orchestrator.tables.table import ComparisonTable
 from orchestrator.tracking import Change
 from orchestrator.tracking.best import BestConfig, best_config
-from orchestrator.tracking.champion import load_champion
 from orchestrator.tracking.tracker import (
     Experiment,
     RefusedError,
@@ -127,7 +126,6 @@ __all__ = [
     "flag",
     "load_calibrator",
     "load_chain",
-    "load_champion",
     "load_plugins",
     "load_sweep",
     "loss_aside",

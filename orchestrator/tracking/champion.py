@@ -1,12 +1,10 @@
-"""The champion of a task: chosen weights in a registry of models, and back from there."""
+"""The champion of a task: chosen weights in a registry of models."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.tracking_uri import default_tracking_uri
@@ -15,11 +13,7 @@ from orchestrator.tracking.best import TrackedTrial, tracked_trial
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 from trainables.data import PreparedData
-from trainables.stages.export import export_chain, load_chain
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
+from trainables.stages.export import export_chain
 
 CHAMPION = "champion"
 """The alias."""
@@ -75,29 +69,6 @@ def promote(
             study.task, run_id, Path(folder), _tags(found), CHAMPION
         )
     return Champion(model, version, CHAMPION, run_id, new)
-
-
-def load_champion(
-    task: str, folder: str | Path, tracking_uri: str | None = None
-) -> Callable[[np.ndarray], Tensor]:
-    """Download a task's champion and return it as a function.
-
-    ``trainables.stages.export.load_chain`` does the same with a folder that is there already.
-
-    Args:
-        task: ``dataset/model/protocol``, or the task's name in the sweep file.
-        folder: Where to put the files.
-        tracking_uri: Store and registry; see ``default_tracking_uri``.
-
-    Returns:
-        A function from rows as the data set stores them, such as images (N, H, W, C), uint8, to
-        log-probabilities (N, K), float32.
-
-    Raises:
-        InputError: If the task has no champion, the registry gives no answer, or a file is damaged.
-    """
-    tracker = open_tracker(tracking_uri or default_tracking_uri())
-    return load_chain(tracker.download(task, CHAMPION, Path(folder)))
 
 
 def _tags(found: TrackedTrial) -> dict[str, str]:

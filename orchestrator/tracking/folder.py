@@ -154,16 +154,6 @@ class FolderTracker(Tracker):
         _write(file, model)
         return name, version, moved
 
-    def download(self, task: str, alias: str, folder: Path) -> Path:
-        name = model_name(task)
-        model = _model(self._folder / "models" / f"{name}.json", task)
-        if alias not in model["aliases"]:
-            raise InputError(f"no model {name!r} with alias {alias!r} in {self._folder}")
-        run_id = model["versions"][int(model["aliases"][alias]) - 1]["run"]
-        with _translated(folder):
-            copytree(self._files(run_id) / MODEL_PLACE, folder / MODEL_PLACE, dirs_exist_ok=True)
-        return folder / MODEL_PLACE
-
     def _file(self, run_id: str) -> Path:
         found = list(self._experiments.glob(f"*/runs/{run_id}.json")) if run_id.isalnum() else []
         if not found:

@@ -87,8 +87,8 @@ class Tracker(ABC):
 
     Every method raises ``UnreachableError`` if the tracker gives no answer, and ``RefusedError`` if
     it will never obey. Logging what it holds already changes nothing. It should be sent
-    as many requests at once as it has ``lanes``. Who keeps no models leaves ``register`` and
-    ``download`` out.
+    as many requests at once as it has ``lanes``. Who keeps no models leaves ``register``
+    out.
     """
 
     lanes = 1
@@ -167,14 +167,6 @@ class Tracker(ABC):
 
         Raises:
             InputError: If another task's model has the name, or the tracker keeps no models.
-        """
-        raise InputError(f"tracking {redacted(self.uri)} keeps no models")
-
-    def download(self, task: str, alias: str, folder: Path) -> Path:
-        """Download what an alias of a task's model points to into a folder; return where it lies.
-
-        Raises:
-            InputError: If there is none, or the tracker keeps no models.
         """
         raise InputError(f"tracking {redacted(self.uri)} keeps no models")
 

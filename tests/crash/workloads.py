@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -29,13 +28,14 @@ from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking._open import open_tracker
 from orchestrator.tracking.best import best_config
-from orchestrator.tracking.champion import load_champion, promote
+from orchestrator.tracking.champion import promote
 from orchestrator.tracking.tracker import RunQuery
 from tests.crash.safeguards import without
 from tests.orchestrator.one_process import one_process
 from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
 from trainables.common.errors import InputError
 from trainables.common.files import damage, make_folders, write_whole
+from trainables.stages.export import load_chain
 from trainables.store.artifacts import ArtifactStore
 from trainables.store.checkpoints import Checkpoint
 
@@ -107,14 +107,13 @@ def night(root: Path) -> list[Any]:
 
 
 def promotion(root: Path) -> list[Any]:
-    """Make a run of a sweep that has ended the champion, and load it."""
+    """Make a run of a sweep that has ended the champion."""
     uri, storage = f"folder:{root}/tracked", str(root / "storage")
     (best,) = best_config("d", "ls+ts", tracking_uri=uri)
     champion = promote(best.run_id, uri, storage)
-    with TemporaryDirectory() as folder:
-        network = load_champion("d", folder, uri)
-        rows = torch.arange(128, dtype=torch.uint8).reshape(2, 8, 8, 1).numpy()
-        return [best.recipe, champion.model, champion.version, network(rows).tolist()]
+    network = load_chain(next((root / "tracked").rglob("chain.json")).parent)
+    rows = torch.arange(128, dtype=torch.uint8).reshape(2, 8, 8, 1).numpy()
+    return [best.recipe, champion.model, champion.version, network(rows).tolist()]
 
 
 @contextmanager

@@ -218,20 +218,6 @@ class MlflowTracker(Tracker):
             )
         return model
 
-    def download(self, task: str, alias: str, folder: Path) -> Path:
-        name = model_name(task)
-        try:
-            with translated(self.uri):
-                version = self.client.get_model_version_by_alias(name, alias)
-                folder.mkdir(parents=True, exist_ok=True)
-                # Not by its models:/ address: that is looked up in the process's own registry.
-                place = self.client.download_artifacts(
-                    str(version.run_id), MODEL_PLACE, str(folder)
-                )
-        except RefusedError as error:
-            raise InputError(f"no model {name!r} with alias {alias!r}: {error}") from error
-        return Path(place)
-
 
 def probe(uri: str, timeout: float) -> str:
     """Ask a server, or a database that is one, one small question; return one line about it.

@@ -7,9 +7,8 @@ import os
 import re
 import stat
 import time
-from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock, call
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -26,11 +25,12 @@ from orchestrator.tracking import (
     sync,
 )
 from orchestrator.tracking._changes import Change
-from orchestrator.tracking.champion import load_champion, promote
+from orchestrator.tracking.champion import promote
 from orchestrator.tracking.tracker import RefusedError, RunQuery, UnreachableError
-from tests.orchestrator.tiny_sweep import TASK, tiny_sweep
+from tests.orchestrator.tiny_sweep import tiny_sweep
 from trainables.common.errors import InputError
 from trainables.data import PreparedData
+from trainables.stages.export import load_chain
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -77,7 +77,7 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
     facts |= {name: repr(value) for name, value in figures.items()}
     tagged = {f"calsweep.{name}": value for name, value in facts.items()}
     assert tagged.items() <= version["tags"].items()
-    network = load_champion(TASK, tmp_path / "fetched", uri)
+    network = load_chain(next(folder.rglob("chain.json")).parent)
     store = ArtifactStore(tmp_path / "storage" / "artifacts")
     stored = store.find("evaluate", result.predictions[0]).tensors("test")["log_probs"]
     data = PreparedData.open(tmp_path / "storage" / "data" / result.fingerprint)
@@ -101,7 +101,6 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
         "PreparedData": Mock(**{"open.return_value.info": "the data"}),
         "export_chain": Mock(),
         "open_tracker": Mock(return_value=tracker),
-        "load_chain": lambda folder: ("network", folder),
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(champion, name, stand_in)
@@ -120,11 +119,6 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
     uris = ["folder:/t", f"sqlite:///{tmp_path}/mlflow.db"]
     for asked in (stand_ins["tracked_trial"], stand_ins["open_tracker"]):
         assert [one.args[0] for one in asked.call_args_list] == uris
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "folder:/elsewhere")
-    for uri, address in (("folder:/t", "folder:/t"), (None, "folder:/elsewhere")):
-        assert load_champion("t", "f", uri) == ("network", tracker.download.return_value)
-        assert stand_ins["open_tracker"].call_args == call(address)
-        assert tracker.download.call_args == call("t", "champion", Path("f"))
     for contained, trial.artifact in ((False, "a1"), (True, "")):
         store.contains.return_value = contained
         with pytest.raises(InputError) as refusal:
@@ -200,12 +194,6 @@ def test_a_folder_says_what_it_refuses(folder, tmp_path):
         "registered model 'd.net' is not that of task 'd.net'; rename or delete it": lambda: (
             tracker.register("d.net", run, there, {}, "champion")
         ),
-        "no model 'd.net' with alias 'best' in FOLDER": lambda: tracker.download(
-            "d/net", "best", tmp_path
-        ),
-        "no model 'd.other' with alias 'champion' in FOLDER": lambda: tracker.download(
-            "d/other", "champion", tmp_path
-        ),
     }
     before = {file: file.read_text() for file in folder.rglob("*.json")}
     for text, action in said.items():
@@ -228,7 +216,7 @@ def test_where_nothing_is_tracked_none_are_named(folder):
         assert str(refusal.value) == f"no {what} on {uri}; there are: none"
 
 
-def test_a_model_that_was_half_stored_or_fetched_is_completed(folder, tmp_path):
+def test_a_model_that_was_half_stored_is_completed(folder, tmp_path):
     """As by whoever was killed meanwhile."""
     tracker = open_tracker(f"folder:{folder}", create=True)
     run = tracker.create_run(tracker.open_experiment("s", tmp_path)[0].id, "a run", {}, 1)
@@ -240,10 +228,7 @@ def test_a_model_that_was_half_stored_or_fetched_is_completed(folder, tmp_path):
     half.mkdir(parents=True)
     (half / "chain.json").write_text("half")
     assert tracker.register("d/net", run, exported, {}, "champion") == ("d.net", "1", True)
-    for _ in range(2):
-        fetched = tracker.download("d/net", "champion", tmp_path / "fetched")
-        assert (fetched / "chain.json").read_text() == "chain.json"
-        (fetched / "chain.json").write_text("half")
+    assert (half / "chain.json").read_text() == "chain.json"
 
 
 def test_a_folder_that_cannot_be_written_counts_as_away(writer, folder, monkeypatch):
