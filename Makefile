@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROCESSES = $(shell $(PYTHON) -c 'import os; print(min(4, os.cpu_count() + 1))')
 
-.PHONY: setup demo test mutants lint docs release lowest clean
+.PHONY: setup demo test test-all mutants lint docs release lowest clean
 
 setup: $(READY)
 
@@ -25,11 +25,16 @@ demo: $(READY)
 # A file is one process's; each computes on one thread, so that processes do not fight for cores.
 # Of our modules, which hundreds of processes import, bytecode is kept, whatever the surroundings say.
 # One process more than there are cores computes while others wait for what they have started.
-# What kills processes has the machine to itself: it speaks of a sweep's faults, not of a neighbour's.
+TESTED = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+SIDE_BY_SIDE = --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 test: $(READY)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and not chaos' \
-		--numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not long and chaos' tests/chaos
+	$(TESTED) $(SIDE_BY_SIDE) -m 'not long and not chaos and not slow and not full'
+
+# The rest as well. What kills processes has the machine to itself: it speaks of a sweep's faults,
+# not of a neighbour's.
+test-all: $(READY)
+	$(TESTED) $(SIDE_BY_SIDE) -m 'not long and not chaos'
+	$(TESTED) -m 'not long and chaos' tests/chaos
 
 # Plants bugs one by one; docs/results/mutants.md tells where and what survived. NAMES: some only.
 mutants: $(READY)

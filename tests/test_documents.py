@@ -244,6 +244,7 @@ def test_other_parts_of_ones_own_pass_their_checks(
     assert (code, kind in capsys.readouterr().out) == (0, True)
 
 
+@pytest.mark.full
 def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
     for package in ("trainables", "search_spaces", "orchestrator"):
         ignored = shutil.ignore_patterns("__pycache__")

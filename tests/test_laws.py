@@ -188,6 +188,7 @@ def test_no_searched_value_turns_a_method_off(name: str) -> None:
         assert parameter.low > value
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", searched_of("calibrators", CALIBRATORS))
 def test_no_searched_calibrator_is_temperature_scaling(name: str) -> None:
     draw = torch.Generator().manual_seed(0)
@@ -291,6 +292,7 @@ def changes() -> Iterator[tuple[str, str, str, Any]]:
                 yield kind, name, key, value
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "name", "key", "value"), list(changes()))
 def test_changing_a_parameter_changes_the_outcome(
     kind: str, name: str, key: str, value: Any, catalogue: Catalogue

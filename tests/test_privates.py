@@ -35,6 +35,7 @@ def trespasses(folder: tuple[str, ...], name: str) -> bool:
     return False
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_imports_the_privates_of_another_package_or_module(package: str) -> None:
     found = [

@@ -23,6 +23,7 @@ def keys(kind: str) -> Counter[str]:
     return Counter(event.key for event in read_events(JOURNAL)[0] if event.event == kind)
 
 
+@pytest.mark.full
 @one_process()
 @pytest.mark.parametrize("storage", STORAGES, ids=lambda path: path.name)
 def test_a_storage_of_an_earlier_release_goes_on(

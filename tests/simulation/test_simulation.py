@@ -65,6 +65,7 @@ def check(seeds: range, run: Callable[..., Outcome], calm: Outcome) -> None:
     assert wrong == {}
 
 
+@pytest.mark.full
 def test_disturbed_sweeps_end_as_undisturbed_ones(
     run: Callable[..., Outcome], calm: Outcome
 ) -> None:
@@ -216,6 +217,7 @@ BUGS = {
 FOUND_FROM = {"a report of an earlier attempt is taken": 400}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_found_and_replayed(
     bug: str,

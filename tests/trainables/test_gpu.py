@@ -78,6 +78,7 @@ def found(
     return {"card": request.param, **json.loads(told.splitlines()[-1])}
 
 
+@pytest.mark.full
 def test_a_trial_is_held_to_its_share_of_its_own_gpu(found):
     device, share = found["a_share"]
     assert device == "cuda:0"

@@ -484,6 +484,7 @@ def wrong_pairs(name: str, stage: Stage) -> Iterator[str]:
                 yield f"{ignored} has no effect with {other}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", COMMANDS)
 def test_any_two_options_have_their_effect_or_are_refused(name: str, stage: Stage) -> None:
     stage.set(SCENES[name].answers)

@@ -150,6 +150,7 @@ def test_best_lists_what_there_is(ask, store, option, value, what, listing):
     assert ask("best", *chain(*options.items())) == (2, "", told)
 
 
+@pytest.mark.full
 def test_best_of_no_sweep_lists_those_there_are(calsweep, journal, database, writer):
     deliver(journal, database)
     code, out, err = calsweep("best", "nope", "--tracking-uri", database)

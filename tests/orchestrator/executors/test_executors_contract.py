@@ -110,6 +110,7 @@ def served(executor: Executor, data: Path, tmp_path_factory: pytest.TempPathFact
     return found
 
 
+@pytest.mark.full
 def test_every_job_ends_once_and_in_order(served: Served) -> None:
     ends = served.opened.ends
     assert sorted(ends) == list("01234")

@@ -380,6 +380,7 @@ def test_gpus_are_tested_where_trials_take_one(
     assert not list(tmp_path.iterdir())  # The nonce is gone.
 
 
+@pytest.mark.full
 def test_what_goes_to_the_workers_does_not_import_the_orchestrator(tmp_path: Path) -> None:
     job = fit(tmp_path, "0", cpus=2, gpus=0.5)
     sent = ray_tune._resources(), job, {"ray.io/node-id": "!in(b)"}

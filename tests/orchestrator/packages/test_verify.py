@@ -104,6 +104,7 @@ def test_a_package_is_the_same_each_time(storage: Storage, package: Path, tmp_pa
     assert (tmp_path / "package.zip").read_bytes() == package.read_bytes()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", frauds.FRAUDS, ids=lambda kind: kind.__name__)
 def test_a_fraud_is_refused(kind: Any, storage: Storage, package: Path, tmp_path: Path) -> None:
     forged = frauds.planted(package, kind, storage, "board", 7, tmp_path / "forged.zip")
@@ -383,6 +384,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Storage, Path]:
     return storage, folder / "package.zip"
 
 
+@pytest.mark.full
 def test_figures_of_suites_are_computed_again(measured: tuple[Storage, Path]) -> None:
     found = verify(measured[1], WHOLE)
     assert found.problems == []

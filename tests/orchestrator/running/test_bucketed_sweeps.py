@@ -187,6 +187,7 @@ def swept(disturbed: tuple[str, Weather], tmp_path_factory: pytest.TempPathFacto
     return Swept(address, folder, said.getvalue())
 
 
+@pytest.mark.full
 def test_bad_weather_changes_nothing(
     wanted: tuple[Path, list[str]],
     swept: Swept,
@@ -248,6 +249,7 @@ with one_process():
 """
 
 
+@pytest.mark.full
 def test_another_machine_goes_on_after_a_crash(
     wanted: tuple[Path, list[str]],
     weather: Weather,
@@ -269,6 +271,7 @@ def test_another_machine_goes_on_after_a_crash(
         assert ends(journal_of(address)) == wanted[1]
 
 
+@pytest.mark.full
 def test_a_plugin_travels_with_the_bucket(
     address: str, tmp_path: Path, elsewhere: Callable[[], None]
 ) -> None:
@@ -290,6 +293,7 @@ def test_a_plugin_travels_with_the_bucket(
         assert "gce" in LOSSES
 
 
+@pytest.mark.full
 def test_outage_at_the_end_is_told_and_delivered_later(
     wanted: tuple[Path, list[str]],
     weather: Weather,

@@ -238,6 +238,7 @@ def test_runs_go_to_a_tracker_of_ones_own(
     assert "a shelf has a path" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_every_process_has_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that compute trials, and those that train together with them."""
     monkeypatch.setattr("orchestrator.running.run.start_shipper", ShipperHere)
@@ -248,6 +249,7 @@ def test_every_process_has_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert run_sweep(load_sweep(path)).status == "finished"
 
 
+@pytest.mark.full
 def test_the_example_is_installed_and_needs_no_mention(tmp_path: Path) -> None:
     here = shutil.copytree(EXAMPLE, tmp_path / "plugin")
     python = str(tmp_path / "clean" / "bin" / "python")

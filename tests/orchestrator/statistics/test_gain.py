@@ -151,6 +151,7 @@ def test_progress_is_counted_over_recipes_and_metrics(table, progress):
     assert steps == ["resampling", *((number, 10) for number in range(1, 11))]
 
 
+@pytest.mark.full
 def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, tmp_path):
     near, far = made_up(LABELS, 0), made_up(LABELS, 1, sharpness=4.0)
     kept = searched("fl", near, near)

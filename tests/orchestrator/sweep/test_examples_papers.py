@@ -116,6 +116,7 @@ def test_every_layout_has_a_sweep_of_either_size_and_there_are_no_others():
     assert found == sorted([*LAYOUTS, *(f"{name}-cpu" for name in LAYOUTS)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_full_sweep_fills_every_cell_of_the_published_table(name):
     table = make_table(

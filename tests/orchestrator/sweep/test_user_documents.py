@@ -110,6 +110,7 @@ def test_any_value_in_any_place(way: tuple[Any, ...], value: Any) -> None:
     assert_told(yaml.dump(replaced(SWEEP, way, value), Dumper=yaml.SafeDumper))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", [10**99, -(10**99), math.inf, math.nan, "", "x" * 9999, {}, []])
 def test_the_most_extreme_values_in_every_place(value: Any) -> None:
     for way in places(SWEEP):

@@ -74,6 +74,7 @@ def server(tmp_path_factory, database):
     running.kill()
 
 
+@pytest.mark.full
 def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
     writer, server, snapshot, tmp_path, monkeypatch
 ):
@@ -121,6 +122,7 @@ def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
     assert "gives no answer" in shipper.log.read_text()
 
 
+@pytest.mark.full
 def test_a_server_keeps_what_every_tracker_keeps(server, tmp_path):
     server.start()
     server.wait()

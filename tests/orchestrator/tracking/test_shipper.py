@@ -655,6 +655,7 @@ def is_zombie(pid):
         return stream.read().rsplit(")", 1)[1].split()[0] == "Z"
 
 
+@pytest.mark.full
 def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
     """Made while files of this process may not grow, as on a full disk, and when they may."""
     for left in (".mlflow.db.killed.tmp", ".mlflow.db.killed.tmp-journal", ".other.db.new.tmp"):

@@ -64,6 +64,7 @@ def make(tracker, experiment):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("check", TRACKER_CHECKS, ids=lambda check: check.__name__)
 def test_every_tracker_keeps(tracker, folder, check):
     check(tracker, folder)

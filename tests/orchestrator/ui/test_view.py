@@ -171,6 +171,7 @@ def test_two_sweeps_stand_side_by_side(view, journal_writer, make_sweep, tmp_pat
         assert view.client.get(f"/compare?{wrong}").status_code == 404
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "place",
     [

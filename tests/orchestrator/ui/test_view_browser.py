@@ -36,6 +36,7 @@ def renewed(page, text):
     page.get_by_text(text).first.wait_for(timeout=10_000)
 
 
+@pytest.mark.full
 def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
     places = (
         "",

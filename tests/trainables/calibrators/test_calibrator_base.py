@@ -226,6 +226,7 @@ def test_variants_that_change_accuracy_say_so():
     assert not build_calibrator("pts", variant="released").preserves_accuracy
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "objective", "check"), CHECKED)
 def test_every_recipe_passes_what_plugins_are_checked_for(name, objective, check):
     check(lambda: build(name, objective))
@@ -521,6 +522,7 @@ def test_other_rows_are_refused_in_one_line(rows):
         build("ts").fit(torch.zeros(3, 2), torch.tensor([0, 2, -1]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "objective"), [r for r in APART if "meta" not in r[0]])
 @pytest.mark.parametrize("rows_of", ["constant", "single", "all right", "sure"])
 def test_degenerate_rows_give_finite_log_probabilities(name, objective, rows_of):
@@ -600,6 +602,7 @@ def test_a_solver_that_runs_out_of_iterations_says_so(rows, monkeypatch, recipe,
     assert [str(warning.message) for warning in warned] == [told]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "objective"), RECIPES)
 def test_fits_on_good_rows_give_no_warning(fitted, name, objective):
     report = fitted(name, objective).report
@@ -672,6 +675,7 @@ def test_half_precision_logits_are_answered_in_float32(rows):
     assert build("ts").fit(logits.half(), labels)(logits.half()).dtype == torch.float32
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "objective"), APART)
 def test_results_do_not_depend_on_where_blocks_end(rows, monkeypatch, name, objective):
     logits, labels = rows[0][:120], rows[1][:120]
@@ -755,6 +759,7 @@ def test_all_but_some_are_tried_on_a_card():
     assert {*NAMES} - tried == {"beta", "dirichlet", "meta-mis", "ms"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("recipe", "own"), ON_A_CARD)
 def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(recipe, own):
     rows = draw_rows(rows=90, classes=3)

@@ -63,6 +63,7 @@ def test_cls_alpha_beta_and_temperature_of_ts(goldens):
         assert report_of(fitted, data)["ece"] == pytest.approx(case["after"]["ece15"], abs=1e-2)
 
 
+@pytest.mark.full
 def test_cls_alpha_beta_and_temperatures_of_cts(goldens):
     for case in goldens.cases("posthoc_sctl.npz", method="CTS", loss="CL"):
         data = goldens.data(case["dataset"])
@@ -76,6 +77,7 @@ def test_cls_alpha_beta_and_temperatures_of_cts(goldens):
         assert found["acc"] == pytest.approx(case["after"]["accuracy"], abs=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case_id", ["synth_over_k10/TS_FL_ND", "synth_over_k10/TS_CL_MM"])
 def test_the_repeated_run_of_ts_stops_where_the_released_one_does(goldens, case_id):
     (case,) = goldens.cases("posthoc_sctl.npz", id=case_id)
@@ -85,6 +87,7 @@ def test_the_repeated_run_of_ts_stops_where_the_released_one_does(goldens, case_
     assert fitted.summary()["temperature"] == pytest.approx(case["params"]["t"][0], rel=2e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("variant", ["paper", "released"])
 def test_ets_of_logits_is_the_one_of_the_class_wise_code(goldens, variant):
     met = 0
@@ -110,6 +113,7 @@ def test_ets_of_logits_is_the_one_of_the_class_wise_code(goldens, variant):
     assert met > 1
 
 
+@pytest.mark.full
 def test_the_repeated_run_of_cts_stops_where_the_released_one_does(goldens):
     (case,) = goldens.cases("posthoc_sctl.npz", id="synth_classwise_k12/CTS_CL_ND")
     data = goldens.data(case["dataset"])
@@ -121,6 +125,7 @@ def test_the_repeated_run_of_cts_stops_where_the_released_one_does(goldens):
     assert report_of(fitted, data)["ece"] == pytest.approx(case["after"]["ece15"], abs=2 * one_row)
 
 
+@pytest.mark.full
 def test_the_repeated_run_of_pts_from_the_released_weights(goldens):
     (case,) = goldens.cases("posthoc_sctl.npz", id="synth_over_k10/PTS_CL_ND")
     data = goldens.data(case["dataset"])

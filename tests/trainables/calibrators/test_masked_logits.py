@@ -50,6 +50,7 @@ def build(name: str, objective: str | None = None, parameters: dict[str, Any] | 
     return calibrator
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::trainables.calibrators.FitWarning")
 @pytest.mark.parametrize("factor", [1.0, 1e6])
 @pytest.mark.parametrize(("name", "objective", "parameters"), RECIPES)

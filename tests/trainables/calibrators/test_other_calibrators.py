@@ -58,6 +58,7 @@ def test_dirichlet_is_blind_to_a_constant_a_row(rows):
     torch.testing.assert_close(plain, shifted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["ms", "dirichlet"])
 def test_affine_fits_of_many_classes_end_where_the_gradient_vanishes(name):
     logits, labels = draw_rows(rows=300, classes=60)

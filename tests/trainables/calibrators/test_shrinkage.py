@@ -64,6 +64,7 @@ def test_six_rows_a_class_are_mixed_with_one_temperature(name, hundred_classes) 
         assert losses((name,), hundred_classes, 600, variant="paper")[name] > ts + HARMED
 
 
+@pytest.mark.full
 def test_no_default_is_worse_than_no_calibration(hundred_classes) -> None:
     logits, labels = 0.7 * hundred_classes[0], hundred_classes[1]  # Overconfident by a fifth.
     plain = float(F.cross_entropy(logits[300:], labels[300:]))

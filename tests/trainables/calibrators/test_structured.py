@@ -94,6 +94,7 @@ def test_cls_ends_where_classes_lose_alike_if_the_map_can_bring_that_about(name)
     assert float(by_class.max() - by_class.min()) < 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["svs", "sms"])
 def test_cls_gives_a_class_that_is_fitted_badly_more_weight(name: str) -> None:
     logits, labels = draw_rows(rows=4000, classes=4)

@@ -82,6 +82,7 @@ def test_missing_rights_are_told_with_whose_they_are(tmp_path, monkeypatch):
         raise FileNotFoundError
 
 
+@pytest.mark.full
 def test_an_optimizer_can_be_built_by_a_user_without_a_name():
     """In a subprocess: what torch looks up as it is imported is looked up once."""
     nameless = {name: value for name, value in os.environ.items() if name not in NAMES}

@@ -247,6 +247,7 @@ def wanted(
     )
 
 
+@pytest.mark.full
 def test_an_interrupted_training_ends_as_it_would_have(prepared, kind, tmp_path):
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     request = wanted(prepared, kind, epochs=3, parts={"mixup": {}})
@@ -267,6 +268,7 @@ def test_an_interrupted_training_ends_as_it_would_have(prepared, kind, tmp_path)
             assert torch.equal(values, resumed.outcome()[0][file][key])
 
 
+@pytest.mark.full
 def test_the_whole_chain_is_computed_evaluated_and_exported(prepared, kind, tmp_path):
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     found: Artifact | None = None
@@ -335,6 +337,7 @@ SMALL = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", method_names())
 @pytest.mark.parametrize("kind", SMALL)
 def test_every_method_trains_on_every_kind_or_is_refused(method, kind, tmp_path, request):
@@ -353,6 +356,7 @@ def test_every_method_trains_on_every_kind_or_is_refused(method, kind, tmp_path,
     assert not torch.equal(run.outcome()[0]["weights"][weight], before)
 
 
+@pytest.mark.full
 def test_two_processes_train_on_mixed_texts_as_one_does(texts, tmp_path):
     request, found = wanted(texts, "texts", parts={"mixup": {}}), []
     for processes in (1, 2):

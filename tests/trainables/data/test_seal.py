@@ -42,6 +42,7 @@ def outcomes(
     }
 
 
+@pytest.mark.full
 def test_a_sealed_process_does_not_reach_test_labels_and_an_open_one_does(outcomes):
     for mode, came in (("sealed", "sealed"), ("open", "reached")):
         attempts = outcomes[mode]["attempts"]
@@ -115,6 +116,7 @@ for place in ("test", "tests", "search"):
     assert opened == ["TestDataSealedError", "FileNotFoundError", "FileNotFoundError"]
 
 
+@pytest.mark.full
 def test_a_child_of_a_process_that_sealed_no_file_is_sealed_too(monkeypatch):
     monkeypatch.setenv(INHERITED, "")
     script = """

@@ -41,6 +41,7 @@ def checks() -> Iterator[Any]:
                 yield pytest.param(name, check, id=f"{name}-{check.__name__}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "check"), list(checks()))
 def test_every_loss_passes_what_plugins_are_checked_for(
     name: str, check: Callable[..., None]
@@ -53,6 +54,7 @@ def test_any_target_may_be_the_ignored_one(name: str) -> None:
     ignores_rows(name, 3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_extreme_logits_stay_finite_in_half_precision(name: str) -> None:
     stays_finite(name, (torch.bfloat16, torch.float16))

@@ -59,6 +59,7 @@ def drawn_in_groups(log_probs, groups, together, generator):
     return order.gather(1, torch.searchsorted(ends, chance[:, None])).squeeze(1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("together", [0.0, 0.5])
 def test_the_floor_of_groups_is_what_calibrated_ones_show(together):
     generator = torch.Generator().manual_seed(2)

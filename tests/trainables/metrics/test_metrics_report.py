@@ -246,6 +246,7 @@ def streamed(logits, labels):
     return {**report.report(), "error": report.aece_error, "iou": report.class_iou().tolist()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("host", [False, True])
 @pytest.mark.parametrize(
     "measure",

@@ -35,6 +35,7 @@ def error_of_aece(logits: torch.Tensor, labels: torch.Tensor, bins: int = 15) ->
     return [abs(report.report()["aece"] - exact), report.aece_error]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rows", "classes", "spread", "bins"),
     [(12_000, 11, 3.0, 15), (6000, 21, 8.0, 20), (6000, 2, 0.5, 18)],
@@ -117,6 +118,7 @@ def test_the_bound_holds_where_the_rows_of_a_cell_are_all_right_or_all_wrong(
     assert 0.01 < error <= bound
 
 
+@pytest.mark.full
 def test_the_bound_holds_whichever_rows_share_a_cell() -> None:
     generator = torch.Generator().manual_seed(0)
     reached = []

@@ -53,6 +53,7 @@ def test_it_is_searched_only_if_lower_is_better(tmp_path: Path) -> None:
     assert "mine" not in METRICS
 
 
+@pytest.mark.full
 def test_it_has_the_noise_floor_that_it_asks_for(tmp_path: Path) -> None:
     ece = METRIC.replace('better="lower"', 'better="lower", floored=True')
     value = "calibration_report(probs=probs, labels=labels)['ece']"

@@ -14,6 +14,7 @@ from trainables.models import build_model, check_model
 from trainables.models._blocks import split_at_classifier
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "channels", "size"),
     [
@@ -67,6 +68,7 @@ def test_a_first_layer_that_fits_begins_as_the_library_has_it() -> None:
     assert torch.equal(*kernels)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "size"), [("vit_b_32", 96), ("maxvit_t", 448), ("googlenet", 96), ("inception_v3", 96)]
 )

@@ -71,6 +71,7 @@ def images(count: int, channels: int = 3, size: int = 16) -> torch.Tensor:
     return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "size"), {(name, size): 0 for name, _, size in [*RELEASED, *WELL_KNOWN]}
 )
@@ -82,6 +83,7 @@ def test_parameter_count(name: str, size: int) -> None:
             assert parameters_of(network) + (classes - 10) * more == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "channels", "size"),
     [*((name, 1, 8) for name in IMAGES), *((name, 3, 64) for name in (*LAYERS, "resnet50"))],
@@ -204,6 +206,7 @@ def test_a_name_stands_for_one_network() -> None:
     assert not {"gpool-cnn", "deeplabv3-small"} & set(IMAGES)
 
 
+@pytest.mark.full
 def test_libraries_are_imported_only_when_asked_for() -> None:
     code = (
         "import sys; from trainables.data import ImageShape, source_names; source_names(); "

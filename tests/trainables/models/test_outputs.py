@@ -103,6 +103,7 @@ def inputs_of(shape: InputShape) -> Tensor:
     return wave(blank.numel(), "images").view_as(blank)
 
 
+@pytest.mark.full
 @torch.no_grad()
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_stored_weights_give_the_outputs_that_they_gave(name: str) -> None:

@@ -9,6 +9,7 @@ from trainables.models._base import units
 from trainables.models._blocks import Residual
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "count", "size"),
     [

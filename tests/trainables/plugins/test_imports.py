@@ -62,6 +62,7 @@ def loss_of(name: str = "mine") -> float:
     return build_loss(name)(*ROW).item() / ROW[0].logsumexp(1).item()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("file", "imports", "value"),
     [

@@ -54,6 +54,7 @@ def trainers(name: str, **common: Any) -> list[HeadTrainer]:
     return [trainer(name, seed, **{**values, **common}) for seed, values in enumerate(own)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "common"),
     [

@@ -153,6 +153,7 @@ class Naive:
         return {"fixed": 0.0, "adaptive": first, "decaying": decaying}[self.reading["sparsity"]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("reading", READINGS, ids=str)
 def test_a_reading_is_what_it_says(reading, make_trainer, problem):
     reading = {**COMMON, **reading}

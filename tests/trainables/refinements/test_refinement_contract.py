@@ -27,6 +27,7 @@ def outputs(trainer: HeadTrainer, problem: Problem) -> Tensor:
     return trainer.head(problem[0][0])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_same_seed_same_weights_and_other_seed_other_weights(name, make_trainer):
     torch.manual_seed(1)
@@ -47,6 +48,7 @@ def test_global_generator_is_left_alone(name, make_trainer):
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("extra", [{}, {"resample": "epoch"}])
 def test_resumed_training_is_bitwise_the_uninterrupted_one(name, extra, make_trainer):

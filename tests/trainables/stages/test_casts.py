@@ -23,6 +23,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("method", "model"), CASES)
 def test_trainings_are_those_of_autocast_to_the_last_bit(method, model):
     found = []

@@ -30,6 +30,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     torch.compiler.reset()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("model", "precision"), [("resnet8", "float32"), ("convnet", "bfloat16")])
 def test_a_network_is_one_graph_and_a_short_batch_none(model, precision, graphs):
     options: dict[str, Any] = {"rows": 2 * BATCH + 5, "model": model, "precision": precision}

@@ -57,6 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", method_names())
 def test_two_processes_train_as_one_does(name, trained):
     one, rounding = train(name), ROUNDING.get(name, USUAL)

@@ -146,6 +146,7 @@ def test_loss_and_scheme_hear_of_every_epoch(monkeypatch):
     assert {each["x"] for each in figures} == {2.0}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "model"), [*((name, "convnet") for name in METHODS), ("ce", "resnet110-sd")]
 )

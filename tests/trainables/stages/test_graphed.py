@@ -122,6 +122,7 @@ def trained(graph: bool, method: str = "ce") -> tuple[Trainer, list[Any]]:
     return made, [figures, weights]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", method_names())
 def test_recorded_steps_give_the_figures_of_steps_as_written(method):
     _, expected = trained(False, method)

@@ -137,6 +137,7 @@ def test_one_that_loses_its_accuracy_is_left_out(workshop, trained):
             run_all(open_all(workshop, [requests[1], *others]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("together", [True, False])
 def test_the_network_keeps_its_classifier_unless_nll_falls(workshop, trained, together, tmp_path):
     own = trained.tensors("validation")

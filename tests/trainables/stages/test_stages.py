@@ -177,6 +177,7 @@ def best_of(wild: list[tuple[dict[str, float], Tensor]], metric: str = "nll") ->
     return int(np.argmin(values))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("keep", "after", "metric"),
     [

@@ -90,6 +90,7 @@ def test_two_writers_of_one_artifact_never_mix(machines):
     assert found.record["metrics"]["val_ece"] == found.tensors("mark")["m"].item()
 
 
+@pytest.mark.full
 @DIALECTS
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_fault_passes(kind, machines, weather, monkeypatch):

@@ -47,6 +47,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Place, Report]:
     return place, place.run(processes=2, cpus=2, protocol=SLOW)[-1]
 
 
+@pytest.mark.full
 def test_two_processes_leave_the_figures_of_one(calm, tmp_path):
     place, two = calm
     one = Place(tmp_path, place.data).run(protocol=SLOW)[-1]
@@ -55,6 +56,7 @@ def test_two_processes_leave_the_figures_of_one(calm, tmp_path):
     assert followers(os.getpid()) == []
 
 
+@pytest.mark.full
 def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(calm, tmp_path):
     place = Place(tmp_path, calm[0].data)
     worker = place.worker(every=0, processes=2, cpus=2, protocol=SLOW)
@@ -78,6 +80,7 @@ def test_stopped_worker_frees_its_processes(tmp_path):
     assert followers(os.getpid()) == []
 
 
+@pytest.mark.full
 def test_processes_of_a_killed_worker_end(tmp_path):
     code = (
         "import sys, pathlib\n"
@@ -98,6 +101,7 @@ def test_processes_of_a_killed_worker_end(tmp_path):
     assert within(FREE_WITHIN, lambda: not Path(f"/proc/{follower}").exists())
 
 
+@pytest.mark.full
 def test_error_of_another_process_is_the_reason(tmp_path):
     place = Place(tmp_path)
     worker = place.worker(processes=2, protocol={"lr": 1e30})

@@ -390,6 +390,7 @@ def test_generated_corruptions_are_what_the_library_makes(make_task):
     np.testing.assert_array_equal(data.labels(), task.test().labels)
 
 
+@pytest.mark.full
 def test_processes_make_the_same(make_task, monkeypatch):
     need_library()
     from trainables.data.suites import generated_c
