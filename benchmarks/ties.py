@@ -7,7 +7,7 @@ classes, each recipe with a sharpness and a noise of its own, each seed off by s
 one group have the same of both, so that they are alike in truth; all others differ. Boards of
 figures draw the metric of each seed itself, with variances between seeds that differ by recipe and
 seeds that recipes share, as those do that build on one network. Boards of blocks are what
-`calsweep ranks` and `calsweep arena` test.
+`calsweep ranks` and `calsweep logits arena` test.
 """
 
 from __future__ import annotations

@@ -57,27 +57,29 @@ WRONG = {
         "Invalid value for '--format': 'word' is not one of 'terminal', *, 'parquet'."
     ),
     "table --storage file": "tracking database HERE/file/mlflow.db cannot be read: Not a directory",
-    "calibrate absent.npz --bins 0": (
+    "logits calibrate absent.npz --bins 0": (
         "Invalid value for '--bins': Input should be greater than or equal to 1"
     ),
-    "apply absent absent.npz --bins 1000001": (
+    "logits apply absent absent.npz --bins 1000001": (
         "Invalid value for '--bins': Input should be less than or equal to 1000000"
     ),
-    "replay absent --judge foo": (
+    "search replay absent --judge foo": (
         "replay: judge: input should be 'nll', 'brier', * or 'smooth_ece', got 'foo'"
     ),
     "reproduce r1 --tolerance=-0.1": (
         "Invalid value for '--tolerance': Input should be greater than or equal to 0"
     ),
     "plot nope": "no sweep 'nope' in HERE/calsweep-storage/sweeps *; there are: none",
-    "sync absent.jsonl": (
+    "storage sync absent.jsonl": (
         "HERE/absent.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
     ),
-    "sync .": "HERE/journal.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl",
-    "calibrate absent.npz": "absent.npz: no such file",
-    "calibrate absent.npz --with nope": "unknown calibrator 'nope'; there are: *",
-    "apply absent absent.npz": "absent.npz: no such file",
-    "apply a b.npz --out c.csv": "c.csv: ending '.csv', allowed is .npz",
+    "storage sync .": (
+        "HERE/journal.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
+    ),
+    "logits calibrate absent.npz": "absent.npz: no such file",
+    "logits calibrate absent.npz --with nope": "unknown calibrator 'nope'; there are: *",
+    "logits apply absent absent.npz": "absent.npz: no such file",
+    "logits apply a b.npz --out c.csv": "c.csv: ending '.csv', allowed is .npz",
     "claims a --claim none": "--claim 'none' is not one of: acls-beats-mbls, *",
     "table --gain --baseline ce": (
         "--gain and --baseline exclude each other: both stand after a figure"

@@ -203,8 +203,8 @@ def test_ranks(asked, sweeps, empty_folder):
     ("work", "command", "names", "text"),
     [
         ("report.write_report", "report", ["progress"], "writing the report"),
-        ("replay.replay", "replay kept", ["measuring", "searching"], "replaying"),
-        ("running.arena.run_arena", "arena night.yaml", ["done"], "fitting"),
+        ("replay.replay", "search replay kept", ["measuring", "searching"], "replaying"),
+        ("running.arena.run_arena", "logits arena night.yaml", ["done"], "fitting"),
     ],
 )
 def test_what_takes_long_shows_its_progress(
@@ -212,7 +212,8 @@ def test_what_takes_long_shows_its_progress(
 ):
     (empty_folder / "night.yaml").write_text(SWEEP)
     words = command.split()
-    monkeypatch.setattr(f"orchestrator.cli._{words[0]}.progress_bar", nullcontext)
+    module = words[-2] if len(words) > 1 else words[0]
+    monkeypatch.setattr(f"orchestrator.cli._{module}.progress_bar", nullcontext)
     found = asked(f"orchestrator.{work}", *words)
     assert [found[name] for name in names] == [text] * len(names)
 
@@ -271,6 +272,10 @@ def test_run(asked, night, monkeypatch):
     Storage("kept").sweep("night").write_spec(found["spec"])
     found = asked(RUN, "run", "--resume", "night", "--storage", "kept")
     assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
+    Storage("kept").sweep("night").set_control("pause")
+    found = asked(RUN, "resume", "night", "--storage", "kept", "--take")
+    assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
+    assert (found["take"], Storage("kept").sweep("night").control()) == (True, "")
     monkeypatch.setattr(RUN, lambda *arguments, **named: "an outcome")
     show = "orchestrator.cli._outcome.show_outcome"
     for words, address in (((), None), (("--address", "auto"), "auto")):
@@ -327,10 +332,12 @@ def test_submit(asked, calsweep, night, monkeypatch):
 
 def test_gc(asked, empty_folder):
     place = "orchestrator.storage.garbage.collect_garbage"
-    found = asked(place, "gc", "--storage", "kept", "--drop", "a", "--drop", "b", "--dry-run")
+    found = asked(
+        place, "storage", "gc", "--storage", "kept", "--drop", "a", "--drop", "b", "--dry-run"
+    )
     assert found["storage"].folder == empty_folder / "kept"
     assert (list(found["drop"]), found["dry_run"]) == (["a", "b"], True)
-    found = asked(place, "gc")
+    found = asked(place, "storage", "gc")
     assert found["storage"].folder == empty_folder / "calsweep-storage"
     assert (list(found["drop"]), found["dry_run"]) == ([], False)
 
@@ -341,15 +348,15 @@ def test_sync(asked, calsweep, empty_folder, monkeypatch):
     folder.journal.write_text("")
     folder.spec_file.write_text(f"{SWEEP}tracking: {{uri: 'folder:{empty_folder}/own'}}")
     place = "orchestrator.tracking.sync"
-    found = asked(place, "sync", folder.path)
+    found = asked(place, "storage", "sync", folder.path)
     assert (found["journal"], found["uri"]) == (folder.journal, f"folder:{empty_folder}/own")
     assert found["artifact_root"] == empty_folder / "kept" / "mlflow-artifacts"
-    found = asked(place, "sync", folder.journal, "--tracking-uri", URI)
+    found = asked(place, "storage", "sync", folder.journal, "--tracking-uri", URI)
     assert (found["journal"], found["uri"]) == (folder.journal, URI)
     monkeypatch.setattr(place, lambda *arguments: None)
     told = f"everything in {folder.journal} has reached http://host:5\n"
     login = ("--tracking-uri", "http://ada:secret@host:5")
-    assert calsweep("sync", folder.path, *login) == (0, told, "")
+    assert calsweep("storage", "sync", folder.path, *login) == (0, told, "")
 
 
 def test_reproduce(asked, empty_folder, capsys, monkeypatch):
@@ -369,25 +376,25 @@ def test_reproduce(asked, empty_folder, capsys, monkeypatch):
 
 def test_replay(asked, empty_folder, monkeypatch):
     place = "orchestrator.replay.replay"
-    found = asked(place, "replay", "kept")
+    found = asked(place, "search", "replay", "kept")
     assert found["storage"].folder == empty_folder / "kept"
     assert found["settings"] == ReplaySettings()
     assert (list(found["sweeps"]), found["processes"]) == ([], None)
     (empty_folder / "replay.yaml").write_text("searches: 3\njudge: brier\nbudgets: [4]\n")
     words = ("--sweep", "a", "--sweep", "b", "--processes", 2, "--searches", 5)
-    found = asked(place, "replay", "kept", "replay.yaml", *words)
+    found = asked(place, "search", "replay", "kept", "replay.yaml", *words)
     expected = ReplaySettings(searches=5, judge="brier", budgets=(4,))
     assert found["settings"] == expected
     assert (list(found["sweeps"]), found["processes"]) == (["a", "b"], 2)
-    found = asked(place, "replay", "kept", "replay.yaml", "--judge", "ece")
+    found = asked(place, "search", "replay", "kept", "replay.yaml", "--judge", "ece")
     assert found["settings"] == ReplaySettings(searches=3, judge="ece", budgets=(4,))
     monkeypatch.setattr(place, lambda *arguments, **named: "an outcome")
     shown: list[Any] = []
     monkeypatch.setattr(_replay, "_show", lambda *arguments: shown.append(arguments))
     write = "orchestrator.replay.output.write_replay"
-    found = asked(write, "replay", "kept")
+    found = asked(write, "search", "replay", "kept")
     assert found == {"outcome": "an outcome", "folder": empty_folder / "kept" / "replay"}
-    found = asked(write, "replay", "kept", "--out", "here", "--markdown")
+    found = asked(write, "search", "replay", "kept", "--out", "here", "--markdown")
     assert found["folder"] == Path("here")
     assert shown == [("an outcome", False), ("an outcome", True)]
 
@@ -407,13 +414,13 @@ def test_calibrate(asked):
     place = "orchestrator.logits.calibrate.calibrate_table"
     chosen = ("--with", "ts, ets", "--objectives", "ls", "--bins", 20, "--out", "o")
     words = ("--fit-rows", "0:5", "--fit", "c.npz", "--kind", "probs")
-    found = asked(place, "calibrate", "a.npz", "b.npz", *chosen, *words)
+    found = asked(place, "logits", "calibrate", "a.npz", "b.npz", *chosen, *words)
     assert list(found["tasks"]) == [
         ((name, "probs"), "0:5", ("c.npz", "probs")) for name in ("a.npz", "b.npz")
     ]
     assert (list(found["calibrators"]), list(found["objectives"])) == (["ts", "ets"], ["ls"])
     assert (found["bins"], found["out"], found["console"].stderr) == (20, Path("o"), True)
-    plain = asked(place, "calibrate", "a.npz")
+    plain = asked(place, "logits", "calibrate", "a.npz")
     assert list(plain["tasks"]) == [(("a.npz", None), None, None)]
     assert list(plain["calibrators"]) == ["ts", "ets", "pts", "cts"]
     assert list(plain["objectives"]) == ["ce", "ls", "fl", "cls"]
@@ -433,7 +440,7 @@ def test_apply(asked, calsweep, monkeypatch):
     monkeypatch.setattr(
         "orchestrator.logits.files.save_log_probs", lambda *arguments: saved.append(arguments)
     )
-    words = ("apply", "calibrator", "a.npz")
+    words = ("logits", "apply", "calibrator", "a.npz")
     found = asked("orchestrator.logits.scoring.score", *words, "--bins", 20, "--kind", "logits")
     assert (found["bins"], kinds) == (20, [("a.npz", "logits")])
     assert torch.equal(found["log_probs"], -rows.logits)
@@ -451,9 +458,9 @@ def test_apply(asked, calsweep, monkeypatch):
 
 def test_arena(asked, night):
     place = "orchestrator.running.arena.run_arena"
-    found = asked(place, "arena", night, "--processes", 3)
+    found = asked(place, "logits", "arena", night, "--processes", 3)
     assert (found["spec"].name, found["workers"]) == ("night", 3)
-    assert asked(place, "arena", night)["workers"] is None
+    assert asked(place, "logits", "arena", night)["workers"] is None
 
 
 def test_doctor(asked, monkeypatch, empty_folder):

@@ -147,7 +147,7 @@ SCENES = {
     "status": Scene(["night"]),
     "cancel": Scene(["night"], HELD),
     "pause": Scene(["night"], HELD),
-    "continue": Scene(["night"], HELD),
+    "resume": Scene(["night"], HELD),
     "plan": Scene(
         ["night.yaml"], {f"{CLI}._plan.show_plan": None, f"{CLI}._plan._print_plan": None}
     ),
@@ -175,7 +175,7 @@ SCENES = {
         },
         also={"--comparable": ["--metrics", "seconds"]},
     ),
-    "predictions": Scene(
+    "package predictions": Scene(
         ["night"],
         {
             "orchestrator.packages.stored.StoredSweep.open": MagicMock(),
@@ -216,8 +216,8 @@ SCENES = {
             "orchestrator.storage.journal.iterate_events": [],
         },
     ),
-    "publish": Scene(["night"], {"orchestrator.packages.publish.publish": []}),
-    "verify": Scene(
+    "package publish": Scene(["night"], {"orchestrator.packages.publish.publish": []}),
+    "package verify": Scene(
         ["package.zip"],
         {
             "secrets.randbelow": 7,
@@ -225,10 +225,10 @@ SCENES = {
             "orchestrator.packages.markdown.to_markdown": "",
         },
     ),
-    "export-blackbox": Scene(
+    "search blackbox": Scene(
         ["night"], {"orchestrator.packages.blackbox.export_blackbox": {"studies": []}}
     ),
-    "replay": Scene(
+    "search replay": Scene(
         ["calsweep-storage"],
         {
             "orchestrator.replay.replay": "an outcome",
@@ -236,7 +236,7 @@ SCENES = {
             "orchestrator.replay.output.write_replay": [],
         },
     ),
-    "calibrate": Scene(
+    "logits calibrate": Scene(
         ["a.npz"],
         {
             **LOGITS,
@@ -246,7 +246,7 @@ SCENES = {
         },
         {"--with": "ets"},
     ),
-    "apply": Scene(
+    "logits apply": Scene(
         ["calibrator", "a.npz"],
         {
             **LOGITS,
@@ -256,7 +256,7 @@ SCENES = {
         },
         {"--out": "o.npz"},
     ),
-    "arena": Scene(
+    "logits arena": Scene(
         ["night.yaml"],
         {
             "orchestrator.running.arena.run_arena": RESULTS,
@@ -269,7 +269,7 @@ SCENES = {
         ["methods"], {f"{CLI}._list.use_plugins": None}, instead={"--storage": ["sweeps"]}
     ),
     "doctor": Scene(answers={f"{CLI}._doctor._findings": [], f"{CLI}._doctor._datasets": []}),
-    "gc": Scene(answers={"orchestrator.storage.garbage.collect_garbage": []}),
+    "storage gc": Scene(answers={"orchestrator.storage.garbage.collect_garbage": []}),
     "nightly run": Scene(
         ["file"],
         {

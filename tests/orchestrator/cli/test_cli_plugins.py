@@ -272,14 +272,14 @@ def test_logits_are_calibrated_by_a_plugin(calsweep, empty_folder):
     rows = np.random.default_rng(0)
     np.savez("rows.npz", logits=3 * rows.normal(size=(200, 4)), labels=rows.integers(4, size=200))
     plugin = ("--plugin", EXAMPLE)
-    words = ("calibrate", "rows.npz", "--with", "floored", "--out", "fitted")
+    words = ("logits", "calibrate", "rows.npz", "--with", "floored", "--out", "fitted")
     code, out, err = calsweep(*words, "--fit-rows", "0:100", *plugin)
     assert (code, err) == (0, "")
     assert re.search(r"\| floored .* [0-9.]+ \(", out)
     saved = next(Path("fitted").glob("**/*floored*"))
-    assert calsweep("apply", saved, "rows.npz", *plugin)[0] == 0
+    assert calsweep("logits", "apply", saved, "rows.npz", *plugin)[0] == 0
     assert np.load("calibrated.npz")["logits"].shape == (200, 4)
-    for unknown in (words, ("apply", saved, "rows.npz")):
+    for unknown in (words, ("logits", "apply", saved, "rows.npz")):
         code, _, err = calsweep(*unknown)
         assert (code, "'floored'" in err) == (2, True)
 

@@ -43,7 +43,7 @@ def words(out):
 def test_gc_tells_how_much(calsweep, monkeypatch, option, freed):
     found = [Removal("train", 1, 2, 1_500_000, 300_000), Removal("data", 0, 3, 100_000, 0)]
     monkeypatch.setattr("orchestrator.storage.garbage.collect_garbage", lambda *_: found)
-    code, out, _ = calsweep("gc", *option)
+    code, out, _ = calsweep("storage", "gc", *option)
     assert code == 0
     assert words(out) == [
         ["kind", "removed", "MB", "kept", "MB"],
@@ -281,7 +281,7 @@ def test_a_sweep_that_was_not_delivered_says_how(capsys, outcome):
     show_outcome(replace(outcome, tracked=False))
     assert capsys.readouterr().out.splitlines()[-1] == (
         "not everything has reached http://host:5000; deliver the rest with: "
-        f"calsweep sync {outcome.journal}"
+        f"calsweep storage sync {outcome.journal}"
     )
 
 
@@ -292,7 +292,7 @@ def test_commands_to_be_copied_have_odd_names_in_quotation_marks(capsys, outcome
     told = [line.partition(": calsweep ")[2] for line in capsys.readouterr().out.splitlines()]
     assert [shlex.split(command) for command in told] == [
         ["run", "--resume", "night", "--storage", storage],
-        ["sync", f"{storage}/sweeps/night/journal.jsonl"],
+        ["storage", "sync", f"{storage}/sweeps/night/journal.jsonl"],
     ]
 
 
@@ -320,7 +320,10 @@ def test_a_table_or_report_that_cannot_be_written_is_a_line_and_exit_code_1(
     assert show_outcome(replace(outcome, tracked=False, fault="it is damaged")) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(f"{name} cannot be written: Is a directory" in line for line in lines) == 1
-    assert "http://host:5000: it is damaged; deliver the rest with: calsweep sync " in lines[-1]
+    assert (
+        "http://host:5000: it is damaged; deliver the rest with: calsweep storage sync "
+        in lines[-1]
+    )
 
 
 def test_plots_are_listed(calsweep, journal_writer, empty_folder):

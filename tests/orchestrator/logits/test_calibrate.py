@@ -423,7 +423,7 @@ def command(monkeypatch):
 def test_the_commands_end_to_end(tmp_path, npz, command):
     out, mapped = tmp_path / "out", tmp_path / "a" / "b" / "mapped.npz"
     words = ("--with", "ts,vs", "--objectives", "ce,cls", "--fit-rows", "0:200", "--out", out)
-    result = command("calibrate", npz, *words)
+    result = command("logits", "calibrate", npz, *words)
     assert result.exit_code == 0, result.output
     head, *_, last = result.output.splitlines()
     assert head == "ECE % (accuracy %) and gain over ce; above 0 is better, * see below"
@@ -435,7 +435,7 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
     table = [line for line in result.output.splitlines() if line.startswith("|")]
     assert (out / "table.md").read_text().splitlines() == table
     assert (out / "table.md").read_text().endswith("|\n")
-    result = command("apply", out / "net" / "ts-cls", npz, "--out", mapped)
+    result = command("logits", "apply", out / "net" / "ts-cls", npz, "--out", mapped)
     assert result.exit_code == 0, result.output
     kept = read_logits(mapped).rows
     expected = load_calibrator(out / "net" / "ts-cls")(read_logits(npz).rows.logits)
@@ -448,7 +448,7 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
 def test_a_table_that_cannot_be_written_is_one_line(tmp_path, npz, capsys, name):
     (tmp_path / "out" / name).mkdir(parents=True)
     words = ["--with", "ts", "--objectives", "ce", "--out", str(tmp_path / "out")]
-    assert main(["calibrate", str(npz), *words]) == 2
+    assert main(["logits", "calibrate", str(npz), *words]) == 2
     told = capsys.readouterr().err
     assert f"calsweep: {tmp_path}/out/{name}: cannot be written (Is a directory)\n" in told
     assert "Traceback" not in told
@@ -467,7 +467,7 @@ def test_a_full_disk_leaves_what_was_mapped_before(tmp_path):
 
 def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, command):
     out = tmp_path / "deep" / "out"
-    result = command("calibrate", npz, "--with", "meta-acc", "--out", out)
+    result = command("logits", "calibrate", npz, "--with", "meta-acc", "--out", out)
     assert result.exit_code == 0, result.output
     assert "is out of reach on these rows" in result.output
     assert json.loads((out / "table.json").read_text())[1]["ece"] is None
@@ -476,7 +476,7 @@ def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, com
 def test_files_calibrators_objectives_and_notes_stand_in_the_order_given(tmp_path, npz, command):
     (tmp_path / "early.npz").write_bytes(npz.read_bytes())
     names = ("--with", "vs,meta-acc,ts", "--objectives", "ls,ce")
-    result = command("calibrate", npz, tmp_path / "early.npz", *names)
+    result = command("logits", "calibrate", npz, tmp_path / "early.npz", *names)
     assert result.exit_code == 0, result.output
     table = [line for line in result.output.splitlines() if line.startswith("|")]
     cells = [[part.strip() for part in line.split("|")[1:-1]] for line in table]
@@ -591,7 +591,7 @@ def test_progress_begins_with_the_uncalibrated_rows(monkeypatch):
 def test_fit_on_another_file(tmp_path, npz, command):
     logits, labels = draw(seed=7)
     np.savez(tmp_path / "fit.npz", logits=logits, labels=labels)
-    result = command("calibrate", npz, "--with", "ts", "--fit", tmp_path / "fit.npz")
+    result = command("logits", "calibrate", npz, "--with", "ts", "--fit", tmp_path / "fit.npz")
     assert result.exit_code == 0, result.output
     task = plan_task(read_logits(npz), None, read_logits(tmp_path / "fit.npz"))
     cell = calibrate_table([task], ["ts"], ["ce"]).cell("net", "ts", "ce")
@@ -601,11 +601,11 @@ def test_fit_on_another_file(tmp_path, npz, command):
 @pytest.mark.parametrize(
     "words",
     [
-        ("calibrate", "no.npz"),
-        ("apply", "nowhere", "net.npz"),
-        ("apply", "nowhere", "net.npz", "--out", "x.csv"),
-        ("apply", "nowhere", "net.npz", "--out", "net.npz/x.npz"),
-        ("calibrate", "net.npz", "--with", "ts", "--out", "s3://bucket/x"),
+        ("logits", "calibrate", "no.npz"),
+        ("logits", "apply", "nowhere", "net.npz"),
+        ("logits", "apply", "nowhere", "net.npz", "--out", "x.csv"),
+        ("logits", "apply", "nowhere", "net.npz", "--out", "net.npz/x.npz"),
+        ("logits", "calibrate", "net.npz", "--with", "ts", "--out", "s3://bucket/x"),
     ],
 )
 def test_wrong_input_is_an_input_error(npz, command, monkeypatch, words):

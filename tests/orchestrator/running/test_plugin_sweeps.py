@@ -231,7 +231,7 @@ def test_runs_go_to_a_tracker_of_ones_own(
     with pytest.raises(InputError, match=r"tracking uri 'shelf:.*' is not supported"):
         study_results(uri, "own")
     (outcome.journal.with_name("shipped.json")).unlink()
-    assert main(["sync", str(outcome.journal.parent)]) == 0
+    assert main(["storage", "sync", str(outcome.journal.parent)]) == 0
     assert [again.test for again in study_results(uri, "own")] == [row.test]
     path.write_text(path.read_text().replace("shelf:", "shelf://lib"))
     assert main(["run", str(path), "--fresh"]) == 2

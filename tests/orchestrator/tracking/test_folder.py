@@ -54,7 +54,7 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
         code = main([*arguments])
         return code, capsys.readouterr().out
 
-    assert main(["sync", str(sweep.path)]) == 0
+    assert main(["storage", "sync", str(sweep.path)]) == 0
     assert capsys.readouterr().out.endswith(f"has reached {uri}\n")
     best = ("best", "tiny", "--recipe", "ce+macal+ts")
     plain = [say(*call, "--tracking-uri", uri) for call in (("table", "tiny"), best)]
@@ -148,7 +148,7 @@ def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
         best_trials(uri, study.partition("|")[0], "ce")
     told = re.sub(r"damaged \(.*\); ", "damaged (HOW); ", str(error.value))
     assert told == (
-        f"{record} is damaged (HOW); delete its experiment's folder, then `calsweep sync`"
+        f"{record} is damaged (HOW); delete its experiment's folder, then `calsweep storage sync`"
     )
     (experiment,) = (folder / "experiments").iterdir()
     for file in experiment.rglob("*.json"):
