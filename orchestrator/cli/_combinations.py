@@ -32,11 +32,6 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
         Rule("--tracking-uri", "--storage", ASKS, "--promote"),
     ),
     "reproduce": (Rule("--tracking-uri", "--storage", ASKS),),
-    "table": (
-        PRINTS,
-        Rule("--comparable", "--runs", "--comparable leaves out the runs"),
-        Rule("--tracking-uri", "--storage", ASKS, "--gain --ties"),
-    ),
     "compare": (PRINTS,),
     "claims": (PRINTS,),
     "ranks": (Rule("--tracking-uri", "--storage", ASKS),),
@@ -50,7 +45,6 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
         )
     },
     "plan": {"--nodes": "--gpus-per-node --cpus-per-node"},
-    "table": {"--layout": "--columns --published"},
 }
 
 

@@ -81,8 +81,8 @@ WRONG = {
     "logits apply absent absent.npz": "absent.npz: no such file",
     "logits apply a b.npz --out c.csv": "c.csv: ending '.csv', allowed is .npz",
     "claims a --claim none": "--claim 'none' is not one of: acls-beats-mbls, *",
-    "table --gain --baseline ce": (
-        "--gain and --baseline exclude each other: both stand after a figure"
+    "table --show gain --baseline ce": (
+        "--show gain and --baseline exclude each other: both follow a figure"
     ),
 }
 

@@ -135,28 +135,29 @@ def test_a_moment_is_taken_as_it_is(asked, monkeypatch):
     assert ends == ["2026-05-01T13:30:00+09:00", "2026-05-01T22:30:00+09:00"]
 
 
-def test_table(asked, sweeps, empty_folder):
+def test_table(asked, sweeps, empty_folder, monkeypatch):
     place = "orchestrator.tables.make.make_table"
     words = (
-        *("--metrics", "ece, acc", "--recipes", "c*,ls", "--tasks", "one", "--sort", "nll"),
-        *("--rows", "recipe,model", "--layout", "l", "--columns", "sweep", "--published"),
-        *("--baseline", "ce", "--floor", "--runs", "--prefer", "b", "--tracking-uri", URI),
+        *("--metrics", "ece, acc", "--recipes", "c*,ls", "--tasks", "one", "--layout", "l"),
+        *("--rows", "recipe,model", "--show", "published, floor,runs", "--baseline", "ce"),
     )
-    found = asked(place, "table", "a", "b", "a", *words)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    found = asked(place, "table", "b", "a", "b", *words)
     chosen = {"metrics": ["ece", "acc"], "recipes": ["c*", "ls"], "tasks": ["one"], "layout": "l"}
-    chosen |= {"rows": ["recipe", "model"], "columns": "sweep", "baseline": "ce", "sort": "nll"}
+    chosen |= {"rows": ["recipe", "model"], "baseline": "ce"}
     assert found["options"] == TableOptions(**chosen, published=True, floor=True, runs=True)
-    assert sweeps == [(URI, "a"), (URI, "b")]
+    assert sweeps == [(URI, "b"), (URI, "a")]
     told = [(result.sweep, result.task, result.recipe) for result in found["results"]]
     assert told == [
-        *(("a", "one", "ls-a"), ("b", "one", "ce"), ("b", "one", "ls-b"), ("b", "two", "ce"))
+        *(("b", "one", "ce"), ("b", "one", "ls-b"), ("b", "two", "ce"), ("a", "one", "ls-a"))
     ]
     sweeps.clear()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     plain = asked(place, "table", "--storage", "kept")
     assert plain["options"] == TableOptions(rows=["recipe"])
     assert sweeps == [(default_uri(empty_folder, "kept"), "demo")]
-    combined = asked("orchestrator.tables.arrange.combine", "table", "a", "--mixed")
-    assert (combined["prefer"], combined["mixed"]) == (None, True)
+    combined = asked("orchestrator.tables.arrange.combine", "table", "a", "--show", "mixed")
+    assert combined["mixed"] is True
 
 
 def test_compare(asked, sweeps, empty_folder):

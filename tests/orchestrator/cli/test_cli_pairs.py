@@ -18,6 +18,7 @@ import typer
 
 from orchestrator.cli._app import app
 from orchestrator.cli._combinations import EXCLUDED, NEEDED
+from orchestrator.cli._table import SHOWN
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, load_sweep
@@ -82,7 +83,7 @@ NIGHTS = [SimpleNamespace(name=f"2026-01-0{n}", verdict=None, facts={}) for n in
 
 def tracked(uri: str, sweep: str) -> list[StudyResult]:
     """Return a sweep's results; those of ``other`` are on other data."""
-    found = [replace(each, sweep=sweep) for each in RESULTS]
+    found = [replace(each, sweep=sweep, fingerprint="usual") for each in RESULTS]
     if sweep == "other":
         return [replace(each, recipe="fl", fingerprint="other") for each in found[:1]]
     return found
@@ -167,13 +168,7 @@ SCENES = {
             f"{CLI}._table._with_ties": first,
             f"{CLI}._table._with_gains": first,
         },
-        {"--columns": "sweep", "--metrics": "nll,seconds", "--recipes": "ce,mbls"},
-        instead={
-            "--mixed --prefer": ["night", "again", "other"],
-            "--prefer": ["night", "again"],
-            "--mixed": ["night", "other"],
-        },
-        also={"--comparable": ["--metrics", "seconds"]},
+        {"--metrics": "nll,seconds", "--recipes": "ce,mbls", "--show": "floor"},
     ),
     "package predictions": Scene(
         ["night"],
@@ -322,14 +317,12 @@ VALUES = {
     "--metric": "nll",
     "--metrics": "nll",
     "--objectives": "ls",
-    "--prefer": "again",
     "--recipe": "ls",
     "--recipes": "ce",
     "--report": "report.md",
     "--resume": "night",
     "--rows": "recipe,model",
     "--since": "2026-05-01",
-    "--sort": "ece",
     "--storage": "kept",
     "--tag": "a=b",
     "--tasks": TASKS[0],
@@ -488,6 +481,21 @@ def wrong_pairs(name: str, stage: Stage) -> Iterator[str]:
 def test_any_two_options_have_their_effect_or_are_refused(name: str, stage: Stage) -> None:
     stage.set(SCENES[name].answers)
     assert "\n".join(wrong_pairs(name, stage)) == ""
+
+
+@pytest.mark.parametrize("pair", [*itertools.combinations(SHOWN, 2)], ids=",".join)
+def test_any_two_words_of_show_have_their_effect_or_are_refused(pair: Any, stage: Stage) -> None:
+    stage.set(SCENES["table"].answers)
+    scene = Scene(["night", *(["other"] * ("mixed" in pair))])
+    also = [["--layout", "macal/table1"], ["--metrics", "ece,seconds"]]
+
+    def effects(*words: str) -> Any:
+        return stage.effects(scene, "table", [*also, ["--show", ",".join(words)]])
+
+    both = effects(*pair)
+    if not is_refusal(both, *pair):
+        assert both[0] == 0
+        assert both not in (effects(pair[0]), effects(pair[1]))
 
 
 def test_rules_are_of_options_that_there_are() -> None:

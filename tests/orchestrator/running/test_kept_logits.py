@@ -64,12 +64,10 @@ def needed(storage: str) -> set[str]:
 
 def told(storage: str) -> str:
     out = Path(storage, "table.csv")
-    table = ["table", "one", "--comparable", "--format", "csv", "--out", str(out)]
+    table = ["table", "one", "--show", "comparable", "--format", "csv", "--out", str(out)]
     assert main([*table, "--storage", storage]) == 0
-    assert (
-        main(["package", "predictions", "one", "--storage", storage, "--out", f"{storage}/cells"])
-        == 0
-    )
+    cells = ["one", "--storage", storage, "--out", f"{storage}/cells"]
+    assert main(["package", "predictions", *cells]) == 0
     assert main(["report", "one", "--storage", storage]) == 0
     return out.read_text()
 

@@ -199,10 +199,10 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
     assert [float(row["value"]) for row in compared][1] == pytest.approx(figures[1][-1])
     floors, values = ([float(row[key]) for row in compared] for key in ("floor", "value"))
     assert floors == pytest.approx(values)  # It does not look at labels.
-    columns = ["--metrics", "sure,hit,ood/auroc", "--ties", "--floor"]
+    columns = ["--metrics", "sure,hit,ood/auroc", "--show", "ties,floor"]
     assert main(["table", "second", *columns, "--format", "csv", *place]) == 0
     output = capsys.readouterr()
-    assert "--ties: not computed from test rows alone: ood/auroc" in output.err
+    assert "--show ties: not computed from test rows alone: ood/auroc" in output.err
     assert main(["ranks", "second", "--metric", "sure", *place]) == 0
     assert "average rank by sure % ↓ over 1 (dataset, model) blocks" in capsys.readouterr().out
     best = ["best", "second", "--task", "digits/tiny", "--recipe", "ls", "--json"]
