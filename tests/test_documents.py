@@ -240,7 +240,7 @@ def test_other_parts_of_ones_own_pass_their_checks(
 ) -> None:
     path = tmp_path / "own.py"
     path.write_text(blocks("docs/methods.md", "python")[place], encoding="utf-8")
-    code = main(["check-plugin", str(path)])
+    code = main(["doctor", "--plugin", str(path)])
     assert (code, kind in capsys.readouterr().out) == (0, True)
 
 

@@ -14,24 +14,21 @@ from typer.core import TyperGroup
 from orchestrator.cli import nightly
 from orchestrator.cli._arena import arena
 from orchestrator.cli._best import best
-from orchestrator.cli._claims import claims
 from orchestrator.cli._combinations import Command
 from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
 from orchestrator.cli._doctor import doctor
-from orchestrator.cli._list import check_plugin, list_names
+from orchestrator.cli._list import list_names
 from orchestrator.cli._logits import apply, calibrate
 from orchestrator.cli._plan import plan
 from orchestrator.cli._predictions import predictions
-from orchestrator.cli._ranks import ranks
 from orchestrator.cli._replay import replay
-from orchestrator.cli._report import plot, report
-from orchestrator.cli._reproduce import reproduce
+from orchestrator.cli._report import report
 from orchestrator.cli._run import demo, run, submit
 from orchestrator.cli._storage import gc, sync
 from orchestrator.cli._table import table
 from orchestrator.cli._travel import export_blackbox, merge, publish, verify
-from orchestrator.cli._ui import dashboard, ui
+from orchestrator.cli._ui import ui
 from orchestrator.cli._watch import cancel, logs, pause, resume, status
 from trainables.common.errors import InputError
 from trainables.common.sharing import why
@@ -48,6 +45,12 @@ MOVED = {
     "replay": "search replay",
     "export-blackbox": "search blackbox",
     "continue": "resume NAME",
+    "dashboard": "ui --optuna NAME",
+    "plot": "report NAME --plots FOLDER",
+    "ranks": "compare NAME --ranks",
+    "claims": "compare NAME --claims",
+    "reproduce": "run --reproduce RUN",
+    "check-plugin": "doctor --plugin PLUGIN",
 }
 
 
@@ -102,7 +105,6 @@ NAMES: Mapping[Callable[..., Any], str] = {list_names: "list", export_blackbox: 
 TOP: Commands = (
     *(run, plan, table, compare, best, report, ui, status, logs, pause, resume, cancel),
     *(list_names, doctor, demo, submit),
-    *(reproduce, ranks, claims, dashboard, plot, check_plugin),
 )
 GROUPS: Mapping[str, tuple[str, Commands]] = {
     "package": (

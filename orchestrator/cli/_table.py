@@ -11,6 +11,7 @@ import typer
 from orchestrator.cli._console import complain, echo, output, progress_bar
 from orchestrator.cli._options import (
     StorageFolder,
+    Sweeps,
     split_names,
     tracked_results,
     use_metrics,
@@ -45,9 +46,7 @@ Out = Annotated[
 
 
 def table(
-    sweeps: Annotated[
-        list[str] | None, typer.Argument(help="Names of sweeps; demo if none is given.")
-    ] = None,
+    sweeps: Sweeps = None,
     metrics: Annotated[
         str | None,
         typer.Option(help="Columns, such as ece,cifar10-c/ece,seconds; a layout has its own."),

@@ -17,7 +17,7 @@ COMMANDS = (
     *("plan file NAME", "table NAME", "table --storage NAME", "table --layout NAME"),
     *("best --task NAME --recipe ce", "best --task a --recipe NAME"),
     *(f"best --task a --recipe ce --{option} NAME" for option in ("storage", "since", "tag")),
-    *("reproduce NAME", "compare NAME", "compare --storage NAME", "ranks NAME", "report NAME"),
+    *("run --reproduce NAME", "compare NAME", "compare --storage NAME", "compare NAME --ranks"),
     *(
         "report --storage NAME",
         "plot NAME",
@@ -33,14 +33,13 @@ COMMANDS = (
     *(f"logits calibrate logits.npz --{option} NAME" for option in ("fit-rows", "with")),
     *("logits apply deep NAME.npz", "storage gc --storage NAME", "storage gc --drop NAME"),
     *("nightly status NAME", "nightly run NAME"),
-    *(f"demo --{option} NAME" for option in ("tasks", "recipes", "seeds")),
 )
 VALUES = (
     *(
         f"logits calibrate logits.npz --fit-rows {'9' * 5000}:",
         f"logits calibrate logits.npz --bins {'9' * 20}",
     ),
-    *("logits apply deep logits.npz", f"demo --seeds {'9' * 5000}", f"demo --trials {'9' * 5000}"),
+    "logits apply deep logits.npz",
 )
 
 

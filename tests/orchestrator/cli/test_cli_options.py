@@ -179,23 +179,23 @@ def test_compare(asked, sweeps, empty_folder):
 def test_claims(asked, sweeps, empty_folder):
     place = "orchestrator.statistics.judge_claim"
     words = ("--draws", 7, "--seed", 5, "--claim", "mbls-beats-ls", "--tracking-uri", URI)
-    found = asked(place, "claims", "a", "b", *words, "--storage", "kept")
+    found = asked(place, "compare", "a", "b", "--claims", *words, "--storage", "kept")
     assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
     assert (found["claim"].name, found["draws"], found["seed"]) == ("mbls-beats-ls", 7, 5)
     assert found["store"].root == empty_folder / "kept" / "artifacts"
-    plain = asked(place, "claims", "a")
+    plain = asked(place, "compare", "a", "--claims")
     assert (plain["draws"], plain["seed"]) == (2000, 0)
-    asked(place, "claims", "a", "--storage", "kept")
+    asked(place, "compare", "a", "--claims", "--storage", "kept")
     uris = [default_uri(empty_folder), default_uri(empty_folder, "kept")]
     assert [uri for uri, _ in sweeps] == [URI, URI, *uris]
 
 
 def test_ranks(asked, sweeps, empty_folder):
     place = "orchestrator.statistics.block_scores"
-    found = asked(place, "ranks", "a", "b", "--metric", "nll", "--tracking-uri", URI)
+    found = asked(place, "compare", "a", "b", "--ranks", "--metric", "nll", "--tracking-uri", URI)
     assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
     assert (found["metric"], sweeps) == ("nll", [(URI, "a"), (URI, "b")])
-    assert asked(place, "ranks", "a", "--storage", "kept")["metric"] == "ece"
+    assert asked(place, "compare", "a", "--ranks", "--storage", "kept")["metric"] == "ece"
     assert sweeps[-1] == (default_uri(empty_folder, "kept"), "a")
 
 
@@ -288,23 +288,7 @@ def test_demo(asked):
     assert choices(found) == (False, True, None, True)
     spec = found["spec"]
     assert (spec.name, spec.storage, len(spec.expanded())) == ("demo", "kept", 24)
-    chosen = ("--recipes", "ce, mbls+ts", "--trials", 2, "--seeds", "4,5")
-    other = asked(RUN, "demo", *chosen, "--tasks", "digits/convnet/digits/0.5")
-    assert choices(other) == (False, False, None, False)
-    spec = other["spec"]
-    assert [recipe.name for recipe in spec.expanded()] == ["ce", "mbls+ts"]
-    assert (spec.search.trials, tuple(spec.seeds), spec.search.fixed) == (2, (4, 5), {})
-    (task,) = spec.tasks
-    assert (task.dataset, task.model, task.id) == ("digits", "convnet", "digits/convnet/digits/0.5")
-    for protocol in ("digits", "digits/0.5"):
-        own = asked(RUN, "demo", "--tasks", f"npz:/some/where.npz/convnet/{protocol}")["spec"]
-        (task,) = own.tasks
-        assert (task.dataset, task.model) == ("npz:/some/where.npz", "convnet")
-        assert task.id.endswith(f"/convnet/{protocol}")
-    for option in (("--seeds", "0"), ("--tasks", "digits/convnet/digits"), ("--trials", 4)):
-        assert asked(RUN, "demo", *option)["spec"].name.startswith("demo-")
-    kept = asked(RUN, "demo", "--recipes", "ce+macal")["spec"].search
-    assert (list(kept.fixed), list(kept.spaces)) == (["macal"], ["macal"])
+    assert choices(asked(RUN, "demo")) == (False, False, None, False)
 
 
 def test_submit(asked, calsweep, night, monkeypatch):
@@ -363,15 +347,18 @@ def test_sync(asked, calsweep, empty_folder, monkeypatch):
 def test_reproduce(asked, empty_folder, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
     place = "orchestrator.running.reproduce.reproduce"
-    words = ("--tolerance", 0.5, "--folder", "again", "--data-root", "d", "--tracking-uri", URI)
-    found = asked(place, "reproduce", "r1", *words)
-    names = ("run_id", "tracking_uri", "folder", "data_root", "tolerance")
-    assert [found[name] for name in names] == ["r1", URI, Path("again"), "d", 0.5]
+    words = ("--tolerance", 0.5, "--data-root", "d", "--tracking-uri", URI)
+    found = asked(place, "run", "--reproduce", "r1", *words)
+    names = ("run_id", "tracking_uri", "data_root", "tolerance")
+    assert [found[name] for name in names] == ["r1", URI, "d", 0.5]
     found["progress"]("train", 1, 3)
     assert capsys.readouterr() == ("", "train: epoch 1 of 3\n")
-    found = asked(place, "reproduce", "r1", "--storage", "kept")
+    quiet = asked(place, "run", "--reproduce", "r1", "--quiet")
+    assert quiet["progress"]("train", 1, 3) is None
+    assert capsys.readouterr() == ("", "")
+    found = asked(place, "run", "--reproduce", "r1", "--storage", "kept")
     uri = default_uri(empty_folder, "kept")
-    assert [found[name] for name in names if name != "folder"] == ["r1", uri, "data", 1e-6]
+    assert [found[name] for name in names] == ["r1", uri, "data", 1e-6]
     assert not Path(found["folder"]).exists()
 
 

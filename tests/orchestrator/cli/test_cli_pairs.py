@@ -126,16 +126,12 @@ JUDGED = {
 JUDGED |= {f"{NIGHTLY}.all_cells": ["a", "b"], f"{NIGHTLY}.matching_cells": ["a"]}
 
 SCENES = {
-    "demo": Scene(
-        answers=RUN,
-        values={
-            "--recipes": "ls",
-            "--tasks": "digits/convnet/digits/0.5",
-            "--seeds": "5",
-            "--trials": "9",
-        },
+    "demo": Scene(answers=RUN),
+    "run": Scene(
+        ["night.yaml"],
+        {**RUN, "orchestrator.running.reproduce.reproduce": STOP},
+        instead={"--resume": [], "--reproduce": []},
     ),
-    "run": Scene(["night.yaml"], RUN, instead={"--resume": []}),
     "submit": Scene(
         ["night.yaml"],
         {
@@ -160,7 +156,6 @@ SCENES = {
             "orchestrator.tracking.champion.promote": MagicMock(),
         },
     ),
-    "reproduce": Scene(["run"], {"orchestrator.running.reproduce.reproduce": STOP}),
     "table": Scene(
         ["night"],
         {
@@ -186,30 +181,30 @@ SCENES = {
             "orchestrator.statistics.compare": "a comparison",
             f"{CLI}._compare._csv_rows": [],
             f"{CLI}._compare._show": None,
-        },
-        {"--task": TASKS[0]},
-    ),
-    "ranks": Scene(["night"], {**ASKED, f"{CLI}._ranks.save_diagram": None}, {"--out": "a.png"}),
-    "claims": Scene(
-        ["night"],
-        {
-            **ASKED,
+            f"{CLI}._ranks.save_diagram": None,
             "orchestrator.statistics.judge_claim": "a verdict",
             f"{CLI}._claims._csv_rows": [],
             f"{CLI}._claims._show": None,
         },
+        {"--task": TASKS[0], "--out": "a.png"},
     ),
     "report": Scene(
         ["night"],
-        {**ASKED, "orchestrator.report.from_folder": "a source", f"{CLI}._report.write_page": 1},
-    ),
-    "ui": Scene(answers={"orchestrator.ui.Book": MagicMock(), "orchestrator.ui.serve": None}),
-    "dashboard": Scene(
-        ["night"],
         {
+            **ASKED,
+            "orchestrator.report.from_folder": "a source",
+            f"{CLI}._report.write_page": 1,
+            "orchestrator.report.plots.write_plots": [],
+        },
+    ),
+    "ui": Scene(
+        answers={
+            "orchestrator.ui.Book": MagicMock(),
+            "orchestrator.ui.serve": None,
             "orchestrator.ui.serve_dashboard": None,
             "orchestrator.storage.journal.iterate_events": [],
         },
+        values={"--optuna": "night"},
     ),
     "package publish": Scene(["night"], {"orchestrator.packages.publish.publish": []}),
     "package verify": Scene(
@@ -263,7 +258,13 @@ SCENES = {
     "list": Scene(
         ["methods"], {f"{CLI}._list.use_plugins": None}, instead={"--storage": ["sweeps"]}
     ),
-    "doctor": Scene(answers={f"{CLI}._doctor._findings": [], f"{CLI}._doctor._datasets": []}),
+    "doctor": Scene(
+        answers={
+            f"{CLI}._doctor._findings": [],
+            f"{CLI}._doctor._datasets": [],
+            f"{CLI}._doctor.check_plugin": 0,
+        }
+    ),
     "storage gc": Scene(answers={"orchestrator.storage.garbage.collect_garbage": []}),
     "nightly run": Scene(
         ["file"],

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -164,7 +165,7 @@ def test_a_reproduction_is_a_table_and_a_verdict(
     figures = (Comparison("val_ece", 0.25, reproduced), Comparison("test_acc", 0.5, 0.5))
     found = Reproduction(run, figures, 0.001 + 1e-9, "key", ("another GPU", "other code"))
     monkeypatch.setattr("orchestrator.running.reproduce.reproduce", lambda *_, **__: found)
-    answer = calsweep("reproduce", "r1")
+    answer = calsweep("run", "--reproduce", "r1")
     lines = [line.strip() for line in answer.out.splitlines() if line.strip()]
     assert (answer.code, lines[0]) == (code, "ls on a/b/c, seed 7")
     remarks = [f"figures need not agree: {remark}" for remark in found.remarks]
@@ -332,17 +333,17 @@ def test_plots_are_listed(calsweep, journal_writer, empty_folder):
     folder.write_spec(spec)
     writer = journal_writer(folder.path, "night")
     writer.start()
-    assert calsweep("plot", "night", "--storage", "kept").out == (
-        "sweep night has nothing to plot yet\n"
-    )
+    words = ("report", "night", "--storage", "kept", "--plots", "drawn")
+    told = "calsweep: sweep night has no study yet, so there is nothing to report\n"
+    assert calsweep(*words) == (2, "there is nothing to plot yet\n", told)
     for recipe in ("ce", "ls"):
         writer.trial(writer.open(recipe), 0, 0.1)
     writer.end()
-    code, out, _ = calsweep("plot", "night", "--storage", "kept")
+    code, out, _ = calsweep(*words)
     names = [f"digits-convnet-digits--{recipe}-learning.svg" for recipe in ("ce", "ls")]
-    lines = [f"2 plots in {folder.plots}:", *(f"  {name}" for name in names)]
-    assert (code, out.splitlines()) == (0, lines)
-    assert sorted(path.name for path in folder.plots.iterdir()) == names
+    lines = ["2 plots in drawn:", *(f"  {name}" for name in names)]
+    assert (code, out.splitlines()[1:]) == (0, lines)
+    assert sorted(path.name for path in Path("drawn").iterdir()) == names
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,9 @@ def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder):
     answer = calsweep("logs", "far", "nothing|0", "--storage", "store")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "has no trial 'nothing|0'" in answer.err
-    told = assert_light("status far, status, logs far, cancel far, table far, best far, ranks far")
+    told = assert_light(
+        "status far, status, logs far, cancel far, table far, best far, compare far --ranks"
+    )
     assert "ECE" in told
 
 

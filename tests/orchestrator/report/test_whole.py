@@ -31,10 +31,10 @@ COMMANDS = {
     "narrowed": "table --recipes mb*,acls --show sorted --format html",
     "gain": "table --show gain --metrics ece,acc",
     "gain-csv": "table --show gain --metrics ece,acc --format csv --recipes ce,acls",
-    "claims": "claims --draws 200",
-    "claims-markdown": "claims --draws 200 --format markdown --claim mbls-beats-ce",
-    "claims-csv": "claims --draws 200 --format csv",
-    "ranks": "ranks --metric acc",
+    "claims": "compare --claims --draws 200",
+    "claims-markdown": "compare --claims --draws 200 --format markdown --claim mbls-beats-ce",
+    "claims-csv": "compare --claims --draws 200 --format csv",
+    "ranks": "compare --ranks --metric acc",
 }
 
 
@@ -61,7 +61,11 @@ def test_what_is_printed(name, store, storage, capsys, monkeypatch, file_regress
         monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
         place = ["--storage", str(storage)] if "gain" in options else []
     else:
-        place = ["--tracking-uri", store, *(["--storage", str(storage)] * (command != "ranks"))]
+        place = [
+            "--tracking-uri",
+            store,
+            *(["--storage", str(storage)] * ("--ranks" not in options)),
+        ]
     assert main([command, NAME, *options, *place]) == 0
     said = capsys.readouterr()
     text = re.sub(r"\b[0-9a-f]{32}\b", "RUN", f"{said.out}---\n{said.err}")

@@ -137,7 +137,7 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
             promote("r1", "folder:/t", "storage")
         assert str(refusal.value) == (
             f"run r1: its weights are not in {tmp_path}; name the sweep's storage, or compute them "
-            "again with `calsweep reproduce r1`"
+            "again with `calsweep run --reproduce r1`"
         )
 
 
