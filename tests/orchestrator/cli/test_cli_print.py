@@ -341,8 +341,8 @@ def test_plots_are_listed(calsweep, journal_writer, empty_folder):
     writer.end()
     code, out, _ = calsweep(*words)
     names = [f"digits-convnet-digits--{recipe}-learning.svg" for recipe in ("ce", "ls")]
-    lines = ["2 plots in drawn:", *(f"  {name}" for name in names), f"wrote {folder.report}"]
-    assert (code, out.splitlines()) == (0, lines)
+    drawn = (f"2 plots in {empty_folder}/drawn:", *(f"  {name}" for name in names))
+    assert (code, out.splitlines()) == (0, [*drawn, f"wrote {folder.report}"])
     assert sorted(path.name for path in Path("drawn").iterdir()) == names
 
 
