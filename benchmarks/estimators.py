@@ -1,9 +1,9 @@
 r"""Judges estimators of calibration error where the true error is known.
 
-Takes real networks' probabilities (`.npz` files as `calsweep calibrate` reads them), fits maps of
-several families to each file on all of its rows, and takes what a map gives for the truth: labels
-are redrawn from it, so that the true error of the network's own probabilities, and of sharper and
-flatter ones, is known. Each estimator then sees some rows and one draw of labels:
+Takes real networks' probabilities (`.npz` files as `calsweep logits calibrate` reads them), fits
+maps of several families to each file on all of its rows, and takes what a map gives for the truth:
+labels are redrawn from it, so that the true error of the network's own probabilities, and of
+sharper and flatter ones, is known. Each estimator then sees some rows and one draw of labels:
 
     OMP_NUM_THREADS=1 python benchmarks/estimators.py ../shared/data/logits --kind probs
 

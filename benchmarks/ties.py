@@ -2,12 +2,12 @@ r"""Judges groups of recipes that cannot be told apart where the truth is known.
 
     OMP_NUM_THREADS=1 python benchmarks/ties.py --boards 300
 
-Boards of predictions are measured as `calsweep table --ties` does it: made networks of five
+Boards of predictions are measured as `calsweep table --show ties` does it: made networks of five
 classes, each recipe with a sharpness and a noise of its own, each seed off by some more. Recipes of
 one group have the same of both, so that they are alike in truth; all others differ. Boards of
 figures draw the metric of each seed itself, with variances between seeds that differ by recipe and
 seeds that recipes share, as those do that build on one network. Boards of blocks are what
-`calsweep ranks` and `calsweep arena` test.
+`calsweep compare --ranks` and `calsweep logits arena` test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trainables.metrics import FLOORED, noise_floor
 
 CLASSES = 5
 DRAWS = 300
-NEED_DRAWS = 2000  # As many as `calsweep table --ties` takes.
+NEED_DRAWS = 2000  # As many as `calsweep table --show ties` takes.
 RECIPES = (4, 8, 16, 28)
 SEEDS = (1, 2, 3, 5, 10)
 NEED_SEEDS = (1, 2, 3, 5, 10, 20)
@@ -208,7 +208,7 @@ def _error_rates(boards: int) -> Iterator[list[str]]:
     rng, tally = np.random.default_rng(1), Tally()
     for _ in range(boards):
         of_blocks(rng, tally)
-    yield ["blocks (`ranks`, `arena`)", *tally.cells]
+    yield ["blocks (`compare --ranks`, `logits arena`)", *tally.cells]
 
 
 def _needs_rows(boards: int) -> Iterator[list[str]]:

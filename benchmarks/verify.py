@@ -1,4 +1,4 @@
-"""What ``calsweep verify`` accepts and refuses: honest packages, and frauds planted in them.
+"""What ``calsweep package verify`` accepts and refuses: honest packages, and planted frauds.
 
 Run it as ``python benchmarks/verify.py --out benchmarks/results/verify.md``. Every honest package
 is that of a sweep of its own, drawn by a seed: recipes, seeds, split, sampler, trials, epochs. In

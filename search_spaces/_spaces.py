@@ -1,9 +1,9 @@
 """Search spaces and protocols: the types behind their files, and how the files are read."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import Any
 
@@ -11,7 +11,9 @@ import yaml
 
 from search_spaces._declared import declared, own_entry
 from trainables.common.checks import check_choice, check_count, check_number
+from trainables.common.stages import splits
 
+OURS = ("ours", "chosen here")  # How the source of a default begins that no paper gives.
 KINDS = ("methods", "refinements", "calibrators", "objectives")
 
 Value = float | int | str | bool
@@ -113,11 +115,6 @@ class Parameter:
                 return self.defaults[key]
         return self.default
 
-    @property
-    def ours(self) -> bool:
-        """Return True if the default stands in no paper and no authors' code."""
-        return self.source.startswith(("ours", "chosen here"))
-
     def tuned_on(self, dataset: str | None = None, model: str | None = None) -> bool:
         """Return True if the paper chose the value on a dataset and model, from ``grid``."""
         return any(key in self.tuned for key in _places(dataset, model))
@@ -136,22 +133,40 @@ class SearchSpace:
         kind: One of ``KINDS``.
         title: The full name, for people.
         source: The paper.
-        parameters: The parameters by name, in the file's order.
+        described: The fields of each parameter that its file gives, in the file's order.
+        declared: Returns those that the class of the part declares. It imports PyTorch.
         on_training: The values with which a calibrator is fitted on the rows that networks were
             trained on; empty if it always is, None if never.
+        where: The file, for messages.
     """
 
     name: str
     kind: str
     title: str
     source: str
-    parameters: Mapping[str, Parameter]
+    described: Mapping[str, Mapping[str, Any]]
+    declared: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
     on_training: Mapping[str, Value] | None = None
+    where: str = ""
 
-    def __post_init__(self) -> None:
-        """Check that there are such parameters and values."""
-        for name, value in (self.on_training or {}).items():
-            self.parameters[name].check(value)
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Return the parameters by name, in the file's order.
+
+        Raises:
+            SpaceError: If they are malformed, or have another type or default than in the class.
+        """
+        try:
+            of_class = self.declared()
+            found = {
+                name: _parameter(name, fields, of_class.get(name, {}))
+                for name, fields in self.described.items()
+            }
+            for name, value in (self.on_training or {}).items():
+                found[name].check(value)
+        except (SpaceError, AttributeError, KeyError, TypeError) as error:
+            raise SpaceError(f"{self.where}: {error}") from error
+        return found
 
     def searched(self) -> dict[str, Parameter]:
         """Return the parameters that a sweep searches."""
@@ -164,8 +179,12 @@ class SearchSpace:
     def own_values(self, values: Mapping[str, Any]) -> list[str]:
         """Return the parameters that are at a default of ours."""
         # Seeds are of a draw, not of the map.
-        own = {name: p.default for name, p in self.parameters.items() if p.ours and name != "seed"}
-        return [name for name, default in own.items() if values.get(name) == default]
+        own = [
+            name
+            for name, fields in self.described.items()
+            if name in values and name != "seed" and fields["source"].startswith(OURS)
+        ]
+        return [name for name in own if values[name] == self.parameters[name].default]
 
     def fits_on_training(self, values: Mapping[str, Any]) -> bool:
         """Return True if a calibrator is fitted on the rows that networks were trained on."""
@@ -211,8 +230,6 @@ def known_spaces(part: str) -> list[SearchSpace]:
     for kind in ("methods", "refinements", "calibrators"):
         if part in space_names(kind):
             return [load_space(kind, part)]
-    from trainables.calibrators import splits  # As in ``part_catalogues``.
-
     for name, objective in splits(part):
         if name in space_names("calibrators") and objective in space_names("objectives"):
             return [load_space("calibrators", name), load_space("objectives", objective)]
@@ -224,7 +241,7 @@ def _own_space(kind: str, name: str) -> SearchSpace:
     if name not in (known := space_names(kind)):
         raise SpaceError(f"no search space {kind}/{name}; there are: {', '.join(known)}")
     where = f"search_spaces/{kind}/{name}.yaml"
-    return parse_space(kind, name, _document(kind, name), where, own_entry(kind, name))
+    return parse_space(kind, name, _document(kind, name), where, partial(own_entry, kind, name))
 
 
 def protocol_names() -> list[str]:
@@ -252,29 +269,32 @@ def _document(folder: str, name: str) -> dict[str, Any]:
 
 
 def parse_space(
-    kind: str, name: str, document: dict[str, Any], where: str, entry: Any
+    kind: str, name: str, document: dict[str, Any], where: str, entry: Callable[[], Any]
 ) -> SearchSpace:
     """Return the search space that a document describes; ``where`` names it in messages.
 
-    Types, defaults and choices of parameters are those of the fields of ``entry``, the part's
-    class. A document may search some of the choices only.
+    Types, defaults and choices of parameters are those of the fields of the part's class, which
+    ``entry`` returns. A document may search some of the choices only.
 
     Raises:
-        SpaceError: If it is malformed, or gives another default than the class.
+        SpaceError: If it has no title or source, or its parameters are no mapping.
     """
     try:
-        of_class = declared(entry)
-        given = (document.get("parameters") or {}).items()
-        parameters = {
-            key: _parse_parameter(key, fields, of_class.get(key, {})) for key, fields in given
-        }
+        given = dict(document.get("parameters") or {})
         title, source = document["title"], document["source"]
-        return SearchSpace(name, kind, title, source, parameters, document.get("on_training"))
-    except (SpaceError, AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SpaceError(f"{where}: {error}") from error
+    of_class = partial(_declared_by, entry)
+    return SearchSpace(
+        name, kind, title, source, given, of_class, document.get("on_training"), where
+    )
 
 
-def _parse_parameter(name: str, given: dict[str, Any], of_class: dict[str, Any]) -> Parameter:
+def _declared_by(entry: Callable[[], Any]) -> dict[str, dict[str, Any]]:
+    return declared(entry())
+
+
+def _parameter(name: str, given: Mapping[str, Any], of_class: Mapping[str, Any]) -> Parameter:
     fields = {**of_class, **given}
     for key in ("type", "default"):
         if fields.get(key) != of_class.get(key, fields.get(key)):

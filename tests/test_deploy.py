@@ -20,7 +20,7 @@ import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 from typer.main import get_command
 
-from orchestrator.cli.nightly import app as nightly_app
+from orchestrator.cli._app import app
 from tests.orchestrator.cluster.slurm_daemons import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -367,7 +367,7 @@ def test_every_schedule_runs_a_night_with_options_that_exist(name):
     assert file.endswith("nightly.yaml")
     known = {
         option
-        for parameter in get_command(nightly_app).commands["run"].params
+        for parameter in get_command(app).commands["nightly"].commands["run"].params
         for option in parameter.opts
     }
     assert {word for word in options if word.startswith("--")} <= known

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 from orchestrator.cli import main
+from orchestrator.cli._app import app
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.recipes import expand_recipes
 from orchestrator.sweep.spec import SearchModel, SweepSpec, parse_sweep
@@ -43,6 +45,7 @@ import sys
 import pytest
 failed = pytest.main(["-q", *sys.argv[1:]])
 from orchestrator.cli import main
+from orchestrator.cli._app import app
 sys.exit(failed or main(["list", "methods"]))
 """
 # In code blocks a title is a file's name; blocks of the shell with a title need what is not here.
@@ -124,7 +127,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, short: None) -> Path:
     ("page", "count"),
     [
         ("README.md", 3),
-        ("docs/index.md", 11),
+        ("docs/index.md", 10),
         ("docs/run.md", 14),
         ("docs/search.md", 5),
         ("docs/tables.md", 12),
@@ -205,14 +208,63 @@ def test_linked_files_exist(name: str) -> None:
     assert [path for path in {*paths} - {*EXAMPLE} if not (ROOT / path).exists()] == []
 
 
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+NAMED = re.compile(r"calsweep\s+([a-z][a-z-]*)(?:\s+([a-z]+))?((?:(?!calsweep)[^\n`])*)")
+PROSE = {"and", "beyond", "calsweep", "compares", "if", "import", "itself", "needs", "results"}
+
+
+def wrong_commands(text: str) -> Iterator[str]:
+    """Yield the commands that a text names and that do not exist, or not with these options."""
+    for name, below, rest in NAMED.findall(text):
+        command = COMMANDS.get(name)
+        if below and hasattr(command, "commands"):
+            command = command.commands.get(below)
+        each = command.params if command else ()
+        known = {"--help", *(word for one in each for word in one.opts)}
+        wrong = [word for word in re.findall(r"(?<!\S)--[a-z-]+", rest) if word not in known]
+        if name not in PROSE and (command is None or wrong):
+            yield " ".join(filter(None, ["calsweep", name, below, *wrong]))
+
+
+def literals(source: str) -> Iterator[str]:
+    """Yield the strings of a Python file; of one with places to fill in, X in each."""
+    nodes = [*ast.walk(ast.parse(source))]
+    filled = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    parts = {part for node in filled for part in node.values}
+    for node in filled:
+        yield "".join(str(getattr(part, "value", "X")) for part in node.values)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
+            yield node.value
+
+
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if name != "CHANGELOG.md"])
-def test_named_commands_and_options_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = re.sub(r"calsweep\s+(compares|beyond|import)", "", read(name))
-    for command in set(re.findall(r"calsweep ((?:nightly )?[a-z]+(?:-[a-z]+)*)", text)):
-        assert main([*command.split(), "--help"]) == 0, command
-        options = re.findall(rf"calsweep {command}[^\n`]*?(--[a-z-]+)", text)
-        shown = capsys.readouterr().out
-        assert [option for option in options if option not in shown] == []
+def test_named_commands_and_options_exist(name: str) -> None:
+    assert [*wrong_commands(read(name))] == []
+
+
+@pytest.mark.parametrize("package", ["orchestrator", "trainables", "search_spaces", "calsweep"])
+def test_commands_in_messages_exist_with_their_options(package: str) -> None:
+    wrong = []
+    for path in sorted((ROOT / package).rglob("*")):
+        if path.suffix in (".py", ".yaml", ".html"):
+            text = path.read_text(encoding="utf-8")
+            found = literals(text) if path.suffix == ".py" and "calsweep" in text else [text]
+            wrong += [f"{path}: {each}" for one in found for each in wrong_commands(one)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        ('f"run `calsweep storage sync {path}`"', []),
+        ('f"run `calsweep " f"sync {path}`"', ["calsweep sync"]),
+        ('"calsweep package gc --drop a"', ["calsweep package gc --drop"]),
+        ('"""Text.\n\n``calsweep table --show ties --ties``\n"""', ["calsweep table --ties"]),
+    ],
+)
+def test_command_that_does_not_exist_is_found(source: str, wrong: list[str]) -> None:
+    assert [each for text in literals(source) for each in wrong_commands(text)] == wrong
 
 
 def test_the_sweep_file_shows_every_key_and_parses() -> None:
@@ -240,7 +292,7 @@ def test_other_parts_of_ones_own_pass_their_checks(
 ) -> None:
     path = tmp_path / "own.py"
     path.write_text(blocks("docs/methods.md", "python")[place], encoding="utf-8")
-    code = main(["check-plugin", str(path)])
+    code = main(["doctor", "--plugin", str(path)])
     assert (code, kind in capsys.readouterr().out) == (0, True)
 
 

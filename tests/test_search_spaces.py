@@ -98,13 +98,15 @@ def test_a_parameter_that_contradicts_itself_is_refused(fields, complaint):
 
 
 def test_the_default_of_a_network_goes_before_that_of_its_data_set():
-    found = parameter(**FLOAT, defaults={"birds": 3.0, "birds/small": 4.0, "small": 1.0})
-    space = SearchSpace("m", "methods", "M", "a paper", {"x": found, "y": parameter(**INT)})
+    common = {"symbol": "x", "source": "a paper"}
+    x = {**common, **FLOAT, "defaults": {"birds": 3.0, "birds/small": 4.0, "small": 1.0}}
+    space = SearchSpace("m", "methods", "M", "a paper", {"x": x, "y": {**common, **INT}})
+    found = space.parameters["x"]
     asked = [("birds", "small"), ("birds", "large"), ("cats", "small"), (None, None)]
     assert [found.default_for(*each) for each in asked] == [4.0, 3.0, 2.0, 2.0]
     assert [space.default_point(*each)["x"] for each in asked] == [4.0, 3.0, 2.0, 2.0]
     assert space.default_point("birds", "small") == {"x": 4.0, "y": 2}
-    fixed = SearchSpace("m", "methods", "M", "a paper", {"x": parameter(**INT, search=False)})
+    fixed = SearchSpace("m", "methods", "M", "a paper", {"x": {**common, **INT, "search": False}})
     assert (list(space.searched()), list(fixed.searched())) == (["x", "y"], [])
 
 
@@ -132,8 +134,9 @@ def test_what_is_not_there_is_named_with_what_is():
 def test_a_malformed_file_is_named(document, complaint):
     for fields in document.get("parameters", {}).values():
         fields.update(symbol="x", source="s")
+    where = "search_spaces/methods/m.yaml"
     with pytest.raises(SpaceError, match=rf"^search_spaces/methods/m\.yaml: .*{complaint}"):
-        parse_space("methods", "m", document, "search_spaces/methods/m.yaml", None)
+        assert parse_space("methods", "m", document, where, lambda: None).parameters
 
 
 class Margin(CheckedFields):
@@ -146,7 +149,7 @@ def test_a_parameter_is_what_its_class_declares_where_the_file_is_silent():
     document = {"title": "t", "source": "s", "parameters": said}
     for fields in said.values():
         fields.update(symbol="x", source="s")
-    found = parse_space("methods", "m", document, "m.yaml", Margin).parameters
+    found = parse_space("methods", "m", document, "m.yaml", lambda: Margin).parameters
     margin, form = found["margin"], found["form"]
     assert (margin.type, margin.default, margin.low, margin.high) == ("float", 2.0, 1.0, 4.0)
     assert (form.type, form.default, form.choices) == ("categorical", "a", ("b", "a"))
@@ -164,7 +167,7 @@ def test_a_file_that_contradicts_the_class_is_refused(fields, complaint):
     given = {"symbol": "m", "source": "s", "low": 1.0, "high": 4.0, **fields}
     document = {"title": "t", "source": "s", "parameters": {"margin": given}}
     with pytest.raises(SpaceError) as caught:
-        parse_space("methods", "m", document, "m.yaml", Margin)
+        assert parse_space("methods", "m", document, "m.yaml", lambda: Margin).parameters
     assert str(caught.value) == complaint
 
 

@@ -3,35 +3,33 @@
 import gc as collector
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from orchestrator.cli import nightly
 from orchestrator.cli._arena import arena
 from orchestrator.cli._best import best
-from orchestrator.cli._claims import claims
 from orchestrator.cli._combinations import Command
 from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
 from orchestrator.cli._doctor import doctor
-from orchestrator.cli._list import check_plugin, list_names
+from orchestrator.cli._list import list_names
 from orchestrator.cli._logits import apply, calibrate
 from orchestrator.cli._plan import plan
 from orchestrator.cli._predictions import predictions
-from orchestrator.cli._ranks import ranks
 from orchestrator.cli._replay import replay
-from orchestrator.cli._report import plot, report
-from orchestrator.cli._reproduce import reproduce
+from orchestrator.cli._report import report
 from orchestrator.cli._run import demo, run, submit
 from orchestrator.cli._storage import gc, sync
 from orchestrator.cli._table import table
 from orchestrator.cli._travel import export_blackbox, merge, publish, verify
-from orchestrator.cli._ui import dashboard, ui
-from orchestrator.cli._watch import cancel, go_on, logs, pause, status
+from orchestrator.cli._ui import ui
+from orchestrator.cli._watch import cancel, logs, pause, resume, status
 from trainables.common.errors import InputError, UnwrittenError
 from trainables.common.sharing import why
 
@@ -39,8 +37,40 @@ UNWRITTEN, WRONG_INPUT = 1, 2
 NOTE = "DataNote"  # Its class takes PyTorch's second to import.
 INTERRUPTED = 130  # What typer makes of Ctrl-C, and a sweep that ended by it returns.
 
+Commands = Sequence[Callable[..., Any]]
+MOVED = {
+    **{name: f"package {name}" for name in ("publish", "merge", "verify", "predictions")},
+    **{name: f"logits {name}" for name in ("calibrate", "apply", "arena")},
+    **{name: f"storage {name}" for name in ("sync", "gc")},
+    "replay": "search replay",
+    "export-blackbox": "search blackbox",
+    "continue": "resume NAME",
+    "dashboard": "ui --optuna NAME",
+    "plot": "report NAME --plots FOLDER",
+    "ranks": "compare NAME --ranks",
+    "claims": "compare NAME --claims",
+    "reproduce": "run --reproduce RUN",
+    "check-plugin": "doctor --plugin PLUGIN",
+}
+
+
+class _Commands(TyperGroup):
+    """The top-level commands, which also know where commands of older versions moved."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the first argument names.
+
+        Raises:
+            InputError: If the command has another name now.
+        """
+        if args[0] in MOVED and not ctx.resilient_parsing:
+            raise InputError(f"{args[0]!r} is now 'calsweep {MOVED[args[0]]}'")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="calsweep",
+    cls=_Commands,
     help="Hyper-parameter sweeps and comparison tables for the calibration of neural networks.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
@@ -62,19 +92,47 @@ def _options(
     ),
 ) -> None:
     """Take the options that stand before a sub-command; without one, show the help."""
+    _show_help(context)
+
+
+def _show_help(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(WRONG_INPUT)
 
 
-NAMES = {go_on: "continue", list_names: "list"}  # Which these functions cannot have.
-for command in (
-    *(demo, run, submit, status, logs, cancel, pause, plan, best, reproduce, table, predictions),
-    *(compare, ranks, claims, report, ui, dashboard, publish, verify, merge, export_blackbox),
-    *(replay, plot, go_on, sync, calibrate, apply, arena, list_names, check_plugin, doctor, gc),
-):
-    app.command(NAMES.get(command), cls=Command)(command)
-app.add_typer(nightly.app, name="nightly")
+NAMES: Mapping[Callable[..., Any], str] = {list_names: "list", export_blackbox: "blackbox"}
+TOP: Commands = (
+    *(run, plan, table, compare, best, report, ui, status, logs, pause, resume, cancel),
+    *(list_names, doctor, demo, submit),
+)
+GROUPS: Mapping[str, tuple[str, Commands]] = {
+    "package": (
+        "Publish results, and verify those of others.",
+        (publish, merge, verify, predictions),
+    ),
+    "logits": ("Calibrate files of logits.", (calibrate, apply, arena)),
+    "storage": ("Deliver what servers lack, and remove what no sweep needs.", (sync, gc)),
+    "search": ("Search stored trials again, or export them.", (replay, export_blackbox)),
+    "nightly": (
+        "Run a fixed benchmark every night, and tell people when something got worse.",
+        (nightly.run, nightly.status, nightly.history, nightly.accept, nightly.gate),
+    ),
+}
+
+
+def _add(commands: Commands, group: typer.Typer) -> None:
+    for command in commands:
+        group.command(NAMES.get(command), cls=Command)(command)
+
+
+_add(TOP, app)
+for name, (about, commands) in GROUPS.items():
+    group = typer.Typer(
+        help=about, callback=_show_help, invoke_without_command=True, rich_markup_mode=None
+    )
+    _add(commands, group)
+    app.add_typer(group, name=name)
 
 
 def _message(error: typer.TyperException) -> str:

@@ -1,13 +1,16 @@
-"""``calsweep arena``: every calibrator against every other on many sets of logits."""
+"""``calsweep logits arena``: every calibrator against every other on many sets of logits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from orchestrator.cli._console import echo, print_csv, print_table, progress_bar
-from orchestrator.cli._options import Diagram, Processes, SweepFile, TextFormat
+from orchestrator.cli._options import Processes, SweepFile, TextFormat
 
 if TYPE_CHECKING:
     from orchestrator.statistics import Arena, Interval, Standing
@@ -34,7 +37,10 @@ HEADINGS = (
 def arena(
     sweep: SweepFile,
     format: TextFormat = "terminal",
-    diagram: Diagram = None,
+    diagram: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Draw the ranks by NLL: .pdf, .png or .svg."),
+    ] = None,
     processes: Processes = None,
 ) -> None:
     """Fit every calibrator of a sweep of logits on every split at its published values.

@@ -1,29 +1,17 @@
-"""``calsweep claims``: which claims of the papers stored runs confirm."""
+"""``calsweep compare --claims``: which claims of the papers stored runs confirm."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from orchestrator.cli._console import output, print_csv, print_records, print_table, progress_bar
-from orchestrator.cli._options import (
-    Draws,
-    Json,
-    ResampleSeed,
-    StorageFolder,
-    TextFormat,
-    TrackingUri,
-    tracked_results,
-    use_metrics,
-)
+from orchestrator.cli._options import use_metrics
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.statistics import ClaimVerdict
+    from orchestrator.storage.results import StudyResult
     from orchestrator.tables.claims import Claim
 
 FIELDS = (
@@ -37,24 +25,18 @@ HEADINGS = (
 )
 
 
-def claims(
-    sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
-    claim: Annotated[
-        list[str] | None, typer.Option(help="Only this claim; may be repeated. Default: all.")
-    ] = None,
-    draws: Draws = 2000,
-    seed: ResampleSeed = 0,
-    format: TextFormat = "terminal",
-    as_json: Json = False,
-    tracking_uri: TrackingUri = None,
-    storage: StorageFolder = DEFAULT_STORAGE,
+def show_claims(
+    wanted: list[Claim],
+    results: list[StudyResult],
+    storage: str,
+    draws: int,
+    seed: int,
+    format: str,
 ) -> None:
     """Say which claims of the papers stored runs confirm, which they refute, which they cannot."""
     from orchestrator.statistics import judge_claim
     from orchestrator.storage.storage import Storage
 
-    wanted = _chosen(claim)
-    results = list(chain.from_iterable(tracked_results(sweeps, tracking_uri, storage)))
     use_metrics(results, (one.metric for one in wanted), storage)
     store = Storage(storage).store()
     found = []
@@ -62,13 +44,18 @@ def claims(
         for number, one in enumerate(wanted):
             show(number, len(wanted))
             found.append(judge_claim(one, results, store, draws=draws, seed=seed))
-    if as_json or format == "csv":
-        (print_records if as_json else print_csv)(FIELDS, _csv_rows(found))
+    if format in ("json", "csv"):
+        (print_records if format == "json" else print_csv)(FIELDS, _csv_rows(found))
     else:
         _show(found, markdown=format == "markdown")
 
 
-def _chosen(names: list[str] | None) -> list[Claim]:
+def chosen_claims(names: list[str] | None) -> list[Claim]:
+    """Return the claims of these names, by default all.
+
+    Raises:
+        InputError: If there is no claim of a name.
+    """
     from orchestrator.tables.claims import load_claims
 
     known = {claim.name: claim for claim in load_claims()}

@@ -10,25 +10,30 @@ from trainables.common.errors import InputError
 
 
 class Rule(NamedTuple):
-    """An option that cannot be given with any of the others, and why.
+    """Options that an option excludes, separated by spaces, and why.
 
-    ``others`` and ``unless`` are options separated by blanks. With one of ``unless`` the pair is
-    allowed.
+    The rule holds only together with all options of ``when``, and without those of ``unless``.
     """
 
     option: str
     others: str
     why: str
     unless: str = ""
+    when: str = ""
 
 
 PRINTS = Rule("--json", "--format", "--json is a format")
 ASKS = "only one place is asked for runs"
 EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
-    "demo": (Rule("--dry-run", "--fresh --quiet", "a dry run only shows the plan"),),
     "run": (
         Rule("--dry-run", "--fresh --address --quiet --take", "a dry run only shows the plan"),
         Rule("--resume", "--fresh", "--fresh starts over instead of resuming"),
+        Rule(
+            "--reproduce",
+            "--resume --dry-run --fresh --address --take",
+            "one run is computed again in this process",
+        ),
+        Rule("--tracking-uri", "--storage", ASKS),
     ),
     "submit": (Rule("--slurm", "--address --wait", "`calsweep status` shows a job of SLURM"),),
     "best": (
@@ -36,15 +41,22 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
         Rule("--out", "--format --json", "--out writes YAML and JSON"),
         Rule("--tracking-uri", "--storage", ASKS, "--promote"),
     ),
-    "reproduce": (Rule("--tracking-uri", "--storage", ASKS),),
-    "table": (
+    "compare": (
         PRINTS,
-        Rule("--comparable", "--runs", "--comparable leaves out the runs"),
-        Rule("--tracking-uri", "--storage", ASKS, "--gain --ties"),
+        Rule(
+            "--ranks",
+            "--claims --task --baseline --draws --seed --over-seeds --format",
+            "all recipes are ranked over all tasks, by figures that are stored",
+        ),
+        Rule(
+            "--claims",
+            "--task --baseline --metric --over-seeds",
+            "a claim says what is compared by which metric",
+        ),
+        Rule("--tracking-uri", "--storage", ASKS, when="--ranks"),
     ),
-    "compare": (PRINTS,),
-    "claims": (PRINTS,),
-    "ranks": (Rule("--tracking-uri", "--storage", ASKS),),
+    "ui": (Rule("--optuna", "--host", "Optuna's dashboard is on this machine only"),),
+    "doctor": (Rule("--plugin", "--storage --data-root --json", "only the plugin is checked"),),
     "list": (Rule("--storage", "--plugin", "sweeps of a storage come from no plugin"),),
 }
 NEEDED: Mapping[str, Mapping[str, str]] = {
@@ -55,7 +67,8 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
         )
     },
     "plan": {"--nodes": "--gpus-per-node --cpus-per-node"},
-    "table": {"--layout": "--columns --published"},
+    "run": {"--reproduce": "--tolerance --data-root --tracking-uri"},
+    "compare": {"--ranks": "--control --out", "--claims": "--claim"},
 }
 
 
@@ -84,7 +97,7 @@ class Command(TyperCommand):
 def problems(command: str, given: set[str]) -> Iterator[str]:
     """Yield a line for each pair of options that cannot be given together, or not alone."""
     for rule in EXCLUDED.get(command, ()):
-        if rule.option in given and not given & {*rule.unless.split()}:
+        if {rule.option, *rule.when.split()} <= given and not given & {*rule.unless.split()}:
             for other in rule.others.split():
                 if other in given:
                     yield f"{rule.option} and {other} exclude each other: {rule.why}"

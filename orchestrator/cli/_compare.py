@@ -1,26 +1,26 @@
-"""``calsweep compare``: which differences from a baseline are more than chance."""
+"""``calsweep compare``: differences between recipes that are more than chance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, count
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli._claims import chosen_claims, show_claims
 from orchestrator.cli._console import output, print_csv, print_records, print_table, progress_bar
 from orchestrator.cli._options import (
-    Draws,
     Json,
-    Metric,
-    ResampleSeed,
     StorageFolder,
-    SweepName,
+    Sweeps,
     TextFormat,
     TrackingUri,
     tracked_results,
     use_metrics,
 )
+from orchestrator.cli._ranks import check_diagram, show_ranks
 from trainables.common.errors import InputError, known_names
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -37,27 +37,55 @@ FIELDS = (
 
 
 def compare(
-    sweep: SweepName = "demo",
+    sweeps: Sweeps = None,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="Rank recipes over data sets and models; test them.")
+    ] = False,
+    claims: Annotated[
+        bool, typer.Option("--claims", help="Say which claims of papers the sweeps confirm.")
+    ] = False,
     task: Annotated[str | None, typer.Option(help="Only this task; default: each.")] = None,
     baseline: Annotated[
         str | None, typer.Option(help="The recipe to compare with; default: ce, or given.")
     ] = None,
-    metric: Metric = "ece",
-    draws: Draws = 2000,
-    seed: ResampleSeed = 0,
+    metric: Annotated[str, typer.Option(help="What is compared, such as ece or acc.")] = "ece",
+    draws: Annotated[int, typer.Option(min=1, help="Resamples of the test data.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Decides the resamples.")] = 0,
     over_seeds: Annotated[
         bool, typer.Option("--over-seeds", help="Intervals over seeds as well as test rows.")
     ] = False,
+    control: Annotated[str, typer.Option(help="With --ranks: compare with this recipe only.")] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="With --ranks: a diagram, .pdf, .png or .svg."),
+    ] = None,
+    claim: Annotated[
+        list[str] | None, typer.Option(help="With --claims: only this one; may be repeated.")
+    ] = None,
     format: TextFormat = "terminal",
     as_json: Json = False,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Compare recipes with a baseline: paired bootstrap over test data, and noise floors."""
+    """Compare recipes with a baseline: paired bootstrap over test data, and noise floors.
+
+    With --ranks or --claims, several sweeps are judged together instead.
+    """
     from orchestrator import statistics
     from orchestrator.storage.storage import Storage
 
-    [every] = tracked_results([sweep], tracking_uri, storage)
+    names = sweeps or ["demo"]
+    if len(names) > 1 and not (ranks or claims):
+        raise InputError("compare takes one sweep; --ranks and --claims take several")
+    check_diagram(out)
+    wanted = chosen_claims(claim) if claims else []
+    every = list(chain.from_iterable(tracked_results(names, tracking_uri, storage)))
+    if ranks:
+        show_ranks(every, metric, control, out, as_json)
+        return
+    if claims:
+        show_claims(wanted, every, storage, draws, seed, "json" if as_json else format)
+        return
     use_metrics(every, [metric], storage)
     tasks, store, numbers = _by_task(every, task), Storage(storage).store(), count(1)
     with progress_bar("resampling") as show:

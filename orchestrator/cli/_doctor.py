@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -13,6 +14,7 @@ import typer
 
 from orchestrator.cli._console import echo, print_json
 from orchestrator.cli._options import DataRoot, Json
+from trainables.common.addresses import shown
 from trainables.common.errors import AwayError, InputError
 from trainables.common.paths import DEFAULT_STORAGE, bucket_address, storage_folder
 from trainables.common.sharing import why
@@ -40,9 +42,18 @@ def doctor(
     storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
     data_root: DataRoot = "data",
     as_json: Json = False,
+    plugin: Annotated[
+        str | None,
+        typer.Option(
+            help="Check this file, folder or package instead; its tracker at --tracking-uri."
+        ),
+    ] = None,
 ) -> int:
     """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""
     from orchestrator.storage.storage import Storage
+
+    if plugin is not None:
+        return check_plugin(plugin, tracking_uri)
 
     told = []
     for finding in _findings(tracking_uri, storage):
@@ -222,3 +233,40 @@ def _datasets(data_root: str) -> Iterator[Finding]:
             status = find_reader(name, data_root).check()
             remedy = "" if status.present else status.remedy
             yield Finding(f"{DATASET}{name}", status.detail, remedy, optional=True)
+
+
+def check_plugin(plugin: str, tracker: str | None) -> int:
+    """Check that a plugin's parts keep to all that ours do: 0 if so, 1 if not.
+
+    A tracker is checked at the address ``tracker``, where the checks write.
+    """
+    from orchestrator.tracking.contract import tracker_checks
+    from trainables.contracts import checks_of
+    from trainables.plugins import load_plugins
+
+    (found,) = load_plugins([plugin], installed=True)
+    failed = total = 0
+    unchecked = {f"{each.catalogue.noun} {each.name}" for each in found.additions}
+    scheme = (tracker or "").partition(":")[0]
+    if tracker and f"tracker {scheme}" not in unchecked:
+        raise InputError(
+            f"--tracking-uri {shown(tracker)}: the plugin brings no tracker {scheme!r}"
+        )
+    told: set[str] = set()
+    for check in chain(checks_of(found), tracker_checks(tracker) if tracker else ()):
+        if (broken := check.broken()) is None or (check.is_note and not broken):
+            continue
+        if not check.is_note:
+            unchecked.discard(check.part)
+            total, failed = total + 1, failed + bool(broken)
+        word = "note" if check.is_note else "failed" if broken else "ok"
+        echo(f"{word:6}  {check.part}: {check.says}{' (the same error)' * (broken in told)}")
+        if broken and broken not in told:
+            echo(f"        {broken}")
+            told.add(broken)
+    for part in sorted(unchecked):
+        hint = " without --tracking-uri ADDRESS" if part.startswith("tracker ") else ""
+        echo(f"info    {part}: there is no check of it{hint}")
+    echo(f"info    plugin {found.name}: {found.covers}")
+    echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
+    return int(failed > 0)

@@ -1,19 +1,17 @@
-"""``calsweep list`` and ``check-plugin``: what sweep files may name."""
+"""``calsweep list``: what sweep files may name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.table import Table
 
-from orchestrator.cli._console import echo, output, print_json, print_plain
+from orchestrator.cli._console import output, print_json, print_plain
 from orchestrator.cli._options import Json, Plugins, use_plugins
 from orchestrator.cli._watch import status
-from trainables.common.addresses import shown
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -78,7 +76,13 @@ def _records(what: str) -> list[dict[str, Any]]:
         return [{"name": name} for name in names]
     from search_spaces import load_space
 
-    return [asdict(load_space(what, name)) for name in names]
+    fields = ("name", "kind", "title", "source", "parameters", "on_training")
+    spaces = (load_space(what, name) for name in names)
+    return [
+        {field: getattr(space, field) for field in fields}
+        | {"parameters": {name: asdict(each) for name, each in space.parameters.items()}}
+        for space in spaces
+    ]
 
 
 def _names_of(what: str) -> Callable[[], list[str]]:
@@ -121,43 +125,3 @@ def _range(parameter: Parameter) -> str:
         choices = ", ".join(map(str, parameter.choices))
         return f"{parameter.name} {parameter.default} in {{{choices}}}"
     return f"{parameter.name} {parameter.default:g} in [{parameter.low:g}, {parameter.high:g}]"
-
-
-def check_plugin(
-    plugin: Annotated[str, typer.Argument(help="A file, a folder, or an installed package.")],
-    tracker: Annotated[
-        str | None,
-        typer.Option(
-            help="Address of a tracker that it brings; the checks write there.", show_default=False
-        ),
-    ] = None,
-) -> int:
-    """Check that a plugin's parts keep to all that ours do: 0 if so, 1 if not."""
-    from orchestrator.tracking.contract import tracker_checks
-    from trainables.contracts import checks_of
-    from trainables.plugins import load_plugins
-
-    (found,) = load_plugins([plugin], installed=True)
-    failed = total = 0
-    unchecked = {f"{each.catalogue.noun} {each.name}" for each in found.additions}
-    scheme = (tracker or "").partition(":")[0]
-    if tracker and f"tracker {scheme}" not in unchecked:
-        raise InputError(f"--tracker {shown(tracker)}: the plugin brings no tracker {scheme!r}")
-    told: set[str] = set()
-    for check in chain(checks_of(found), tracker_checks(tracker) if tracker else ()):
-        if (broken := check.broken()) is None or (check.is_note and not broken):
-            continue
-        if not check.is_note:
-            unchecked.discard(check.part)
-            total, failed = total + 1, failed + bool(broken)
-        word = "note" if check.is_note else "failed" if broken else "ok"
-        echo(f"{word:6}  {check.part}: {check.says}{' (the same error)' * (broken in told)}")
-        if broken and broken not in told:
-            echo(f"        {broken}")
-            told.add(broken)
-    for part in sorted(unchecked):
-        hint = " without --tracker ADDRESS" if part.startswith("tracker ") else ""
-        echo(f"info    {part}: there is no check of it{hint}")
-    echo(f"info    plugin {found.name}: {found.covers}")
-    echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
-    return int(failed > 0)

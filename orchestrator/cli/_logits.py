@@ -1,4 +1,4 @@
-"""``calsweep calibrate`` and ``apply``: post-hoc calibration of files of logits."""
+"""``calsweep logits calibrate`` and ``apply``: post-hoc calibration of files of logits."""
 
 from pathlib import Path
 from typing import Annotated

@@ -18,11 +18,6 @@ Address = Annotated[
     typer.Option(help="A Ray cluster: auto or HOST:PORT; default: this machine."),
 ]
 Bins = Annotated[int, typer.Option(min=1, max=10**6, help="Equal-width bins of the ECE.")]
-Diagram = Annotated[
-    Path | None,
-    typer.Option(dir_okay=False, help="Write the critical-difference diagram: .pdf, .png, .svg."),
-]
-Draws = Annotated[int, typer.Option(min=1, help="Resamples of the test data.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")]
 Fresh = Annotated[
     bool, typer.Option(help="Start over under the next free name, keeping the old results.")
@@ -32,7 +27,6 @@ Kind = Annotated[
     str | None,
     typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),
 ]
-Metric = Annotated[str, typer.Option(help="What is compared, such as ece or acc.")]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
@@ -41,13 +35,18 @@ Plugins = Annotated[
 ]
 Processes = Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-ResampleSeed = Annotated[int, typer.Option(help="Decides the resamples.")]
 StorageFolder = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
 DataRoot = Annotated[str, typer.Option(help="Folder of downloaded data sets.")]
 Tolerance = Annotated[float, typer.Option(min=0.0, help="Largest difference of equal figures.")]
 SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=False)]
 SweepName = Annotated[
     str, typer.Argument(help="The sweep's name.", autocompletion=lambda: _sweeps_here())
+]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Names of sweeps; demo if none is given.", autocompletion=lambda: _sweeps_here()
+    ),
 ]
 Take = Annotated[bool, typer.Option("--take", help="Even if the sweep is another user's.")]
 TextFormat = Annotated[Literal["terminal", "markdown", "csv"], typer.Option(help="Output format.")]
@@ -59,7 +58,7 @@ TrackingUri = Annotated[
 ]
 
 
-WRITTEN = ("--out", "--report", "--folder", "--diagram")  # Options that name results.
+WRITTEN = ("--out", "--report", "--folder", "--diagram", "--plots")  # Options that name results.
 
 
 def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:

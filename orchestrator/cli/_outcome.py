@@ -70,12 +70,12 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
             _done("tables and report are not tracked", lambda: track(outcome.spec, folder, uri))
         if folder.bucket is not None and folder.bucket.share():
             place = f"{outcome.spec.storage}/sweeps/{outcome.spec.name}"
-            output().print(f"not all of it has reached {place}: calsweep sync {place}")
+            output().print(f"not all of it has reached {place}: calsweep storage sync {place}")
     if not outcome.tracked:
         reason = f": {outcome.fault}" if outcome.fault else ""
         output().print(
             f"not everything has reached {redacted(outcome.spec.tracking_uri)}{reason}; "
-            f"deliver the rest with: calsweep sync {shlex.quote(str(outcome.journal))}"
+            f"deliver the rest with: calsweep storage sync {shlex.quote(str(outcome.journal))}"
         )
     return EXIT_CODES[outcome.status] or int(not whole)
 

@@ -1,51 +1,30 @@
-"""``calsweep ranks``: which recipes differ over data sets and models by more than chance."""
+"""``calsweep compare --ranks``: recipes that differ over data sets and models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from orchestrator.cli._console import echo, output, print_json
-from orchestrator.cli._options import (
-    Diagram,
-    Json,
-    Metric,
-    StorageFolder,
-    TrackingUri,
-    tracked_results,
-)
 from trainables.common.errors import InputError, UnwrittenError
-from trainables.common.paths import DEFAULT_STORAGE
 from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.statistics import BlockScores, RankComparison
+    from orchestrator.storage.results import StudyResult
 
 
-def ranks(
-    sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
-    metric: Metric = "ece",
-    control: Annotated[
-        str, typer.Option(help="Compare with this recipe only, which needs fewer blocks.")
-    ] = "",
-    out: Diagram = None,
-    as_json: Json = False,
-    tracking_uri: TrackingUri = None,
-    storage: StorageFolder = DEFAULT_STORAGE,
+def show_ranks(
+    results: list[StudyResult], metric: str, control: str, out: Path | None, as_json: bool
 ) -> None:
     """Rank recipes over (dataset, model) blocks and test whether they differ."""
     from orchestrator.statistics import block_scores, rank_comparison
     from orchestrator.tables.columns import column
 
-    check_diagram(out)
     shown = column(metric)
-    results = chain.from_iterable(tracked_results(sweeps, tracking_uri, storage))
-    found = block_scores(list(results), metric)
+    found = block_scores(results, metric)
     if control and control not in found.scores:
         there = ", ".join(found.scores)
         raise InputError(f"--control {control!r} is not ranked; there are: {there}")

@@ -1,4 +1,4 @@
-"""``calsweep report`` and ``plot``."""
+"""``calsweep report``: a page, and plots of the search."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ def report(
     baseline: Annotated[
         str | None, typer.Option(help="The recipe to compare with; default: ce where there is one.")
     ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option(help="Folder for slices of the search, learning curves and MaC-Cal's q."),
+    ] = None,
     tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -36,6 +40,8 @@ def report(
     if not is_sweep_name(sweep):
         raise InputError(f"no sweep can be called {sweep!r}")
     root = Storage(storage)
+    if plots is not None:
+        _plot(root.started(sweep).journal, plots)
     folder = root.sweep(sweep)
     folder.fetch(files=True)
     results = None
@@ -53,21 +59,15 @@ def write_page(source: ReportSource, path: Path, baseline: str | None = None) ->
         return write_report(source, path, baseline, show)
 
 
-def plot(
-    sweep: SweepName = "demo",
-    storage: Annotated[str, typer.Option(help="Storage folder of the sweep.")] = DEFAULT_STORAGE,
-) -> None:
-    """Draw slices of the search, learning curves and MaC-Cal's q from a sweep's journal."""
+def _plot(journal: Path, folder: Path) -> None:
+    """Draw what a journal tells of the search and the training, as SVG files in a folder."""
     from orchestrator.report.plots import write_plots
     from orchestrator.storage.journal import iterate_events
-    from orchestrator.storage.storage import Storage, SweepFolder
 
-    place = Storage(storage)
-    folder = SweepFolder.of(place.load_spec(sweep))
-    written = write_plots(iterate_events(folder.journal, kinds=None), folder.plots)
+    written = write_plots(iterate_events(journal, kinds=None), folder)
     if not written:
-        echo(f"sweep {sweep} has nothing to plot yet")
+        echo("there is nothing to plot yet")
         return
-    echo(f"{len(written)} plots in {folder.plots}:")
+    echo(f"{len(written)} plots in {folder}:")
     for path in written:
         echo(f"  {path.name}")

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from orchestrator.cli._console import echo, output
-from orchestrator.cli._options import DataRoot, StorageFolder, Tolerance, TrackingUri
-from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.running.reproduce import Progress, Reproduction
@@ -18,29 +14,19 @@ if TYPE_CHECKING:
 EQUAL, DIFFERENT = 0, 1
 
 
-def reproduce(
-    run_id: Annotated[str, typer.Argument(help="The MLflow run of a finished trial.")],
-    tolerance: Tolerance = 1e-6,
-    folder: Annotated[
-        Path | None,
-        typer.Option(file_okay=False, help="Keep the new artifacts here; default: nowhere."),
-    ] = None,
-    data_root: DataRoot = "data",
-    tracking_uri: TrackingUri = None,
-    storage: StorageFolder = DEFAULT_STORAGE,
-) -> int:
+def reproduce(run_id: str, tracking_uri: str, data_root: str, tolerance: float, quiet: bool) -> int:
     """Train a run's configuration again and compare the figures: 0 if equal, 1 if not."""
     from orchestrator.running.reproduce import reproduce as compute
-    from orchestrator.tracking import storage_uri
 
+    shown = {} if quiet else {"progress": _shown(Console(stderr=True, highlight=False))}
     with tempfile.TemporaryDirectory(prefix="calsweep-") as scratch:
         found = compute(
             run_id,
-            tracking_uri=tracking_uri or storage_uri(storage),
-            folder=folder or scratch,
+            tracking_uri=tracking_uri,
+            folder=scratch,
             data_root=data_root,
             tolerance=tolerance,
-            progress=_shown(Console(stderr=True, highlight=False)),
+            **shown,
         )
     output().print(_table(found))
     for remark in found.remarks:

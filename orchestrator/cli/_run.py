@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
-from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, SweepFile, Take, split_names
+from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, SweepFile, Take
 from orchestrator.cli._plan import show_plan
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
@@ -19,92 +18,19 @@ if TYPE_CHECKING:
     from orchestrator.cluster.slurm import Allocation
     from orchestrator.sweep.spec import SweepSpec
 
-DEMO = "demo.yaml"
 SLURM_TIME = "8:00:00"
 
 
 def demo(
-    tasks: Annotated[
-        str | None, typer.Option(help="dataset/model/protocol, several separated by commas.")
-    ] = None,
-    recipes: Annotated[str | None, typer.Option(help="Recipes, separated by commas.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Trials of each study.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
     storage: Annotated[
         str | None, typer.Option(help="Folder for everything that the demo writes.")
     ] = None,
     fresh: Fresh = False,
-    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> int:
     """Sweep 24 recipes on noisy handwritten digits of scikit-learn, in 40 seconds on two cores."""
-    text = (files("orchestrator") / "examples" / DEMO).read_text(encoding="utf-8")
-    document = yaml.safe_load(text)
-    chosen = any(choice is not None for choice in (tasks, recipes, trials, seeds))
-    if not chosen and not dry_run:  # What is chosen may be wrong, and then nothing starts.
-        _start_early(document)
-    from orchestrator.cli._outcome import run_and_show
-    from orchestrator.sweep.spec import parse_sweep
-    from trainables.common.yaml_text import write_mapping
-    from trainables.store.artifacts import stage_key
-
-    if tasks is not None:
-        document["tasks"] = [_task(text) for text in _items("--tasks", tasks)]
-    if recipes is not None:
-        document["recipes"] = _items("--recipes", recipes)
-    if trials is not None:
-        document["search"]["trials"] = trials
-    if seeds is not None:
-        document["seeds"] = [_whole("--seeds", item) for item in _items("--seeds", seeds)]
-    if storage is not None:
-        document["storage"] = storage
-    if chosen:
-        # The demo as shipped keeps its name: another selection is another sweep.
-        content = {key: document[key] for key in ("tasks", "recipes", "search", "seeds")}
-        document["name"] = f"demo-{stage_key('demo', **content)[:8]}"
-        _drop_foreign_parts(document)
-    spec = parse_sweep(write_mapping(document), "demo")
-    if dry_run:
-        show_plan(spec)
-        return 0
-    return run_and_show(spec, fresh=fresh, quiet=quiet)
-
-
-def _items(option: str, text: str) -> list[str]:
-    items = split_names(text)
-    if not items:
-        raise InputError(f"{option}: {text!r} names nothing")
-    return items
-
-
-def _whole(option: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(f"{option}: {text!r} is not a whole number") from error
-
-
-def _task(text: str) -> dict[str, Any]:
-    """Read ``dataset/model/protocol``; the data set may be a path with slashes of its own."""
-    pieces = text.rsplit("/", 2)
-    if len(pieces) == 3 and pieces[2].replace(".", "", 1).isdigit():
-        # A short form such as mukhoti2020/0.1: the protocol itself holds a slash.
-        pieces = text.rsplit("/", 3)
-        pieces = [*pieces[:2], "/".join(pieces[2:])]
-    if len(pieces) != 3 or not all(pieces):
-        raise InputError(f"--tasks: {text!r} is not dataset/model/protocol")
-    dataset, model, protocol = pieces
-    return {"dataset": dataset, "model": model, "protocol": protocol}
-
-
-def _drop_foreign_parts(document: dict[str, Any]) -> None:
-    """Leave out settings of parts that the chosen recipes do not have."""
-    from orchestrator.sweep.recipes import expand_recipes
-
-    parts = {part for r in expand_recipes(document["recipes"]) for part in r.name.split("+")}
-    for section in ("fixed", "spaces"):
-        chosen = document["search"].get(section, {})
-        document["search"][section] = {k: v for k, v in chosen.items() if k in parts}
+    file = files("orchestrator") / "examples" / "demo.yaml"
+    return run(str(file), storage=storage, fresh=fresh, quiet=quiet)
 
 
 def run(
@@ -112,22 +38,42 @@ def run(
     resume: Annotated[
         str | None, typer.Option(help="Name of a sweep to resume; needs no sweep file.")
     ] = None,
+    reproduce: Annotated[
+        str | None, typer.Option(help="Tracked run to compute again: 0 if its figures are equal.")
+    ] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="The storage, instead of the file's; with --resume where the sweep is."),
+        typer.Option(
+            help="The storage, instead of the file's; with --resume or --reproduce, the one to use."
+        ),
     ] = None,
     dry_run: DryRun = False,
     fresh: Fresh = False,
     address: Address = None,
     quiet: Quiet = False,
     take: Take = False,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="With --reproduce: largest difference of equal figures.")
+    ] = 1e-6,
+    data_root: Annotated[
+        str, typer.Option(help="With --reproduce: folder of downloaded data sets.")
+    ] = "data",
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="With --reproduce: MLflow URI of the run.")
+    ] = None,
 ) -> int:
-    """Run a sweep file, or resume a sweep that was interrupted."""
+    """Run a sweep file, resume a sweep that was interrupted, or compute one run again."""
+    if (sweep, resume, reproduce).count(None) != 2:
+        raise InputError("give one of: a sweep file, --resume NAME, --reproduce RUN")
+    if reproduce is not None:
+        from orchestrator.cli._reproduce import reproduce as compute
+        from orchestrator.tracking import storage_uri
+
+        uri = tracking_uri or storage_uri(storage or DEFAULT_STORAGE)
+        return compute(reproduce, uri, data_root, tolerance, quiet)
     from orchestrator.sweep.documents import SWEEP, read_document
     from trainables.common.yaml_text import read_mapping
 
-    if (sweep is None) == (resume is None):
-        raise InputError("give either a sweep file or --resume NAME")
     text = "" if sweep is None else read_document(Path(sweep), sweep)
     if sweep is not None and not dry_run:
         _start_early(read_mapping(text, sweep, *SWEEP))

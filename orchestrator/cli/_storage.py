@@ -1,4 +1,4 @@
-"""``calsweep sync`` and ``gc``: what a storage sends elsewhere, and what it keeps."""
+"""``calsweep storage sync`` and ``gc``: what a storage sends elsewhere, and what it keeps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _renew_database(folder: SweepFolder, uri: str) -> None:
     if fault := damage_of(file):
         others = [each.path for each in folder.storage.sweeps() if each.name != folder.name]
         more = "; then deliver the other sweeps: " if others else ""
-        commands = " && ".join(f"calsweep sync {shlex.quote(str(path))}" for path in others)
+        commands = " && ".join(f"calsweep storage sync {shlex.quote(str(path))}" for path in others)
         echo(f"{file} is damaged ({fault}): renamed to {set_aside(file).name}{more}{commands}")
 
 

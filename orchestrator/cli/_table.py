@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from orchestrator.cli._console import echo, output, progress_bar
+from orchestrator.cli._console import complain, echo, output, progress_bar
 from orchestrator.cli._options import (
-    Json,
     StorageFolder,
-    TrackingUri,
+    Sweeps,
     split_names,
     tracked_results,
     use_metrics,
 )
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -28,18 +27,18 @@ Format = Literal["terminal", "markdown", "csv", "json", "latex", "html", "parque
 Rows = Annotated[
     str, typer.Option(help="What a row is: recipe, and any of dataset,model,protocol,task.")
 ]
-Columns = Annotated[
-    Literal["auto", "paper", "sweep"],
-    typer.Option(help="A layout's columns: the paper's, the sweep's, or what there is."),
-]
-Gains = Annotated[
-    bool, typer.Option("--gain", help="Show what each search brought over its published default.")
-]
-Comparable = Annotated[
-    bool,
-    typer.Option(
-        "--comparable", help="Leave run ids and seconds empty: equal runs then give equal files."
-    ),
+SHOWN = {
+    "published": "the paper's figures",
+    "floor": "noise floors",
+    "gain": "gains of the searches over published defaults",
+    "ties": "recipes that cannot be told apart",
+    "runs": "run ids",
+    "sorted": "best row first, by the first metric",
+    "mixed": "sweeps together whose data or code differ",
+    "comparable": "no run ids and seconds, so that equal runs give equal files",
+}
+Shown = Annotated[
+    str, typer.Option(help=f"Any of {', '.join(f'{w} ({says})' for w, says in SHOWN.items())}.")
 ]
 Out = Annotated[
     Path | None,
@@ -48,9 +47,7 @@ Out = Annotated[
 
 
 def table(
-    sweeps: Annotated[
-        list[str] | None, typer.Argument(help="Names of sweeps; demo if none is given.")
-    ] = None,
+    sweeps: Sweeps = None,
     metrics: Annotated[
         str | None,
         typer.Option(help="Columns, such as ece,cifar10-c/ece,seconds; a layout has its own."),
@@ -65,48 +62,25 @@ def table(
     layout: Annotated[
         str | None, typer.Option(help="Rows and columns of a paper's table, or PATH.yaml.")
     ] = None,
-    columns: Columns = "auto",
-    published: Annotated[
-        bool, typer.Option("--published", help="Show the paper's figures beside ours.")
-    ] = False,
+    show: Shown = "",
     baseline: Annotated[
         str | None, typer.Option(help="Show each gain or loss against this row.")
     ] = None,
-    floor: Annotated[
-        bool, typer.Option("--floor", help="Show each figure's noise floor, mark figures inside.")
-    ] = False,
-    gain: Gains = False,
-    ties: Annotated[
-        bool, typer.Option("--ties", help="Show which recipes cannot be told apart.")
-    ] = False,
-    runs: Annotated[
-        bool, typer.Option("--runs", help="List the runs that the figures come from.")
-    ] = False,
-    sort: Annotated[str | None, typer.Option(help="Sort the rows by this metric.")] = None,
-    prefer: Annotated[
-        str | None, typer.Option(help="Of several sweeps, the one to take where they overlap.")
-    ] = None,
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="Show sweeps together whose data or code differ.")
-    ] = False,
-    comparable: Comparable = False,
     format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
-    as_json: Json = False,
     out: Out = None,
-    tracking_uri: TrackingUri = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Print a comparison table of one sweep, or of several."""
+    """Print a comparison table of sweeps; where they overlap, of the one that is named first."""
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 
-    format = "json" if as_json else format
+    shown = _words(show)
     if format == "parquet" and out is None:
         raise InputError("--format parquet is no text to print; name a file: --out FILE.parquet")
-    if gain and baseline is not None:
-        raise InputError("--gain and --baseline exclude each other: both stand after a figure")
-    found = tracked_results(sweeps or ["demo"], tracking_uri, storage)
-    if comparable:
+    if "gain" in shown and baseline is not None:
+        raise InputError("--show gain and --baseline exclude each other: both follow a figure")
+    found = tracked_results(sweeps or ["demo"], None, storage)
+    if "comparable" in shown:
         found = [[replace(own, run_ids=(), seconds=()) for own in sweep] for sweep in found]
     options = TableOptions(
         metrics=metrics if metrics is None else split_names(metrics),
@@ -114,16 +88,26 @@ def table(
         tasks=tasks if tasks is None else split_names(tasks),
         rows=split_names(rows),
         layout=layout,
-        columns=columns,
-        published=published,
+        published="published" in shown,
         baseline=baseline,
-        floor=floor,
-        runs=runs,
-        sort=sort,
+        floor="floor" in shown,
+        runs="runs" in shown,
     )
-    built = make_table(combine(found, prefer, mixed), options)
-    built = _with_gains(built, storage) if gain else built
-    _show(_with_ties(built, storage) if ties else built, format, out)
+    together = combine(found, lambda text: complain(f"note: {text}"), "mixed" in shown)
+    built = make_table(together, options)
+    built = built.sorted_by(built.metrics[0]) if "sorted" in shown else built
+    built = _with_gains(built, storage) if "gain" in shown else built
+    _show(_with_ties(built, storage) if "ties" in shown else built, format, out)
+
+
+def _words(show: str) -> list[str]:
+    words = split_names(show)
+    for word in words:
+        if word not in SHOWN:
+            raise InputError(f"--show: {word!r} is unknown; {known_names(word, SHOWN)}")
+    if {"comparable", "runs"} <= {*words}:
+        raise InputError("--show: comparable and runs exclude each other: comparable has no runs")
+    return words
 
 
 def _show(built: ComparisonTable, format: Format, out: Path | None) -> None:
@@ -159,9 +143,9 @@ def _resampled(
     metrics = [metric for metric in table.metrics if metric in METRICS.measurable]
     if not metrics:
         allowed = ", ".join(METRICS.measurable)
-        raise InputError(f"{option}: no column of the table is one of {allowed}")
+        raise InputError(f"--show {option}: no column of the table is one of {allowed}")
     if others := [metric for metric in table.metrics if metric not in metrics]:
-        echo(f"{option}: not computed from test rows alone: {', '.join(others)}", err=True)
+        echo(f"--show {option}: not computed from test rows alone: {', '.join(others)}", err=True)
     store, numbers, total = Storage(storage).store(), count(1), len(metrics) * len(results)
     found = {}
     with progress_bar("resampling") as show:
@@ -179,7 +163,7 @@ def _with_ties(table: ComparisonTable, storage: str) -> ComparisonTable:
     from orchestrator.statistics import board, ties
     from orchestrator.tables.table import Grouping
 
-    measured = _resampled(table, "--ties", storage, lambda *what, **how: ties(board(*what, **how)))
+    measured = _resampled(table, "ties", storage, lambda *what, **how: ties(board(*what, **how)))
     groups = {
         place: Grouping(found.letters, found.need.text if found.need else "", found.seeds)
         for place, found in measured.items()
@@ -192,7 +176,7 @@ def _with_gains(table: ComparisonTable, storage: str) -> ComparisonTable:
     from orchestrator.tables.table import Gain
 
     gains: dict[tuple[str, str, str], Gain] = {}
-    for (task, metric), found in _resampled(table, "--gain", storage, search_gains).items():
+    for (task, metric), found in _resampled(table, "gain", storage, search_gains).items():
         for recipe, change in found.bootstrap.differences.items():
             kept, similar = table.results[recipe, task].kept_default, found.inside_floor(recipe)
             ends = (change.value, change.low, change.high)

@@ -1,4 +1,4 @@
-"""``calsweep publish``, ``verify`` and ``merge``: results that travel."""
+"""``calsweep package publish``, ``verify`` and ``merge``: results that travel."""
 
 import secrets
 from dataclasses import asdict
@@ -37,7 +37,7 @@ def publish(
     for name in dict.fromkeys(sweeps):
         if place.load_spec(name).plugins:
             echo(
-                f"{name} names plugins: the package has their code, and `calsweep verify "
+                f"{name} names plugins: the package has their code, and `calsweep package verify "
                 "--trust-plugins` runs it"
             )
 

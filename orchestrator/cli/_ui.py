@@ -1,4 +1,4 @@
-"""``calsweep ui`` and ``dashboard``."""
+"""``calsweep ui``: our own pages, or Optuna's dashboard."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli._console import complain, echo, progress_bar
-from orchestrator.cli._options import StorageFolder, SweepName
+from orchestrator.cli._options import StorageFolder
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
+    from orchestrator.storage.storage import Storage
     from orchestrator.ui import Address
 
 
@@ -26,12 +27,20 @@ def ui(
         str, typer.Option(help="Where to listen; only this machine reaches the default.")
     ] = "127.0.0.1",
     port: Port = None,
+    optuna: Annotated[
+        str | None,
+        typer.Option(help="Open Optuna's dashboard on a copy of this sweep's studies instead."),
+    ] = None,
 ) -> None:
     """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it."""
     from orchestrator.storage.storage import Storage
     from orchestrator.ui import Book, serve
 
-    book = Book(Storage(storage))
+    place = Storage(storage)
+    if optuna is not None:
+        _dashboard(place, optuna, port)
+        return
+    book = Book(place)
     with progress_bar("reading journals") as show:
         book.read_on(show)
     for name in book.outside:
@@ -46,14 +55,12 @@ def _tell(address: Address) -> None:
         complain("other machines can reach this, and the token travels unencrypted")
 
 
-def dashboard(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, port: Port = None) -> None:
-    """Open Optuna's dashboard on a copy of a sweep's studies; it is on this machine only."""
+def _dashboard(storage: Storage, sweep: str, port: int | None) -> None:
     from orchestrator.storage.journal import iterate_events
     from orchestrator.storage.ledger import Ledger
-    from orchestrator.storage.storage import Storage
     from orchestrator.ui import serve_dashboard
 
-    journal = Storage(storage).started(name).journal
+    journal = storage.started(sweep).journal
     events = iterate_events(journal, kinds=None)
     objective = Ledger(iterate_events(journal)).objective
     serve_dashboard(Ledger(events, [f"val_{objective}"]), port, lambda url: echo(f"open {url}"))

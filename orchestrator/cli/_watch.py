@@ -1,4 +1,4 @@
-"""``calsweep status``, ``logs``, ``cancel``, ``pause`` and ``continue``: from any machine."""
+"""``calsweep status``, ``logs``, ``cancel``, ``pause`` and ``resume``: from any machine."""
 
 import time
 from dataclasses import asdict
@@ -8,6 +8,7 @@ import typer
 
 from orchestrator.cli._console import complain, echo, print_json, print_table
 from orchestrator.cli._options import Json, StorageFolder, SweepName, Take
+from orchestrator.cli._run import run
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
@@ -182,20 +183,25 @@ def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take 
     from orchestrator.storage.storage import PAUSE
 
     _running(name, storage, take).set_control(PAUSE)
-    echo(f"{name} starts no other trial; continue it with calsweep continue {name}")
+    echo(f"{name} starts no other trial; continue it with calsweep resume {name}")
 
 
-def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
-    """Continue a sweep that was paused."""
+def resume(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> int:
+    """Continue a paused sweep; run on one that stopped, as `calsweep run --resume NAME` does."""
+    from orchestrator.cluster.slurm_queue import queued_job
     from orchestrator.storage.storage import PAUSE
 
     folder = _existing(name, storage)
-    if folder.control() != PAUSE:
-        raise InputError(f"sweep {name!r} is not paused; `calsweep run --resume {name}` runs it")
-    folder.require_own(take)
-    folder.set_control("")
-    hint = "" if folder.is_owned() else f" once it runs: calsweep run --resume {name}"
-    echo(f"{name} continues{hint}")
+    if paused := folder.control() == PAUSE:
+        folder.require_own(take)
+        folder.set_control("")
+    runs = folder.is_owned()
+    if not runs and not queued_job(folder):
+        return run(resume=name, storage=storage, take=take)
+    if not paused:
+        raise InputError(f"sweep {name!r} is not paused; `calsweep status {name}` says more")
+    echo(f"{name} continues{'' if runs else ' once its SLURM job runs'}")
+    return 0
 
 
 def _existing(name: str, storage: str) -> "SweepFolder":

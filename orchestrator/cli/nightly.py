@@ -16,7 +16,6 @@ import typer
 from rich.console import Console
 
 from orchestrator import nightly
-from orchestrator.cli._combinations import Command
 from orchestrator.cli._console import complain, echo, output, print_plain
 from orchestrator.cli._options import Quiet
 from trainables.common.errors import InputError, UnwrittenError
@@ -269,12 +268,3 @@ def gate(
     for group in nightly.grouped(found.verdict.alarms):
         echo(f"  {nightly.told(group)}")
     return found.verdict.code
-
-
-app = typer.Typer(
-    help="Run a fixed benchmark every night, and tell people when something got worse.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-for command in (run, status, history, accept, gate):
-    app.command(cls=Command)(command)

@@ -1,4 +1,4 @@
-"""What a person watching ``calsweep calibrate`` sees: which recipe, of how many, since when."""
+"""The progress of ``calsweep logits calibrate``: which recipe, of how many, since when."""
 
 import threading
 import time

@@ -49,7 +49,7 @@ TIE = 1e-3
 
 
 def check_form(package: Package) -> Iterator[str]:
-    """Check that header and journals say only what `calsweep publish` writes, and say it once."""
+    """Check that header and journals say only what `package publish` writes, and say it once."""
     yield from (f"{HEADER}: unknown key {key!r}" for key in {*package.header} - {*header_of("")})
     yield from _unprintable(HEADER, package.header)
     for path in sorted((package.folder / JOURNALS).glob("*.jsonl")):
@@ -103,7 +103,7 @@ def _faults(event: Event, line: bytes, known: _Told) -> Iterator[str]:
     if unknown := {*told} - {*json.loads(to_line(event))}:
         yield from (f"unknown key {key!r}" for key in sorted(unknown))
     elif to_line(event) != line or cleaned(event) != event:
-        yield f"{event.event} is not as `calsweep publish` writes it"
+        yield f"{event.event} is not as `calsweep package publish` writes it"
     yield from _unprintable(event.event, told)
     yield from _out_of_place(event, known)
     known.by_subject.setdefault((type(event), subject(event)), event)

@@ -47,7 +47,7 @@ def cell_record(package: Package, cell: Cell) -> dict[str, Any]:
         "configuration": trial.configuration,
         "trial": trial.key,
         "predictions": f"{TEST}/{trial.key}.npz",
-        "command": f"calsweep verify package.zip --retrain 0 --trial {trial.key[:12]}",
+        "command": f"calsweep package verify package.zip --retrain 0 --trial {trial.key[:12]}",
         "dataset": origin.get("dataset"),
         "data": study.fingerprint,
         "split": split,

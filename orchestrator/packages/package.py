@@ -200,7 +200,8 @@ def opened(path: Path) -> Iterator[Package]:
         InputError: If there is no such archive, or it holds what a package does not.
     """
     if not path.is_file():
-        raise InputError(f"{path} is no package; name the zip file that `calsweep publish` wrote")
+        told = "name the zip file that `calsweep package publish` wrote"
+        raise InputError(f"{path} is no package; {told}")
     with tempfile.TemporaryDirectory(prefix="calsweep-package-") as name:
         try:
             with zipfile.ZipFile(path) as archive:

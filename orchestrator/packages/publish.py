@@ -125,8 +125,8 @@ def split_of(data: PreparedData) -> dict[str, np.ndarray]:
 def _with_rows(stored: StoredSweep, ledger: Ledger) -> Iterator[tuple[Study, Trial]]:
     """Yield the trials whose validation rows a package has.
 
-    Those that a choice compares must be in the storage. Of the others `calsweep gc` may have
-    removed some: whoever verifies computes these trials again.
+    Those that a choice compares must be in the storage. Of the others `calsweep storage gc` may
+    have removed some: whoever verifies computes these trials again.
     """
     finished = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
     compared: set[str] = set()

@@ -116,7 +116,8 @@ def verify(
     """
     wanted = options or VerifyOptions()
     if not path.is_file():
-        raise InputError(f"{path} is no package; name the zip file that `calsweep publish` wrote")
+        told = "name the zip file that `calsweep package publish` wrote"
+        raise InputError(f"{path} is no package; {told}")
     checks: list[Check] = []
     retrained: list[Retrained] = []
     table = ""

@@ -45,7 +45,7 @@ class Control:
         """Return True if the sweep is held; say so when that changes."""
         if self._held != self._said:
             self._said = self._held
-            start = f"paused: nothing starts before `calsweep continue {self._folder.name}`"
+            start = f"paused: nothing starts before `calsweep resume {self._folder.name}`"
             self._say(start if self._held else "continues")
         return self._held
 

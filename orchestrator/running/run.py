@@ -196,8 +196,8 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
         say(
             console,
             f"{what} have not reached {spec.storage}; on this machine `calsweep run --resume "
-            f"{spec.name} --storage {spec.storage}` or `calsweep sync {spec.storage}/sweeps/"
-            f"{spec.name}` sends them",
+            f"{spec.name} --storage {spec.storage}` or `calsweep storage sync "
+            f"{spec.storage}/sweeps/{spec.name}` sends them",
         )
 
 

@@ -58,7 +58,7 @@ class SweepFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
         self.journal, self.spec_file = path / "journal.jsonl", path / SPEC
-        self.chosen, self.tune, self.plots = path / "chosen", path / "tune", path / "plots"
+        self.chosen, self.tune = path / "chosen", path / "tune"
         self.report, self.logs = path / "report.html", path / "logs"
         self._owner, self._run_lock = path / "owner", path / "run.lock"
         self._control = path / "control"

@@ -35,7 +35,6 @@ from orchestrator.sweep.recipes import (
 )
 from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, plugged_tracker
 from search_spaces import Parameter
-from trainables.calibrators import splits
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import (
@@ -44,7 +43,7 @@ from trainables.common.paths import (
     local_path,
     storage_folder,
 )
-from trainables.common.stages import GIVEN
+from trainables.common.stages import GIVEN, splits
 from trainables.common.yaml_text import read_mapping
 from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites

@@ -1,6 +1,7 @@
 """From results to rows and columns: which results, in which order, under which headings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate, chain, product
 
@@ -91,31 +92,33 @@ def by_pair(results: Iterable[StudyResult]) -> dict[tuple[str, str], StudyResult
 
 
 def combine(
-    sweeps: Sequence[Sequence[StudyResult]], prefer: str | None = None, mixed: bool = False
+    sweeps: Sequence[Sequence[StudyResult]],
+    say: Callable[[str], None] | None = None,
+    mixed: bool = False,
 ) -> list[StudyResult]:
     """Put the results of several sweeps together.
 
-    Where several have the same recipe and task, the result of the preferred sweep is taken.
+    Where several have the same recipe and task, the result of the first sweep is taken, and
+    ``say`` gets a line about it.
 
     Raises:
-        InputError: If two sweeps have the same recipe and task and none is preferred, or their data
-            or code differ and they are not to be ``mixed``.
+        InputError: If two sweeps have the same recipe and task and there is no ``say``, or their
+            data or code differ and they are not to be ``mixed``.
     """
-    names = [result.sweep for results in sweeps for result in results[:1]]
-    if prefer is not None and prefer not in names:
-        raise InputError(f"preferred sweep {prefer!r} is none of: {', '.join(names)}")
-    found = [result for results in sweeps for result in results]
-    if prefer is not None:
-        first = {(r.recipe, r.task) for r in found if r.sweep == prefer}
-        found = [r for r in found if r.sweep == prefer or (r.recipe, r.task) not in first]
-    seen: dict[tuple[str, str], str] = {}
-    for result in found:
-        other = seen.setdefault((result.recipe, result.task), result.sweep)
-        if other != result.sweep:
-            raise InputError(
-                f"{result.recipe} on {result.task} is in sweeps {other} and {result.sweep}; "
-                f"choose one: --prefer {other} or --prefer {result.sweep}"
-            )
+    owners: dict[tuple[str, str], str] = {}
+    found, left = [], defaultdict(list)
+    for result in chain.from_iterable(sweeps):
+        owner = owners.setdefault((result.recipe, result.task), result.sweep)
+        if owner == result.sweep:
+            found.append(result)
+        else:
+            left[owner, result.sweep].append(f"{result.recipe} on {result.task}")
+    for (owner, other), cells in left.items():
+        more = f" and {len(cells) - 1} more" if cells[1:] else ""
+        both = f"{cells[0]}{more} is in sweeps {owner} and {other}"
+        if say is None:
+            raise InputError(f"{both}; leave one out")
+        say(f"{both}; shown is {owner}, which is named first")
     if not mixed:
         _check_same(found)
     return found
@@ -131,7 +134,7 @@ def _check_same(results: Sequence[StudyResult]) -> None:
             if result.sweep != other.sweep and value != getattr(other, field):
                 raise InputError(
                     f"{what} differs between sweeps {other.sweep} and {result.sweep}; "
-                    "--mixed shows them together"
+                    "--show mixed shows them together"
                 )
 
 

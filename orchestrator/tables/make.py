@@ -35,7 +35,6 @@ class TableOptions:
     baseline: str | None = None
     floor: bool = False
     runs: bool = False
-    sort: str | None = None
 
 
 def make_table(
@@ -50,7 +49,7 @@ def make_table(
     chosen = by_pair(select(results, wanted.recipes, wanted.tasks))
     if wanted.layout is None:
         if wanted.published:
-            raise InputError("--published needs --layout, which names the paper's table")
+            raise InputError("--show published needs --layout, which names the paper's table")
         table = build_table(chosen.values(), wanted.metrics, wanted.rows)
     else:
         if tuple(wanted.rows) != ("recipe",):
@@ -61,8 +60,7 @@ def make_table(
         layout = load_layout(wanted.layout)
         table = arrange_layout(layout, chosen, wanted.metrics, wanted.columns, wanted.published)
     table = replace(table, floor=wanted.floor, runs=wanted.runs)
-    table = table.compared_with(wanted.baseline) if wanted.baseline else table
-    return table.sorted_by(wanted.sort) if wanted.sort else table
+    return table.compared_with(wanted.baseline) if wanted.baseline else table
 
 
 def render(table: ComparisonTable, format: str) -> str:

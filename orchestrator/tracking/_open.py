@@ -33,7 +33,7 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     folder, file = tracked_folder(uri), sqlite_file(uri)
     if folder is not None:
         if not create and not folder.is_dir():
-            raise InputError(f"no tracking folder at {folder}; `calsweep sync` builds it")
+            raise InputError(f"no tracking folder at {folder}; `calsweep storage sync` builds it")
         return FolderTracker(uri)
     if file is not None and not create:
         require_database(file, elsewhere(uri))

@@ -60,7 +60,7 @@ def promote(
     if not trial.artifact or not store.contains(trial.stage, trial.artifact):
         raise InputError(
             f"run {run_id}: its weights are not in {store.root}; name the sweep's storage, or "
-            f"compute them again with `calsweep reproduce {run_id}`"
+            f"compute them again with `calsweep run --reproduce {run_id}`"
         )
     info = PreparedData.open(place.data / study.fingerprint).info
     with tempfile.TemporaryDirectory() as folder:

@@ -227,7 +227,8 @@ def _read(file: Path) -> Record:
         return json.loads(content.decode())
     except ValueError as error:
         raise InputError(
-            f"{file} is damaged ({error}); delete its experiment's folder, then `calsweep sync`"
+            f"{file} is damaged ({error}); delete its experiment's folder, "
+            "then `calsweep storage sync`"
         ) from error
 
 

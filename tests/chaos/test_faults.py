@@ -70,7 +70,7 @@ def test_it_goes_on_as_it_said_and_tells_what_is_not_delivered(story: Story, lab
     keys = story.sweep.finished()
     assert len(keys) == len(set(keys)) == 2
     store = story.sweep.folder / "later.db"
-    line = story.ended.line("calsweep sync")
+    line = story.ended.line("calsweep storage sync")
     delivered = story.sweep.obey(f"{line} --tracking-uri sqlite:///{store}")
     assert delivered.code == 0
     assert statuses(store) == {"FINISHED": 4}

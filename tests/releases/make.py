@@ -35,8 +35,8 @@ def write_sweep() -> None:
 
 def table(out: Path) -> None:
     """Write the sweep's table without what differs between equal runs."""
-    own = ("--tracking-uri", f"folder:{Path('tracking').absolute()}")
-    assert main(["table", "mini", "--comparable", "--format", "csv", "--out", str(out), *own]) == 0
+    words = ["--show", "comparable", "--format", "csv", "--out", str(out)]
+    assert main(["table", "mini", *words, "--storage", "storage"]) == 0
 
 
 def make() -> None:

@@ -12,7 +12,6 @@ from trainables.calibrators._build import (
     calibrator_from_recipe,
     is_calibrator,
     parse_calibrator,
-    splits,
 )
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators, nll_after_ts_terms
 from trainables.calibrators._storage import load_calibrator, save_calibrator
@@ -39,5 +38,4 @@ __all__ = [
     "nll_after_ts_terms",
     "parse_calibrator",
     "save_calibrator",
-    "splits",
 ]

@@ -6,14 +6,9 @@ from typing import Any
 from trainables.calibrators._base import CALIBRATORS, Calibrator, ObjectiveCalibrator
 from trainables.calibrators.objectives import OBJECTIVES
 from trainables.common.errors import InputError, known_names
+from trainables.common.stages import splits
 
 DEFAULT_OBJECTIVE = "ce"
-
-
-def splits(text: str) -> list[tuple[str, str]]:
-    """Return the texts before and after each hyphen of a recipe's calibrator, the last first."""
-    places = [place for place, sign in enumerate(text) if sign == "-"]
-    return [(text[:place], text[place + 1 :]) for place in reversed(places)]
 
 
 def build_calibrator(

@@ -15,10 +15,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from search_spaces import SearchSpace, SpaceError, part_catalogues, plug_spaces
-from trainables.calibrators import CALIBRATORS, OBJECTIVES, splits
+from trainables.calibrators import CALIBRATORS, OBJECTIVES
 from trainables.common.errors import AlteredPluginError, InputError
 from trainables.common.paths import on_this_machine
 from trainables.common.registry import Addition, Catalogue, collecting
+from trainables.common.stages import splits
 from trainables.data import SOURCES
 from trainables.data.suites import SUITES
 from trainables.metrics import METRICS

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from search_spaces import (
-    Parameter,
     SearchSpace,
     SpaceError,
     declared,
@@ -40,11 +39,12 @@ def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> Sear
     text = decoded(source.files[found], f"{where}: {found}")
     document = read_mapping(text, f"{where}: {found}", "a search space", "title and source")
     try:
-        space = parse_space(kind, addition.name, document, found, addition.entry)
+        space = parse_space(kind, addition.name, document, found, lambda: addition.entry)
+        parameters = space.parameters
     except SpaceError as error:
         raise InputError(f"{where}: {error}") from error
     known = [*inspect.signature(addition.entry).parameters]
-    for name in space.parameters:
+    for name in parameters:
         if name not in known:
             listing = ", ".join(known) or "none"
             raise InputError(f"{where}: {found}: it has no parameter {name!r}; it has: {listing}")
@@ -73,30 +73,31 @@ def _from_fields(addition: Addition, kind: str, source: str, where: str) -> Sear
                 f"flag, or describe it in a YAML beside the code"
             )
     known = declared(entry)
-    parameters = {name: _parameter(item, known[name], source, where) for name, item in own.items()}
+    found = {name: _parameter(item, known[name], source, where) for name, item in own.items()}
     title = (inspect.getdoc(entry) or addition.name).splitlines()[0].rstrip(".")
     always = getattr(entry, "fits_on_training", False) is True
-    return SearchSpace(addition.name, kind, title, source, parameters, {} if always else None)
+    return SearchSpace(addition.name, kind, title, source, found, dict, {} if always else None)
 
 
-def _parameter(item: Field[Any], known: Mapping[str, Any], source: str, where: str) -> Parameter:
-    """Return a field as a parameter; one without two finite ends keeps its default."""
+def _parameter(
+    item: Field[Any], known: Mapping[str, Any], source: str, where: str
+) -> dict[str, Any]:
+    """Return the fields of a parameter; one without two finite ends keeps its default."""
     default = item.default
     if default is MISSING or not isinstance(default, bool | int | float | str):
         raise InputError(f"{where}: field {item.name!r} needs a default: a number, text or flag")
     limits = limits_of(item)[1]
-    common: dict[str, Any] = {"name": item.name, "symbol": "", "source": source, **known}
+    found: dict[str, Any] = {"symbol": "", "source": source, **known}
     if not is_number(item):
         choices = known.get("choices", (default,))
-        common |= {"type": "categorical", "choices": choices, "search": len(choices) > 1}
-        return Parameter(**common)
+        return {**found, "type": "categorical", "choices": choices, "search": len(choices) > 1}
     low, high = limits["low"], limits.get("high", math.inf)
     if not (math.isfinite(low) and math.isfinite(high)):
         low = high = default
     margin = INSIDE * (high - low)
-    return Parameter(
-        **common,
-        low=min(low + margin, default) if limits.get("open_low") else low,
-        high=max(high - margin, default) if limits.get("open_high") else high,
-        search=low < high,
-    )
+    return {
+        **found,
+        "low": min(low + margin, default) if limits.get("open_low") else low,
+        "high": max(high - margin, default) if limits.get("open_high") else high,
+        "search": low < high,
+    }

@@ -86,7 +86,7 @@ def _places(layout: Layout, results: Results, columns: str) -> list[_Place]:
     if columns not in COLUMN_CHOICES:
         raise InputError(f"columns {columns!r} is not one of {', '.join(COLUMN_CHOICES)}")
     if columns == "paper" and not layout.columns:
-        raise InputError(f"layout {layout.name} names no columns; take --columns sweep")
+        raise InputError(f"layout {layout.name} names no columns; use columns='sweep'")
     known = {task for _, task in results}
     paper = [] if columns == "sweep" else list(_paper_places(layout, results))
     if columns == "paper" or any(known.intersection(place.tasks) for place in paper):

@@ -55,8 +55,8 @@ def _raise_blocked(error: Exception, uri: str) -> None:
     file, text = sqlite_file(uri), _one_line(error, uri)
     if file is not None and _DAMAGED.search(text):
         raise BlockedError(
-            f"tracking database {file} is damaged ({text}); move it away, and `calsweep sync` "
-            "builds it again from the journals"
+            f"tracking database {file} is damaged ({text}); move it away, and `calsweep storage "
+            "sync` builds it again from the journals"
         ) from error
     if file is not None and _BLOCKED.search(text):
         raise BlockedError(f"tracking database {file} cannot be used: {text}") from error

@@ -31,10 +31,10 @@ def require_database(file: Path, hint: str = ELSEWHERE) -> None:
             if stream.read(len(HEADER)) not in (b"", HEADER):
                 raise InputError(
                     f"{file} is no SQLite database; name another file, or move it away: "
-                    "`calsweep sync` builds it again"
+                    "`calsweep storage sync` builds it again"
                 )
     except FileNotFoundError as error:
-        told = f"no tracking database at {file} {hint}; `calsweep sync` builds it"
+        told = f"no tracking database at {file} {hint}; `calsweep storage sync` builds it"
         raise InputError(told) from error
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {why(error)}") from error

@@ -11,12 +11,19 @@ from pathlib import Path
 import pytest
 import typer
 
+from orchestrator.cli._app import MOVED
+
 COMMANDS = [
-    *("demo", "run", "submit", "status", "logs", "cancel", "pause", "plan", "best", "reproduce"),
-    *("table", "predictions", "compare", "ranks", "claims", "report", "ui", "dashboard", "publish"),
-    *("verify", "merge", "export-blackbox", "replay", "plot", "continue", "sync", "calibrate"),
-    *("apply", "arena", "list", "check-plugin", "doctor", "gc", "nightly"),
+    *("run", "plan", "table", "compare", "best", "report", "ui", "status", "logs", "pause"),
+    *("resume", "cancel", "list", "doctor", "demo", "submit"),
 ]
+GROUPS = {
+    "package": ["publish", "merge", "verify", "predictions"],
+    "logits": ["calibrate", "apply", "arena"],
+    "storage": ["sync", "gc"],
+    "search": ["replay", "blackbox"],
+    "nightly": ["run", "status", "history", "accept", "gate"],
+}
 
 
 def test_the_version_is_the_distributions(calsweep):
@@ -29,17 +36,44 @@ def test_help_names_every_command(calsweep):
     assert re.findall(r"^  (--[a-z-]+) ", out, re.MULTILINE) == [
         *("--version", "--install-completion", "--show-completion")
     ]
-    assert re.findall(r"^  ([a-z-]+) ", out.partition("Commands:")[2], re.MULTILINE) == COMMANDS
+    assert listed(out) == [*COMMANDS, *GROUPS]
 
 
-def test_no_command_is_answered_by_the_help(calsweep):
-    help_text = calsweep("--help").out
-    assert calsweep() == (2, "", help_text)
+def listed(help_text: str) -> list[str]:
+    return re.findall(r"^  ([a-z-]+) ", help_text.partition("Commands:")[2], re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("words", [[], *([group] for group in GROUPS)])
+def test_no_command_is_answered_by_the_help(calsweep, words):
+    help_text = calsweep(*words, "--help").out
+    assert calsweep(*words) == (2, "", help_text)
+    assert listed(help_text) == GROUPS.get(" ".join(words), [*COMMANDS, *GROUPS])
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_old_name_of_a_command_names_the_new_one(calsweep, old):
+    told = f"calsweep: '{old}' is now 'calsweep {MOVED[old]}'\n"
+    assert calsweep(old, "NAME", "--help") == (2, "", told)
+    words = [word for word in MOVED[old].split() if not word.isupper()]
+    code, out, _ = calsweep(*(word for word in words if word[0] != "-"), "--help")
+    assert (code, [word for word in words if word not in out]) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "near"), [("tabel", "table"), ("package verfy", "verify"), ("logit", "logits")]
+)
+def test_unknown_command_names_near_ones(calsweep, words, near):
+    code, out, err = calsweep(*words.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "Did you mean " in err
+    assert f"'{near}'" in err
+
+
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, *(f"{group} {name}" for group in GROUPS for name in GROUPS[group])]
+)
 def test_every_command_explains_itself(calsweep, command):
-    code, out, err = calsweep(command, "--help")
+    code, out, err = calsweep(*command.split(), "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: calsweep {command} ")
 
@@ -83,7 +117,7 @@ def test_ctrl_c_before_the_sweep_began_is_no_traceback(calsweep, monkeypatch, st
         raise stop
 
     monkeypatch.setattr("orchestrator.running.run.run_sweep", interrupt)
-    assert calsweep("demo", "--trials", "1") == (130, "", "calsweep: interrupted\n")
+    assert calsweep("demo") == (130, "", "calsweep: interrupted\n")
 
 
 @pytest.mark.parametrize(

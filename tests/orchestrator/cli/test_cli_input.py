@@ -14,33 +14,12 @@ WRONG = {
     "demo --foo": "No such option: --foo",
     "list": "Missing argument 'what'. Choose from: methods, *, sweeps",
     "list things": "Invalid value for 'what': 'things' is not one of 'methods', *, 'sweeps'.",
-    "run": "give either a sweep file or --resume NAME",
-    "run a.yaml --resume a": "give either a sweep file or --resume NAME",
+    "run": "give one of: a sweep file, --resume NAME, --reproduce RUN",
+    "run a.yaml --resume a": "give one of: a sweep file, --resume NAME, --reproduce RUN",
     "plan": "Missing argument 'sweep'.",
     "run absent.yaml": "absent.yaml: cannot be read: [Errno 2] No such file *",
     "plan .": ".: cannot be read: [Errno 21] Is a directory: '.'",
     "run --resume nope": "no sweep 'nope' in HERE/calsweep-storage/sweeps *; there are: none",
-    "demo --tasks digits": "--tasks: 'digits' is not dataset/model/protocol",
-    "demo --tasks ''": "--tasks: '' names nothing",
-    "demo --tasks mnist/convnet/digits": (
-        "demo: tasks[0].dataset: unknown dataset 'mnist'; there are: 20newsgroups, *, voc2012"
-    ),
-    "demo --tasks digits/convent/digits": (
-        "demo: tasks[0].model: unknown model 'convent'; near are: convnet"
-    ),
-    "demo --tasks digits/convnet/digist": (
-        "demo: tasks[0].protocol: unknown protocol 'digist'; near are: digits"
-    ),
-    "demo --recipes mbsl": "recipe 'mbsl': 'mbsl' is unknown; near are: mbls, ms (methods: *)",
-    "demo --recipes ,": "--recipes: ',' names nothing",
-    "demo --recipes ce,ce": "recipe 'ce' stands twice",
-    "demo --trials 0": "demo: search.trials: input should be greater than or equal to 1, got 0",
-    "demo --trials few": "Invalid value for '--trials': Input should be a valid integer*",
-    "demo --seeds ' '": "--seeds: ' ' names nothing",
-    "demo --tasks /convnet/digits": "--tasks: '/convnet/digits' is not dataset/model/protocol",
-    "demo --seeds bad": "--seeds: 'bad' is not a whole number",
-    "demo --seeds=-1": "demo: seeds[0]: input should be greater than or equal to 0, got -1",
-    "demo --seeds 1,1": "demo: seeds: the same seed stands twice, got [1, 1]",
     "demo --storage file": "storage HERE/file/sweeps/demo cannot be written: Not a directory",
     f"{ASK} --top 0": "Invalid value for '--top': Input should be greater than or equal to 1",
     f"{ASK} --until tomorrow": (
@@ -57,30 +36,36 @@ WRONG = {
         "Invalid value for '--format': 'word' is not one of 'terminal', *, 'parquet'."
     ),
     "table --storage file": "tracking database HERE/file/mlflow.db cannot be read: Not a directory",
-    "calibrate absent.npz --bins 0": (
+    "logits calibrate absent.npz --bins 0": (
         "Invalid value for '--bins': Input should be greater than or equal to 1"
     ),
-    "apply absent absent.npz --bins 1000001": (
+    "logits apply absent absent.npz --bins 1000001": (
         "Invalid value for '--bins': Input should be less than or equal to 1000000"
     ),
-    "replay absent --judge foo": (
+    "search replay absent --judge foo": (
         "replay: judge: input should be 'nll', 'brier', * or 'smooth_ece', got 'foo'"
     ),
-    "reproduce r1 --tolerance=-0.1": (
+    "run --reproduce r1 --tolerance=-0.1": (
         "Invalid value for '--tolerance': Input should be greater than or equal to 0"
     ),
-    "plot nope": "no sweep 'nope' in HERE/calsweep-storage/sweeps *; there are: none",
-    "sync absent.jsonl": (
+    "report nope --plots p": "no sweep 'nope' in HERE/calsweep-storage/sweeps *; there are: none",
+    "storage sync absent.jsonl": (
         "HERE/absent.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
     ),
-    "sync .": "HERE/journal.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl",
-    "calibrate absent.npz": "absent.npz: no such file",
-    "calibrate absent.npz --with nope": "unknown calibrator 'nope'; there are: *",
-    "apply absent absent.npz": "absent.npz: no such file",
-    "apply a b.npz --out c.csv": "c.csv: ending '.csv', allowed is .npz",
-    "claims a --claim none": "--claim 'none' is not one of: acls-beats-mbls, *",
-    "table --gain --baseline ce": (
-        "--gain and --baseline exclude each other: both stand after a figure"
+    "storage sync .": (
+        "HERE/journal.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
+    ),
+    "logits calibrate absent.npz": "absent.npz: no such file",
+    "logits calibrate absent.npz --with nope": "unknown calibrator 'nope'; there are: *",
+    "logits apply absent absent.npz": "absent.npz: no such file",
+    "logits apply a b.npz --out c.csv": "c.csv: ending '.csv', allowed is .npz",
+    "compare a --claims --claim none": "--claim 'none' is not one of: acls-beats-mbls, *",
+    "compare a b": "compare takes one sweep; --ranks and --claims take several",
+    "compare a --ranks --tracking-uri x --storage y": (
+        "--tracking-uri and --storage exclude each other: only one place is asked for runs"
+    ),
+    "table --show gain --baseline ce": (
+        "--show gain and --baseline exclude each other: both follow a figure"
     ),
 }
 

@@ -17,17 +17,29 @@ COMMANDS = (
     *("plan file NAME", "table NAME", "table --storage NAME", "table --layout NAME"),
     *("best --task NAME --recipe ce", "best --task a --recipe NAME"),
     *(f"best --task a --recipe ce --{option} NAME" for option in ("storage", "since", "tag")),
-    *("reproduce NAME", "compare NAME", "compare --storage NAME", "ranks NAME", "report NAME"),
-    *("report --storage NAME", "plot NAME", "plot --storage NAME", "sync NAME", "list NAME"),
-    *("calibrate NAME.npz", "calibrate logits.npz --fit NAME.npz", "apply NAME logits.npz"),
-    *(f"calibrate logits.npz --{option} NAME" for option in ("fit-rows", "with")),
-    *("apply deep NAME.npz", "gc --storage NAME", "gc --drop NAME"),
+    *("run --reproduce NAME", "compare NAME", "compare --storage NAME", "compare NAME --ranks"),
+    *(
+        "report --storage NAME",
+        "plot NAME",
+        "plot --storage NAME",
+        "storage sync NAME",
+        "list NAME",
+    ),
+    *(
+        "logits calibrate NAME.npz",
+        "logits calibrate logits.npz --fit NAME.npz",
+        "logits apply NAME logits.npz",
+    ),
+    *(f"logits calibrate logits.npz --{option} NAME" for option in ("fit-rows", "with")),
+    *("logits apply deep NAME.npz", "storage gc --storage NAME", "storage gc --drop NAME"),
     *("nightly status NAME", "nightly run NAME"),
-    *(f"demo --{option} NAME" for option in ("tasks", "recipes", "seeds")),
 )
 VALUES = (
-    *(f"calibrate logits.npz --fit-rows {'9' * 5000}:", f"calibrate logits.npz --bins {'9' * 20}"),
-    *("apply deep logits.npz", f"demo --seeds {'9' * 5000}", f"demo --trials {'9' * 5000}"),
+    *(
+        f"logits calibrate logits.npz --fit-rows {'9' * 5000}:",
+        f"logits calibrate logits.npz --bins {'9' * 20}",
+    ),
+    "logits apply deep logits.npz",
 )
 
 
@@ -67,13 +79,23 @@ def assert_refused(answer):
 @pytest.mark.parametrize("option", ["s3://bucket/x", "s3://x", "~nouser/x", "x" * 300])
 def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, files, option):
     commands = (
-        ["calibrate", "logits.npz", "--with", "ts", "--objectives", "ce", "--out", option],
-        ["apply", "deep", "logits.npz", "--out", f"{option}.npz"],
+        [
+            "logits",
+            "calibrate",
+            "logits.npz",
+            "--with",
+            "ts",
+            "--objectives",
+            "ce",
+            "--out",
+            option,
+        ],
+        ["logits", "apply", "deep", "logits.npz", "--out", f"{option}.npz"],
         ["table", "none", "--out", option],
-        ["publish", "none", "--out", option],
-        ["merge", "none", "--out", option],
-        ["export-blackbox", "none", "--out", option],
-        ["verify", "none", "--report", option],
+        ["package", "publish", "none", "--out", option],
+        ["package", "merge", "none", "--out", option],
+        ["search", "blackbox", "none", "--out", option],
+        ["package", "verify", "none", "--report", option],
     )
     for command in commands:
         code, _, err = calsweep(*command)
@@ -85,11 +107,11 @@ def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, file
 
 def test_results_are_not_written_below_a_file(calsweep, empty_folder, files):
     commands = (
-        ["calibrate", "logits.npz", "--with", "ts", "--out"],
-        ["apply", "deep", "logits.npz", "--out"],
-        *(["table", "none", "--out"], ["report", "none", "--out"], ["publish", "none", "--out"]),
-        *(["best", "--out"], ["merge", "none", "--out"], ["replay", "none", "--out"]),
-        *(["reproduce", "none", "--folder"], ["verify", "none", "--report"]),
+        ["logits", "calibrate", "logits.npz", "--with", "ts", "--out"],
+        ["logits", "apply", "deep", "logits.npz", "--out"],
+        *(["table", "none", "--out"], ["report", "none", "--out"], ["best", "--out"]),
+        *(["package", "publish", "none", "--out"], ["package", "merge", "none", "--out"]),
+        *(["search", "replay", "none", "--out"], ["package", "verify", "none", "--report"]),
     )
     for command in commands:
         fault = f"file/x.npz cannot be written: {empty_folder}/file is not a folder"
@@ -105,19 +127,18 @@ def test_a_home_folder_in_an_option_is_not_a_folder_of_that_name(
     (empty_folder / "home").mkdir()
     (empty_folder / "logits.npz").rename(empty_folder / "home" / "logits.npz")
     words = ("--with", "ts", "--objectives", "ce", "--out", "~/fitted")
-    assert calsweep("calibrate", "~/logits.npz", *words).code == 0
+    assert calsweep("logits", "calibrate", "~/logits.npz", *words).code == 0
     (file,) = empty_folder.glob("home/fitted/**/calibrator.json")
     fitted = f"~/{file.parent.relative_to(empty_folder / 'home')}"
-    code, out, _ = calsweep("apply", fitted, "~/logits.npz", "--out", "~/mapped.npz")
+    code, out, _ = calsweep("logits", "apply", fitted, "~/logits.npz", "--out", "~/mapped.npz")
     assert (code, out.rpartition(": ")[2]) == (0, f"{empty_folder}/home/mapped.npz\n")
     assert not (empty_folder / "~").exists()
 
 
 def test_names_in_tables_steer_nothing(calsweep, empty_folder, files):
     (empty_folder / "logits.npz").rename(empty_folder / "[31m[red]\u202e.npz")
-    code, out, _ = calsweep(
-        "calibrate", "[31m[red]\u202e.npz", "--with", "ts", "--objectives", "ce", "--out", "\u200f"
-    )
+    words = ("--with", "ts", "--objectives", "ce", "--out", "\u200f")
+    code, out, _ = calsweep("logits", "calibrate", "[31m[red]\u202e.npz", *words)
     assert code == 0
     assert r"[31m[red]\u202e" in out
     assert r"calibrators and table in \u200f" in out
@@ -125,14 +146,26 @@ def test_names_in_tables_steer_nothing(calsweep, empty_folder, files):
 
 
 def test_a_description_of_wrong_values_is_no_calibrator(calsweep, empty_folder, files):
-    good = ["calibrate", "logits.npz", "--with", "ts", "--objectives", "ce", "--out", "out"]
+    good = [
+        "logits",
+        "calibrate",
+        "logits.npz",
+        "--with",
+        "ts",
+        "--objectives",
+        "ce",
+        "--out",
+        "out",
+    ]
     assert calsweep(*good).code == 0
     (path,) = empty_folder.glob("out/**/calibrator.json")
     fields = json.loads(path.read_text())
     for key in fields:
         for value in (None, [], {}, "x", -1, {"x": 1}, 10**400, ["x"] * 3):
             path.write_text(json.dumps({**fields, key: value}))
-            code, out, err = calsweep("apply", path.parent, "logits.npz", "--out", "p.npz")
+            code, out, err = calsweep(
+                "logits", "apply", path.parent, "logits.npz", "--out", "p.npz"
+            )
             assert code == 0 or (code == 2 and out == "" and err.count("\n") == 1), (key, value)
 
 

@@ -135,28 +135,29 @@ def test_a_moment_is_taken_as_it_is(asked, monkeypatch):
     assert ends == ["2026-05-01T13:30:00+09:00", "2026-05-01T22:30:00+09:00"]
 
 
-def test_table(asked, sweeps, empty_folder):
+def test_table(asked, sweeps, empty_folder, monkeypatch):
     place = "orchestrator.tables.make.make_table"
     words = (
-        *("--metrics", "ece, acc", "--recipes", "c*,ls", "--tasks", "one", "--sort", "nll"),
-        *("--rows", "recipe,model", "--layout", "l", "--columns", "sweep", "--published"),
-        *("--baseline", "ce", "--floor", "--runs", "--prefer", "b", "--tracking-uri", URI),
+        *("--metrics", "ece, acc", "--recipes", "c*,ls", "--tasks", "one", "--layout", "l"),
+        *("--rows", "recipe,model", "--show", "published, floor,runs", "--baseline", "ce"),
     )
-    found = asked(place, "table", "a", "b", "a", *words)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
+    found = asked(place, "table", "b", "a", "b", *words)
     chosen = {"metrics": ["ece", "acc"], "recipes": ["c*", "ls"], "tasks": ["one"], "layout": "l"}
-    chosen |= {"rows": ["recipe", "model"], "columns": "sweep", "baseline": "ce", "sort": "nll"}
+    chosen |= {"rows": ["recipe", "model"], "baseline": "ce"}
     assert found["options"] == TableOptions(**chosen, published=True, floor=True, runs=True)
-    assert sweeps == [(URI, "a"), (URI, "b")]
+    assert sweeps == [(URI, "b"), (URI, "a")]
     told = [(result.sweep, result.task, result.recipe) for result in found["results"]]
     assert told == [
-        *(("a", "one", "ls-a"), ("b", "one", "ce"), ("b", "one", "ls-b"), ("b", "two", "ce"))
+        *(("b", "one", "ce"), ("b", "one", "ls-b"), ("b", "two", "ce"), ("a", "one", "ls-a"))
     ]
     sweeps.clear()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     plain = asked(place, "table", "--storage", "kept")
     assert plain["options"] == TableOptions(rows=["recipe"])
     assert sweeps == [(default_uri(empty_folder, "kept"), "demo")]
-    combined = asked("orchestrator.tables.arrange.combine", "table", "a", "--mixed")
-    assert (combined["prefer"], combined["mixed"]) == (None, True)
+    combined = asked("orchestrator.tables.arrange.combine", "table", "a", "--show", "mixed")
+    assert combined["mixed"] is True
 
 
 def test_compare(asked, sweeps, empty_folder):
@@ -178,23 +179,23 @@ def test_compare(asked, sweeps, empty_folder):
 def test_claims(asked, sweeps, empty_folder):
     place = "orchestrator.statistics.judge_claim"
     words = ("--draws", 7, "--seed", 5, "--claim", "mbls-beats-ls", "--tracking-uri", URI)
-    found = asked(place, "claims", "a", "b", *words, "--storage", "kept")
+    found = asked(place, "compare", "a", "b", "--claims", *words, "--storage", "kept")
     assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
     assert (found["claim"].name, found["draws"], found["seed"]) == ("mbls-beats-ls", 7, 5)
     assert found["store"].root == empty_folder / "kept" / "artifacts"
-    plain = asked(place, "claims", "a")
+    plain = asked(place, "compare", "a", "--claims")
     assert (plain["draws"], plain["seed"]) == (2000, 0)
-    asked(place, "claims", "a", "--storage", "kept")
+    asked(place, "compare", "a", "--claims", "--storage", "kept")
     uris = [default_uri(empty_folder), default_uri(empty_folder, "kept")]
     assert [uri for uri, _ in sweeps] == [URI, URI, *uris]
 
 
 def test_ranks(asked, sweeps, empty_folder):
     place = "orchestrator.statistics.block_scores"
-    found = asked(place, "ranks", "a", "b", "--metric", "nll", "--tracking-uri", URI)
+    found = asked(place, "compare", "a", "b", "--ranks", "--metric", "nll", "--tracking-uri", URI)
     assert [result.sweep for result in found["results"]] == ["a"] * 3 + ["b"] * 3
     assert (found["metric"], sweeps) == ("nll", [(URI, "a"), (URI, "b")])
-    assert asked(place, "ranks", "a", "--storage", "kept")["metric"] == "ece"
+    assert asked(place, "compare", "a", "--ranks", "--storage", "kept")["metric"] == "ece"
     assert sweeps[-1] == (default_uri(empty_folder, "kept"), "a")
 
 
@@ -203,8 +204,8 @@ def test_ranks(asked, sweeps, empty_folder):
     ("work", "command", "names", "text"),
     [
         ("report.write_report", "report", ["progress"], "writing the report"),
-        ("replay.replay", "replay kept", ["measuring", "searching"], "replaying"),
-        ("running.arena.run_arena", "arena night.yaml", ["done"], "fitting"),
+        ("replay.replay", "search replay kept", ["measuring", "searching"], "replaying"),
+        ("running.arena.run_arena", "logits arena night.yaml", ["done"], "fitting"),
     ],
 )
 def test_what_takes_long_shows_its_progress(
@@ -212,7 +213,8 @@ def test_what_takes_long_shows_its_progress(
 ):
     (empty_folder / "night.yaml").write_text(SWEEP)
     words = command.split()
-    monkeypatch.setattr(f"orchestrator.cli._{words[0]}.progress_bar", nullcontext)
+    module = words[-2] if len(words) > 1 else words[0]
+    monkeypatch.setattr(f"orchestrator.cli._{module}.progress_bar", nullcontext)
     found = asked(f"orchestrator.{work}", *words)
     assert [found[name] for name in names] == [text] * len(names)
 
@@ -271,6 +273,10 @@ def test_run(asked, night, monkeypatch):
     Storage("kept").sweep("night").write_spec(found["spec"])
     found = asked(RUN, "run", "--resume", "night", "--storage", "kept")
     assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
+    Storage("kept").sweep("night").set_control("pause")
+    found = asked(RUN, "resume", "night", "--storage", "kept", "--take")
+    assert (found["spec"].name, choices(found)) == ("night", (True, False, None, False))
+    assert (found["take"], Storage("kept").sweep("night").control()) == (True, "")
     monkeypatch.setattr(RUN, lambda *arguments, **named: "an outcome")
     show = "orchestrator.cli._outcome.show_outcome"
     for words, address in (((), None), (("--address", "auto"), "auto")):
@@ -282,23 +288,7 @@ def test_demo(asked):
     assert choices(found) == (False, True, None, True)
     spec = found["spec"]
     assert (spec.name, spec.storage, len(spec.expanded)) == ("demo", "kept", 24)
-    chosen = ("--recipes", "ce, mbls+ts", "--trials", 2, "--seeds", "4,5")
-    other = asked(RUN, "demo", *chosen, "--tasks", "digits/convnet/digits/0.5")
-    assert choices(other) == (False, False, None, False)
-    spec = other["spec"]
-    assert [recipe.name for recipe in spec.expanded] == ["ce", "mbls+ts"]
-    assert (spec.search.trials, tuple(spec.seeds), spec.search.fixed) == (2, (4, 5), {})
-    (task,) = spec.tasks
-    assert (task.dataset, task.model, task.id) == ("digits", "convnet", "digits/convnet/digits/0.5")
-    for protocol in ("digits", "digits/0.5"):
-        own = asked(RUN, "demo", "--tasks", f"npz:/some/where.npz/convnet/{protocol}")["spec"]
-        (task,) = own.tasks
-        assert (task.dataset, task.model) == ("npz:/some/where.npz", "convnet")
-        assert task.id.endswith(f"/convnet/{protocol}")
-    for option in (("--seeds", "0"), ("--tasks", "digits/convnet/digits"), ("--trials", 4)):
-        assert asked(RUN, "demo", *option)["spec"].name.startswith("demo-")
-    kept = asked(RUN, "demo", "--recipes", "ce+macal")["spec"].search
-    assert (list(kept.fixed), list(kept.spaces)) == (["macal"], ["macal"])
+    assert choices(asked(RUN, "demo")) == (False, False, None, False)
 
 
 def test_submit(asked, calsweep, night, monkeypatch):
@@ -327,10 +317,12 @@ def test_submit(asked, calsweep, night, monkeypatch):
 
 def test_gc(asked, empty_folder):
     place = "orchestrator.storage.garbage.collect_garbage"
-    found = asked(place, "gc", "--storage", "kept", "--drop", "a", "--drop", "b", "--dry-run")
+    found = asked(
+        place, "storage", "gc", "--storage", "kept", "--drop", "a", "--drop", "b", "--dry-run"
+    )
     assert found["storage"].folder == empty_folder / "kept"
     assert (list(found["drop"]), found["dry_run"]) == (["a", "b"], True)
-    found = asked(place, "gc")
+    found = asked(place, "storage", "gc")
     assert found["storage"].folder == empty_folder / "calsweep-storage"
     assert (list(found["drop"]), found["dry_run"]) == ([], False)
 
@@ -341,53 +333,56 @@ def test_sync(asked, calsweep, empty_folder, monkeypatch):
     folder.journal.write_text("")
     folder.spec_file.write_text(f"{SWEEP}tracking: {{uri: 'folder:{empty_folder}/own'}}")
     place = "orchestrator.tracking.sync"
-    found = asked(place, "sync", folder.path)
+    found = asked(place, "storage", "sync", folder.path)
     assert (found["journal"], found["uri"]) == (folder.journal, f"folder:{empty_folder}/own")
     assert found["artifact_root"] == empty_folder / "kept" / "mlflow-artifacts"
-    found = asked(place, "sync", folder.journal, "--tracking-uri", URI)
+    found = asked(place, "storage", "sync", folder.journal, "--tracking-uri", URI)
     assert (found["journal"], found["uri"]) == (folder.journal, URI)
     monkeypatch.setattr(place, lambda *arguments: None)
     told = f"everything in {folder.journal} has reached http://host:5\n"
     login = ("--tracking-uri", "http://ada:secret@host:5")
-    assert calsweep("sync", folder.path, *login) == (0, told, "")
+    assert calsweep("storage", "sync", folder.path, *login) == (0, told, "")
 
 
 def test_reproduce(asked, empty_folder, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")  # As on a terminal.
     place = "orchestrator.running.reproduce.reproduce"
-    words = ("--tolerance", 0.5, "--folder", "again", "--data-root", "d", "--tracking-uri", URI)
-    found = asked(place, "reproduce", "r1", *words)
-    names = ("run_id", "tracking_uri", "folder", "data_root", "tolerance")
-    assert [found[name] for name in names] == ["r1", URI, Path("again"), "d", 0.5]
+    words = ("--tolerance", 0.5, "--data-root", "d", "--tracking-uri", URI)
+    found = asked(place, "run", "--reproduce", "r1", *words)
+    names = ("run_id", "tracking_uri", "data_root", "tolerance")
+    assert [found[name] for name in names] == ["r1", URI, "d", 0.5]
     found["progress"]("train", 1, 3)
     assert capsys.readouterr() == ("", "train: epoch 1 of 3\n")
-    found = asked(place, "reproduce", "r1", "--storage", "kept")
+    quiet = asked(place, "run", "--reproduce", "r1", "--quiet")
+    assert quiet["progress"]("train", 1, 3) is None
+    assert capsys.readouterr() == ("", "")
+    found = asked(place, "run", "--reproduce", "r1", "--storage", "kept")
     uri = default_uri(empty_folder, "kept")
-    assert [found[name] for name in names if name != "folder"] == ["r1", uri, "data", 1e-6]
+    assert [found[name] for name in names] == ["r1", uri, "data", 1e-6]
     assert not Path(found["folder"]).exists()
 
 
 def test_replay(asked, empty_folder, monkeypatch):
     place = "orchestrator.replay.replay"
-    found = asked(place, "replay", "kept")
+    found = asked(place, "search", "replay", "kept")
     assert found["storage"].folder == empty_folder / "kept"
     assert found["settings"] == ReplaySettings()
     assert (list(found["sweeps"]), found["processes"]) == ([], None)
     (empty_folder / "replay.yaml").write_text("searches: 3\njudge: brier\nbudgets: [4]\n")
     words = ("--sweep", "a", "--sweep", "b", "--processes", 2, "--searches", 5)
-    found = asked(place, "replay", "kept", "replay.yaml", *words)
+    found = asked(place, "search", "replay", "kept", "replay.yaml", *words)
     expected = ReplaySettings(searches=5, judge="brier", budgets=(4,))
     assert found["settings"] == expected
     assert (list(found["sweeps"]), found["processes"]) == (["a", "b"], 2)
-    found = asked(place, "replay", "kept", "replay.yaml", "--judge", "ece")
+    found = asked(place, "search", "replay", "kept", "replay.yaml", "--judge", "ece")
     assert found["settings"] == ReplaySettings(searches=3, judge="ece", budgets=(4,))
     monkeypatch.setattr(place, lambda *arguments, **named: "an outcome")
     shown: list[Any] = []
     monkeypatch.setattr(_replay, "_show", lambda *arguments: shown.append(arguments))
     write = "orchestrator.replay.output.write_replay"
-    found = asked(write, "replay", "kept")
+    found = asked(write, "search", "replay", "kept")
     assert found == {"outcome": "an outcome", "folder": empty_folder / "kept" / "replay"}
-    found = asked(write, "replay", "kept", "--out", "here", "--markdown")
+    found = asked(write, "search", "replay", "kept", "--out", "here", "--markdown")
     assert found["folder"] == Path("here")
     assert shown == [("an outcome", False), ("an outcome", True)]
 
@@ -407,13 +402,13 @@ def test_calibrate(asked):
     place = "orchestrator.logits.calibrate.calibrate_table"
     chosen = ("--with", "ts, ets", "--objectives", "ls", "--bins", 20, "--out", "o")
     words = ("--fit-rows", "0:5", "--fit", "c.npz", "--kind", "probs")
-    found = asked(place, "calibrate", "a.npz", "b.npz", *chosen, *words)
+    found = asked(place, "logits", "calibrate", "a.npz", "b.npz", *chosen, *words)
     assert list(found["tasks"]) == [
         ((name, "probs"), "0:5", ("c.npz", "probs")) for name in ("a.npz", "b.npz")
     ]
     assert (list(found["calibrators"]), list(found["objectives"])) == (["ts", "ets"], ["ls"])
     assert (found["bins"], found["out"], found["console"].stderr) == (20, Path("o"), True)
-    plain = asked(place, "calibrate", "a.npz")
+    plain = asked(place, "logits", "calibrate", "a.npz")
     assert list(plain["tasks"]) == [(("a.npz", None), None, None)]
     assert list(plain["calibrators"]) == ["ts", "ets", "pts", "cts"]
     assert list(plain["objectives"]) == ["ce", "ls", "fl", "cls"]
@@ -433,7 +428,7 @@ def test_apply(asked, calsweep, monkeypatch):
     monkeypatch.setattr(
         "orchestrator.logits.files.save_log_probs", lambda *arguments: saved.append(arguments)
     )
-    words = ("apply", "calibrator", "a.npz")
+    words = ("logits", "apply", "calibrator", "a.npz")
     found = asked("orchestrator.logits.scoring.score", *words, "--bins", 20, "--kind", "logits")
     assert (found["bins"], kinds) == (20, [("a.npz", "logits")])
     assert torch.equal(found["log_probs"], -rows.logits)
@@ -451,9 +446,9 @@ def test_apply(asked, calsweep, monkeypatch):
 
 def test_arena(asked, night):
     place = "orchestrator.running.arena.run_arena"
-    found = asked(place, "arena", night, "--processes", 3)
+    found = asked(place, "logits", "arena", night, "--processes", 3)
     assert (found["spec"].name, found["workers"]) == ("night", 3)
-    assert asked(place, "arena", night)["workers"] is None
+    assert asked(place, "logits", "arena", night)["workers"] is None
 
 
 def test_doctor(asked, monkeypatch, empty_folder):

@@ -18,6 +18,7 @@ import typer
 
 from orchestrator.cli._app import app
 from orchestrator.cli._combinations import EXCLUDED, NEEDED
+from orchestrator.cli._table import SHOWN
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, load_sweep
@@ -82,7 +83,7 @@ NIGHTS = [SimpleNamespace(name=f"2026-01-0{n}", verdict=None, facts={}) for n in
 
 def tracked(uri: str, sweep: str) -> list[StudyResult]:
     """Return a sweep's results; those of ``other`` are on other data."""
-    found = [replace(each, sweep=sweep) for each in RESULTS]
+    found = [replace(each, sweep=sweep, fingerprint="usual") for each in RESULTS]
     if sweep == "other":
         return [replace(each, recipe="fl", fingerprint="other") for each in found[:1]]
     return found
@@ -125,16 +126,12 @@ JUDGED = {
 JUDGED |= {f"{NIGHTLY}.all_cells": ["a", "b"], f"{NIGHTLY}.matching_cells": ["a"]}
 
 SCENES = {
-    "demo": Scene(
-        answers=RUN,
-        values={
-            "--recipes": "ls",
-            "--tasks": "digits/convnet/digits/0.5",
-            "--seeds": "5",
-            "--trials": "9",
-        },
+    "demo": Scene(answers=RUN),
+    "run": Scene(
+        ["night.yaml"],
+        {**RUN, "orchestrator.running.reproduce.reproduce": STOP},
+        instead={"--resume": [], "--reproduce": []},
     ),
-    "run": Scene(["night.yaml"], RUN, instead={"--resume": []}),
     "submit": Scene(
         ["night.yaml"],
         {
@@ -147,7 +144,7 @@ SCENES = {
     "status": Scene(["night"]),
     "cancel": Scene(["night"], HELD),
     "pause": Scene(["night"], HELD),
-    "continue": Scene(["night"], HELD),
+    "resume": Scene(["night"], HELD),
     "plan": Scene(
         ["night.yaml"], {f"{CLI}._plan.show_plan": None, f"{CLI}._plan._print_plan": None}
     ),
@@ -159,7 +156,6 @@ SCENES = {
             "orchestrator.tracking.champion.promote": MagicMock(),
         },
     ),
-    "reproduce": Scene(["run"], {"orchestrator.running.reproduce.reproduce": STOP}),
     "table": Scene(
         ["night"],
         {
@@ -167,15 +163,9 @@ SCENES = {
             f"{CLI}._table._with_ties": first,
             f"{CLI}._table._with_gains": first,
         },
-        {"--columns": "sweep", "--metrics": "nll,seconds", "--recipes": "ce,mbls"},
-        instead={
-            "--mixed --prefer": ["night", "again", "other"],
-            "--prefer": ["night", "again"],
-            "--mixed": ["night", "other"],
-        },
-        also={"--comparable": ["--metrics", "seconds"]},
+        {"--metrics": "nll,seconds", "--recipes": "ce,mbls", "--show": "floor"},
     ),
-    "predictions": Scene(
+    "package predictions": Scene(
         ["night"],
         {
             "orchestrator.packages.stored.StoredSweep.open": MagicMock(),
@@ -191,33 +181,33 @@ SCENES = {
             "orchestrator.statistics.compare": "a comparison",
             f"{CLI}._compare._csv_rows": [],
             f"{CLI}._compare._show": None,
-        },
-        {"--task": TASKS[0]},
-    ),
-    "ranks": Scene(["night"], {**ASKED, f"{CLI}._ranks.save_diagram": None}, {"--out": "a.png"}),
-    "claims": Scene(
-        ["night"],
-        {
-            **ASKED,
+            f"{CLI}._ranks.save_diagram": None,
             "orchestrator.statistics.judge_claim": "a verdict",
             f"{CLI}._claims._csv_rows": [],
             f"{CLI}._claims._show": None,
         },
+        {"--task": TASKS[0], "--out": "a.png"},
     ),
     "report": Scene(
         ["night"],
-        {**ASKED, "orchestrator.report.from_folder": "a source", f"{CLI}._report.write_page": 1},
-    ),
-    "ui": Scene(answers={"orchestrator.ui.Book": MagicMock(), "orchestrator.ui.serve": None}),
-    "dashboard": Scene(
-        ["night"],
         {
+            **ASKED,
+            "orchestrator.report.from_folder": "a source",
+            f"{CLI}._report.write_page": 1,
+            "orchestrator.report.plots.write_plots": [],
+        },
+    ),
+    "ui": Scene(
+        answers={
+            "orchestrator.ui.Book": MagicMock(),
+            "orchestrator.ui.serve": None,
             "orchestrator.ui.serve_dashboard": None,
             "orchestrator.storage.journal.iterate_events": [],
         },
+        values={"--optuna": "night"},
     ),
-    "publish": Scene(["night"], {"orchestrator.packages.publish.publish": []}),
-    "verify": Scene(
+    "package publish": Scene(["night"], {"orchestrator.packages.publish.publish": []}),
+    "package verify": Scene(
         ["package.zip"],
         {
             "secrets.randbelow": 7,
@@ -225,10 +215,10 @@ SCENES = {
             "orchestrator.packages.markdown.to_markdown": "",
         },
     ),
-    "export-blackbox": Scene(
+    "search blackbox": Scene(
         ["night"], {"orchestrator.packages.blackbox.export_blackbox": {"studies": []}}
     ),
-    "replay": Scene(
+    "search replay": Scene(
         ["calsweep-storage"],
         {
             "orchestrator.replay.replay": "an outcome",
@@ -236,7 +226,7 @@ SCENES = {
             "orchestrator.replay.output.write_replay": [],
         },
     ),
-    "calibrate": Scene(
+    "logits calibrate": Scene(
         ["a.npz"],
         {
             **LOGITS,
@@ -246,7 +236,7 @@ SCENES = {
         },
         {"--with": "ets"},
     ),
-    "apply": Scene(
+    "logits apply": Scene(
         ["calibrator", "a.npz"],
         {
             **LOGITS,
@@ -256,7 +246,7 @@ SCENES = {
         },
         {"--out": "o.npz"},
     ),
-    "arena": Scene(
+    "logits arena": Scene(
         ["night.yaml"],
         {
             "orchestrator.running.arena.run_arena": RESULTS,
@@ -268,8 +258,14 @@ SCENES = {
     "list": Scene(
         ["methods"], {f"{CLI}._list.use_plugins": None}, instead={"--storage": ["sweeps"]}
     ),
-    "doctor": Scene(answers={f"{CLI}._doctor._findings": [], f"{CLI}._doctor._datasets": []}),
-    "gc": Scene(answers={"orchestrator.storage.garbage.collect_garbage": []}),
+    "doctor": Scene(
+        answers={
+            f"{CLI}._doctor._findings": [],
+            f"{CLI}._doctor._datasets": [],
+            f"{CLI}._doctor.check_plugin": 0,
+        }
+    ),
+    "storage gc": Scene(answers={"orchestrator.storage.garbage.collect_garbage": []}),
     "nightly run": Scene(
         ["file"],
         {
@@ -322,14 +318,12 @@ VALUES = {
     "--metric": "nll",
     "--metrics": "nll",
     "--objectives": "ls",
-    "--prefer": "again",
     "--recipe": "ls",
     "--recipes": "ce",
     "--report": "report.md",
     "--resume": "night",
     "--rows": "recipe,model",
     "--since": "2026-05-01",
-    "--sort": "ece",
     "--storage": "kept",
     "--tag": "a=b",
     "--tasks": TASKS[0],
@@ -489,6 +483,21 @@ def wrong_pairs(name: str, stage: Stage) -> Iterator[str]:
 def test_any_two_options_have_their_effect_or_are_refused(name: str, stage: Stage) -> None:
     stage.set(SCENES[name].answers)
     assert "\n".join(wrong_pairs(name, stage)) == ""
+
+
+@pytest.mark.parametrize("pair", [*itertools.combinations(SHOWN, 2)], ids=",".join)
+def test_any_two_words_of_show_have_their_effect_or_are_refused(pair: Any, stage: Stage) -> None:
+    stage.set(SCENES["table"].answers)
+    scene = Scene(["night", *(["other"] * ("mixed" in pair))])
+    also = [["--layout", "macal/table1"], ["--metrics", "ece,seconds"]]
+
+    def effects(*words: str) -> Any:
+        return stage.effects(scene, "table", [*also, ["--show", ",".join(words)]])
+
+    both = effects(*pair)
+    if not is_refusal(both, *pair):
+        assert both[0] == 0
+        assert both not in (effects(pair[0]), effects(pair[1]))
 
 
 def test_rules_are_of_options_that_there_are() -> None:

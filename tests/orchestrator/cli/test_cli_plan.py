@@ -72,9 +72,8 @@ def test_a_narrow_terminal_cuts_nothing_off_the_studies(calsweep, monkeypatch):
     assert "searches" in studies
 
 
-def test_dry_runs_are_plans(calsweep):
+def test_dry_run_is_the_plan(calsweep):
     expected = calsweep("plan", DEMO).out
-    assert calsweep("demo", "--dry-run").out == expected
     assert calsweep("run", "--dry-run", DEMO).out == expected
 
 
@@ -83,16 +82,6 @@ def test_studies_that_are_no_rows_stand_in_brackets(calsweep, small):
     rows, below = table_rows(calsweep("plan", small).out)
     assert [row[1] for row in rows] == ["(ce)", "(mbls)", "(mbls+macal)", "mbls+macal+ts"]
     assert below[0].startswith("4 studies, 8 trials: at most 4 trainings, 3 refinements")
-
-
-def test_another_choice_is_another_sweep(calsweep):
-    def name(*options):
-        return calsweep("demo", "--dry-run", *options).out.partition("sweep '")[2].split("'")[0]
-
-    names = [name(), name("--trials", 2), name("--trials", 3), name("--recipes", "ce")]
-    names += [name("--seeds", 1), name("--seeds", "1,2"), name("--tasks", "digits/convnet/digits")]
-    assert names[0] == name("--storage", "elsewhere") == "demo"
-    assert len(set(names)) == 7
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``check-plugin`` on what keeps to everything and on what does not, and wrong plugins."""
+"""``doctor --plugin`` on what keeps to everything and on what does not, and wrong plugins."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ SUITE = EVERY_KIND.partition("@")[0] + EVERY_KIND[EVERY_KIND.index("@SUITES") :]
 
 
 def test_the_plugin_of_an_example_passes_every_check(calsweep):
-    code, out, err = calsweep("check-plugin", MASKED)
+    code, out, err = calsweep("doctor", "--plugin", MASKED)
     assert (code, err) == (0, "")
     assert "plugin masked_inference, " in out
     assert out.endswith(": 3 of 3 checks passed\n")
@@ -122,7 +122,7 @@ def test_masks_at_inference_leave_out_their_share_and_no_training():
 
 
 def test_the_example_passes_every_check(calsweep):
-    code, out, err = calsweep("check-plugin", EXAMPLE)
+    code, out, err = calsweep("doctor", "--plugin", EXAMPLE)
     assert (code, err) == (0, "")
     *lines, covered, last = out.splitlines()
     covers = "its key covers by content calsweep_example (4 files)"
@@ -134,14 +134,14 @@ def test_the_example_passes_every_check(calsweep):
 
 def test_every_kind_of_part_is_trained_with(calsweep, empty_folder):
     (empty_folder / "mine.py").write_text(EVERY_KIND.replace("SPOILT", ""))
-    code, out, err = calsweep("check-plugin", "./mine.py")
+    code, out, err = calsweep("doctor", "--plugin", "./mine.py")
     checked = re.findall(r"^ok +([a-z -]+): (?:A training|Reading|Of a few digits)", out, re.M)
     assert (code, err, len(checked)) == (0, "", 7)
 
 
 def test_a_suite_that_measures_otherwise_each_time_is_told(calsweep, empty_folder):
     (empty_folder / "mine.py").write_text(SUITE.replace("SPOILT", ", 'x': np.random.rand()"))
-    code, out, _ = calsweep("check-plugin", "./mine.py")
+    code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     (told,) = re.findall(r"^failed +suite my-dark: .*\n +(.*)", out, re.M)
     assert (code, told) == (1, "they differ")
 
@@ -149,7 +149,7 @@ def test_a_suite_that_measures_otherwise_each_time_is_told(calsweep, empty_folde
 def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_folder):
     refusing = SUITE.replace("self.form(info)", "raise InputError('they are too small')")
     (empty_folder / "mine.py").write_text(refusing.replace("SPOILT", ""))
-    code, out, _ = calsweep("check-plugin", "./mine.py")
+    code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     assert code == 0
     assert "info    suite my-dark: there is no check of it\n" in out
     assert "ok      suite my-dark" not in out
@@ -158,8 +158,8 @@ def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_fol
 def test_a_part_without_a_check_is_told(calsweep, empty_folder):
     register = "from calsweep import TRACKERS, Tracker\n@TRACKERS.register('lab')\n"
     (empty_folder / "mine.py").write_text(f"{register}class Lab(Tracker): 0")
-    code, out, _ = calsweep("check-plugin", "./mine.py")
-    told = "info    tracker lab: there is no check of it without --tracker ADDRESS"
+    code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
+    told = "info    tracker lab: there is no check of it without --tracking-uri ADDRESS"
     assert (code, out.splitlines()[0]) == (0, told)
 
 
@@ -180,13 +180,15 @@ class Lab(FolderTracker):
 def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
     for sweeps, expected in (("super().sweeps()", 0), ("{}", 1)):
         (empty_folder / "mine.py").write_text(LAB.replace("SWEEPS", sweeps))
-        code, out, err = calsweep("check-plugin", "./mine.py", "--tracker", f"lab:{empty_folder}/t")
+        code, out, err = calsweep(
+            "doctor", "--plugin", "./mine.py", "--tracking-uri", f"lab:{empty_folder}/t"
+        )
         assert (code, err, out.count("ok      tracker lab: ")) == (expected, "", 9 - expected)
         assert re.findall(r"^failed  (.*)", out, re.M) == expected * [
             "tracker lab: An experiment is created once, and listed if it holds a sweep"
         ]
-    code, _, err = calsweep("check-plugin", "./mine.py", "--tracker", "sqlite:///m.db")
-    told = "calsweep: --tracker 'sqlite:///m.db': the plugin brings no tracker 'sqlite'\n"
+    code, _, err = calsweep("doctor", "--plugin", "./mine.py", "--tracking-uri", "sqlite:///m.db")
+    told = "calsweep: --tracking-uri 'sqlite:///m.db': the plugin brings no tracker 'sqlite'\n"
     assert (code, err) == (2, told)
 
 
@@ -209,7 +211,7 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
 def test_what_is_not_kept_is_told(calsweep, empty_folder, before, after, broken):
     text = (EXAMPLE / "gce.py").read_text().replace(before, after)
     (empty_folder / "mine.py").write_text(text)
-    code, out, _ = calsweep("check-plugin", "./mine.py")
+    code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     failed = re.findall(r"^failed +loss gce: (.*)\n", out, re.M)
     told = re.findall(r"^        (\S.*)", out, re.M)
     assert len(told) == len(set(told))
@@ -221,7 +223,7 @@ def test_an_error_is_told_once_with_its_line(calsweep, empty_folder):
     text = (EXAMPLE / "gce.py").read_text().replace("log_prob = -F", "1 / 0\n        log_prob = -F")
     (empty_folder / "mine.py").write_text(text)
     line = text[: text.index("1 / 0")].count("\n") + 1
-    code, out, _ = calsweep("check-plugin", "./mine.py")
+    code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     told = f"        mine.py, line {line}: ZeroDivisionError: division by zero\n"
     assert (code, out.count(told), out.count("ZeroDivisionError")) == (1, 1, 1)
     assert out.count("(the same error)") > 5
@@ -231,7 +233,7 @@ def test_a_range_that_holds_cross_entropy_is_noted(calsweep, empty_folder):
     text = (EXAMPLE / "gce.py").read_text()
     text = text.replace("-torch.expm1(self.q * log_prob) / self.q", "(self.q - 1) * log_prob")
     (empty_folder / "mine.py").write_text(text.replace("high=1.0", "high=0.9"))
-    code, out, _ = calsweep("check-plugin", "./mine.py")
+    code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     assert code == 0
     assert "note    loss gce: No value that is searched makes it plain cross-entropy\n" in out
     assert "        with q=0.0009 it is plain cross-entropy or a multiple of it, which a" in out
@@ -261,7 +263,7 @@ def test_a_metric_is_checked_and_listed(calsweep, empty_folder, value, broken):
     register = '@METRICS.register("mine", better="lower", label="Mine")'
     text = f"from calsweep import METRICS\n{register}\ndef mine(probs, labels): return {value}"
     (empty_folder / "own.py").write_text(text)
-    code, out, _ = calsweep("check-plugin", "./own.py")
+    code, out, _ = calsweep("doctor", "--plugin", "./own.py")
     told = [line for line in out.splitlines() if line.startswith("      ")]
     assert (code, len(told)) == (bool(broken), len(broken))
     assert all(part in line for part, line in zip(broken, told, strict=True))
@@ -272,14 +274,14 @@ def test_logits_are_calibrated_by_a_plugin(calsweep, empty_folder):
     rows = np.random.default_rng(0)
     np.savez("rows.npz", logits=3 * rows.normal(size=(200, 4)), labels=rows.integers(4, size=200))
     plugin = ("--plugin", EXAMPLE)
-    words = ("calibrate", "rows.npz", "--with", "floored", "--out", "fitted")
+    words = ("logits", "calibrate", "rows.npz", "--with", "floored", "--out", "fitted")
     code, out, err = calsweep(*words, "--fit-rows", "0:100", *plugin)
     assert (code, err) == (0, "")
     assert re.search(r"\| floored .* [0-9.]+ \(", out)
     saved = next(Path("fitted").glob("**/*floored*"))
-    assert calsweep("apply", saved, "rows.npz", *plugin)[0] == 0
+    assert calsweep("logits", "apply", saved, "rows.npz", *plugin)[0] == 0
     assert np.load("calibrated.npz")["logits"].shape == (200, 4)
-    for unknown in (words, ("apply", saved, "rows.npz")):
+    for unknown in (words, ("logits", "apply", saved, "rows.npz")):
         code, _, err = calsweep(*unknown)
         assert (code, "'floored'" in err) == (2, True)
 
@@ -287,7 +289,7 @@ def test_logits_are_calibrated_by_a_plugin(calsweep, empty_folder):
 def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
     text = (EXAMPLE / "floored.py").read_text().replace("math.log1p(-self.floor)", "0.5")
     (empty_folder / "mine.py").write_text(text)
-    code, out, _ = calsweep("check-plugin", "./mine.py")
+    code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     assert code == 1
     assert "failed  calibrator floored: Rows become log-probabilities" in out
 

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -43,7 +44,7 @@ def words(out):
 def test_gc_tells_how_much(calsweep, monkeypatch, option, freed):
     found = [Removal("train", 1, 2, 1_500_000, 300_000), Removal("data", 0, 3, 100_000, 0)]
     monkeypatch.setattr("orchestrator.storage.garbage.collect_garbage", lambda *_: found)
-    code, out, _ = calsweep("gc", *option)
+    code, out, _ = calsweep("storage", "gc", *option)
     assert code == 0
     assert words(out) == [
         ["kind", "removed", "MB", "kept", "MB"],
@@ -164,7 +165,7 @@ def test_a_reproduction_is_a_table_and_a_verdict(
     figures = (Comparison("val_ece", 0.25, reproduced), Comparison("test_acc", 0.5, 0.5))
     found = Reproduction(run, figures, 0.001 + 1e-9, "key", ("another GPU", "other code"))
     monkeypatch.setattr("orchestrator.running.reproduce.reproduce", lambda *_, **__: found)
-    answer = calsweep("reproduce", "r1")
+    answer = calsweep("run", "--reproduce", "r1")
     lines = [line.strip() for line in answer.out.splitlines() if line.strip()]
     assert (answer.code, lines[0]) == (code, "ls on a/b/c, seed 7")
     remarks = [f"figures need not agree: {remark}" for remark in found.remarks]
@@ -281,7 +282,7 @@ def test_a_sweep_that_was_not_delivered_says_how(capsys, outcome):
     show_outcome(replace(outcome, tracked=False))
     assert capsys.readouterr().out.splitlines()[-1] == (
         "not everything has reached http://host:5000; deliver the rest with: "
-        f"calsweep sync {outcome.journal}"
+        f"calsweep storage sync {outcome.journal}"
     )
 
 
@@ -292,7 +293,7 @@ def test_commands_to_be_copied_have_odd_names_in_quotation_marks(capsys, outcome
     told = [line.partition(": calsweep ")[2] for line in capsys.readouterr().out.splitlines()]
     assert [shlex.split(command) for command in told] == [
         ["run", "--resume", "night", "--storage", storage],
-        ["sync", f"{storage}/sweeps/night/journal.jsonl"],
+        ["storage", "sync", f"{storage}/sweeps/night/journal.jsonl"],
     ]
 
 
@@ -315,11 +316,9 @@ def test_a_report_that_cannot_be_written_after_the_work_is_exit_code_1(calsweep,
     writer.start()
     writer.trial(writer.open("ce"), 0, 0.1)
     folder.report.mkdir()
-    folder.plots.write_text("a file")
-    for command, place in (("report", folder.report), ("plot", folder.plots)):
-        code, out, err = calsweep(command, "night", "--storage", "kept")
-        assert (code, out) == (1, "")
-        assert re.fullmatch(f"calsweep: {command} {place}.* cannot be written: .*\n", err)
+    code, out, err = calsweep("report", "night", "--storage", "kept")
+    assert (code, out) == (1, "")
+    assert re.fullmatch(f"calsweep: report {folder.report}.* cannot be written: .*\n", err)
 
 
 @pytest.mark.parametrize("name", ["table.md", "report.html"])
@@ -334,7 +333,10 @@ def test_a_table_or_report_that_cannot_be_written_is_a_line_and_exit_code_1(
     assert show_outcome(replace(outcome, tracked=False, fault="it is damaged")) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum(f"{name} cannot be written: Is a directory" in line for line in lines) == 1
-    assert "http://host:5000: it is damaged; deliver the rest with: calsweep sync " in lines[-1]
+    assert (
+        "http://host:5000: it is damaged; deliver the rest with: calsweep storage sync "
+        in lines[-1]
+    )
 
 
 def test_plots_are_listed(calsweep, journal_writer, empty_folder):
@@ -343,17 +345,17 @@ def test_plots_are_listed(calsweep, journal_writer, empty_folder):
     folder.write_spec(spec)
     writer = journal_writer(folder.path, "night")
     writer.start()
-    assert calsweep("plot", "night", "--storage", "kept").out == (
-        "sweep night has nothing to plot yet\n"
-    )
+    words = ("report", "night", "--storage", "kept", "--plots", "drawn")
+    told = "calsweep: sweep night has no study yet, so there is nothing to report\n"
+    assert calsweep(*words) == (2, "there is nothing to plot yet\n", told)
     for recipe in ("ce", "ls"):
         writer.trial(writer.open(recipe), 0, 0.1)
     writer.end()
-    code, out, _ = calsweep("plot", "night", "--storage", "kept")
+    code, out, _ = calsweep(*words)
     names = [f"digits-convnet-digits--{recipe}-learning.svg" for recipe in ("ce", "ls")]
-    lines = [f"2 plots in {folder.plots}:", *(f"  {name}" for name in names)]
-    assert (code, out.splitlines()) == (0, lines)
-    assert sorted(path.name for path in folder.plots.iterdir()) == names
+    drawn = ("2 plots in drawn:", *(f"  {name}" for name in names))
+    assert (code, out.splitlines()) == (0, [*drawn, f"wrote {folder.report}"])
+    assert sorted(path.name for path in Path("drawn").iterdir()) == names
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,13 @@ def journal(writer):
 
 
 @pytest.fixture
-def ask(calsweep, journal, writer, store):
+def ask(calsweep, journal, writer, store, monkeypatch):
     """Return a function that asks about that sweep on the store."""
     deliver(journal, store)
 
     def call(command, *arguments):
-        return calsweep(command, writer.sweep, "--tracking-uri", store, *arguments)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+        return calsweep(command, writer.sweep, *arguments)
 
     return call
 
@@ -173,7 +174,6 @@ def test_the_table_has_every_recipe(ask):
     [
         (["--metrics", "foo"], UNKNOWN),
         (["--metrics", ""], "metrics none: give each once, at least one"),
-        (["--sort", "foo"], UNKNOWN),
     ],
 )
 def test_the_table_refuses_what_it_does_not_know(ask, arguments, expected):
@@ -193,9 +193,9 @@ def stored(journal, writer, empty_folder):
 
 def test_sync_delivers_once(calsweep, stored, writer, database, snapshot):
     store = database
-    first = calsweep("sync", stored, "--tracking-uri", store)
+    first = calsweep("storage", "sync", stored, "--tracking-uri", store)
     delivered = snapshot(store, writer.sweep)
-    again = calsweep("sync", stored / "journal.jsonl", "--tracking-uri", store)
+    again = calsweep("storage", "sync", stored / "journal.jsonl", "--tracking-uri", store)
     assert first == again == (0, f"everything in {stored}/journal.jsonl has reached {store}\n", "")
     assert len(delivered["runs"]) == 6  # two studies, four trials
     assert snapshot(store, writer.sweep) == delivered
@@ -207,7 +207,7 @@ def test_sync_brings_the_tables_and_the_report_of_a_sweep_that_has_ended(
     for name in ("table.md", "report.html"):
         (stored / name).write_text(name)
     for _ in range(2):
-        assert calsweep("sync", stored, "--tracking-uri", store).code == 0
+        assert calsweep("storage", "sync", stored, "--tracking-uri", store).code == 0
     tracker = open_tracker(store)
     place, _ = tracker.open_experiment("left-over", tmp_path)
     (run,) = tracker.runs(RunQuery([place.id], {}))
@@ -226,13 +226,13 @@ def test_sync_brings_no_tables_of_a_sweep_that_has_not_ended(calsweep, stored, w
     if end:
         writer.end(end)
     shutil.copy(writer.path, stored)
-    assert calsweep("sync", stored, "--tracking-uri", store).code == 0
+    assert calsweep("storage", "sync", stored, "--tracking-uri", store).code == 0
     assert open_tracker(store).sweeps().keys() == {writer.sweep}
 
 
 @pytest.mark.parametrize("lost", ["sweep.yaml", "journal.jsonl"])
 def test_sync_needs_the_journal_and_the_sweep_beside_it(calsweep, stored, store, lost):
     (stored / lost).unlink()
-    code, _, err = calsweep("sync", stored, "--tracking-uri", store)
+    code, _, err = calsweep("storage", "sync", stored, "--tracking-uri", store)
     told = "is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
     assert (code, err) == (2, f"calsweep: {stored}/journal.jsonl {told}\n")

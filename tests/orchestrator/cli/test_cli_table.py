@@ -8,6 +8,7 @@ import json
 import pandas as pd
 import pytest
 
+from orchestrator.cli._table import SHOWN
 from orchestrator.tables.arrange import DIMENSIONS
 from orchestrator.tracking import sync as deliver
 
@@ -15,9 +16,11 @@ TEST = {"test_acc": 0.98, "test_ece": 0.02, "test_ece_floor": 0.003}
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path, monkeypatch):
     """Track in a folder: a database takes seconds, and answers alike."""
-    return f"folder:{tmp_path}/tracked"
+    uri = f"folder:{tmp_path}/tracked"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    return uri
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def ask(calsweep, writer, store):
     deliver(writer.path, store)
 
     def call(*arguments):
-        return calsweep("table", writer.sweep, "--tracking-uri", store, *arguments)
+        return calsweep("table", writer.sweep, *arguments)
 
     return call
 
@@ -47,25 +50,30 @@ def ask(calsweep, writer, store):
             "or PATH.yaml",
         ),
         (
-            ["--published"],
-            "--published has no effect without --layout: add --layout or leave it out",
+            ["--show", "published"],
+            "--show published needs --layout, which names the paper's table",
+        ),
+        (["--show", "tied,runs"], "--show: 'tied' is unknown; near are: ties, mixed, sorted"),
+        (["--show", "floor, x"], f"--show: 'x' is unknown; there are: {', '.join(SHOWN)}"),
+        (
+            ["--show", "runs,comparable"],
+            "--show: comparable and runs exclude each other: comparable has no runs",
         ),
         (["--baseline", "ls"], "baseline 'ls' is no row of the table; there are: ce, mbls"),
         (["--recipes", "ls"], "recipe 'ls' matches none; there are: ce, mbls"),
         (["--rows", "recipe,colour"], f"rows: 'colour' is not one of {', '.join(DIMENSIONS)}"),
-        (["--prefer", "other"], "preferred sweep 'other' is none of: SWEEP"),
     ],
 )
-def test_a_wrong_request_gets_one_line(ask, writer, arguments, expected):
+def test_a_wrong_request_gets_one_line(ask, arguments, expected):
     code, out, err = ask(*arguments)
-    assert (code, out, err) == (2, "", f"calsweep: {expected}\n".replace("SWEEP", writer.sweep))
+    assert (code, out, err) == (2, "", f"calsweep: {expected}\n")
 
 
 def test_a_table_goes_to_a_file_in_every_format(ask, tmp_path):
     frame = tmp_path / "table.parquet"
     assert ask("--format", "parquet", "--out", frame).out == f"wrote {frame}\n"
     text = tmp_path / "table.json"
-    assert ask("--json", "--out", text).out == f"wrote {text}\n"
+    assert ask("--format", "json", "--out", text).out == f"wrote {text}\n"
     assert text.read_text() == ask("--format", "json").out
     found = pd.read_parquet(frame).pivot(index="row", columns="column", values="mean")
     told = pd.DataFrame(json.loads(text.read_text())["cells"])
@@ -74,11 +82,23 @@ def test_a_table_goes_to_a_file_in_every_format(ask, tmp_path):
 
 
 def test_a_comparable_table_has_nothing_that_differs_between_equal_runs(ask):
-    usual, comparable = (ask("--format", "csv", *more).out for more in ((), ("--comparable",)))
+    usual, comparable = (
+        ask("--format", "csv", *more).out for more in ((), ("--show", "comparable"))
+    )
     (first, *_), (other, *_) = (csv.DictReader(text.splitlines()) for text in (usual, comparable))
     differing = {name for name in first if first[name] != other[name]}
     assert differing == {"run_ids"} | ({"seconds_mean", "seconds_std"} & differing)
     assert other["run_ids"] == other["seconds_mean"] == ""
+
+
+def test_rows_are_sorted_by_the_first_metric(ask):
+    def rows(*options):
+        out = ask("--format", "csv", *options).out
+        return [row["recipe"] for row in csv.DictReader(out.splitlines())]
+
+    assert rows() == ["ce", "mbls"]
+    assert rows("--show", "sorted", "--metrics", "ece,acc") == ["mbls", "ce"]
+    assert rows("--show", "sorted", "--metrics", "acc,ece") == ["ce", "mbls"]
 
 
 def test_parquet_needs_a_file(ask):

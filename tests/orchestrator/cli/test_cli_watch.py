@@ -1,4 +1,4 @@
-"""A sweep watched and told what to do from elsewhere: status, logs, cancel, pause, continue."""
+"""A sweep watched and told what to do from elsewhere: status, logs, cancel, pause, resume."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
         wait_until(lambda: far.journal.exists() and b"study_opened" in far.journal.read_bytes())
         time.sleep(1)
         assert (sweep_status(far).running, sweep_status(far).ended) == ((), 0)
-        assert calsweep("continue", "far", "--storage", "store").out == "far continues\n"
+        assert calsweep("resume", "far", "--storage", "store").out == "far continues\n"
         now = running(far)
         assert (now.state, now.trials, now.running[0].trial) == ("running", 3, "t|ce|0")
         assert now.running[0].host == os.uname().nodename
@@ -140,7 +140,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
     finally:
         process.kill()
         out = process.communicate()[0]
-    assert "paused: nothing starts before `calsweep continue far`\n" in out
+    assert "paused: nothing starts before `calsweep resume far`\n" in out
     assert "calsweep run --resume far" in out
     assert sweep_status(far).state == "interrupted"
     answer = calsweep("cancel", "far", "--storage", "store")
@@ -174,7 +174,9 @@ def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder):
     answer = calsweep("logs", "far", "nothing|0", "--storage", "store")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "has no trial 'nothing|0'" in answer.err
-    told = assert_light("status far, status, logs far, cancel far, table far, best far, ranks far")
+    told = assert_light(
+        "status far, status, logs far, cancel far, table far, best far, compare far --ranks"
+    )
     assert "ECE" in told
 
 
@@ -186,6 +188,24 @@ def test_status_of_a_calibration_that_has_not_begun_is_light(empty_folder, journ
     far.spec_file.touch()
     with far.owned():
         assert ", trials 0/2, measured 0/1" in assert_light("status far")
+
+
+def test_resume_continues_a_paused_sweep_that_runs_or_waits(calsweep, empty_folder, monkeypatch):
+    far = Storage("store").sweep("far")
+    far.path.mkdir(parents=True)
+    far.spec_file.touch()
+    words = ("resume", "far", "--storage", "store")
+    told = "calsweep: sweep 'far' is not paused; `calsweep status far` says more\n"
+    with far.owned():
+        assert calsweep(*words) == (2, "", told)
+        far.set_control("pause")
+        assert calsweep(*words) == (0, "far continues\n", "")
+        assert far.control() == ""
+    monkeypatch.setattr("orchestrator.cluster.slurm_queue.queued_job", lambda folder: "7")
+    assert calsweep(*words) == (2, "", told)
+    far.set_control("pause")
+    assert calsweep(*words) == (0, "far continues once its SLURM job runs\n", "")
+    assert far.control() == ""
 
 
 def test_owner_of_a_lock_is_seen_by_who_may_only_read(tmp_path):

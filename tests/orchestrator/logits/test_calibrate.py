@@ -448,7 +448,7 @@ def test_the_commands_end_to_end(tmp_path, npz, command):
 def test_a_table_that_cannot_be_written_is_one_line(tmp_path, npz, capsys, name):
     (tmp_path / "out" / name).mkdir(parents=True)
     words = ["--with", "ts", "--objectives", "ce", "--out", str(tmp_path / "out")]
-    assert main(["calibrate", str(npz), *words]) == 1
+    assert main(["logits", "calibrate", str(npz), *words]) == 1
     told = capsys.readouterr().err
     assert f"calsweep: {tmp_path}/out/{name}: cannot be written (Is a directory)\n" in told
     assert "Traceback" not in told

@@ -32,7 +32,7 @@ def reader() -> Any:
 
 def export(storage: Storage, out: Path, *options: str) -> dict[str, Any]:
     place = ("--storage", str(storage.folder), "--out", str(out))
-    assert main(["export-blackbox", "board", *options, *place]) == 0
+    assert main(["search", "blackbox", "board", *options, *place]) == 0
     with np.load(out, allow_pickle=False) as found:
         return {**found, "about": json.loads(str(found["about"]))}
 
@@ -111,6 +111,6 @@ def test_a_recipe_that_is_not_there_is_one_line(
     storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ("--storage", str(storage.folder), "--out", str(tmp_path / "b.npz"))
-    assert main(["export-blackbox", "board", "--recipe", "fl", *place]) == 2
+    assert main(["search", "blackbox", "board", "--recipe", "fl", *place]) == 2
     assert "no recipe 'fl' in sweep 'board'; there are: ce, ls, ls+ts" in capsys.readouterr().err
     assert not (tmp_path / "b.npz").exists()

@@ -31,7 +31,7 @@ def machines(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 
 def merged(*paths: Path, out: Path) -> int:
-    return main(["merge", *map(str, paths), "--out", str(out)])
+    return main(["package", "merge", *map(str, paths), "--out", str(out)])
 
 
 def test_what_is_merged_is_verified_as_one(machines: tuple[Path, Path], tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ CELL = ("--recipe", "ls+ts", "--seed", "1")
 
 def write(storage: Storage, out: Path, *options: str) -> int:
     place = ("--storage", str(storage.folder), "--out", str(out))
-    return main(["predictions", "board", *options, *place])
+    return main(["package", "predictions", "board", *options, *place])
 
 
 def test_a_cell_gives_the_table_its_figures(storage: Storage, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What ``calsweep publish`` writes, as a stranger reads it."""
+"""What ``calsweep package publish`` writes, as a stranger reads it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def site(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     words = ("--license", "https://spdx.org/licenses/CC-BY-4.0")
     place = ("--storage", str(storage.folder), "--out", str(folder))
-    assert main(["publish", "board", *words, *place]) == 0
+    assert main(["package", "publish", "board", *words, *place]) == 0
     return folder
 
 
@@ -59,7 +59,9 @@ def test_no_place_of_this_machine_is_in_it(storage: Storage, site: Path) -> None
 def test_the_page_says_how_each_cell_is_computed_again(site: Path) -> None:
     page = (site / "index.html").read_text()
     cells = json.loads(content(site)["cells.json"])
-    commands = re.findall(r"<code>(calsweep verify package\.zip --retrain 0 [^<]+)</code>", page)
+    commands = re.findall(
+        r"<code>(calsweep package verify package\.zip --retrain 0 [^<]+)</code>", page
+    )
     assert commands == [cell["command"] for cell in cells]
     assert len(set(commands)) == len(cells) == 6
     assert not re.search(r"(?:src|href)=\"(?!#|data:|package\.zip)", page)
@@ -99,7 +101,7 @@ def test_what_cannot_be_published_is_one_line(
     place.spec_file.write_text(text)
     place.journal.write_bytes(b"")
     words = ("--storage", str(tmp_path), "--out", str(tmp_path / "site"))
-    assert main(["publish", sweep, *words]) == 2
+    assert main(["package", "publish", sweep, *words]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1

@@ -85,16 +85,18 @@ def test_what_is_portable_is_the_same_to_the_last_digit_or_not_computed(
     package = tmp_path / "package.zip"
     assert verify(package, replace(WHOLE, tolerance=0.0)).problems == []
     monkeypatch.delenv("MKL_CBWR")
-    assert main(["verify", str(package), "--revision", "c0ffee"]) == 2
+    assert main(["package", "verify", str(package), "--revision", "c0ffee"]) == 2
     told = "calsweep: resources.portable: this process computes; start it with env "
     assert capsys.readouterr().err.splitlines()[-1].startswith(told)
-    assert main(["verify", str(package), "--revision", "c0ffee", "--retrain", "0"]) == 0
+    assert main(["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]) == 0
 
 
 def test_a_trial_that_is_not_there_is_no_fault_of_the_package(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["verify", str(package), "--revision", "c0ffee", "--trial", "nowhere"]) == 2
+    assert (
+        main(["package", "verify", str(package), "--revision", "c0ffee", "--trial", "nowhere"]) == 2
+    )
     told = "calsweep: --trial 'nowhere': no trial of the package has a key that begins so"
     assert capsys.readouterr().err.splitlines()[-1] == told
 
@@ -149,7 +151,7 @@ def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
         key = found.cells[0].trial.key
     report = tmp_path / "report.md"
     words = ("--retrain", "0", "--trial", key[:12], "--revision", "c0ffee")
-    assert main(["verify", str(package), *words, "--report", str(report)]) == 0
+    assert main(["package", "verify", str(package), *words, "--report", str(report)]) == 0
     assert f"| {key[:12]} | 0 |" in report.read_text()
 
 
@@ -188,7 +190,7 @@ def test_plugins_of_a_package_are_run_only_where_they_are_trusted(
     plugged: tuple[Storage, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage, package = plugged
-    words = ["verify", str(package), "--revision", "c0ffee", "--retrain", "0"]
+    words = ["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]
     assert main(words) == 2
     (line,) = [t for t in capsys.readouterr().err.splitlines() if t.startswith("calsweep: ")]
     told = r"calsweep: not verified: plugins gce \(code \w{12}\), doubt \(code \w{12}\): .*"
@@ -285,7 +287,7 @@ def test_a_forged_plugin_or_figure_of_one_is_refused(
 
 
 def test_another_revision_is_refused(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["verify", str(package), "--retrain", "0", "--revision", "abc"]) == 3
+    assert main(["package", "verify", str(package), "--retrain", "0", "--revision", "abc"]) == 3
     assert "computed by revision c0ffee, verified by abc" in capsys.readouterr().out
 
 

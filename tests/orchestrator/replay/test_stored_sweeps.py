@@ -625,7 +625,9 @@ def test_the_command_prints_table_notes_and_files(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("orchestrator.replay.replay", lambda *arguments, **named: outcome)
-    assert main(["replay", str(tmp_path), "--out", str(tmp_path / "out"), "--markdown"]) == 0
+    assert (
+        main(["search", "replay", str(tmp_path), "--out", str(tmp_path / "out"), "--markdown"]) == 0
+    )
     lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:4]]
     assert table[0] == headings(outcome)

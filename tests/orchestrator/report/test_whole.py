@@ -16,25 +16,25 @@ from tests.orchestrator.whole import assert_same
 
 NAME = "night"
 COMMANDS = {
-    "terminal": "table --floor --metrics ece,nll",
-    "markdown": "table --floor --format markdown --sort ece",
-    "latex": "table --floor --format latex",
+    "terminal": "table --show floor --metrics ece,nll",
+    "markdown": "table --show floor,sorted --format markdown --metrics ece,acc,nll",
+    "latex": "table --show floor --format latex",
     "html": "table --baseline ce --format html",
-    "csv": "table --floor --format csv",
+    "csv": "table --show floor --format csv",
     "compare": "compare --draws 200",
     "compare-markdown": "compare --metric acc --baseline mbls --draws 200 --format markdown",
     "compare-csv": "compare --metric nll --draws 200 --format csv",
-    "layout": "table --layout mbls/table1 --published --runs --floor",
+    "layout": "table --layout mbls/table1 --show published,runs,floor",
     "layout-markdown": "table --layout macal/table3 --format markdown --metrics acc,seconds",
-    "layout-csv": "table --layout mbls/table1 --columns paper --published --format csv",
-    "rows": "table --rows recipe,model --metrics seconds,ece --baseline ce+ts --runs",
-    "narrowed": "table --recipes mb*,acls --sort nll --format html",
-    "gain": "table --gain --metrics ece,acc",
-    "gain-csv": "table --gain --metrics ece,acc --format csv --recipes ce,acls",
-    "claims": "claims --draws 200",
-    "claims-markdown": "claims --draws 200 --format markdown --claim mbls-beats-ce",
-    "claims-csv": "claims --draws 200 --format csv",
-    "ranks": "ranks --metric acc",
+    "layout-csv": "table --layout mbls/table1 --show published --format csv",
+    "rows": "table --rows recipe,model --metrics seconds,ece --baseline ce+ts --show runs",
+    "narrowed": "table --recipes mb*,acls --show sorted --format html",
+    "gain": "table --show gain --metrics ece,acc",
+    "gain-csv": "table --show gain --metrics ece,acc --format csv --recipes ce,acls",
+    "claims": "compare --claims --draws 200",
+    "claims-markdown": "compare --claims --draws 200 --format markdown --claim mbls-beats-ce",
+    "claims-csv": "compare --claims --draws 200 --format csv",
+    "ranks": "compare --ranks --metric acc",
 }
 
 
@@ -57,12 +57,16 @@ def store(source, storage, tmp_path_factory):
 def test_what_is_printed(name, store, storage, capsys, monkeypatch, file_regression):
     monkeypatch.setenv("COLUMNS", "160")
     command, *options = COMMANDS[name].split()
-    place = (
-        ["--storage", str(storage)]
-        if command in ("compare", "claims") or "--gain" in options
-        else []
-    )
-    assert main([command, NAME, *options, *place, "--tracking-uri", store]) == 0
+    if command == "table":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+        place = ["--storage", str(storage)] if "gain" in options else []
+    else:
+        place = [
+            "--tracking-uri",
+            store,
+            *(["--storage", str(storage)] * ("--ranks" not in options)),
+        ]
+    assert main([command, NAME, *options, *place]) == 0
     said = capsys.readouterr()
     text = re.sub(r"\b[0-9a-f]{32}\b", "RUN", f"{said.out}---\n{said.err}")
     file_regression.check(text, extension=".txt", encoding="utf-8", check_fn=assert_same)

@@ -316,11 +316,11 @@ def test_outage_at_the_end_is_told_and_delivered_later(
     place = f"{address}/sweeps/bucketed"
     told = capfd.readouterr()
     assert f"and the end of the journal have not reached {address}" in told.err
-    assert f"`calsweep sync {place}`" in " ".join(told.err.split())
+    assert f"`calsweep storage sync {place}`" in " ".join(told.err.split())
     weather.away = False
     # What an outage kept from being passed on is free once it has been silent for 35 seconds.
     monkeypatch.setattr(leases, "SILENT_SECONDS", 1.0)
-    assert main(["sync", place]) == 0
+    assert main(["storage", "sync", place]) == 0
     assert f"everything of bucketed on this machine has reached {address}" in capfd.readouterr().out
     elsewhere()
     assert ends(journal_of(address)) == wanted[1]
@@ -435,7 +435,7 @@ def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
     capfd.readouterr()
     told = []
     for storage in (str(folder), address):
-        assert main(["gc", "--storage", storage]) == 0
+        assert main(["storage", "gc", "--storage", storage]) == 0
         rows = [line.split() for line in capfd.readouterr().out.splitlines()]
         told.append([row[:2] + row[3:4] for row in rows if row and row[0] != "sweeps"])
     assert told[0][:-1] == told[1][:-1]
@@ -447,5 +447,5 @@ def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
     assert main(["table", "bucketed", "--storage", address]) == 0
     assert main(["run", "--resume", "bucketed", "--storage", address]) == 0
     assert ends(journal_of(address)) == wanted[1]
-    assert main(["gc", "--storage", address, "--drop", "bucketed"]) == 0
+    assert main(["storage", "gc", "--storage", address, "--drop", "bucketed"]) == 0
     assert not [name for name in bucket.names("") if not name.startswith("data/")]

@@ -64,9 +64,10 @@ def needed(storage: str) -> set[str]:
 
 def told(storage: str) -> str:
     out = Path(storage, "table.csv")
-    table = ["table", "one", "--comparable", "--format", "csv", "--out", str(out)]
+    table = ["table", "one", "--show", "comparable", "--format", "csv", "--out", str(out)]
     assert main([*table, "--storage", storage]) == 0
-    assert main(["predictions", "one", "--storage", storage, "--out", f"{storage}/cells"]) == 0
+    cells = ["one", "--storage", storage, "--out", f"{storage}/cells"]
+    assert main(["package", "predictions", *cells]) == 0
     assert main(["report", "one", "--storage", storage]) == 0
     return out.read_text()
 
@@ -93,7 +94,7 @@ def test_beaten_trials_lose_their_weights_and_nothing_else(
     with pytest.raises(InputError, match=rf"{beaten} has no weights any more \(keep: logits\)$"):
         find_artifact(store, "train", beaten)
     capsys.readouterr()
-    assert main(["replay", "few"]) == 2
+    assert main(["search", "replay", "few"]) == 2
     assert "the weights of trial " in capsys.readouterr().err
 
 

@@ -51,7 +51,7 @@ def test_sync_sets_a_damaged_database_aside_and_delivers_everything_again(
     assert "mlflow.db is damaged (database disk image is malformed)" in capsys.readouterr().err
     assert tracked_results(["lost"], None, "moved") == [[before]]
     with databases_made():
-        assert main(["sync", "moved/sweeps/lost"]) == 0
+        assert main(["storage", "sync", "moved/sweeps/lost"]) == 0
     aside, done = capsys.readouterr().out.splitlines()
     assert f"{database} is damaged (database disk image is malformed): renamed to mlflow" in aside
     assert done.startswith("everything in ")
@@ -73,6 +73,8 @@ def test_a_damaged_database_of_someone_else_stays(
 ) -> None:
     other = tmp_path / "other.db"
     other.write_text("the database of another program, which is none of SQLite's")
-    code = main(["sync", str(SweepFolder.of(spec).path), "--tracking-uri", f"sqlite:///{other}"])
+    code = main(
+        ["storage", "sync", str(SweepFolder.of(spec).path), "--tracking-uri", f"sqlite:///{other}"]
+    )
     assert (code, other.read_text()[:12]) == (2, "the database")
     assert f"{other} is damaged (file is not a database); move it away" in capsys.readouterr().err

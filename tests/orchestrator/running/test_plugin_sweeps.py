@@ -199,11 +199,11 @@ def test_a_metric_of_ones_own_is_searched_tracked_and_shown(
     assert [float(row["value"]) for row in compared][1] == pytest.approx(figures[1][-1])
     floors, values = ([float(row[key]) for row in compared] for key in ("floor", "value"))
     assert floors == pytest.approx(values)  # It does not look at labels.
-    columns = ["--metrics", "sure,hit,ood/auroc", "--ties", "--floor"]
+    columns = ["--metrics", "sure,hit,ood/auroc", "--show", "ties,floor"]
     assert main(["table", "second", *columns, "--format", "csv", *place]) == 0
     output = capsys.readouterr()
-    assert "--ties: not computed from test rows alone: ood/auroc" in output.err
-    assert main(["ranks", "second", "--metric", "sure", *place]) == 0
+    assert "--show ties: not computed from test rows alone: ood/auroc" in output.err
+    assert main(["compare", "second", "--ranks", "--metric", "sure", *place]) == 0
     assert "average rank by sure % ↓ over 1 (dataset, model) blocks" in capsys.readouterr().out
     best = ["best", "second", "--task", "digits/tiny", "--recipe", "ls", "--json"]
     assert main([*best, "--storage", str(storage)]) == 0
@@ -231,7 +231,7 @@ def test_runs_go_to_a_tracker_of_ones_own(
     with pytest.raises(InputError, match=r"tracking uri 'shelf:.*' is not supported"):
         study_results(uri, "own")
     (outcome.journal.with_name("shipped.json")).unlink()
-    assert main(["sync", str(outcome.journal.parent)]) == 0
+    assert main(["storage", "sync", str(outcome.journal.parent)]) == 0
     assert [again.test for again in study_results(uri, "own")] == [row.test]
     path.write_text(path.read_text().replace("shelf:", "shelf://lib"))
     assert main(["run", str(path), "--fresh"]) == 2

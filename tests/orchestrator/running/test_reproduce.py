@@ -250,7 +250,7 @@ def test_the_command_tells_equal_from_different(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_id, uri = results["ce"].run_ids[0], spec.tracking_uri
-    assert main(["reproduce", run_id, "--tracking-uri", uri]) == 0
+    assert main(["run", "--reproduce", run_id, "--tracking-uri", uri]) == 0
     printed = capsys.readouterr().out
     assert "equal: no figure differs by more than 1e-06" in printed
     assert "need not agree" not in printed
@@ -261,7 +261,7 @@ def test_the_command_tells_equal_from_different(
         f"WHERE run_uuid = '{run_id}' AND key = 'val_ece'",
         "UPDATE tags SET value = replace(value, 'cpu', 'Some GPU') WHERE key = 'calsweep.computed'",
     )
-    assert main(["reproduce", run_id, "--tracking-uri", other]) == 1
+    assert main(["run", "--reproduce", run_id, "--tracking-uri", other]) == 1
     printed = capsys.readouterr().out
     assert "different: val_ece by -2.50e-01, more than 1e-06" in printed
     recorded = "train: recorded on Some GPU in float32, computed now on cpu in float32"
@@ -351,7 +351,9 @@ def test_what_cannot_be_promoted_or_loaded_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     uri, run_id = spec.tracking_uri, results["ce"].run_ids[0]
-    with pytest.raises(InputError, match=rf"its weights are not in {tmp_path}.*reproduce {run_id}"):
+    with pytest.raises(
+        InputError, match=rf"its weights are not in {tmp_path}.*--reproduce {run_id}"
+    ):
         promote(run_id, uri, str(tmp_path))
     promote(run_id, uri, str(Storage.of(spec).folder))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)

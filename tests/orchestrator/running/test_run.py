@@ -310,7 +310,17 @@ def test_a_replay_trains_nothing(
     stages = [storage / "artifacts" / stage for stage in ("train", "refine", "calibrate")]
     before = sorted(path for stage in stages for path in stage.glob("*/*"))
     out = tmp_path / "replay"
-    command = ["replay", str(storage), "--sweep", "quick", "--searches", "2", "--out", str(out)]
+    command = [
+        "search",
+        "replay",
+        str(storage),
+        "--sweep",
+        "quick",
+        "--searches",
+        "2",
+        "--out",
+        str(out),
+    ]
     assert main([*command, "--markdown"]) == 0
     said = capsys.readouterr().out
     assert "6 of 6 choices are made again" in said

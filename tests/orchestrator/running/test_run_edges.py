@@ -297,4 +297,4 @@ def test_how_to_resume_is_said_in_full(
     assert show_outcome(outcome, address) == 130
     said, pending = capsys.readouterr().out.splitlines()
     assert said.endswith(f"calsweep run --resume edges --storage '{spec.storage}'{ending}")
-    assert pending.endswith(f"deliver the rest with: calsweep sync '{outcome.journal}'")
+    assert pending.endswith(f"deliver the rest with: calsweep storage sync '{outcome.journal}'")

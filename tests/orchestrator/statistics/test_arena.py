@@ -232,23 +232,25 @@ def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, 
     monkeypatch.setattr("orchestrator.sweep.spec.load_sweep", lambda path: None)
     monkeypatch.setattr("orchestrator.running.arena.run_arena", run)
     path = tmp_path / "cd.svg"
-    assert main(["arena", "some.yaml", "--diagram", str(path), "--format", "markdown"]) == 0
+    assert (
+        main(["logits", "arena", "some.yaml", "--diagram", str(path), "--format", "markdown"]) == 0
+    )
     assert drawn[0].ranks == {"best": 1.0, "even": 2.25, "given": 2.75}
     assert steps == ["fitting", (1, 4)]
     assert f"wrote {path}" in capsys.readouterr().out
     assert "<svg" in path.read_text()
     monkeypatch.chdir(tmp_path)
-    assert main(["arena", "some.yaml"]) == 0
+    assert main(["logits", "arena", "some.yaml"]) == 0
     assert len(drawn) == 1
     shown = capsys.readouterr().out
     assert "wrote" not in shown
     assert "|" not in shown
     assert [entry.name for entry in tmp_path.iterdir()] == ["cd.svg"]
-    assert main(["arena", "some.yaml", "--diagram", "cd.txt"]) == 2
+    assert main(["logits", "arena", "some.yaml", "--diagram", "cd.txt"]) == 2
     told = "calsweep: --diagram cd.txt: ending '.txt', allowed are .pdf, .png, .svg\n"
     assert capsys.readouterr().err == told
     (tmp_path / "cd.png").mkdir()
-    assert main(["arena", "some.yaml", "--diagram", "cd.png"]) == 2
+    assert main(["logits", "arena", "some.yaml", "--diagram", "cd.png"]) == 2
     told = "calsweep: Invalid value for '--diagram': file 'cd.png' is a directory.\n"
     assert capsys.readouterr().err == told
 

@@ -216,7 +216,7 @@ def calsweep(command_on, study):
 
 
 def test_the_command_says_what_holds_and_what_is_missing(calsweep):
-    code, out, err = calsweep("claims", "s", "--draws", 50)
+    code, out, err = calsweep("compare", "s", "--claims", "--draws", 50)
     assert (code, err) == (0, "")
     assert "(macal Table 1; macal-beats-ce): holds in this regime" in out
     assert "(mbls Table 1; mbls-beats-ce): not testable here" in out
@@ -246,18 +246,25 @@ def test_what_is_printed_of_a_claim(capsys, file_regression):
 def test_claims_are_those_asked_for_each_once(calsweep):
     names = ["mbls-beats-ls", "macal-beats-ce"]
     words = [word for name in [*names, names[0]] for word in ("--claim", name)]
-    _, out, _ = calsweep("claims", "s", "--draws", 2, "--format", "csv", *words)
+    _, out, _ = calsweep("compare", "s", "--claims", "--draws", 2, "--format", "csv", *words)
     assert [row["claim"] for row in csv.DictReader(io.StringIO(out))] == names
 
 
 def test_progress_is_counted_by_claims(calsweep, progress):
     steps = progress("_claims")
     names = ("macal-beats-ce", "mbls-beats-ls", "mbls-beats-ce")
-    calsweep("claims", "s", "--draws", 2, *(word for name in names for word in ("--claim", name)))
+    calsweep(
+        "compare",
+        "s",
+        "--claims",
+        "--draws",
+        2,
+        *(word for name in names for word in ("--claim", name)),
+    )
     assert steps == ["judging claims", (0, 3), (1, 3), (2, 3)]
 
 
 def test_an_unknown_claim_is_one_line(calsweep):
-    code, out, err = calsweep("claims", "s", "--claim", "nonsense")
+    code, out, err = calsweep("compare", "s", "--claims", "--claim", "nonsense")
     assert (code, out) == (2, "")
     assert err.startswith("calsweep: --claim 'nonsense' is not one of: acls-beats-mbls")

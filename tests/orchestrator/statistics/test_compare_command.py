@@ -1,4 +1,4 @@
-"""``calsweep compare`` and ``calsweep ranks`` as a user meets them."""
+"""``calsweep compare``, with and without ``--ranks``, as a user meets it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_compare_as_json_says_what_csv_does(calsweep):
 
 
 def test_ranks_as_json(calsweep):
-    found = json.loads(calsweep("ranks", "s", "--json")[1])
+    found = json.loads(calsweep("compare", "s", "--ranks", "--json")[1])
     assert (found["metric"], found["blocks"], found["friedman"]) == ("ece", 1, None)
     assert set(found["ranks"]) == {"ce", "ce+ts", "ls"}
 
@@ -114,7 +114,7 @@ def test_every_task_is_compared_unless_one_is_named(calsweep, results):
 
 
 def ranked(low, high, incomplete, **changes):
-    """Return the lines of ``calsweep ranks`` on made-up ranks."""
+    """Return the lines of ``compare --ranks`` on made-up ranks."""
     fields = {
         "ranks": {"ts": 1.25, "ce": 1.75},
         "blocks": 8,
@@ -154,7 +154,7 @@ def test_more_is_better_in_lines_and_diagram_where_it_is(
     monkeypatch.setattr("orchestrator.statistics.critical_difference_diagram", draw)
     path = tmp_path / "new" / "plots" / "cd.svg"
     words = ("--metric", metric, "--control", "ce", "--out", path)
-    _, out, _ = calsweep("ranks", "s", *words)
+    _, out, _ = calsweep("compare", "s", "--ranks", *words)
     assert out.splitlines()[1].split() == ["1.00", best]
     ((comparison, title),) = drawn
     assert next(iter(comparison.ranks)) == best
@@ -182,16 +182,16 @@ def test_more_is_better_in_lines_and_diagram_where_it_is(
             "acc, nll, brier, ece, aece, cwece, cwaece, mce, debiased_ece, smooth_ece",
         ),
         (
-            ("ranks", "s", "--metric", "foo"),
+            ("compare", "s", "--ranks", "--metric", "foo"),
             f"unknown metric 'foo'; there are: {', '.join(shown_names())}, "
             "and SUITE/METRIC for a suite",
         ),
         (
-            ("ranks", "s", "--control", "mbls"),
+            ("compare", "s", "--ranks", "--control", "mbls"),
             "--control 'mbls' is not ranked; there are: ce, ce+ts, ls",
         ),
         (
-            ("ranks", "s", "--out", "cd.txt"),
+            ("compare", "s", "--ranks", "--out", "cd.txt"),
             "--out cd.txt: ending '.txt', allowed are .pdf, .png, .svg",
         ),
     ],
@@ -203,6 +203,6 @@ def test_wrong_input_is_one_line(calsweep, arguments, message):
 def test_a_diagram_that_cannot_be_written_is_named(calsweep, tmp_path):
     path = tmp_path / "cd.svg"
     path.mkdir()
-    code, _, err = calsweep("ranks", "s", "--out", path)
+    code, _, err = calsweep("compare", "s", "--ranks", "--out", path)
     told = f"calsweep: Invalid value for '--out': file '{path}' is a directory.\n"
     assert (code, err) == (2, told)

@@ -127,14 +127,14 @@ def table(command_on, searched, made_up):
     def call(*arguments, more=0):
         """Show the four, and so many of them on another task too."""
         results.extend(replace(result, task="other") for result in results[:more])
-        return command_on(results)("table", "s", "--gain", *arguments)
+        return command_on(results)("table", "s", "--show", "gain", *arguments)
 
     return call
 
 
 def test_the_table_tells_what_each_search_brought(table):
     code, out, err = table("--metrics", "ece,ece_floor", "--format", "markdown")
-    assert (code, err) == (0, "--gain: not computed from test rows alone: ece_floor\n")
+    assert (code, err) == (0, "--show gain: not computed from test rows alone: ece_floor\n")
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
     assert rows["ls"].count("(-") == 1
     assert "\\[-" in rows["ls"]
@@ -177,8 +177,8 @@ def test_gains_are_those_of_each_task_and_metric(searched, made_up, artifacts, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--baseline", "ce"), "--gain and --baseline exclude each other"),
-        (("--metrics", "ece_floor"), "--gain: no column of the table is one of acc, nll"),
+        (("--baseline", "ce"), "--show gain and --baseline exclude each other"),
+        (("--metrics", "ece_floor"), "--show gain: no column of the table is one of acc, nll"),
     ],
 )
 def test_what_cannot_be_shown_is_one_line(table, arguments, message):

@@ -152,7 +152,7 @@ def table(command_on, evaluated, made_up):
         )
         for place, (recipe, sharpness) in enumerate((("ce", 9.0), ("ls", 1.5), ("ls+ts", 1.5)))
     ]
-    return partial(command_on(results), "table", "s", "--ties", "--metrics")
+    return partial(command_on(results), "table", "s", "--show", "ties", "--metrics")
 
 
 def test_a_table_shows_who_cannot_be_told_apart(table):
@@ -170,4 +170,4 @@ def test_a_table_shows_who_cannot_be_told_apart(table):
 def test_ties_need_a_metric_that_can_be_resampled(table):
     code, _, err = table("seconds")
     assert code == 2
-    assert err.startswith("calsweep: --ties: no column of the table is one of acc, nll")
+    assert err.startswith("calsweep: --show ties: no column of the table is one of acc, nll")

@@ -270,7 +270,7 @@ def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
     file = two / "journal.jsonl"
     content = file.read_bytes()
     damage(file)
-    command = ["gc", "--storage", str(room.folder), *(["--dry-run"] if dry_run else [])]
+    command = ["storage", "gc", "--storage", str(room.folder), *(["--dry-run"] if dry_run else [])]
     assert main(command) == 2
     line = content[: len(content) // 2].count(b"\n") + 1
     assert capsys.readouterr().err == (
@@ -357,7 +357,7 @@ def test_a_sweep_that_is_dropped_twice_counts_once(
 ) -> None:
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
     room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
-    dry = ["gc", "--storage", str(room.folder), "--dry-run"]
+    dry = ["storage", "gc", "--storage", str(room.folder), "--dry-run"]
     told = []
     for times in (1, 2):
         assert main([*dry, *["--drop", "two"] * times]) == 0
@@ -401,7 +401,7 @@ def test_what_cannot_be_removed_is_named(
     place = room.store.path("train", TRAIN_B)
     place.rename(room.folder / "elsewhere")
     place.symlink_to(room.folder / "elsewhere")
-    assert main(["gc", "--storage", str(room.folder)]) == 2
+    assert main(["storage", "gc", "--storage", str(room.folder)]) == 2
     told = capsys.readouterr().err.strip()
     assert told == (f"calsweep: {place} cannot be removed: Cannot call rmtree on a symbolic link")
     assert place.is_symlink()

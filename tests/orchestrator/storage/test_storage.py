@@ -42,7 +42,6 @@ def test_everything_has_its_place(tmp_path: Path) -> None:
         "sweeps/one/sweep.yaml": sweep.spec_file,
         "sweeps/one/chosen": sweep.chosen,
         "sweeps/one/tune": sweep.tune,
-        "sweeps/one/plots": sweep.plots,
         "sweeps/one/report.html": sweep.report,
         "sweeps/one/table.csv": sweep.table("csv"),
     }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.storage.storage import Storage
 from tests.orchestrator.databases import empty_database
 from tests.orchestrator.one_process import one_process
 from tests.two_users import GROUP, User
@@ -121,10 +122,10 @@ def test_a_team_shares_all_but_the_names_of_sweeps(folder: Path) -> None:
         f"best hers {options}",
         f"status hers {options}",
         f"run {his} --quiet",
-        f"gc {options}",
+        f"storage gc {options}",
         f"run {hers} --quiet",
         f"run --resume hers {options}",
-        f"gc --drop hers {options}",
+        f"storage gc --drop hers {options}",
     )
     assert [answer.code for answer in answers] == [0] * 5 + [2] * 3, answers
     for answer in answers[5:]:
@@ -136,7 +137,7 @@ def test_a_team_shares_all_but_the_names_of_sweeps(folder: Path) -> None:
     shut = [path for path in place.rglob("*") if path.stat().st_mode & 0o060 != 0o060]
     assert shut == []
     taken, gone = bob.runs(
-        f"run --resume hers {options} --take", f"gc --drop hers {options} --take"
+        f"run --resume hers {options} --take", f"storage gc --drop hers {options} --take"
     )
     assert (taken.code, gone.code) == (0, 0), taken.err + gone.err
     assert not (place / "sweeps/hers").exists()
@@ -154,9 +155,9 @@ def test_only_with_leave_a_colleague_pauses_what_runs(folder: Path) -> None:
         each.chmod(TEAM)
     (path / "sweep.yaml").write_text(sweep(folder, "hers").read_text())
     (path / "control").write_text("pause")
-    held, taken = bob.runs(
-        f"continue hers --storage {place}", f"continue hers --storage {place} --take"
-    )
+    words = f"resume hers --storage {place}"
+    with Storage(place).sweep("hers").owned(take=True):
+        held, taken = bob.runs(words, f"{words} --take")
     refused(held, f"belongs to user {ALICE}")
     assert taken.code == 0
     assert not (path / "control").exists()
@@ -172,8 +173,8 @@ def test_who_may_not_write_reads_what_may_be_read_and_harms_nothing(
     writing = [
         f"run {sweep(folder, 'his')} --quiet",
         f"run --resume hers {options} --take",
-        f"sync {place}/sweeps/hers",
-        f"gc --drop hers {options} --take",
+        f"storage sync {place}/sweeps/hers",
+        f"storage gc --drop hers {options} --take",
     ]
     answers = bob.runs(*reading, *writing)
     for answer in answers[: len(reading)]:
@@ -202,7 +203,7 @@ def test_what_a_user_may_not_read_is_not_taken_for_damaged(folder: Path, filled:
     for path in shut:
         path.chmod(0o600)
     before = contents(folder, ALICE)
-    for answer in bob.runs(*his, f"gc --storage {folder}/first/storage"):
+    for answer in bob.runs(*his, f"storage gc --storage {folder}/first/storage"):
         refused(answer, f"belongs to user {ALICE}, -rw-------")
         assert "--drop" not in answer.err
     now = contents(folder, ALICE)

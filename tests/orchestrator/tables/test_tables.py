@@ -295,7 +295,7 @@ def test_a_layout_that_was_run_in_part_is_sorted_by_what_was_run():
         study(recipe, figures(0.9, ece), task=ran, dataset="cifar10", model="resnet50")
         for recipe, ece in (("ce", 0.02), ("ls", 0.03), ("mbls", 0.01))
     ]
-    found = make_table(ours, TableOptions(layout="macal/table1", sort="ece"))
+    found = make_table(ours, TableOptions(layout="macal/table1")).sorted_by("ece")
     assert [row.recipes[0] for row in found.rows[:4]] == ["mbls", "ce", "ls", "acls"]
 
 
@@ -952,7 +952,7 @@ def test_recipes_and_tasks_are_chosen_by_wildcards():
 
 def test_options_that_exclude_each_other_are_refused():
     results = [study("ce", figures())]
-    told = "--published needs --layout, which names the paper's table"
+    told = "--show published needs --layout, which names the paper's table"
     assert refusal(make_table, results, TableOptions(published=True)) == told
     options = TableOptions(rows=("recipe", "model"), layout="macal/table1")
     told = "--rows and --layout exclude each other: a layout has its own rows"
@@ -986,20 +986,23 @@ def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
         [of_sweep("a", "ce"), of_sweep("a", "ls")],
         [of_sweep("b", "ce"), of_sweep("b", "fl")],
     ]
-    message = f"ce on {TASK} is in sweeps a and b; choose one: --prefer a or --prefer b"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=f"ce on {TASK} is in sweeps a and b; leave one out"):
         combine(sweeps)
-    found = {(result.sweep, result.recipe) for result in combine(sweeps, prefer="b")}
-    assert found == {("a", "ls"), ("b", "ce"), ("b", "fl")}
-    assert [result.recipe for result in combine(sweeps, prefer="a")] == ["ce", "ls", "fl"]
-    with pytest.raises(InputError, match="preferred sweep 'c' is none of: a, b"):
-        combine(sweeps, prefer="c")
+    said: list[str] = []
+    found = [(result.sweep, result.recipe) for result in combine(sweeps[::-1], said.append)]
+    assert found == [("b", "ce"), ("b", "fl"), ("a", "ls")]
+    assert said == [f"ce on {TASK} is in sweeps b and a; shown is b, which is named first"]
+    combine([*sweeps, [of_sweep("c", "ce"), of_sweep("c", "ls"), of_sweep("c", "fl")]], said.append)
+    assert (
+        said[2] == f"ce on {TASK} and 1 more is in sweeps a and c; shown is a, which is named first"
+    )
+    assert len(said) == 4
 
 
 def test_one_recipe_on_two_tasks_may_come_from_two_sweeps():
     first, both = [of_sweep("a", "ce")], [of_sweep("b", "ce"), of_sweep("b", "ce", task="other")]
     assert combine([first, [], both[1:]]) == [*first, *both[1:]]
-    assert combine([both, first], prefer="a") == [*both[1:], *first]
+    assert combine([first, both], [].append) == [*first, *both[1:]]
 
 
 def test_what_is_not_known_of_a_sweep_does_not_differ():
@@ -1018,7 +1021,7 @@ def test_what_is_not_known_of_a_sweep_does_not_differ():
 def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     sweeps = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls", **{field: "2"})]]
     about = f"{what} {TASK}" if field == "fingerprint" else what
-    told = f"{about} differs between sweeps a and b; --mixed shows them together"
+    told = f"{about} differs between sweeps a and b; --show mixed shows them together"
     assert refusal(combine, sweeps) == told
     (note,) = make_table(combine(sweeps, mixed=True)).notes()
     word = {"fingerprint": "their data differ", "code": "their code differs"}[field]

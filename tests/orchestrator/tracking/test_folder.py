@@ -54,14 +54,20 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
         code = main([*arguments])
         return code, capsys.readouterr().out
 
-    assert main(["sync", str(sweep.path)]) == 0
+    def told(uri):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        found = [say(*call) for call in (("table", "tiny"), ("best", "tiny", *recipe))]
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")
+        return found
+
+    assert main(["storage", "sync", str(sweep.path)]) == 0
     assert capsys.readouterr().out.endswith(f"has reached {uri}\n")
-    best = ("best", "tiny", "--recipe", "ce+macal+ts")
-    plain = [say(*call, "--tracking-uri", uri) for call in (("table", "tiny"), best)]
+    recipe = ("--recipe", "ce+macal+ts")
+    plain = told(uri)
     assert say("report", "tiny", "--tracking-uri", uri, "--storage", storage)[0] == 0
 
     sync(sweep.journal, database)
-    same = [say(*call, "--tracking-uri", database) for call in (("table", "tiny"), best)]
+    same = told(database)
     assert plain[0] == same[0]
     left, right = (yaml.safe_load(answer[1]) for answer in (plain[1], same[1]))
     assert {**left, "run_id": ""} == {**right, "run_id": ""}
@@ -125,7 +131,7 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
             promote("r1", "folder:/t", "storage")
         assert str(refusal.value) == (
             f"run r1: its weights are not in {tmp_path}; name the sweep's storage, or compute them "
-            "again with `calsweep reproduce r1`"
+            "again with `calsweep run --reproduce r1`"
         )
 
 
@@ -142,7 +148,7 @@ def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
         best_trials(uri, study.partition("|")[0], "ce")
     told = re.sub(r"damaged \(.*\); ", "damaged (HOW); ", str(error.value))
     assert told == (
-        f"{record} is damaged (HOW); delete its experiment's folder, then `calsweep sync`"
+        f"{record} is damaged (HOW); delete its experiment's folder, then `calsweep storage sync`"
     )
     (experiment,) = (folder / "experiments").iterdir()
     for file in experiment.rglob("*.json"):

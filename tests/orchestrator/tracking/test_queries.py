@@ -121,7 +121,7 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
         with pytest.raises(InputError) as refusal:
             study_results(uri, "x")
         hint = f" {ELSEWHERE}" if kind == "database" else ""
-        told = f"no tracking {kind} at {missing}{hint}; `calsweep sync` builds it"
+        told = f"no tracking {kind} at {missing}{hint}; `calsweep storage sync` builds it"
         assert str(refusal.value) == told
     assert not missing.exists()
 

@@ -166,7 +166,7 @@ def test_what_nobody_foresaw_is_logged_without_secrets(monkeypatch, caplog):
 COMMANDS = [
     ["plan", "{file}"],
     ["run", "{file}", "--dry-run"],
-    ["table", "secretive", "--tracking-uri", "{uri}"],
+    ["report", "secretive", "--tracking-uri", "{uri}"],
     ["submit", "{file}"],
     ["run", "{file}", "--address", "ray://{login}127.0.0.1:9"],
     ["submit", "{file}", "--address", "http://{login}127.0.0.1:9"],
@@ -195,7 +195,7 @@ ADDRESSES = [
         for command in COMMANDS
         for number, uri in enumerate(ADDRESSES)
         # MLflow asks an absent database for a minute and a half.
-        if command[0] != "table" or not uri.startswith("postgresql+")
+        if command[0] != "report" or not uri.startswith("postgresql+")
     ],
 )
 def test_no_command_shows_a_secret(command, uri, tmp_path, capfd):

@@ -64,5 +64,5 @@ def test_what_is_missing_is_one_line(ledger, tmp_path, monkeypatch, capsys) -> N
     monkeypatch.setitem(sys.modules, "optuna_dashboard", None)
     with pytest.raises(Exception, match=r"^Optuna's dashboard is not installed: pip install"):
         serve_dashboard(ledger, 0, print)
-    assert main(["dashboard", "none", "--storage", str(tmp_path)]) == 2
+    assert main(["ui", "--optuna", "none", "--storage", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("calsweep: no sweep 'none' in")

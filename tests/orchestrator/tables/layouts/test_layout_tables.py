@@ -405,7 +405,7 @@ def test_one_s_own_layout_by_its_path(tmp_path):
     assert ([row.label for row in table.rows], table.notes()) == (["ls", "ce"], [])
     for options, message in (
         ({"published": True}, f"layout {path} names no paper, so nothing published can be shown"),
-        ({"columns": "paper"}, f"layout {path} names no columns; take --columns sweep"),
+        ({"columns": "paper"}, f"layout {path} names no columns; use columns='sweep'"),
         ({"metrics": ("ece", "ece")}, "metrics ece, ece: give each once, at least one"),
         ({"metrics": ()}, "metrics none: give each once, at least one"),
         ({"columns": "papers"}, "columns 'papers' is not one of auto, paper, sweep"),
