@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli._console import complain, echo, print_json, print_table
 from orchestrator.cli._options import Json, StorageFolder, SweepName, Take
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, sweep_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -155,7 +155,9 @@ def logs(
         return
     files |= {key: folder.logs / f"{key}.log" for key in trials.values()}
     if trial not in files:
-        raise InputError(f"sweep {name!r} has no trial {trial!r}; `calsweep logs {name}` lists all")
+        raise InputError(
+            f"sweep {name!r} has no trial {trial!r}; `{_about(folder, 'logs')}` lists all"
+        )
     file = files[trial]
     if not file.exists():
         raise InputError(f"trial {trial!r} has no log: nothing was computed, or not yet")
@@ -171,18 +173,19 @@ def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take
     folder = _existing(name, storage)
     if not folder.is_owned() and (job := queued_job(folder)):
         cancel_job(folder, job)
-        echo(f"{name} is out of SLURM's queue; resume it with calsweep run --resume {name}")
+        echo(f"{name} is out of SLURM's queue; resume it with {_about(folder, 'run --resume')}")
         return
     _running(name, storage, take).set_control(CANCEL)
-    echo(f"{name} stops within seconds; resume it with calsweep run --resume {name}")
+    echo(f"{name} stops within seconds; resume it with {_about(folder, 'run --resume')}")
 
 
 def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
     """Start no other trial of a sweep; running ones finish."""
     from orchestrator.storage.storage import PAUSE
 
-    _running(name, storage, take).set_control(PAUSE)
-    echo(f"{name} starts no other trial; continue it with calsweep continue {name}")
+    folder = _running(name, storage, take)
+    folder.set_control(PAUSE)
+    echo(f"{name} starts no other trial; continue it with {_about(folder, 'continue')}")
 
 
 def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
@@ -191,11 +194,17 @@ def go_on(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take 
 
     folder = _existing(name, storage)
     if folder.control() != PAUSE:
-        raise InputError(f"sweep {name!r} is not paused; `calsweep run --resume {name}` runs it")
+        raise InputError(
+            f"sweep {name!r} is not paused; `{_about(folder, 'run --resume')}` runs it"
+        )
     folder.require_own(take)
     folder.set_control("")
-    hint = "" if folder.is_owned() else f" once it runs: calsweep run --resume {name}"
+    hint = "" if folder.is_owned() else f" once it runs: {_about(folder, 'run --resume')}"
     echo(f"{name} continues{hint}")
+
+
+def _about(folder: "SweepFolder", verb: str) -> str:
+    return sweep_command(verb, folder.path)
 
 
 def _existing(name: str, storage: str) -> "SweepFolder":
@@ -207,6 +216,6 @@ def _existing(name: str, storage: str) -> "SweepFolder":
 def _running(name: str, storage: str, take: bool) -> "SweepFolder":
     folder = _existing(name, storage)
     if not folder.is_owned():
-        raise InputError(f"sweep {name!r} does not run now; `calsweep status {name}` says more")
+        raise InputError(f"sweep {name!r} does not run now; `{_about(folder, 'status')}` says more")
     folder.require_own(take)
     return folder

@@ -35,6 +35,7 @@ from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, preload, start_shipper
 from trainables.common.devices import one_thread
 from trainables.common.errors import InputError
+from trainables.common.paths import sweep_command, sync_command
 from trainables.common.portable import require_portable
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
@@ -192,12 +193,12 @@ def _share_data(spec: SweepSpec, data: Mapping[str, PreparedData], store: Artifa
 def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console | None) -> None:
     """Say what a bucket does not have yet, if there is something."""
     if files or not sealed:
+        path = SweepFolder.of(spec).path
         what = f"{files} files" + ("" if sealed else " and the end of the journal")
         say(
             console,
-            f"{what} have not reached {spec.storage}; on this machine `calsweep run --resume "
-            f"{spec.name} --storage {spec.storage}` or `calsweep sync {spec.storage}/sweeps/"
-            f"{spec.name}` sends them",
+            f"{what} have not reached {spec.storage}; on this machine "
+            f"`{sweep_command('run --resume', path)}` or `{sync_command(path)}` sends them",
         )
 
 

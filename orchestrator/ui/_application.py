@@ -22,6 +22,7 @@ from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
+from trainables.common.paths import sweep_command
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
 FOLLOW_SECONDS = 2.0
@@ -151,8 +152,8 @@ class _View:
             with open_inside(sweep.folder.report, self._book.folder) as stream:
                 text = stream.read().decode()
         except OSError as error:
-            name = sweep.folder.name
-            raise HTTPException(404, f"No report yet: calsweep report {name}") from error
+            command = sweep_command("report", sweep.folder.path)
+            raise HTTPException(404, f"No report yet: {command}") from error
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def _compare(self, request: Request) -> Response:

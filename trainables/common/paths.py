@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 from unicodedata import category
 
@@ -11,6 +12,7 @@ from trainables.common.errors import InputError
 DEFAULT_STORAGE = "calsweep-storage"  # The storage folder where none is named.
 # Stands in messages after the place where something was looked for.
 ELSEWHERE = "(another storage: --storage DIR)"
+SYNC = "calsweep sync STORAGE/sweeps/NAME"  # In messages that do not know the sweep.
 # The folder of a storage that holds copies of plugins, by the hash of their code.
 PLUGINS = "plugins"
 CACHE = "CALSWEEP_CACHE"  # Names the folder of the local copies of storages in buckets.
@@ -101,6 +103,21 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = local_path(os.environ.get(CACHE) or f"{home}/calsweep", CACHE)
     return local_path(cache / BUCKETS / name, "storage")
+
+
+def sweep_command(verb: str, folder: Path) -> str:
+    """Return a command about a sweep, by its folder, that works in the current folder."""
+    storage = folder.absolute().parent.parent
+    place = bucket_address(storage) or str(storage)
+    option = "" if storage == storage_folder() else f" --storage {shlex.quote(place)}"
+    return f"calsweep {verb} {folder.name}{option}"
+
+
+def sync_command(folder: Path) -> str:
+    """Return the command that delivers what a sweep, by its folder, has recorded."""
+    address = bucket_address(folder.absolute().parent.parent)
+    place = str(folder) if address is None else f"{address}/sweeps/{folder.name}"
+    return f"calsweep sync {shlex.quote(place)}"
 
 
 def bucket_address(folder: Path) -> str | None:

@@ -234,7 +234,9 @@ def test_cancelled_job_is_known_after_slurm_forgot_it(
         scancel=f"echo $* > {tmp_path}/gone",
         sacct="exit 0",
     )
-    assert told_by(capsys, night, "cancel", "night")[0].startswith("night is out of SLURM's queue")
+    remedy = f"calsweep run --resume night --storage {night.path.parents[1]}"
+    told = f"night is out of SLURM's queue; resume it with {remedy}"
+    assert told_by(capsys, night, "cancel", "night")[0] == told
     assert (tmp_path / "gone").read_text() == "7\n"
     assert (
         told_by(capsys, night, "status", "night")[0] == "night: CANCELLED, trials 0/1, measured 0/0"
