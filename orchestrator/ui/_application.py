@@ -88,6 +88,11 @@ class _View:
         return lambda request: Response(text, media_type=kind)
 
     def _page(self, template: str, content: dict[str, Any], status: int = 200) -> Response:
+        if "statuses" in content:
+            content["statuses"] = list(map(self._book.with_job, content["statuses"]))
+        elif "status" in content:
+            content["status"] = self._book.with_job(content["status"])
+            content["live"] = content["status"].state in _pages.LIVE
         seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
         text = self._templates.get_template(template).render(seconds=seconds, **content)
         return HTMLResponse(text, status)
@@ -112,8 +117,9 @@ class _View:
         listed = []
         for sweep in self._book.sweeps().values():
             with sweep.ledger() as ledger:
-                listed.append((status_of(sweep.folder, ledger), sweep.problem))
-        return self._page("sweeps.html", _pages.sweeps_page(listed))
+                status = self._book.with_job(status_of(sweep.folder, ledger))
+                listed.append((status, sweep.problem))
+        return self._page("sweeps.html", _pages.sweeps_page(listed, self._book.note))
 
     def _sweep(self, request: Request) -> Response:
         sweep = self._named(request)

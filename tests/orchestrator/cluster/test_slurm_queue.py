@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from orchestrator.cli import main
 from orchestrator.cli._console import complain
@@ -21,6 +22,7 @@ from orchestrator.cluster.slurm_queue import Job, own_error, with_job
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, load_sweep
+from orchestrator.ui import Book, application
 from trainables.common.errors import InputError
 
 SWEEP = """
@@ -424,3 +426,32 @@ def test_odd_strings_are_refused_or_quoted(tmp_path: Path, capsys: Told, field: 
         assert {*odd_words(text)} <= words_of(folder, field, odd), odd
     assert [each for each in accepted if not each.isprintable() and field != "file"] == []
     assert len(accepted) >= {"storage": 25, "file": 25, "name": 0}.get(field, 2), accepted
+
+
+@pytest.mark.parametrize(
+    ("squeue", "state", "reason"),
+    [
+        ("echo '7 calsweep-night PENDING 0 Resources'", "queued", "Resources"),
+        ("echo '7 calsweep-night TIMEOUT 0 TimeLimit'", "failed", "SLURM: TIMEOUT, TimeLimit"),
+        ("echo '7 calsweep-night CANCELLED 0 None'", "CANCELLED", ""),
+        ("echo down >&2; exit 1", "waiting", ""),
+    ],
+)
+def test_pages_show_the_state_of_a_job(
+    night: SweepFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    squeue: str,
+    state: str,
+    reason: str,
+) -> None:
+    (night.path / "slurm-7.out").unlink()
+    install(tmp_path, monkeypatch, squeue=squeue)
+    book = Book(night.storage)
+    book.read_on()
+    client = TestClient(application(book, "token"), base_url="http://127.0.0.1:8720")
+    pages = [client.get(path).text for path in ("/?token=token", "/sweeps/night")]
+    for page in pages:
+        assert f'class="state {state}">{state}</span>' in page
+        assert reason in page
+    assert ("squeue refuses: down" in pages[0]) == (state == "waiting")
