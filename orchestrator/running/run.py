@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from orchestrator.executors import open_executor
 from orchestrator.running.control import Control
 from orchestrator.running.data import prepare_data
 from orchestrator.running.drive import drive, is_done
+from orchestrator.running.preview import refusal
 from orchestrator.running.progress import Snapshot, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
@@ -44,7 +44,6 @@ from trainables.store.artifacts import ArtifactStore
 
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
-IDENTITY = ("name", "plugins", "tasks", "recipes", "variants", "search", "seeds")
 
 
 @dataclass(frozen=True)
@@ -288,16 +287,5 @@ def _check_same(spec: SweepSpec, resume: bool) -> None:
         if resume:
             storage.load_spec(spec.name)
         return
-    before, now = _identity(storage.load_spec(spec.name)), _identity(spec)
-    for key in IDENTITY:
-        if before[key] != now[key]:
-            raise InputError(
-                f"sweep {spec.name!r} exists in {folder.path} with another `{key}`; "
-                "give this one another name, or start it with --fresh"
-            )
-
-
-def _identity(spec: SweepSpec) -> dict[str, Any]:
-    """Return what makes a sweep another one; further suites measure the chosen trials once more."""
-    beside = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
-    return spec.model_dump(mode="json", include=set(IDENTITY), exclude=beside)
+    if fault := refusal(spec):
+        raise InputError(fault)
