@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
-from trainables.common.logit_rows import check_rows
+from trainables.common.logit_rows import check_rows, masked_labels
 from trainables.common.paths import local_path
 from trainables.data._class_numbers import LabelPart, number_labels, unnamed_classes
 from trainables.data._inputs import check_classes
@@ -205,7 +205,23 @@ def _file(
     classes = () if arrays is None else _given_classes(arrays, parts, ours)
     labels, names = _label_numbers(path, parts, classes, ours)
     rows = [_rows(path, *part) for part in zip(scores, labels, strict=True)]
+    _note_masked(path, parts, rows)
     return LogitFile(name, rows[-1], rows[0] if rows[1:] else None, names)
+
+
+def _note_masked(path: Path, parts: Sequence[Part], rows: Sequence[LogitRows]) -> None:
+    """Say in how many rows of the whole file the label's class is masked."""
+    lost = [masked_labels(own.logits, own.labels) for own in rows]
+    count, total = sum(map(len, lost)), sum(map(len, rows))
+    if count:
+        part, first = next(
+            (p.name, int(own[0])) for p, own in zip(parts, lost, strict=True) if len(own)
+        )
+        note(
+            path,
+            f"the label's class is masked in {count:,} of {total:,} rows, such as row {first} of "
+            f"{part}; calibrators are not fitted on such rows",
+        )
 
 
 def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str) -> Part:
