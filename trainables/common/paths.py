@@ -18,6 +18,7 @@ PLUGINS = "plugins"
 CACHE = "CALSWEEP_CACHE"  # Names the folder of the local copies of storages in buckets.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
 BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
+IN_BUCKET = re.compile(r"[A-Za-z0-9=._/:@-]")  # A login has a message of its own.
 BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
 CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
@@ -95,8 +96,10 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
         return local_path(storage, "storage", "or s3://BUCKET/PATH or gs://BUCKET/PATH")
     found = BUCKET.fullmatch(text)
     if found is None:
+        odd = next((sign for sign in text[len("s3:") :] if not IN_BUCKET.fullmatch(sign)), None)
+        fault = "is no address of a bucket" if odd is None else f"holds {odd!r}"
         raise InputError(
-            f"storage: {shown(text)} is no address of a bucket; allowed: s3://BUCKET/PATH and "
+            f"storage: {shown(text)} {fault}; allowed: s3://BUCKET/PATH and "
             "gs://BUCKET/PATH of letters, digits, '.', '_', '-', '=', without a login"
         )
     name = "+".join([found[1], *found[2].split("/")])

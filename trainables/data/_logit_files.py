@@ -305,23 +305,23 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
-    """Tell if a few columns are named as no label is: they may not be classes."""
+    """Say if a few columns have names that are not labels: they may not be classes."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
         names = " and ".join(map(repr, absent))
-        note(path, f"no label is {names}; a column of that name counts as a class")
+        note(path, f"no row has the label {names}; its column is read as a class")
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True for names that are not those of columns, which one-hot rows become."""
+    """Return True if labels are names and no column has one; one-hot rows become column names."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 
 def _sorted_names(path: Path, labels: Sequence[np.ndarray], width: int) -> tuple[str, ...]:
     names = tuple(np.unique(np.concatenate(labels)).tolist())
     _check_width(path, names, width)
-    how = f"labels are names, taken in sorted order ({shown_names(names)})"
-    note(path, f"{how}; `classes` names another order")
+    how = f"the columns are read as the labels in sorted order ({shown_names(names)})"
+    note(path, f"{how}; for another order add an array `classes`")
     return names
 
 

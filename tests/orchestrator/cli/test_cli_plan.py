@@ -215,11 +215,11 @@ def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
         (("--gpus-per-node", "2"), "--gpus-per-node has no effect without --nodes: add --nodes or"),
         (
             ("--nodes", "4", "--gpus-per-node", "3"),
-            "per-node 3: no node can hold a trial, for which resources.train asks for 4 GPUs",
+            "per-node 3: a trial needs 4 GPUs on one node (resources.train); use larger nodes",
         ),
         (
             ("--nodes", "4", "--gpus-per-node", "4", "--cpus-per-node", "7"),
-            "per-node 7: no node can hold a trial, for which resources.train asks for 8 CPUs",
+            "per-node 7: a trial needs 8 CPUs on one node (resources.train); use larger nodes",
         ),
     ],
 )

@@ -300,7 +300,7 @@ NEEDS_SLURM = "has no effect without --slurm: add --slurm or leave it out"
         (["--dry-run"], f"--dry-run {NEEDS_SLURM}"),
         (["--partition", "gpu"], f"--partition {NEEDS_SLURM}"),
         (["--nodes", "2"], f"--nodes {NEEDS_SLURM}"),
-        (["--slurm", "--time", "٣"], "--time '٣' is no limit of SLURM's, such as 8:00:00 or 2-0"),
+        (["--slurm", "--time", "٣"], "--time: expected a limit such as 8:00:00 or 2-0, got '٣'"),
     ],
 )
 def test_wrong_options_are_refused(
@@ -316,8 +316,8 @@ def test_trial_of_more_cpus_than_a_task_is_refused(tmp_path: Path, capsys: Told)
     path.write_text(f"{path.read_text()}resources: {{train: {{cpu: 4}}}}\n")
     assert main(["submit", "--slurm", "--dry-run", "--cpus-per-task", "2", str(path)]) == 2
     assert capsys.readouterr().err == (
-        "calsweep: --cpus-per-task 2: no node can hold a trial, for which resources.train asks "
-        "for 4 CPUs\n"
+        "calsweep: --cpus-per-task 2: a trial needs 4 CPUs on one node (resources.train); use "
+        "larger nodes or ask for less\n"
     )
 
 

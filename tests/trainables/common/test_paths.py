@@ -99,3 +99,16 @@ def test_a_command_names_the_storage_unless_it_is_the_default_one(
     ):
         assert sweep_command("run --resume", folder) == f"calsweep run --resume s{place}"
     assert sync_command(in_bucket) == "calsweep sync s3://bucket/of-us/sweeps/s"
+
+
+@pytest.mark.parametrize("sign", [" ", "%", "?", "#", "'", '"', "ü", "\n", "~", "\\"])
+def test_a_sign_that_the_address_of_a_bucket_cannot_have_is_named(sign: str) -> None:
+    for address in (f"s3://bucket/a{sign}b", f"gs://buc{sign}ket"):
+        with pytest.raises(InputError, match=re.escape(f" holds {sign!r}; allowed: s3://BUCKET")):
+            storage_folder(address)
+
+
+@pytest.mark.parametrize("address", ["s3://-bucket/a", "s3://bucket/../a", "s3://bucket//a"])
+def test_other_addresses_of_buckets_are_refused(address: str) -> None:
+    with pytest.raises(InputError, match="is no address of a bucket"):
+        storage_folder(address)

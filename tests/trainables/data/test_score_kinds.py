@@ -186,7 +186,7 @@ def test_a_class_may_be_called_as_a_figure_if_labels_say_so(tmp_path):
 
 def test_a_named_column_without_a_label_is_told(tmp_path):
     path = table(tmp_path / "a.csv", **WORDS, logit_extra=[0.0, 0.0])
-    with pytest.warns(DataNote, match="no label is 'extra'; a column of that name counts as a cla"):
+    with pytest.warns(DataNote, match="no row has the label 'extra'; its column is read as a"):
         assert read_logits(path).rows.logits.shape == (2, 3)
 
 
