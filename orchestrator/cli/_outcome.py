@@ -21,8 +21,7 @@ from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
-from trainables.common.files import is_inside
-from trainables.common.paths import bucket_address
+from trainables.common.paths import bucket_address, sync_command
 from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
@@ -69,8 +68,7 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
             uri = outcome.spec.tracking_uri
             _done("tables and report are not tracked", lambda: track(outcome.spec, folder, uri))
         if folder.bucket is not None and folder.bucket.share():
-            place = f"{outcome.spec.storage}/sweeps/{outcome.spec.name}"
-            output().print(f"not all of it has reached {place}: calsweep storage sync {place}")
+            output().print(f"not all of it has reached the bucket: {sync_command(folder.path)}")
     if not outcome.tracked:
         reason = f": {outcome.fault}" if outcome.fault else ""
         output().print(
@@ -116,8 +114,8 @@ def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
     places = (folder.spec_file, *map(folder.table, FORMATS.values()), folder.report)
     named = [path for path in places if path.is_file()]
     for path in named:
-        if not is_inside(path, folder.path):
-            raise InputError(f"{path} links to a file outside its sweep, which may be private")
+        if path.is_symlink():
+            raise InputError(f"{path} is a link, and the file that it leads to may be private")
     run = SingleRun(
         "outcome",
         f"{spec.name}: tables and report",

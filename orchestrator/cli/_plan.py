@@ -44,7 +44,7 @@ def plan(
 
 def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
     from orchestrator.running.data import preview_data
-    from orchestrator.running.preview import at_once, fewest_hours, preview
+    from orchestrator.running.preview import at_once, fewest_hours, preview, refusal
     from orchestrator.sweep.plan import make_plan
 
     plan, data = make_plan(spec), preview_data(spec)
@@ -57,6 +57,8 @@ def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
         "missing": data.missing,
         "copies": {task: copies._asdict() for task, copies in data.copies.items()},
     }
+    if fault := refusal(spec):
+        told["refused"] = fault
     if size is not None:
         told["cluster"] = {
             "nodes": size.nodes,
@@ -72,7 +74,7 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
     Of a cluster of a given size, print too how much runs there at once and for how long.
     """
     from orchestrator.running.data import preview_data
-    from orchestrator.running.preview import at_once, fewest_hours, preview
+    from orchestrator.running.preview import at_once, fewest_hours, preview, refusal
     from orchestrator.sweep.plan import make_plan
     from trainables.plugins import load_plugins
 
@@ -110,6 +112,8 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
     for named, plugin in zip(spec.used_plugins, load_plugins(spec.pinned), strict=True):
         console.print(f"plugin {named.name}, code {named.code[:12]}: {named.path}")
         console.print(f"plugin {named.name}: {plugin.covers}")
+    if fault := refusal(spec):
+        console.print(f"calsweep run refuses this file: {fault}")
     console.print(
         f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs on the same "
         "data, model and protocol that the tracking store knows"
@@ -120,7 +124,7 @@ def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
     """Return the values of ``FIELDS``."""
     upstream = study.recipe.upstream.name if study.recipe.upstream else ""
     found = [f"{part}.{name}" for part, parameters in study.searched.items() for name in parameters]
-    searches = ", ".join(found) or "nothing: one trial"
+    searches = ", ".join(found) if study.trials > 1 and found else "nothing: one trial"
     names = (study.task.id, study.recipe.name, study.stage)
     return (*names, study.trials, searches, upstream, study.row)
 

@@ -1,7 +1,6 @@
 """``calsweep demo``, ``run`` and ``submit``: what computes sweeps."""
 
 import os
-import shlex
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, SweepFile, Take
 from orchestrator.cli._plan import show_plan
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, sweep_command
 
 if TYPE_CHECKING:
     from orchestrator.cluster.slurm import Allocation
@@ -153,6 +152,7 @@ def submit(
 def _submit_to_slurm(sweep: Path, spec: "SweepSpec", wanted: "Allocation", dry_run: bool) -> None:
     from orchestrator.cluster.size import PLENTY, ClusterSize
     from orchestrator.cluster.slurm import show_scripts, submit_to_slurm
+    from orchestrator.storage.storage import SweepFolder
     from orchestrator.sweep.plan import make_plan
 
     size = ClusterSize(wanted.nodes, wanted.gpus, wanted.cpus or PLENTY, "--cpus-per-task")
@@ -161,5 +161,4 @@ def _submit_to_slurm(sweep: Path, spec: "SweepSpec", wanted: "Allocation", dry_r
         typer.echo(show_scripts(sweep, spec, wanted), nl=False)
         return
     job = submit_to_slurm(sweep, spec, wanted)
-    storage = shlex.quote(spec.storage)
-    typer.echo(f"SLURM job {job}; calsweep status {spec.name} --storage {storage}")
+    typer.echo(f"SLURM job {job}; {sweep_command('status', SweepFolder.of(spec).path)}")

@@ -10,7 +10,7 @@ from orchestrator.cli._console import complain, echo, print_json, print_table
 from orchestrator.cli._options import Json, StorageFolder, SweepName, Take
 from orchestrator.cli._run import run
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.paths import DEFAULT_STORAGE, sweep_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,7 +156,9 @@ def logs(
         return
     files |= {key: folder.logs / f"{key}.log" for key in trials.values()}
     if trial not in files:
-        raise InputError(f"sweep {name!r} has no trial {trial!r}; `calsweep logs {name}` lists all")
+        raise InputError(
+            f"sweep {name!r} has no trial {trial!r}; `{_about(folder, 'logs')}` lists all"
+        )
     file = files[trial]
     if not file.exists():
         raise InputError(f"trial {trial!r} has no log: nothing was computed, or not yet")
@@ -172,18 +174,19 @@ def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take
     folder = _existing(name, storage)
     if not folder.is_owned() and (job := queued_job(folder)):
         cancel_job(folder, job)
-        echo(f"{name} is out of SLURM's queue; resume it with calsweep run --resume {name}")
+        echo(f"{name} is out of SLURM's queue; resume it with {_about(folder, 'run --resume')}")
         return
     _running(name, storage, take).set_control(CANCEL)
-    echo(f"{name} stops within seconds; resume it with calsweep run --resume {name}")
+    echo(f"{name} stops within seconds; resume it with {_about(folder, 'run --resume')}")
 
 
 def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
     """Start no other trial of a sweep; running ones finish."""
     from orchestrator.storage.storage import PAUSE
 
-    _running(name, storage, take).set_control(PAUSE)
-    echo(f"{name} starts no other trial; continue it with calsweep resume {name}")
+    folder = _running(name, storage, take)
+    folder.set_control(PAUSE)
+    echo(f"{name} starts no other trial; continue it with {_about(folder, 'resume')}")
 
 
 def resume(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> int:
@@ -199,9 +202,13 @@ def resume(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take
     if not runs and not queued_job(folder):
         return run(resume=name, storage=storage, take=take)
     if not paused:
-        raise InputError(f"sweep {name!r} is not paused; `calsweep status {name}` says more")
+        raise InputError(f"sweep {name!r} is not paused; `{_about(folder, 'status')}` says more")
     echo(f"{name} continues{'' if runs else ' once its SLURM job runs'}")
     return 0
+
+
+def _about(folder: "SweepFolder", verb: str) -> str:
+    return sweep_command(verb, folder.path)
 
 
 def _existing(name: str, storage: str) -> "SweepFolder":
@@ -213,6 +220,6 @@ def _existing(name: str, storage: str) -> "SweepFolder":
 def _running(name: str, storage: str, take: bool) -> "SweepFolder":
     folder = _existing(name, storage)
     if not folder.is_owned():
-        raise InputError(f"sweep {name!r} does not run now; `calsweep status {name}` says more")
+        raise InputError(f"sweep {name!r} does not run now; `{_about(folder, 'status')}` says more")
     folder.require_own(take)
     return folder

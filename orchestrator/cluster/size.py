@@ -44,6 +44,6 @@ class ClusterSize:
             ):
                 if wanted > has:
                     raise InputError(
-                        f"{option} {has}: no node can hold a trial, for which "
-                        f"resources.{stage} asks for {wanted:g} {kind.upper()}s"
+                        f"{option} {has}: a trial needs {wanted:g} {kind.upper()}s on one node "
+                        f"(resources.{stage}); use larger nodes or ask for less"
                     )

@@ -113,7 +113,7 @@ def check_words(folder: SweepFolder, wanted: Allocation) -> None:
         InputError: If there are such; the text names the first.
     """
     if not TIME.fullmatch(wanted.time):
-        raise InputError(f"--time {wanted.time!r} is no limit of SLURM's, such as 8:00:00 or 2-0")
+        raise InputError(f"--time: expected a limit such as 8:00:00 or 2-0, got {wanted.time!r}")
     for option, value in (("--partition", wanted.partition), ("--account", wanted.account)):
         if value is not None and not WORDS.fullmatch(value):
             raise InputError(

@@ -20,7 +20,7 @@ from trainables.common.devices import visible_gpus
 from trainables.common.portable import VARIABLES
 from trainables.store.artifacts import ArtifactStore
 
-NOT_ENDED = "one trial runs at a time, in this process, which cannot kill itself and go on"
+NOT_ENDED = "trials run in this process, which cannot kill a trial and continue"
 
 
 @contextmanager

@@ -125,11 +125,11 @@ class _Process:
     def give(self, job: Job) -> None:
         """Send it a job to compute."""
         self.job, self.last = job, Report(status=Status.RUNNING)
-        with suppress(ConnectionError):  # Of a process that is gone no report comes either.
+        with suppress(ConnectionError):  # ``report`` says that the process is gone.
             self.connection.send(job)
 
     def report(self) -> Report | None:
-        """Return its next report, that its job is lost with it, or None for mere progress."""
+        """Return its next report: a lost job if the process is gone, None for mere progress."""
         try:
             told: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):

@@ -26,7 +26,7 @@ from trainables.calibrators import (
     save_calibrator,
 )
 from trainables.common.errors import InputError, known_names
-from trainables.data import LogitFile, LogitRows
+from trainables.data import DataNote, LogitFile, LogitRows, RowArrays, count_copies
 
 BASE = "ce"
 UNCALIBRATED = "uncalibrated"
@@ -145,16 +145,40 @@ def plan_task(
 ) -> Task:
     """Decide which rows a calibrator is fitted on and which are scored; they never overlap.
 
+    Rows that are scored and have the content of a row to fit on are counted in a note.
+
     Args:
         file: The logits. A pickled pair fits on its first part and scores its second.
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
         fit_file: Another file to fit on; all rows of ``file`` are scored.
 
     Raises:
-        InputError: If both are given, or no row is left to score, or the classes differ.
+        InputError: If both are given, or no row is left to score, or the classes differ, or all
+            rows to score are copies of rows to fit on.
     """
     if fit_rows is not None and fit_file is not None:
         raise InputError("give either rows to fit on or a file to fit on, not both")
+    task = _task(file, fit_rows, fit_file)
+    if task.fit is not None:
+        _look_for_copies(file.name, task.fit, task.judge)
+    return task
+
+
+def _look_for_copies(name: str, fit: LogitRows, judge: LogitRows) -> None:
+    """Note the rows to score that are copies of rows to fit on; refuse them if all are."""
+    parts = {"train": fit, "validation": fit.take(slice(0)), "test": judge}
+    copies = count_copies(
+        {name: RowArrays(r.logits.float().numpy(), r.labels.numpy()) for name, r in parts.items()}
+    )
+    told = f"{copies.test:,} of {copies.test_rows:,} rows to score are copies of rows to fit on"
+    if copies.whole:
+        raise InputError(f"{name}: {told}; give other rows to score or to fit on")
+    if copies.test:
+        text = f"{name}: {told}, so figures of calibrators may be too good"
+        warnings.warn(text, DataNote, stacklevel=3)
+
+
+def _task(file: LogitFile, fit_rows: str | None, fit_file: LogitFile | None) -> Task:
     if fit_file is not None:
         wanted, given = file.rows.logits.shape[1], fit_file.rows.logits.shape[1]
         if wanted != given:

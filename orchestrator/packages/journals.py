@@ -23,7 +23,7 @@ from trainables.common.errors import printable
 from trainables.metrics import METRICS
 
 TOLD_FIRST = (StudyOpened, TrialStarted)
-"""Kinds of events whose first one counts; of all others the last one does."""
+"""Kinds of events whose first occurrence counts; for all others the last one counts."""
 
 
 def cleaned(event: Event) -> Event | None:
@@ -73,7 +73,7 @@ def _is_test(name: str) -> bool:
 
 
 def settled(events: Iterable[Event]) -> list[Event]:
-    """Return each event of a sweep that was resumed once, as it counts at the end."""
+    """Return the events that count at the end of a sweep, once each even if it was resumed."""
     found: dict[tuple[type[Event], object], Event] = {}
     for number, event in enumerate(events):
         name = number if isinstance(event, SweepStarted) else subject(event)

@@ -34,6 +34,7 @@ from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import make_plan
 from trainables.common.errors import InputError, printable
 from trainables.common.files import is_inside
+from trainables.common.paths import sweep_command
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows
 
@@ -78,7 +79,7 @@ def _write_sweep(
     if ledger.status not in ENDED:
         raise InputError(
             f"sweep {name!r} has not ended, and a package tells of all it did; resume it with "
-            f"`calsweep run --resume {name}`"
+            f"`{sweep_command('run --resume', root.sweep(name).path)}`"
         )
     cells = cells_of(ledger)
     if not cells:

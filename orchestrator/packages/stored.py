@@ -10,9 +10,10 @@ from torch import Tensor
 from orchestrator.packages.predictions import RowPredictions
 from orchestrator.running.data import preview_data
 from orchestrator.storage.ledger import Study, Trial
-from orchestrator.storage.storage import Storage
+from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError
+from trainables.common.paths import sweep_command
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData, find_suite, suite_directory
 from trainables.stages import suite_key, validation_rows
@@ -41,6 +42,10 @@ class StoredSweep:
         spec = root.load_spec(name)
         return cls(spec, root.store(), preview_data(spec).prepared)
 
+    @property
+    def _resuming(self) -> str:
+        return sweep_command("run --resume", SweepFolder.of(self.spec).path)
+
     def data_of(self, study: Study, seed: int) -> PreparedData:
         """Return the data of a study on a seed.
 
@@ -52,7 +57,7 @@ class StoredSweep:
         if found is None:
             raise InputError(
                 f"the prepared data of {study.task} are gone from the storage; "
-                f"`calsweep run --resume {self.spec.name}` prepares them again"
+                f"`{self._resuming}` prepares them again"
             )
         return found
 
@@ -66,7 +71,7 @@ class StoredSweep:
         if found is None:
             raise InputError(
                 f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone; "
-                f"`calsweep run --resume {self.spec.name}` computes them again"
+                f"`{self._resuming}` computes them again"
             )
         tensors = found.tensors("test")
         if "images" in tensors:

@@ -20,6 +20,7 @@ from orchestrator.sweep.plan import Plan, StudyPlan, make_plan
 from orchestrator.sweep.spec import SweepSpec
 from search_spaces import Parameter
 from trainables.common.errors import InputError
+from trainables.common.paths import sweep_command
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows, evaluate_on_test, objective_terms, validation_rows
 from trainables.store.artifacts import ArtifactStore
@@ -187,7 +188,7 @@ def read_sweeps(
         if name not in ended:
             raise InputError(
                 f"sweep {name!r} has not ended, and its choices come first; "
-                f"resume it with `calsweep run --resume {name}`"
+                f"resume it with `{sweep_command('run --resume', known[name].path)}`"
             )
     found = [_read(storage, known[name], ended[name], recipes, done, test) for name in ended]
     if not any(sweep.studies for sweep in found):

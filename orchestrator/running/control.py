@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from orchestrator.loop import Pause, Source
 from orchestrator.storage.storage import CANCEL, PAUSE, SweepFolder
+from trainables.common.paths import sweep_command
 from trainables.jobs import Job, Report
 
 LOOK_SECONDS = 1.0
@@ -45,7 +46,8 @@ class Control:
         """Return True if the sweep is held; say so when that changes."""
         if self._held != self._said:
             self._said = self._held
-            start = f"paused: nothing starts before `calsweep resume {self._folder.name}`"
+            command = sweep_command("resume", self._folder.path)
+            start = f"paused: nothing starts before `{command}`"
             self._say(start if self._held else "continues")
         return self._held
 

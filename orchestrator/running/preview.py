@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from orchestrator.cluster.size import ClusterSize
 from orchestrator.running.data import DataPreview, preview_data
@@ -18,8 +19,11 @@ from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import stage_seconds
 from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
+from trainables.plugins import load_plugins
 from trainables.stages import validation_rows, with_objective
 from trainables.store.artifacts import ArtifactStore
+
+IDENTITY = ("name", "plugins", "tasks", "recipes", "variants", "search", "seeds")
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,33 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
             planned.items(), key=lambda entry: (entry[0][0], EVERY_STAGE.index(entry[0][1]))
         )
     ]
+
+
+def refusal(spec: SweepSpec) -> str:
+    """Return why a sweep cannot be run: one of its name exists with other content; "" if it can.
+
+    Plugins count with the code that they have now. Afterwards the plugins of the sweep are known.
+    """
+    folder = SweepFolder.of(spec)
+    if not folder.spec_file.is_file():
+        return ""
+    now = _identity(spec.model_copy(update={"plugins": spec.used_plugins}))
+    pinned = spec.pinned
+    before = _identity(folder.storage.load_spec(spec.name))
+    load_plugins(pinned, installed=True)
+    for key in IDENTITY:
+        if before[key] != now[key]:
+            return (
+                f"sweep {spec.name!r} exists in {folder.path} with another `{key}`; "
+                "give this one another name, or start it with --fresh"
+            )
+    return ""
+
+
+def _identity(spec: SweepSpec) -> dict[str, Any]:
+    """Return what makes a sweep another one; further suites measure the chosen trials once more."""
+    beside = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
+    return spec.model_dump(mode="json", include=set(IDENTITY), exclude=beside)
 
 
 def at_once(plan: Plan, size: ClusterSize) -> dict[str, int]:

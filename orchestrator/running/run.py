@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -16,6 +15,7 @@ from orchestrator.executors import open_executor
 from orchestrator.running.control import Control
 from orchestrator.running.data import prepare_data
 from orchestrator.running.drive import drive, is_done
+from orchestrator.running.preview import refusal
 from orchestrator.running.progress import Snapshot, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
@@ -35,6 +35,7 @@ from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import ShipperProcess, check_login, listens, preload, start_shipper
 from trainables.common.devices import one_thread
 from trainables.common.errors import InputError
+from trainables.common.paths import sweep_command, sync_command
 from trainables.common.portable import require_portable
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
@@ -43,7 +44,6 @@ from trainables.store.artifacts import ArtifactStore
 
 STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
 # What makes two specifications the same sweep; resources and places may differ when it resumes.
-IDENTITY = ("name", "plugins", "tasks", "recipes", "variants", "search", "seeds")
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,12 @@ def _share_data(spec: SweepSpec, data: Mapping[str, PreparedData], store: Artifa
 def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console | None) -> None:
     """Say what a bucket does not have yet, if there is something."""
     if files or not sealed:
+        path = SweepFolder.of(spec).path
         what = f"{files} files" + ("" if sealed else " and the end of the journal")
         say(
             console,
-            f"{what} have not reached {spec.storage}; on this machine `calsweep run --resume "
-            f"{spec.name} --storage {spec.storage}` or `calsweep storage sync "
-            f"{spec.storage}/sweeps/{spec.name}` sends them",
+            f"{what} have not reached {spec.storage}; on this machine "
+            f"`{sweep_command('run --resume', path)}` or `{sync_command(path)}` sends them",
         )
 
 
@@ -287,16 +287,5 @@ def _check_same(spec: SweepSpec, resume: bool) -> None:
         if resume:
             storage.load_spec(spec.name)
         return
-    before, now = _identity(storage.load_spec(spec.name)), _identity(spec)
-    for key in IDENTITY:
-        if before[key] != now[key]:
-            raise InputError(
-                f"sweep {spec.name!r} exists in {folder.path} with another `{key}`; "
-                "give this one another name, or start it with --fresh"
-            )
-
-
-def _identity(spec: SweepSpec) -> dict[str, Any]:
-    """Return what makes a sweep another one; further suites measure the chosen trials once more."""
-    beside = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
-    return spec.model_dump(mode="json", include=set(IDENTITY), exclude=beside)
+    if fault := refusal(spec):
+        raise InputError(fault)

@@ -21,6 +21,7 @@ from orchestrator.statistics._bootstrap import (
 from orchestrator.statistics._contrast import contrast
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
+from trainables.common.paths import sweep_command
 from trainables.metrics import FLOORED, METRICS, noise_floor, noise_floors_of_groups
 from trainables.store.artifacts import ArtifactStore
 
@@ -44,6 +45,10 @@ class KeptPredictions:
         """Return the tensors of an evaluation, or None if it is missing or damaged."""
         found = self._store.find("evaluate", key)
         return None if found is None else found.tensors("test")
+
+    def resuming(self, sweep: str) -> str:
+        """Return the command that computes missing predictions of a sweep again."""
+        return sweep_command("run --resume", self._store.root.parent / "sweeps" / sweep)
 
     def floor(self, key: str, metric: str) -> float:
         """Return the noise floor of predictions that are there."""
@@ -137,7 +142,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             if found is None:
                 raise InputError(
                     f"the predictions of {recipe} on {result.task} are gone; "
-                    f"`calsweep run --resume {result.sweep}` computes them again"
+                    f"`{self._kept.resuming(result.sweep)}` computes them again"
                 )
             yield found
 

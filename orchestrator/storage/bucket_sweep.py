@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainables.common.errors import AwayError, InputError
-from trainables.common.files import is_inside
 from trainables.store.cache import Cache
 from trainables.store.leases import Lease
 
@@ -131,7 +130,7 @@ class BucketSweep:
     def share(self, again: bool = False) -> int:
         """Send those files that the bucket lacks, tables and report in any case.
 
-        Links to files outside the folder are not followed: these may be private.
+        Links to files that are not for other machines are named and not followed.
 
         Returns:
             How many files of this machine have still to reach the bucket.
@@ -143,13 +142,18 @@ class BucketSweep:
         for path in self._path.rglob("*"):
             inside = path.relative_to(self._path)
             if path.is_file() and _is_shared(inside):
-                if not is_inside(path, self._path):
-                    logger.warning("%s is not sent: it links to a file outside its sweep", path)
+                if not self._is_public(path):
+                    logger.warning("%s is not sent: it links to a file that may be private", path)
                     continue
                 fresh = inside.name.startswith(("table.", "report."))
                 if fresh or self._cache.name(path) not in there:
                     self._cache.keep(path)
         return self._cache.deliver()
+
+    def _is_public(self, path: Path) -> bool:
+        """Return True if the file that a path leads to is for other machines too."""
+        real, folder = path.resolve(), self._path.resolve()
+        return real.is_relative_to(folder) and _is_shared(real.relative_to(folder))
 
 
 def _is_shared(inside: Path) -> bool:

@@ -10,6 +10,7 @@ from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.shelf import Shelf
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
+from trainables.common.paths import sweep_command
 from trainables.common.stages import EVERY_STAGE
 from trainables.store.artifacts import ArtifactStore
 
@@ -57,7 +58,9 @@ def collect_garbage(
     running = [sweep for sweep in sweeps if sweep.is_owned()]
     for sweep in running:
         if sweep in dropped or storage.address is not None:
-            raise InputError(f"sweep {sweep.name!r} is running: `calsweep cancel` stops it")
+            raise InputError(
+                f"sweep {sweep.name!r} is running: `{sweep_command('cancel', sweep.path)}` stops it"
+            )
     for sweep in () if dry_run else dropped:
         sweep.require_own(take)
     kept = [_Needs(_known(sweep)) for sweep in sweeps if sweep not in dropped]
@@ -83,8 +86,8 @@ def _known(sweep: SweepFolder) -> Ledger:
     """Return what a journal tells, if it tells something and all of it is intact."""
     path, name = sweep.journal, sweep.name
     remedies = (
-        f"put its journal back, resume it with `calsweep run --resume {name}`, or give the sweep "
-        f"up with --drop {name}"
+        f"put its journal back, resume it with `{sweep_command('run --resume', sweep.path)}`, "
+        f"or give the sweep up with --drop {name}"
     )
     if not path.exists():
         raise InputError(

@@ -30,6 +30,7 @@ from orchestrator.storage.events import (
 )
 from trainables.common.errors import InputError
 from trainables.common.files import make_folders, sync
+from trainables.common.paths import sweep_command
 from trainables.common.sharing import why
 
 SAID_AGAIN = (TrialStarted, TrialPlaced, Epoch, TrialScored)
@@ -195,8 +196,8 @@ def _never_promised(lines: Iterable[bytes]) -> bool:
 def _remedy(path: str | Path, number: int, damage: str) -> str:
     return (
         f"journal {path}, line {number}: damaged, {damage}; outcomes are stored: cut the file "
-        "before that line, or put an intact copy in its place, then `calsweep run --resume "
-        f"{Path(path).absolute().parent.name}`"
+        "before that line, or put an intact copy in its place, then "
+        f"`{sweep_command('run --resume', Path(path).absolute().parent)}`"
     )
 
 

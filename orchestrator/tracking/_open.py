@@ -16,6 +16,7 @@ from orchestrator.tracking.mlflow.sqlite import describe_database, require_datab
 from orchestrator.tracking.tracker import LoginError, Tracker, UnreachableError
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import SYNC
 
 
 def open_tracker(uri: str, create: bool = False) -> Tracker:
@@ -33,7 +34,7 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     folder, file = tracked_folder(uri), sqlite_file(uri)
     if folder is not None:
         if not create and not folder.is_dir():
-            raise InputError(f"no tracking folder at {folder}; `calsweep storage sync` builds it")
+            raise InputError(f"no tracking folder at {folder}; `{SYNC}` builds it")
         return FolderTracker(uri)
     if file is not None and not create:
         require_database(file, elsewhere(uri))

@@ -55,6 +55,8 @@ def find_experiments(tracker: Tracker, sweep: str | None) -> list[str]:
     if sweep is None:
         return list(known.values())
     if sweep not in known:
+        if fault := tracker.deletion(sweep):
+            raise InputError(fault)
         hint = elsewhere(tracker.uri)
         hint = f" {hint}" if hint != ELSEWHERE or sqlite_file(tracker.uri) else ""
         raise InputError(f"no sweep {sweep!r} on {redacted(tracker.uri)}{hint}; {there_are(known)}")

@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from orchestrator.storage.events import SweepStarted
 from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.tracking_uri import check_tracking_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change, Changes
@@ -349,8 +350,8 @@ class _Shipper:
             raise
 
     def _upload(self, run_id: str, name: str, path: Path) -> None:
-        """Upload a file of the sweep's folder; a changed journal may name a private file."""
-        real, folder = path.resolve(), self.journal.parent
+        """Upload a file of the chosen trials; a changed journal may name a private file."""
+        real, folder = path.resolve(), SweepFolder(self.journal.parent).chosen
         if real.is_file() and not is_inside(real, folder):
             raise RefusedError(f"artifact {name}: {real} is not delivered: it is outside {folder}")
         self._tracker.upload(run_id, name, real)

@@ -31,6 +31,7 @@ from orchestrator.tracking.tracker import (
 )
 from trainables.common.errors import InputError
 from trainables.common.files import drafted, make_folders, sync_folder, write_whole
+from trainables.common.paths import SYNC
 
 Record = dict[str, Any]
 SETTLED = 100_000_000  # Nanoseconds after which no other change can have a folder's time.
@@ -227,8 +228,7 @@ def _read(file: Path) -> Record:
         return json.loads(content.decode())
     except ValueError as error:
         raise InputError(
-            f"{file} is damaged ({error}); delete its experiment's folder, "
-            "then `calsweep storage sync`"
+            f"{file} is damaged ({error}); delete its experiment's folder, then `{SYNC}`"
         ) from error
 
 

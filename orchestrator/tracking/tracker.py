@@ -119,6 +119,10 @@ class Tracker(ABC):
     def sweeps(self) -> dict[str, str]:
         """Return the ids of the experiments that hold sweeps, by name."""
 
+    def deletion(self, sweep: str) -> str:
+        """Return that a sweep was deleted and how to restore it; "" for any other sweep."""
+        return ""
+
     @abstractmethod
     def runs(self, query: RunQuery) -> Iterator[Run]:
         """Yield the matching runs; callers that stop early save further pages."""

@@ -22,6 +22,7 @@ from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
+from trainables.common.paths import sweep_command
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
 FOLLOW_SECONDS = 2.0
@@ -87,6 +88,11 @@ class _View:
         return lambda request: Response(text, media_type=kind)
 
     def _page(self, template: str, content: dict[str, Any], status: int = 200) -> Response:
+        if "statuses" in content:
+            content["statuses"] = list(map(self._book.with_job, content["statuses"]))
+        elif "status" in content:
+            content["status"] = self._book.with_job(content["status"])
+            content["live"] = content["status"].state in _pages.LIVE
         seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
         text = self._templates.get_template(template).render(seconds=seconds, **content)
         return HTMLResponse(text, status)
@@ -111,8 +117,9 @@ class _View:
         listed = []
         for sweep in self._book.sweeps().values():
             with sweep.ledger() as ledger:
-                listed.append((status_of(sweep.folder, ledger), sweep.problem))
-        return self._page("sweeps.html", _pages.sweeps_page(listed))
+                status = self._book.with_job(status_of(sweep.folder, ledger))
+                listed.append((status, sweep.problem))
+        return self._page("sweeps.html", _pages.sweeps_page(listed, self._book.note))
 
     def _sweep(self, request: Request) -> Response:
         sweep = self._named(request)
@@ -151,8 +158,8 @@ class _View:
             with open_inside(sweep.folder.report, self._book.folder) as stream:
                 text = stream.read().decode()
         except OSError as error:
-            name = sweep.folder.name
-            raise HTTPException(404, f"No report yet: calsweep report {name}") from error
+            command = sweep_command("report", sweep.folder.path)
+            raise HTTPException(404, f"No report yet: {command}") from error
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def _compare(self, request: Request) -> Response:

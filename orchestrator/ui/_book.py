@@ -1,12 +1,18 @@
 """All sweeps of a storage."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 
+from orchestrator.cluster.slurm_queue import Job, find_jobs, with_job
 from orchestrator.report import CURVES
 from orchestrator.storage.following import FollowedSweep
+from orchestrator.storage.status import SweepStatus
 from orchestrator.storage.storage import Storage, SweepFolder
+from trainables.common.errors import InputError
+
+JOB_SECONDS = 10.0  # Between two questions to SLURM.
 
 
 class Book:
@@ -18,6 +24,7 @@ class Book:
     Attributes:
         folder: The storage's folder.
         outside: Names of the sweeps that are left out.
+        note: Why states of SLURM jobs may be old; empty if they are not.
 
     Raises:
         InputError: If the storage has no folder of sweeps.
@@ -27,6 +34,7 @@ class Book:
         self._storage, self._lock = storage, Lock()
         self._known: dict[str, FollowedSweep] = {}
         self.folder, self.outside = storage.folder, list[str]()
+        self._jobs, self._asked, self.note = dict[str, Job](), -JOB_SECONDS, ""
         self.sweeps()
 
     def sweeps(self) -> dict[str, FollowedSweep]:
@@ -47,8 +55,23 @@ class Book:
         inside = real.is_relative_to(self.folder.resolve()) and not any(map(Path.is_symlink, own))
         return inside and all(path.is_file() or not path.exists() for path in (real, *own))
 
+    def with_job(self, status: SweepStatus) -> SweepStatus:
+        """Return the status of a sweep with the state of its SLURM job, as ``status`` shows it."""
+        return with_job(status, self._storage.sweep(status.sweep), self._jobs.get(status.sweep))
+
+    def ask_slurm(self) -> None:
+        """Look the jobs of the sweeps up, unless that was done a moment ago."""
+        if time.monotonic() - self._asked < JOB_SECONDS:
+            return
+        try:
+            self._jobs, self.note = find_jobs(each.folder for each in self.sweeps().values())
+        except InputError as error:  # The number of a job is damaged.
+            self.note = str(error)
+        self._asked = time.monotonic()
+
     def read_on(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Read all journals as far as they go; ``progress`` hears of those read, and of all."""
+        self.ask_slurm()
         found = self.sweeps()
         for count, sweep in enumerate(found.values(), 1):
             sweep.read_on()

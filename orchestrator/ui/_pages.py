@@ -21,7 +21,7 @@ COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
 SHOWN = 20  # Running and failed trials on the page of a sweep.
 LOG_BYTES = 100_000  # Of the end of a log.
-LIVE = ("starting", "running", "paused")
+LIVE = ("starting", "running", "paused", "queued", "requeued")
 STATES = ("running", "finished", "failed", "pruned")
 
 
@@ -50,11 +50,11 @@ class Difference(NamedTuple):
         return self.second.mean - self.first.mean
 
 
-def sweeps_page(found: Iterable[tuple[SweepStatus, str]]) -> dict[str, Any]:
-    """Return all sweeps, each with the fault of its journal, those that run first."""
+def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str, Any]:
+    """Return all sweeps, each with the fault of its journal, those that run first; and a note."""
     listed = sorted(found, key=lambda each: (each[0].state not in LIVE, -each[0].began))
     live = any(status.state in LIVE for status, _ in listed)
-    return {"sweeps": listed, "live": live}
+    return {"sweeps": listed, "live": live, "note": note}
 
 
 def sweep_page(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:

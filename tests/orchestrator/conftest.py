@@ -83,6 +83,13 @@ class Writer:
         told = {"key": key, "study": study, "seed": seed, "metrics": metrics}
         self.write("evaluated", **told, artifacts=artifacts or {}, **(facts or {}))
 
+    def picture(self, name):
+        """Return a file next to the chosen configurations."""
+        path = self.path.parent / "chosen" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"png")
+        return path
+
     def end(self, status="finished"):
         self.write("sweep_ended", status=status)
 

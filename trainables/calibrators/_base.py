@@ -121,7 +121,7 @@ class Calibrator(CheckedFields, ABC):
             with torch.no_grad():
                 rows, targets, lost = self._possible(rows, targets)
                 report = self._fit(rows, targets)
-                doubt = "; ".join(filter(None, (lost, self._doubt(report, rows))))
+                doubt = self._doubt(report, rows)
         except BaseException:
             self.num_classes = 0  # Half fitted is not fitted.
             raise
@@ -129,8 +129,8 @@ class Calibrator(CheckedFields, ABC):
         note = "" if unit == 1 else f"logits are measured in units of {unit:g}"
         note = "; ".join(filter(None, (report.note, note)))
         self.report = replace(report, note=note, doubt=doubt)
-        if doubt:
-            warnings.warn(f"{self.name}: {doubt}", FitWarning, stacklevel=2)
+        if warning := "; ".join(filter(None, (lost, doubt))):
+            warnings.warn(f"{self.name}: {warning}", FitWarning, stacklevel=2)
         return self
 
     def _possible(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, str]:

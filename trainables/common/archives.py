@@ -69,7 +69,7 @@ class ArrayArchive:
             raise InputError(f"{path} is not an intact .npz archive: {error}") from error
         self._members = {m.filename.removesuffix(ENDING): m for m in members}
         if len(self._members) < len(members):
-            raise InputError(f"{path} has an array twice; each name may be there once")
+            raise InputError(f"{path} has two arrays of the same name")
 
     @property
     def names(self) -> list[str]:

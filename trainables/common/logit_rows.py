@@ -133,6 +133,12 @@ def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
     return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
 
 
+def masked_labels(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the numbers of the rows (N, K) whose label, of (N,), is a masked class: (M,)."""
+    gaps = logits.amax(1) - logits.gather(1, labels.unsqueeze(1)).squeeze(1)
+    return (gaps > LogitScale.of(logits).depth).nonzero().squeeze(1)
+
+
 def masked_classes(logits: Tensor, depth: float = MASK_DEPTH) -> Tensor:
     """Return the mask of ``find_masked``, also if empty, without waiting for the device."""
     return logits.amax(1, keepdim=True) - logits > depth

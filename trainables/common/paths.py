@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 from unicodedata import category
 
@@ -11,11 +12,13 @@ from trainables.common.errors import InputError
 DEFAULT_STORAGE = "calsweep-storage"  # The storage folder where none is named.
 # Stands in messages after the place where something was looked for.
 ELSEWHERE = "(another storage: --storage DIR)"
+SYNC = "calsweep storage sync STORAGE/sweeps/NAME"  # In messages that do not know the sweep.
 # The folder of a storage that holds copies of plugins, by the hash of their code.
 PLUGINS = "plugins"
 CACHE = "CALSWEEP_CACHE"  # Names the folder of the local copies of storages in buckets.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
 BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
+IN_BUCKET = re.compile(r"[A-Za-z0-9=._/:@-]")  # A login has a message of its own.
 BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
 CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
@@ -93,14 +96,31 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
         return local_path(storage, "storage", "or s3://BUCKET/PATH or gs://BUCKET/PATH")
     found = BUCKET.fullmatch(text)
     if found is None:
+        odd = next((sign for sign in text[len("s3:") :] if not IN_BUCKET.fullmatch(sign)), None)
+        fault = "is no address of a bucket" if odd is None else f"holds {odd!r}"
         raise InputError(
-            f"storage: {shown(text)} is no address of a bucket; allowed: s3://BUCKET/PATH and "
+            f"storage: {shown(text)} {fault}; allowed: s3://BUCKET/PATH and "
             "gs://BUCKET/PATH of letters, digits, '.', '_', '-', '=', without a login"
         )
     name = "+".join([found[1], *found[2].split("/")])
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = local_path(os.environ.get(CACHE) or f"{home}/calsweep", CACHE)
     return local_path(cache / BUCKETS / name, "storage")
+
+
+def sweep_command(verb: str, folder: Path) -> str:
+    """Return a command about a sweep, by its folder, that works in the current folder."""
+    storage = folder.absolute().parent.parent
+    place = bucket_address(storage) or str(storage)
+    option = "" if storage == storage_folder() else f" --storage {shlex.quote(place)}"
+    return f"calsweep {verb} {folder.name}{option}"
+
+
+def sync_command(folder: Path) -> str:
+    """Return the command that delivers what a sweep, by its folder, has recorded."""
+    address = bucket_address(folder.absolute().parent.parent)
+    place = str(folder) if address is None else f"{address}/sweeps/{folder.name}"
+    return f"calsweep storage sync {shlex.quote(place)}"
 
 
 def bucket_address(folder: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Signs of progress of this process: who started it ends it if they stop for too long."""
+"""Signs of progress of this process. Its parent kills it if they stop for too long."""
 
 import threading
 import time

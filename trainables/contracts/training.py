@@ -47,7 +47,7 @@ def trains_by_its_parameters(noun: str, name: str) -> None:
         found = (_figures(noun, name, {key: value}) for value in ends(parameter))
         require(
             any(figures != before for figures in found),
-            f"{key} changes no figure: search it only if it does on other data",
+            f"no value of {key} changes a figure: do not search it, or test it on other data",
         )
 
 

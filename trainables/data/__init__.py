@@ -1,7 +1,7 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
 from trainables.data._batches import Batcher, move
-from trainables.data._copies import Copies
+from trainables.data._copies import Copies, count_copies
 from trainables.data._guard import (
     TestDataSealedError,
     inherit_seal,
@@ -69,6 +69,7 @@ __all__ = [
     "TestDataSealedError",
     "TextShape",
     "Texts",
+    "count_copies",
     "find_prepared",
     "find_reader",
     "logit_sets",

@@ -117,7 +117,7 @@ def _place(parts: Sequence[LabelPart], label: Label) -> str:
 
 
 def _listed(classes: Sequence[str]) -> str:
-    return ", ".join(classes[:LISTED]) + (", ..." if len(classes) > LISTED else "")
+    return ", ".join(map(repr, classes[:LISTED])) + (", ..." if len(classes) > LISTED else "")
 
 
 def _note_reading(
@@ -132,7 +132,7 @@ def _note_reading(
         return
     if any(whole_number(name) is not None for name in classes):
         text = f"label {label} is class {classes[value]!r}"
-        note(where, f"not all are names of classes, so they count from 0: {text}")
+        note(where, f"some labels are not names of classes, so labels count from 0: {text}")
     elif value > 0:
-        text = f"label {label} is taken as {classes[value]!r}, counted from 0"
-        note(where, f"none is 0; {text}; if your labels count from 1, subtract 1 from them")
+        text = f"label {label} is read as {classes[value]!r}, counted from 0"
+        note(where, f"no label is 0; {text}; if your labels count from 1, subtract 1 from them")

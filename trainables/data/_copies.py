@@ -54,14 +54,19 @@ class Copies(NamedTuple):
             )
         return found
 
-    def check(self, name: str) -> None:
-        """Refuse a data set whose test rows are all known from training or validation.
+    @property
+    def whole(self) -> bool:
+        """Return True if the test rows are all known from training or validation.
 
         Equal rows prove nothing where there are few, or where most test rows repeat each other, as
         rounded scores do.
         """
         enough = self.distinct >= LEAST and 2 * self.distinct > self.test_rows
-        if self.test == self.test_rows and enough:
+        return self.test == self.test_rows and enough
+
+    def check(self, name: str) -> None:
+        """Refuse a data set whose test rows are all known from training or validation."""
+        if self.whole:
             raise InputError(
                 f"dataset {name!r}: all {self.test_rows:,} test rows are copies of training or "
                 "validation rows; give test rows that are in no other part, or leave the test "

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ WORDS = {
     "classes": "classes",
 }
 SCORES = ("logits", "probs", "predictions")
+NAMED = 5  # Classes without a column that a note names.
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 COLUMN = re.compile(r"(?P<kind>logits?|probs?)_(?P<name>.+)", re.IGNORECASE)
 # Columns such as logit_max hold a figure of the row.
@@ -199,7 +200,7 @@ def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
     if numbers and len(numbers) < len(classes):
         odd = next(column for name, column in classes.items() if name not in numbers)
         raise InputError(
-            f"{path}: column {odd!r} does not number a class, as {classes[numbers[0]]!r} does; "
+            f"{path}: column {odd!r} has no class number, but {classes[numbers[0]]!r} has one; "
             "remove it or rename it"
         )
     values = {name: value for name in classes if (value := whole_number(name)) is not None}
@@ -222,9 +223,12 @@ def _check_gaps(path: Path, numbers: list[int]) -> None:
     for before, after in pairwise(numbers):
         if before == after:
             raise InputError(f"{path}: two columns of scores are class {before}")
-        if after != before + 1:
-            note(path, f"columns of scores leave out class {before + 1}; {len(numbers)} classes")
-            return
+    gaps = (range(before + 1, after) for before, after in pairwise(numbers))
+    missing = [*islice(chain.from_iterable(gaps), NAMED)]
+    if missing:
+        more = numbers[-1] - numbers[0] + 1 - len(numbers) - len(missing)
+        named = ", ".join(map(str, missing)) + (f" and {more:,} more" if more else "")
+        note(path, f"no column of scores is class {named}; the file has {len(numbers)} classes")
 
 
 def _shown(columns: list[str]) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
-from trainables.common.logit_rows import check_rows
+from trainables.common.logit_rows import check_rows, masked_labels
 from trainables.common.paths import local_path
 from trainables.data._class_numbers import LabelPart, number_labels, unnamed_classes
 from trainables.data._inputs import check_classes
@@ -205,7 +205,23 @@ def _file(
     classes = () if arrays is None else _given_classes(arrays, parts, ours)
     labels, names = _label_numbers(path, parts, classes, ours)
     rows = [_rows(path, *part) for part in zip(scores, labels, strict=True)]
+    _note_masked(path, parts, rows)
     return LogitFile(name, rows[-1], rows[0] if rows[1:] else None, names)
+
+
+def _note_masked(path: Path, parts: Sequence[Part], rows: Sequence[LogitRows]) -> None:
+    """Say in how many rows of the whole file the label's class is masked."""
+    lost = [masked_labels(own.logits, own.labels) for own in rows]
+    count, total = sum(map(len, lost)), sum(map(len, rows))
+    if count:
+        part, first = next(
+            (p.name, int(own[0])) for p, own in zip(parts, lost, strict=True) if len(own)
+        )
+        note(
+            path,
+            f"the label's class is masked in {count:,} of {total:,} rows, such as row {first} of "
+            f"{part}; calibrators are not fitted on such rows",
+        )
 
 
 def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str) -> Part:
@@ -289,23 +305,23 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
-    """Tell if a few columns are named as no label is: they may not be classes."""
+    """Say if a few columns have names that are not labels: they may not be classes."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
         names = " and ".join(map(repr, absent))
-        note(path, f"no label is {names}; a column of that name counts as a class")
+        note(path, f"no row has the label {names}; its column is read as a class")
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True for names that are not those of columns, which one-hot rows become."""
+    """Return True if labels are names and no column has one; one-hot rows become column names."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 
 def _sorted_names(path: Path, labels: Sequence[np.ndarray], width: int) -> tuple[str, ...]:
     names = tuple(np.unique(np.concatenate(labels)).tolist())
     _check_width(path, names, width)
-    how = f"labels are names, taken in sorted order ({shown_names(names)})"
-    note(path, f"{how}; `classes` names another order")
+    how = f"the columns are read as the labels in sorted order ({shown_names(names)})"
+    note(path, f"{how}; for another order add an array `classes`")
     return names
 
 

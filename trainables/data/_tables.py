@@ -126,6 +126,9 @@ def _array(path: Path, name: str, column: Any) -> np.ndarray:
     if pyarrow.types.is_nested(kind):
         rows = [np.asarray(row) for row in column.to_pylist()]
         if len({row.shape for row in rows}) > 1:
-            raise InputError(f"{path}: column {name!r} holds lists of several lengths")
+            raise InputError(
+                f"{path}: column {name!r} holds lists of different lengths; each row needs one "
+                "score per class"
+            )
         return np.array(rows)
     return column.to_numpy()

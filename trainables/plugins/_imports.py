@@ -61,7 +61,7 @@ class Brought:
 
 
 def combined(own: str, identity: Mapping[str, str]) -> str:
-    """Return the hash of a plugin's own code and all that it imports; the first alone if it can."""
+    """Return the hash of a plugin's code and of its imports; its own hash if it imports nothing."""
     if not identity:
         return own
     return hashlib.sha256(f"{own}\n{json.dumps(identity, sort_keys=True)}".encode()).hexdigest()

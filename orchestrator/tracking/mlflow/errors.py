@@ -10,6 +10,7 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.sweep.tracking_uri import sqlite_file
+from orchestrator.tracking.mlflow.sqlite import renewal
 from orchestrator.tracking.tracker import BlockedError, LoginError, RefusedError, UnreachableError
 from trainables.common.addresses import redacted, scrubbed
 
@@ -55,8 +56,7 @@ def _raise_blocked(error: Exception, uri: str) -> None:
     file, text = sqlite_file(uri), _one_line(error, uri)
     if file is not None and _DAMAGED.search(text):
         raise BlockedError(
-            f"tracking database {file} is damaged ({text}); move it away, and `calsweep storage "
-            "sync` builds it again from the journals"
+            f"tracking database {file} is damaged ({text}); {renewal(file)}"
         ) from error
     if file is not None and _BLOCKED.search(text):
         raise BlockedError(f"tracking database {file} cannot be used: {text}") from error

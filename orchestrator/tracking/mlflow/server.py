@@ -98,12 +98,8 @@ class MlflowTracker(Tracker):
                 )
                 found = self.client.get_experiment(made)
                 return Experiment(made, found.creation_time or 0), True
-        if found.lifecycle_stage != "active":
-            store = shlex.quote(mlflow_uri(redacted(self.uri)))
-            raise BlockedError(
-                f"experiment {name!r} is deleted; restore it with `MLFLOW_TRACKING_URI={store} "
-                f"mlflow experiments restore -x {found.experiment_id}`"
-            )
+        if fault := self._deletion(found):
+            raise BlockedError(fault)
         file = sqlite_file(self.uri)
         # A database that was moved together with the files beside it learns of that.
         if file and file.resolve().parent == artifact_root.resolve().parent:
@@ -115,6 +111,20 @@ class MlflowTracker(Tracker):
         held = f"tags.`{names.KIND}` = 'sweep'"
         ask = partial(self.client.search_experiments, filter_string=held)
         return {found.name: found.experiment_id for found in self._pages(ask)}
+
+    def deletion(self, sweep: str) -> str:
+        with translated(self.uri):
+            found = self.client.get_experiment_by_name(sweep)
+        return "" if found is None else self._deletion(found)
+
+    def _deletion(self, found: mlf.Experiment) -> str:
+        if found.lifecycle_stage == "active":
+            return ""
+        store = shlex.quote(mlflow_uri(redacted(self.uri)))
+        return (
+            f"experiment {found.name!r} is deleted; restore it with `MLFLOW_TRACKING_URI={store} "
+            f"mlflow experiments restore -x {found.experiment_id}`"
+        )
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         # A database starts from the first condition: it looks at few runs if few have that tag.

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from orchestrator.sweep.tracking_uri import database_uri, sqlite_file
 from trainables.common.errors import InputError
-from trainables.common.paths import ELSEWHERE
+from trainables.common.paths import ELSEWHERE, SYNC, sync_command
 from trainables.common.sharing import LOCK_MODE, why
 
 OPEN_WAIT = 120.0
@@ -29,15 +30,27 @@ def require_database(file: Path, hint: str = ELSEWHERE) -> None:
     try:
         with open(file, "rb") as stream:
             if stream.read(len(HEADER)) not in (b"", HEADER):
-                raise InputError(
-                    f"{file} is no SQLite database; name another file, or move it away: "
-                    "`calsweep storage sync` builds it again"
-                )
+                raise InputError(f"{file} is not a SQLite database; {renewal(file)}")
     except FileNotFoundError as error:
-        told = f"no tracking database at {file} {hint}; `calsweep storage sync` builds it"
+        told = f"no tracking database at {file} {hint}; {_delivery(file)[0]} builds it"
         raise InputError(told) from error
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {why(error)}") from error
+
+
+def renewal(file: Path) -> str:
+    """Return how to build a damaged database again; a storage's own is renamed by ``sync``."""
+    command, own = _delivery(file)
+    if own:
+        return f"{command} renames it and builds it again"
+    return f"rename it, then {command} for each sweep builds it again"
+
+
+def _delivery(file: Path) -> tuple[str, bool]:
+    """Return the command that fills a database, and whether it is that of a storage with sweeps."""
+    own = file == sqlite_file(database_uri(file.parent))
+    found = sorted(file.parent.glob("sweeps/*/journal.jsonl")) if own else []
+    return f"`{sync_command(found[0].parent) if found else SYNC}`", bool(found)
 
 
 def describe_database(file: Path) -> str:

@@ -30,7 +30,7 @@ WRONG = {
     f"{ASK} --tracking-uri ./mlruns": (
         "tracking uri './mlruns' is not supported *; allowed: sqlite:///PATH/mlflow.db, *"
     ),
-    f"{ASK} --tracking-uri sqlite:///file": "file is no SQLite database; *",
+    f"{ASK} --tracking-uri sqlite:///file": "file is not a SQLite database; *",
     f"{ASK} --tracking-uri http://127.0.0.1:9": "tracking http://127.0.0.1:9 gives no answer: *",
     "table --format word": (
         "Invalid value for '--format': 'word' is not one of 'terminal', *, 'parquet'."

@@ -116,7 +116,8 @@ RUN = {
     "orchestrator.cli._run.show_plan": None,
     "orchestrator.cli._run._start_early": None,
 }
-HELD = {f"{CLI}._watch._existing": MagicMock(**{"control.return_value": "pause"})}
+NIGHT = Path("calsweep-storage/sweeps/night")
+HELD = {f"{CLI}._watch._existing": MagicMock(**{"control.return_value": "pause", "path": NIGHT})}
 BENCHMARK = MagicMock(**{"book.return_value.nights.return_value": NIGHTS, "path": "file"})
 BENCHMARK.name, BENCHMARK.folder = "bench", Path("bench")
 SET = {f"{NIGHTLY}.load": BENCHMARK}

@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from orchestrator.storage.plugins import keep_plugins, pin_plugins
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.spec import load_sweep
+
 DEMO = Path(__file__).resolve().parents[3] / "examples" / "demo.yaml"
 SMALL = """
 name: small
@@ -200,11 +204,11 @@ def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
         (("--gpus-per-node", "2"), "--gpus-per-node has no effect without --nodes: add --nodes or"),
         (
             ("--nodes", "4", "--gpus-per-node", "3"),
-            "per-node 3: no node can hold a trial, for which resources.train asks for 4 GPUs",
+            "per-node 3: a trial needs 4 GPUs on one node (resources.train); use larger nodes",
         ),
         (
             ("--nodes", "4", "--gpus-per-node", "4", "--cpus-per-node", "7"),
-            "per-node 7: no node can hold a trial, for which resources.train asks for 8 CPUs",
+            "per-node 7: a trial needs 8 CPUs on one node (resources.train); use larger nodes",
         ),
     ],
 )
@@ -218,3 +222,26 @@ def test_a_plan_of_one_machine_has_no_cluster(calsweep, small):
     small.write_text(f"{SMALL}executor: local\n")
     told = "calsweep: executor: local computes on one machine; leave it out for a cluster\n"
     assert calsweep("plan", small, "--nodes", "2") == (2, "", told)
+
+
+def test_a_changed_plugin_is_named_before_run_refuses_it(calsweep, small):
+    plugin = small.with_name("mine.py")
+    shutil.copy(DEMO.parent / "plugin/calsweep_example/gce.py", plugin)
+    small.write_text(SMALL.replace("mbls, mbls+ts", "gce") + f"plugins: [{plugin}]\n")
+    spec = pin_plugins(load_sweep(small))
+    keep_plugins(spec)
+    SweepFolder.of(spec).write_spec(spec)
+    told = "calsweep run refuses this file: "
+    assert told not in calsweep("plan", small).out
+    plugin.write_text(f"{plugin.read_text()}\nCHANGED = True\n")
+    (line,) = [line for line in calsweep("plan", small).out.splitlines() if told in line]
+    refused = calsweep("run", small)
+    assert (refused.code, refused.err) == (2, line.replace(told, "calsweep: ") + "\n")
+    assert line.endswith("another `plugins`; give this one another name, or start it with --fresh")
+    assert json.loads(calsweep("plan", small, "--json").out)["refused"] == line.removeprefix(told)
+
+
+def test_one_trial_searches_nothing(calsweep, small):
+    small.write_text(SMALL.replace("trials: 3", "trials: 1"))
+    rows, _ = table_rows(calsweep("plan", small).out)
+    assert {row[1]: row[4:8] for row in rows}["mbls"] == ["nothing:", "one", "trial"]

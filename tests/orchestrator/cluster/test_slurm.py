@@ -293,7 +293,7 @@ def test_waiting_job_is_found_and_cancelled(
     assert "far: CANCELLED, trials 0/" in capsys.readouterr().out
     assert main(["cancel", "far", "--storage", storage]) == 2
     assert main(["submit", "--slurm", "--time", "soon", str(path)]) == 2
-    assert "--time 'soon' is no limit of SLURM's" in capsys.readouterr().err
+    assert "--time: expected a limit such as 8:00:00 or 2-0, got 'soon'" in capsys.readouterr().err
 
 
 ENDING = """#!/bin/bash

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from orchestrator.cli import main
 from orchestrator.cli._console import complain
@@ -21,6 +22,7 @@ from orchestrator.cluster.slurm_queue import Job, own_error, with_job
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, load_sweep
+from orchestrator.ui import Book, application
 from trainables.common.errors import InputError
 
 SWEEP = """
@@ -234,7 +236,9 @@ def test_cancelled_job_is_known_after_slurm_forgot_it(
         scancel=f"echo $* > {tmp_path}/gone",
         sacct="exit 0",
     )
-    assert told_by(capsys, night, "cancel", "night")[0].startswith("night is out of SLURM's queue")
+    remedy = f"calsweep run --resume night --storage {night.path.parents[1]}"
+    told = f"night is out of SLURM's queue; resume it with {remedy}"
+    assert told_by(capsys, night, "cancel", "night")[0] == told
     assert (tmp_path / "gone").read_text() == "7\n"
     assert (
         told_by(capsys, night, "status", "night")[0] == "night: CANCELLED, trials 0/1, measured 0/0"
@@ -296,7 +300,7 @@ NEEDS_SLURM = "has no effect without --slurm: add --slurm or leave it out"
         (["--dry-run"], f"--dry-run {NEEDS_SLURM}"),
         (["--partition", "gpu"], f"--partition {NEEDS_SLURM}"),
         (["--nodes", "2"], f"--nodes {NEEDS_SLURM}"),
-        (["--slurm", "--time", "٣"], "--time '٣' is no limit of SLURM's, such as 8:00:00 or 2-0"),
+        (["--slurm", "--time", "٣"], "--time: expected a limit such as 8:00:00 or 2-0, got '٣'"),
     ],
 )
 def test_wrong_options_are_refused(
@@ -312,8 +316,8 @@ def test_trial_of_more_cpus_than_a_task_is_refused(tmp_path: Path, capsys: Told)
     path.write_text(f"{path.read_text()}resources: {{train: {{cpu: 4}}}}\n")
     assert main(["submit", "--slurm", "--dry-run", "--cpus-per-task", "2", str(path)]) == 2
     assert capsys.readouterr().err == (
-        "calsweep: --cpus-per-task 2: no node can hold a trial, for which resources.train asks "
-        "for 4 CPUs\n"
+        "calsweep: --cpus-per-task 2: a trial needs 4 CPUs on one node (resources.train); use "
+        "larger nodes or ask for less\n"
     )
 
 
@@ -422,3 +426,32 @@ def test_odd_strings_are_refused_or_quoted(tmp_path: Path, capsys: Told, field: 
         assert {*odd_words(text)} <= words_of(folder, field, odd), odd
     assert [each for each in accepted if not each.isprintable() and field != "file"] == []
     assert len(accepted) >= {"storage": 25, "file": 25, "name": 0}.get(field, 2), accepted
+
+
+@pytest.mark.parametrize(
+    ("squeue", "state", "reason"),
+    [
+        ("echo '7 calsweep-night PENDING 0 Resources'", "queued", "Resources"),
+        ("echo '7 calsweep-night TIMEOUT 0 TimeLimit'", "failed", "SLURM: TIMEOUT, TimeLimit"),
+        ("echo '7 calsweep-night CANCELLED 0 None'", "CANCELLED", ""),
+        ("echo down >&2; exit 1", "waiting", ""),
+    ],
+)
+def test_pages_show_the_state_of_a_job(
+    night: SweepFolder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    squeue: str,
+    state: str,
+    reason: str,
+) -> None:
+    (night.path / "slurm-7.out").unlink()
+    install(tmp_path, monkeypatch, squeue=squeue)
+    book = Book(night.storage)
+    book.read_on()
+    client = TestClient(application(book, "token"), base_url="http://127.0.0.1:8720")
+    pages = [client.get(path).text for path in ("/?token=token", "/sweeps/night")]
+    for page in pages:
+        assert f'class="state {state}">{state}</span>' in page
+        assert reason in page
+    assert ("squeue refuses: down" in pages[0]) == (state == "waiting")

@@ -204,8 +204,8 @@ def test_job_without_a_gpu_that_its_trials_ask_for_is_refused(
     path.write_text(f"{text}resources: {{{resources}}}\n")
     assert main(["submit", "--slurm", str(path)]) == 2
     assert capsys.readouterr().err == (
-        "calsweep: --gpus-per-node 0: no node can hold a trial, for which "
-        f"resources.{stage} asks for {gpus} GPUs\n"
+        f"calsweep: --gpus-per-node 0: a trial needs {gpus} GPUs on one node "
+        f"(resources.{stage}); use larger nodes or ask for less\n"
     )
 
 

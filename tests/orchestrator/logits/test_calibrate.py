@@ -612,3 +612,19 @@ def test_wrong_input_is_an_input_error(npz, command, monkeypatch, words):
     monkeypatch.chdir(npz.parent)
     result = command(*words)
     assert isinstance(result.exception, InputError)
+
+
+def test_rows_that_are_fitted_on_and_scored_are_counted_or_refused(tmp_path, npz, capsys):
+    words = ["--with", "ts", "--objectives", "ce"]
+    assert main(["calibrate", str(npz), "--fit", str(npz), *words]) == 2
+    rows = read_logits(npz).rows
+    count = len(rows)
+    told = f"{count} of {count} rows to score are copies of rows to fit on"
+    remedy = "give other rows to score or to fit on"
+    assert capsys.readouterr().err == f"calsweep: {npz.stem}: {told}; {remedy}\n"
+    path = tmp_path / "twice.npz"
+    logits, labels = (torch.cat([part, part[:3]]).numpy() for part in (rows.logits, rows.labels))
+    np.savez(path, logits=logits, labels=labels)
+    assert main(["calibrate", str(path), "--fit-rows", f"{count - 10}:{count + 3}", *words]) == 0
+    told = f"3 of {count - 10} rows to score are copies of rows to fit on"
+    assert f"twice: {told}, so figures of calibrators may be too good" in capsys.readouterr().err

@@ -176,7 +176,7 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
     for _ in range(2):
         assert refusal(read_sweeps, alone) == (
             "sweep 'open' has not ended, and its choices come first; "
-            "resume it with `calsweep run --resume open`"
+            f"resume it with `calsweep run --resume open --storage {tmp_path}`"
         )
         with Journal(alone.sweep("open").journal) as journal:
             journal.append(SweepEnded(status="interrupted"))

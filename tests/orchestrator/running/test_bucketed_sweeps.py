@@ -136,11 +136,14 @@ def test_links_out_of_a_sweep_are_not_sent(address, tmp_path, caplog):
     (sweep.chosen / "link.png").symlink_to(tmp_path / "secret")
     (sweep.chosen / "real.png").write_text("png")
     (sweep.chosen / "inside.png").symlink_to("real.png")
+    (sweep.path / "ray-token").write_text("private")
+    (sweep.chosen / "token.png").symlink_to("../ray-token")
     assert sweep.bucket.share() == 0
     sent = [f"sweeps/one/chosen/{name}" for name in ("inside.png", "real.png")]
     assert sorted(sweep.bucket.bucket.names("sweeps/one")) == sent
-    fault = f"{sweep.chosen}/link.png is not sent: it links to a file outside its sweep"
-    assert caplog.messages == [fault]
+    fault = "is not sent: it links to a file that may be private"
+    named = [f"{sweep.chosen}/{name} {fault}" for name in ("link.png", "token.png")]
+    assert sorted(caplog.messages) == named
 
 
 class TwoMachines(InProcess):

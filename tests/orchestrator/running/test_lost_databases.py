@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +49,15 @@ def test_sync_sets_a_damaged_database_aside_and_delivers_everything_again(
     database = Path("kept").rename("moved").absolute() / "mlflow.db"
     os.truncate(database, 40_000)
     assert main(["best", "lost", "--storage", "moved"]) == 2
-    assert "mlflow.db is damaged (database disk image is malformed)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert (
+        "mlflow.db is damaged (database disk image is malformed); `calsweep storage sync " in told
+    )
+    _, remedy, effect = told.split("`")
+    assert effect == " renames it and builds it again\n"
     assert tracked_results(["lost"], None, "moved") == [[before]]
     with databases_made():
-        assert main(["storage", "sync", "moved/sweeps/lost"]) == 0
+        assert main(shlex.split(remedy)[1:]) == 0  # As it is printed.
     aside, done = capsys.readouterr().out.splitlines()
     assert f"{database} is damaged (database disk image is malformed): renamed to mlflow" in aside
     assert done.startswith("everything in ")
@@ -77,4 +83,4 @@ def test_a_damaged_database_of_someone_else_stays(
         ["storage", "sync", str(SweepFolder.of(spec).path), "--tracking-uri", f"sqlite:///{other}"]
     )
     assert (code, other.read_text()[:12]) == (2, "the database")
-    assert f"{other} is damaged (file is not a database); move it away" in capsys.readouterr().err
+    assert f"{other} is damaged (file is not a database); rename it" in capsys.readouterr().err

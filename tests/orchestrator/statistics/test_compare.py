@@ -189,7 +189,8 @@ def test_what_has_no_predictions_is_named(artifacts, evaluated, made_up):
 def test_missing_predictions_are_named_with_the_remedy(artifacts, evaluated, made_up):
     result = evaluated("ce", [made_up(LABELS, 0)], LABELS)
     lost = replace(result, predictions=("ab" * 32,))
-    told = rf"^the predictions of ce on {TASK} are gone; `calsweep run --resume s` computes them"
+    remedy = f"`calsweep run --resume s --storage {artifacts.root.parent}` computes them"
+    told = f"^the predictions of ce on {TASK} are gone; {remedy}"
     with pytest.raises(InputError, match=told):
         StoredPredictions([lost], artifacts)
 

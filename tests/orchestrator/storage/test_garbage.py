@@ -275,7 +275,8 @@ def test_a_sweep_whose_journal_says_nothing_is_not_taken_for_nothing(
     line = content[: len(content) // 2].count(b"\n") + 1
     assert capsys.readouterr().err == (
         f"calsweep: sweep 'two'{TOLD[damage].format(file=file, line=line)}put its journal back, "
-        "resume it with `calsweep run --resume two`, or give the sweep up with --drop two\n"
+        f"resume it with `calsweep run --resume two --storage {room.folder}`, or give the sweep up "
+        "with --drop two\n"
     )
     assert room.left() == EVERYTHING
 
@@ -456,7 +457,9 @@ def test_a_running_sweep_is_not_dropped(room: Room, dry_run: bool) -> None:
     room.sweep("two", *trial("k0", "t|ce", "train", TRAIN_B), CLOSED)
     with FileLock(folder / "run.lock"), pytest.raises(InputError) as refusal:
         room.collect(["one"], dry_run)
-    assert str(refusal.value) == "sweep 'one' is running: `calsweep cancel` stops it"
+    assert str(refusal.value) == (
+        f"sweep 'one' is running: `calsweep cancel one --storage {room.folder}` stops it"
+    )
     assert folder.exists()
     assert room.left() == EVERYTHING
 

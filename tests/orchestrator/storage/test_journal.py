@@ -280,7 +280,9 @@ def test_a_damaged_line_elsewhere_names_file_and_line(path, line, monkeypatch):
         read_events(path, offset=len(lines[0]))
     assert path.read_bytes() == b"".join(lines)
     monkeypatch.chdir(path.parent)
-    with pytest.raises(InputError, match=f"`calsweep run --resume {path.parent.name}`$"):
+    with pytest.raises(
+        InputError, match=f"`calsweep run --resume {path.parent.name} --storage .*`$"
+    ):
         read_events(path.name)
 
 
@@ -347,7 +349,7 @@ def test_a_line_that_is_no_event_is_damage(path, content):
     assert str(refusal.value) == (
         f"journal {path}, line 1: damaged, not one whole event; outcomes are stored: cut the "
         "file before that line, or put an intact copy in its place, then `calsweep run "
-        f"--resume {path.parent.name}`"
+        f"--resume {path.parent.name} --storage {path.parents[2]}`"
     )
 
 

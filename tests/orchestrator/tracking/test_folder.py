@@ -29,6 +29,7 @@ from orchestrator.tracking.champion import promote
 from orchestrator.tracking.tracker import RefusedError, RunQuery, UnreachableError
 from tests.orchestrator.tiny_sweep import tiny_sweep
 from trainables.common.errors import InputError
+from trainables.common.paths import SYNC
 from trainables.data import PreparedData
 from trainables.stages.export import load_chain
 from trainables.store.artifacts import ArtifactStore
@@ -147,9 +148,7 @@ def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
     with pytest.raises(InputError) as error:
         best_trials(uri, study.partition("|")[0], "ce")
     told = re.sub(r"damaged \(.*\); ", "damaged (HOW); ", str(error.value))
-    assert told == (
-        f"{record} is damaged (HOW); delete its experiment's folder, then `calsweep storage sync`"
-    )
+    assert told == (f"{record} is damaged (HOW); delete its experiment's folder, then `{SYNC}`")
     (experiment,) = (folder / "experiments").iterdir()
     for file in experiment.rglob("*.json"):
         file.unlink()

@@ -189,9 +189,8 @@ def test_runs_are_those_of_a_quiet_delivery(journal_writer, steps, faults, chunk
         patch.setattr(_shipper, "CHUNK", chunk)
         for patience in ("PATIENCE_ONCE", "PATIENCE_ORPHANED"):
             patch.setattr(f"orchestrator.tracking._shipper.{patience}", 1e9)
-        writer = journal_writer(folder / "sweep", "told")
-        picture = writer.path.with_name("picture.png")
-        picture.write_bytes(b"png")
+        writer = journal_writer(folder / "a" / "sweep", "told")
+        picture = writer.picture("picture.png")
         story = Story(writer, picture)
         journal, uri, sweep_id = story.writer.path, f"folder:{folder}/tracked", "5eed"
         tracker = open_tracker(uri, create=True)
@@ -245,8 +244,8 @@ def test_runs_are_those_of_a_quiet_delivery(journal_writer, steps, faults, chunk
 
         faults.clear()
         lost.clear()
-        quiet = folder / "quiet" / "sweep"
-        quiet.mkdir(parents=True)
+        quiet = folder / "quiet" / "a" / "sweep"
+        shutil.copytree(picture.parent, quiet / picture.parent.name)
         shutil.copy(journal, quiet)
         uri = f"folder:{quiet.parent}/tracked"
         deliver(quiet / journal.name, uri, ending != "open")

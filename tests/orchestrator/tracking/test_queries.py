@@ -16,7 +16,7 @@ from orchestrator.tracking import (
 )
 from orchestrator.tracking.tracker import RunQuery
 from trainables.common.errors import InputError
-from trainables.common.paths import ELSEWHERE
+from trainables.common.paths import ELSEWHERE, SYNC
 
 TASK = "digits/convnet/digits"
 CONFIGURATION = {
@@ -121,7 +121,7 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
         with pytest.raises(InputError) as refusal:
             study_results(uri, "x")
         hint = f" {ELSEWHERE}" if kind == "database" else ""
-        told = f"no tracking {kind} at {missing}{hint}; `calsweep storage sync` builds it"
+        told = f"no tracking {kind} at {missing}{hint}; `{SYNC}` builds it"
         assert str(refusal.value) == told
     assert not missing.exists()
 

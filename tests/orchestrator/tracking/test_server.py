@@ -80,8 +80,7 @@ def test_outages_of_the_server_lose_nothing_and_repeat_nothing(
 ):
     """Nor does the death of who delivers, in their midst."""
     monkeypatch.setenv("PYTHONWARNINGS", "error::FutureWarning")
-    picture = writer.path.with_name("picture.png")
-    picture.write_bytes(b"png")
+    picture = writer.picture("picture.png")
     shipper = start_shipper(writer.path, server.uri, tmp_path, poll_seconds=0.05)
     writer.start()
     study = writer.open("ce", trials=24)

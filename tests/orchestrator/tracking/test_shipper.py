@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 from orchestrator.storage.events import to_line
 from orchestrator.storage.journal import read_events
 from orchestrator.tracking import __main__ as program
-from orchestrator.tracking import _shipper, open_tracker, start_shipper, sync
+from orchestrator.tracking import _shipper, open_tracker, start_shipper, study_results, sync
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE, Fault, ShipperProcess
 from orchestrator.tracking._shipper import Shipment
@@ -52,8 +52,7 @@ def small_sweep(writer, tmp_path):
     writer.finish(cut, status="pruned", val_ece=0.5)
     again = writer.trial(study, 0, 0.3, role="seed", seed=1, configuration=configuration)
     writer.close(study, good, finished=1, failed=1)
-    picture = writer.path.with_name("some picture.png")
-    picture.write_bytes(b"png")
+    picture = writer.picture("some picture.png")
     writer.evaluate(good, study, test_ece=0.02, artifacts={"reliability.png": str(picture)})
     writer.evaluate(again, study, seed=1, test_ece=0.03)
     writer.end()
@@ -223,12 +222,11 @@ def test_a_copy_of_a_storage_delivers_its_own_files(journal_writer, tmp_path, wi
     writer = journal_writer(old / "sweeps" / "s", "s")
     writer.start()
     study = writer.open("ce")
-    picture = writer.path.with_name("inside.png")
-    picture.write_bytes(b"as it was")
+    picture = writer.picture("inside.png")
     files = {picture.name: str(picture)}
     writer.evaluate(writer.trial(study, 0, 0.5), study, artifacts=files)
     shutil.copytree(old, new)
-    (new / "sweeps" / "s" / "inside.png").write_bytes(b"the copy's")
+    (new / "sweeps" / "s" / "chosen" / "inside.png").write_bytes(b"the copy's")
     assert sync(new / "sweeps" / "s" / "journal.jsonl", f"folder:{tmp_path}/tracked").refused == []
     found = {path.name: path.read_bytes() for path in (tmp_path / "tracked").rglob("*.png")}
     assert found == {"inside.png": b"the copy's"}
@@ -239,15 +237,15 @@ def test_files_outside_the_folder_of_a_sweep_are_not_delivered(journal_writer, t
     folder = tmp_path / "storage" / "sweeps" / "s"
     writer, secret = journal_writer(folder, "s"), tmp_path / "id_rsa"
     secret.write_text("private")
-    (folder / "link.png").symlink_to(secret)
-    (folder / "inside.png").write_bytes(b"png")
-    outside = {"absolute": secret, "link": folder / "link.png", "up": folder / "../../../id_rsa"}
+    chosen = writer.picture("ok.png").parent
+    (chosen / "link.png").symlink_to(secret)
+    outside = {"absolute": secret, "link": chosen / "link.png", "up": folder / "../../../id_rsa"}
     writer.start()
     study = writer.open("ce")
     files = {name: str(path) for name, path in outside.items()}
     trial = writer.trial(study, 0, 0.5)
-    writer.evaluate(trial, study, artifacts={**files, "ok.png": str(folder / "inside.png")})
-    fault = f"{secret} is not delivered: it is outside {folder}"
+    writer.evaluate(trial, study, artifacts={**files, "ok.png": str(chosen / "ok.png")})
+    fault = f"{secret} is not delivered: it is outside {chosen}"
     refused = sync(writer.path, f"folder:{tmp_path}/tracked").refused
     assert refused == [f"{trial}: artifact {name}: {fault}" for name in outside]
     found = [path.name for path in (tmp_path / "tracked").rglob("files/*/*") if path.is_file()]
@@ -261,9 +259,7 @@ def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, t
     writer.start()
     study = writer.open("ce")
     keys = [writer.trial(study, number, 0.5) for number in range(2)]
-    picture = writer.path.parent / "chosen" / "picture.png"
-    picture.parent.mkdir()
-    picture.write_bytes(b"png")
+    picture = writer.picture("picture.png")
     writer.evaluate(keys[0], study, test_ece=0.1, artifacts={"one.png": str(picture)})
     sync(writer.path, f"sqlite:///{old}/mlflow.db", old / "mlflow-artifacts")
     writer.evaluate(keys[1], study, test_ece=0.1, artifacts={"other.png": str(picture)})
@@ -422,8 +418,7 @@ def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_pa
     MlflowClient(store).delete_run(runs_of(store, writer.sweep)[gone].info.run_id)
     writer.epochs(gone, 1)
     other = writer.trial(study, 1, 0.1)
-    folder = writer.path.parent
-    (folder / "there.png").write_bytes(b"png")
+    folder = writer.picture("there.png").parent
     pictures = {name: str(folder / name) for name in ("no.png", "there.png")}
     writer.evaluate(other, study, test_ece=0.1, artifacts=pictures)
     shipment = sync(writer.path, store)
@@ -510,6 +505,9 @@ def test_an_experiment_deleted_on_the_server_is_named_with_the_remedy(writer, st
         f"experiment {writer.sweep!r} is deleted; restore it with "
         f"`MLFLOW_TRACKING_URI={store} mlflow experiments restore -x {experiment}`"
     )
+    with pytest.raises(InputError) as unknown:
+        study_results(store, writer.sweep)
+    assert str(unknown.value) == str(refusal.value)
     shipper = ShipperProcess(["true"], store, writer.path)
     assert shipper.fault() is None  # It was of an earlier shipper.
     with pytest.raises(InputError):

@@ -25,7 +25,7 @@ from orchestrator.tracking.tracker import BlockedError, UnreachableError
 from tests.orchestrator.databases import place_database
 from tests.orchestrator.disks import files_of_at_most
 from trainables.common.errors import InputError
-from trainables.common.paths import ELSEWHERE
+from trainables.common.paths import ELSEWHERE, SYNC
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0 and more"])
@@ -39,12 +39,12 @@ def test_what_is_no_database_is_refused(tmp_path):
     file, text = tmp_path / "mlflow.db", tmp_path / "text"
     text.write_bytes(b"SQLite format 2\0")
     for path, told in (
-        (file, f"no tracking database at {file} {ELSEWHERE}; `calsweep storage sync` builds it"),
+        (file, f"no tracking database at {file} {ELSEWHERE}; `{SYNC}` builds it"),
         (tmp_path, f"tracking database {tmp_path} cannot be read: Is a directory"),
         (
             text,
-            f"{text} is no SQLite database; name another file, or move it away: "
-            "`calsweep storage sync` builds it again",
+            f"{text} is not a SQLite database; rename it, then `{SYNC}` for each sweep builds it "
+            "again",
         ),
     ):
         with pytest.raises(InputError) as refusal:

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from trainables.common.errors import InputError
-from trainables.common.paths import local_path, require_socket_room, storage_folder
+from trainables.common.paths import (
+    DEFAULT_STORAGE,
+    local_path,
+    require_socket_room,
+    storage_folder,
+    sweep_command,
+    sync_command,
+)
 
 
 def test_paths_are_absolute_and_know_the_home_folder(tmp_path, monkeypatch):
@@ -77,3 +84,31 @@ def test_a_folder_leaves_room_for_a_socket_or_is_refused():
     told = f"has 101 bytes, and sockets in it allow 100: {long}; name a shorter one, such as: "
     with pytest.raises(InputError, match=re.escape(told + "export TMPDIR=/tmp")):
         require_socket_room(long, "socket", "TMPDIR")
+
+
+def test_a_command_names_the_storage_unless_it_is_the_default_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALSWEEP_CACHE", str(tmp_path))
+    in_bucket = storage_folder("s3://bucket/of-us") / "sweeps" / "s"
+    for folder, place in (
+        (tmp_path / DEFAULT_STORAGE / "sweeps" / "s", ""),
+        (tmp_path / "my place" / "sweeps" / "s", f" --storage '{tmp_path}/my place'"),
+        (in_bucket, " --storage s3://bucket/of-us"),
+    ):
+        assert sweep_command("run --resume", folder) == f"calsweep run --resume s{place}"
+    assert sync_command(in_bucket) == "calsweep storage sync s3://bucket/of-us/sweeps/s"
+
+
+@pytest.mark.parametrize("sign", [" ", "%", "?", "#", "'", '"', "ü", "\n", "~", "\\"])
+def test_a_sign_that_the_address_of_a_bucket_cannot_have_is_named(sign: str) -> None:
+    for address in (f"s3://bucket/a{sign}b", f"gs://buc{sign}ket"):
+        with pytest.raises(InputError, match=re.escape(f" holds {sign!r}; allowed: s3://BUCKET")):
+            storage_folder(address)
+
+
+@pytest.mark.parametrize("address", ["s3://-bucket/a", "s3://bucket/../a", "s3://bucket//a"])
+def test_other_addresses_of_buckets_are_refused(address: str) -> None:
+    with pytest.raises(InputError, match="is no address of a bucket"):
+        storage_folder(address)

@@ -14,7 +14,7 @@ from trainables.data import DataNote, read_logits, read_source
 from trainables.data._class_numbers import LabelPart, number_labels
 
 BY_NAME = "label 1 is the class named '1', not class 1 counted from 0"
-FROM_ZERO = "not all are names of classes, so they count from 0: label 0 is class '1'"
+FROM_ZERO = "some labels are not names of classes, so labels count from 0: label 0 is class '1'"
 STARS = "12345"
 # Names of classes, labels, their numbers, and the note.
 READINGS = {
@@ -32,7 +32,12 @@ READINGS = {
     "numbers and a word": (["1", "2", "other"], [1, 2], [0, 1], BY_NAME),
     "names with blanks": ([" cat", "dog "], ["dog", "cat"], [1, 0], ""),
     "words and numbers": (["cat", "dog"], ["dog", 0, "cat"], [1, 0, 0], ""),
-    "no 0": (["a", "b", "c"], [2, 1], [2, 1], "none is 0; label 1 is taken as 'b', counted from 0"),
+    "no 0": (
+        ["a", "b", "c"],
+        [2, 1],
+        [2, 1],
+        "no label is 0; label 1 is read as 'b', counted from 0",
+    ),
 }
 
 
@@ -50,22 +55,26 @@ def test_labels_are_names_of_classes_or_count_them(case):
 
 
 WRONG = {
-    "neither": (STARS, [1, 6], "6 in row 1 is not a class; classes are 1, 2, 3, 4, 5"),
+    "neither": (STARS, [1, 6], "6 in row 1 is not a class; classes are '1', '2', '3', '4', '5'"),
     "one of each": (
         STARS,
         [5, 0],
-        "0 in row 1 is not a class; classes are 1, 2, 3, 4, 5; as numbers from 0, labels would be "
-        "below 5, but one is 5",
+        "0 in row 1 is not a class; classes are '1', '2', '3', '4', '5'; as "
+        "numbers from 0, labels would be below 5, but one is 5",
     ),
-    "a column is missing": ("02", [0, 1], "1 in row 1 is not a class; classes are 0, 2"),
+    "a column is missing": ("02", [0, 1], "1 in row 1 is not a class; classes are '0', '2'"),
     "from 1": (
         "abc",
         [3, 1],
         "3 in row 0, allowed are 0 to 2; labels from 1 to 3 count from 1: su",
     ),
     "too large": ("abc", [0, 3], "3 in row 1, allowed are 0 to 2"),
-    "a word": ("abc", ["a", "d"], "'d' in row 1 is not a class; classes are a, b, c"),
-    "many": ([str(k) for k in range(99)], ["x"], "classes are 0, 1, 2, 3, 4, 5, 6, 7, ..."),
+    "a word": ("abc", ["a", "d"], "'d' in row 1 is not a class; classes are 'a', 'b', 'c'"),
+    "many": (
+        [str(k) for k in range(99)],
+        ["x"],
+        "classes are '0', '1', '2', '3', '4', '5', '6', '7', ...",
+    ),
 }
 
 
@@ -77,7 +86,7 @@ def test_labels_that_fit_neither_way_are_refused(case):
 
 def test_both_parts_are_read_in_the_same_way():
     parts = [LabelPart([1, 2, 3], "fit"), LabelPart([0, 1], "test")]
-    with pytest.warns(DataNote, match="^fit: not all are names of classes"):
+    with pytest.warns(DataNote, match="^fit: some labels are not names of classes"):
         fit, test = number_labels(parts, "1234")
     assert (fit.tolist(), test.tolist()) == ([1, 2, 3], [0, 1])
     assert "test: 0 in row 0 is not" in refusal(
@@ -121,7 +130,7 @@ def test_labels_from_1_of_columns_from_1(ending, form, tmp_path):
 def test_arrays_without_names_of_classes(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, logits=LOGITS, labels=LABELS)
-    with pytest.warns(DataNote, match="labels: none is 0; label 1 is taken as 'column 1'"):
+    with pytest.warns(DataNote, match="labels: no label is 0; label 1 is read as 'column 1'"):
         assert read_logits(path).rows.labels.tolist() == LABELS.tolist()
     np.savez(path, logits=LOGITS[:, :4], labels=LABELS)
     told = "labels: 4 in row 0, allowed are 0 to 3; labels from 1 to 4 count from 1: subtract 1"

@@ -468,7 +468,7 @@ def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path):
     assert read_logits(path).rows.labels.tolist() == [0, 1, 2, 0]
     path = write(tmp_path / "c.npz", logits=logits, labels=labels, classes=["dog", "cat", "bee"])
     with pytest.raises(
-        InputError, match="'ant' in row 2 is not a class; classes are dog, cat, bee"
+        InputError, match="'ant' in row 2 is not a class; classes are 'dog', 'cat', 'bee'"
     ):
         read_logits(path)
 

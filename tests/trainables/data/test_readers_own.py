@@ -225,7 +225,7 @@ NPZ_FAULTS = {
     ),
     "unseen class": (
         _set("y_test", lambda y: y + 1),
-        "y_test: 4 in row 3 is not a class; classes are 0, 1, 2, 3",
+        "y_test: 4 in row 3 is not a class; classes are '0', '1', '2', '3'",
     ),
     "unseen named class": (
         lambda a: a.update(y_test=a["y_test"] + 1, classes=np.array(list("abcde"))),

@@ -407,8 +407,8 @@ def test_twenty_newsgroups_is_whole(shared):
 OUTSIDE = {
     b"2": "2 in line 9, allowed are 0 to 1",
     b"-1": "-1 in line 9, allowed are 0 to 1",
-    b'"%s"' % (b"c" * 38): f"'{'c' * 38}' in line 9 is not a class; classes are cat, dog",
-    b'"%s"' % (b"c" * 39): f"'{'c' * 39}... in line 9 is not a class; classes are cat, dog",
+    b'"%s"' % (b"c" * 38): f"'{'c' * 38}' in line 9 is not a class; classes are 'cat', 'dog'",
+    b'"%s"' % (b"c" * 39): f"'{'c' * 39}... in line 9 is not a class; classes are 'cat', 'dog'",
 }
 
 

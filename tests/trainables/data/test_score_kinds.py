@@ -132,11 +132,11 @@ SAME = "are the same class"
 COLUMNS = {
     "a difference": (
         {**TWO, "logit_diff": [1, 2]},
-        "column 'logit_diff' does not number a class, as 'logit_0' does; remove it or rename it",
+        "column 'logit_diff' has no class number, but 'logit_0' has one; remove it or rename it",
     ),
     "a word first": (
         {"logit_other": [1, 2], **TWO},
-        "column 'logit_other' does not number a class",
+        "column 'logit_other' has no class number",
     ),
     "a column twice": ({**TWO, "logit_1.1": [1, 2]}, f"'logit_1' and 'logit_1.1' {SAME}"),
     "a word twice": ({**WORDS, "logit_b.1": [1, 2]}, f"'logit_b' and 'logit_b.1' {SAME}"),
@@ -186,13 +186,29 @@ def test_a_class_may_be_called_as_a_figure_if_labels_say_so(tmp_path):
 
 def test_a_named_column_without_a_label_is_told(tmp_path):
     path = table(tmp_path / "a.csv", **WORDS, logit_extra=[0.0, 0.0])
-    with pytest.warns(DataNote, match="no label is 'extra'; a column of that name counts as a cla"):
+    with pytest.warns(DataNote, match="no row has the label 'extra'; its column is read as a"):
         assert read_logits(path).rows.logits.shape == (2, 3)
+
+
+def test_the_first_missing_columns_are_named_and_the_others_counted(tmp_path):
+    columns = {f"logit_{number}": [0.5, 1.0] for number in (0, 2, 9, 10)}
+    with pytest.warns(DataNote, match=r"is class 1, 3, 4, 5, 6 and 2 more; the file has 4 classes"):
+        read_logits(table(tmp_path / "a.csv", label=[0, 2], **columns))
+
+
+def test_masked_labels_are_counted_in_all_parts_of_a_file(tmp_path):
+    rows = np.array([[0.0, 1.0, -np.inf], [1.0, 0.0, 0.5], [-np.inf, 1.0, 0.0]])
+    path = tmp_path / "a.npz"
+    fit, test = {"logits_fit": rows[:2], "labels_fit": [2, 0]}, {"logits_test": rows[1:]}
+    np.savez(path, **fit, **test, labels_test=[1, 0])
+    told = "masked in 2 of 4 rows, such as row 0 of labels_fit; calibrators are not fitted on such"
+    with pytest.warns(DataNote, match=told):
+        read_logits(path)
 
 
 def test_columns_that_leave_out_a_class_are_told(tmp_path):
     path = table(tmp_path / "a.csv", label=[0, 2], logit_2=[0.5, 1.0], logit_0=[1.5, -2.0])
-    with pytest.warns(DataNote, match="columns of scores leave out class 1; 2 classes"):
+    with pytest.warns(DataNote, match="no column of scores is class 1; the file has 2 classes"):
         rows = read_logits(path).rows
     assert rows.labels.tolist() == [0, 1]
     assert rows.logits.tolist() == [[1.5, 0.5], [-2, 1]]
@@ -206,7 +222,7 @@ def test_columns_that_leave_out_a_class_are_told(tmp_path):
         ('0,1.5,2\n\n1,"a,b",3\n', "row 1, column 'logit_0': expected a number, got 'a,b'"),
         ("0,1.5,2\n1,3\n", "row 1 has 2 cells, the header has 3"),
         (",1.5,2\n1,3,4\n", "labels has no label in row 0"),
-        ("0,1.5,2\nx,3,4\n", "labels: 'x' in row 1 is not a class; classes are 0, 1"),
+        ("0,1.5,2\nx,3,4\n", "labels: 'x' in row 1 is not a class; classes are '0', '1'"),
     ],
 )
 def test_a_wrong_cell_is_named_by_row_and_column(text, told, tmp_path):
