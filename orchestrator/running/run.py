@@ -36,6 +36,7 @@ from orchestrator.tracking import ShipperProcess, check_login, listens, preload,
 from trainables.common.devices import one_thread
 from trainables.common.errors import InputError
 from trainables.common.portable import require_portable
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
 from trainables.stages import validation_rows
@@ -228,16 +229,18 @@ def _is_blocked(shipper: ShipperProcess) -> bool:
     return fault is not None and fault.lasting
 
 
-def _usable(store: ArtifactStore, past: Ledger) -> Callable[[str, str], bool]:
+def _usable(store: ArtifactStore, past: Ledger) -> Callable[[ArtifactRef], bool]:
     """Return the check of whether a stored outcome can be built on; it removes damaged ones.
 
     Nothing more is built on those of a sweep that finished, unless predictions are gone, so that
     they are not read again.
     """
     measured = (trial.predictions for trial in past.trials.values() if trial.test)
-    if past.status == "finished" and all(store.contains("evaluate", key) for key in measured):
+    if past.status == "finished" and all(
+        store.contains(ArtifactRef("evaluate", key)) for key in measured
+    ):
         return store.contains
-    return lambda stage, key: store.find(stage, key) is not None
+    return lambda ref: store.find(ref) is not None
 
 
 def _compute(

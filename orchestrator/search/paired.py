@@ -5,13 +5,14 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from trainables.common.stages import ArtifactRef
 from trainables.stages import ValidationRows
 
 UNKNOWN = sys.float_info.max
 """A standard error that cannot be told; finite, so that a journal can hold it."""
 
-Predictions = Callable[[str, str], ValidationRows]
-"""Returns the stored validation rows, by stage and key of an artifact."""
+Predictions = Callable[[ArtifactRef], ValidationRows]
+"""Returns the stored validation rows of an outcome."""
 
 
 def standard_error(difference: Tensor, images: Tensor | None = None) -> float:

@@ -25,7 +25,7 @@ from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFi
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.names import BASELINES
 from orchestrator.sweep.plan import Plan, StudyPlan
-from trainables.common.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows, objective_terms
 
@@ -33,17 +33,17 @@ from trainables.stages import ValidationRows, objective_terms
 PASS = 32
 
 
-def _no_predictions(stage: str, key: str) -> ValidationRows:
-    raise LookupError(f"no predictions are known of {stage} {key}")
+def _no_predictions(ref: ArtifactRef) -> ValidationRows:
+    raise LookupError(f"no predictions are known of {ref.stage} {ref.key}")
 
 
 class SweepState:
     """Gives out trials in turn and keeps their results; ``emit`` receives every event.
 
     Trials that ended in the ``past``, an interrupted run of the same sweep, are taken over, not
-    computed again, unless the machine failed them, or their artifacts are no longer ``available``,
-    by stage and key. ``predictions`` are asked for by rules that compare configurations row by row.
-    ``beaten`` receives stage and key of outcomes that a closed study did not choose and no other
+    computed again, unless the machine failed them, or their artifacts are no longer ``available``.
+    ``predictions`` are asked for by rules that compare configurations row by row.
+    ``beaten`` receives outcomes that a closed study did not choose and no other
     one needs. The ``studies`` stand by name, each after those it builds on.
     """
 
@@ -54,9 +54,9 @@ class SweepState:
         data: Mapping[str, PreparedData],
         emit: Callable[[Event], None],
         past: Ledger | None = None,
-        available: Callable[[str, str], bool] = lambda stage, key: True,
+        available: Callable[[ArtifactRef], bool] = lambda ref: True,
         predictions: Predictions = _no_predictions,
-        beaten: Callable[[Sequence[tuple[str, str]]], None] | None = None,
+        beaten: Callable[[Sequence[ArtifactRef]], None] | None = None,
     ) -> None:
         self.plan = plan
         self.sweep_id = sweep_id
@@ -64,7 +64,7 @@ class SweepState:
         self._emit = emit
         self._available = available
         self._predictions = predictions
-        self._beaten, self._claims = beaten, Counter[tuple[str, str]]()
+        self._beaten, self._claims = beaten, Counter[ArtifactRef]()
         self.taken_over = 0
         self._past = Past(past or Ledger())
         rules, seed = plan.spec.search, plan.spec.all_seeds[0]
@@ -159,7 +159,7 @@ class SweepState:
         outcome = self._past.outcome(trial.key)
         if outcome is None or not outcome.artifact or self._past.can_do_without(trial):
             return outcome
-        return outcome if self._available(trial.request.stage, outcome.artifact) else None
+        return outcome if self._available(trial.stored(outcome)) else None
 
     def _exhausted(self, study: StudyState) -> bool:
         if study.closed:
@@ -228,7 +228,7 @@ class SweepState:
     def _keep(self, study: StudyState, trial: TrialSpec) -> TrialSpec:
         study.trials[trial.number] = trial
         if self._beaten is not None:
-            self._claims[trial.stage, trial.request.key()] += 1
+            self._claims[trial.request.ref] += 1
         return trial
 
     def record(self, trial: TrialSpec, outcome: TrialFinished) -> None:
@@ -316,7 +316,7 @@ class SweepState:
         return standard_error(lost, self._rows(trial, outcome).images)
 
     def _rows(self, trial: TrialSpec, outcome: TrialFinished) -> ValidationRows:
-        return self._predictions(trial.request.stage, outcome.artifact)
+        return self._predictions(trial.stored(outcome))
 
     def _terms(self, metric: str, trial: TrialSpec, outcome: TrialFinished) -> Tensor:
         rows = self._rows(trial, outcome)
@@ -370,7 +370,7 @@ class SweepState:
             # The published default, the first trial, is measured beside the chosen one.
             kept = {0, study.chosen.trial.number}
             beaten = [trial for number, trial in study.trials.items() if number not in kept]
-            names = [(trial.stage, trial.request.key()) for trial in beaten]
+            names = [trial.request.ref for trial in beaten]
             self._claims.subtract(names)
             self._beaten([name for name in names if not self._claims[name]])
 

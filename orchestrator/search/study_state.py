@@ -12,7 +12,7 @@ from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished,
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
-from trainables.common.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import PreparedData
 from trainables.metrics import METRICS
 from trainables.store.artifacts import stage_key
@@ -57,10 +57,12 @@ class StudyState:
         return self.seeds.get(0)
 
     @property
-    def default_artifact(self) -> str:
-        """Return the artifact of the published default, the first trial; empty without a search."""
+    def default_artifact(self) -> ArtifactRef | None:
+        """Return the outcome of the published default, the first trial; None without a search."""
         first = self.outcomes.get(0)
-        return first.artifact if first is not None and self.plan.trials > 1 else ""
+        if first is None or not first.artifact or self.plan.trials <= 1:
+            return None
+        return self.trials[0].stored(first)
 
     @property
     def running(self) -> int:

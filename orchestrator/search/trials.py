@@ -9,6 +9,7 @@ from orchestrator.search.choice import SEARCH, SEED
 from orchestrator.storage.events import TrialFinished, TrialStarted, fields_of
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.stages import StageRequest, stage_precision
 
@@ -32,6 +33,10 @@ class TrialSpec(TrialStarted):
         """Return the event that tells how the trial ended."""
         return TrialFinished(key=self.key, status=status, metrics=metrics, **facts)
 
+    def stored(self, outcome: TrialFinished) -> ArtifactRef:
+        """Return the reference to what it left behind, given how it ended."""
+        return ArtifactRef(self.stage, outcome.artifact)
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -40,6 +45,11 @@ class Chosen:
     trial: TrialSpec
     outcome: TrialFinished
     objective: float
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """Return the reference to what it left behind."""
+        return self.trial.stored(self.outcome)
 
 
 class TrialMaker:
@@ -70,8 +80,8 @@ class TrialMaker:
             model=plan.task.model,
             protocol=self._protocols[plan.task.id],
             seed=seed,
-            upstream=base.outcome.artifact if base else None,
-            upstream_stage=base.trial.request.stage if base else None,
+            upstream=base.ref.key if base else None,
+            upstream_stage=base.ref.stage if base else None,
             upstream_request=base.trial.request.plain() if base else None,
             precision=stage_precision(plan.stage, training.gpu, training.precision),
             portable=self._spec.resources.portable,

@@ -21,6 +21,7 @@ from orchestrator.statistics._bootstrap import (
 from orchestrator.statistics._contrast import contrast
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import FLOORED, METRICS, noise_floor, noise_floors_of_groups
 from trainables.store.artifacts import ArtifactStore
 
@@ -42,7 +43,7 @@ class KeptPredictions:
     @cachedmethod(attrgetter("_kept"))
     def read(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of an evaluation, or None if it is missing or damaged."""
-        found = self._store.find("evaluate", key)
+        found = self._store.find(ArtifactRef("evaluate", key))
         return None if found is None else found.tensors("test")
 
     def floor(self, key: str, metric: str) -> float:

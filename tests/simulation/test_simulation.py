@@ -175,7 +175,7 @@ BUGS = {
     "what is lost is built on": (
         SweepState,
         "_kept_outcome",
-        "self._available(trial.request.stage, outcome.artifact)",
+        "self._available(trial.stored(outcome))",
         "True",
     ),
     "the machine's fault is never tried again": (Past, "outcome", "or trial.fault", ""),

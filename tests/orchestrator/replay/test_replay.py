@@ -66,7 +66,7 @@ def live(data: PreparedData, spec: SweepSpec) -> tuple[SweepState, RecordedStudy
         "live",
         {TASK: data},
         lambda event: None,
-        predictions=lambda stage, key: ValidationRows(known[key], LABELS),
+        predictions=lambda ref: ValidationRows(known[ref.key], LABELS),
     )
     while (trial := state.next_trial()) is not None:
         logits = known[trial.request.key()] = logits_of(repr(sorted(trial.parameters.items())))
