@@ -9,7 +9,7 @@ from torch import Tensor
 
 from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial
 from orchestrator.search.choice import FINISHED
-from orchestrator.search.paired import Predictions
+from orchestrator.search.scores import Predictions
 from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.events import Event, StudyOpened, TrialFinished, TrialStarted, fields_of
@@ -118,7 +118,7 @@ def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] 
 
 
 def _choice(state: SweepState, name: str, budget: int, positions: Mapping[int, int]) -> Choice:
-    chosen, _ = state.choice(state.studies[name], budget)
+    chosen, _ = state.scores.choice(state.studies[name], budget)
     if chosen is None:
         return Choice(budget, None, float("inf"))
     return Choice(budget, positions[chosen.trial.number], chosen.objective)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from orchestrator.loop import Pause, Source
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import StudyState
-from orchestrator.search.trials import Chosen
+from orchestrator.search.trials import Ended
 from orchestrator.storage.events import TEST_PREFIX, Evaluated
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import SweepFolder
@@ -27,7 +27,7 @@ class Measurement:
     The ``default`` is the artifact of the published default that it was chosen over, if any.
     """
 
-    chosen: Chosen
+    chosen: Ended
     task: str
     recipe: str
     suites: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def _is_complete(one: Measurement, past: Ledger, available: Available) -> bool:
     return all(any(name.startswith(f"{label}/") for name in trial.test) for label in one.suites)
 
 
-def _measurement(study: StudyState, chosen: Chosen, root: str, available: Available) -> Measurement:
+def _measurement(study: StudyState, chosen: Ended, root: str, available: Available) -> Measurement:
     data, plan = chosen.trial.request.data, study.plan
     suites = {
         suite.label: str(suite_directory(suite, PreparedData.open(data)))

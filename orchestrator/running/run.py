@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,9 +255,8 @@ def _compute(
     """Search and evaluate as far as an earlier run did not; return whether all is done."""
     if is_done(state, past, store):
         return True
-    tell = cache(partial(say, console))  # Each text once.
     with (
-        open_executor(state.plan, store, address, tell) as executor,
+        open_executor(state.plan, store, address, control.tell) as executor,
         show_progress(console) as show,
     ):
         followed = FollowedSweep(SweepFolder(journal.path.parent))
@@ -267,11 +266,9 @@ def _compute(
                 return snapshot(state, time_left(ledger, time.time()))
 
         show(take)
-        machines = Machines(Storage.of(state.plan.spec), tell)
+        machines = Machines(Storage.of(state.plan.spec), control.tell)
         changed = partial(show, take)
-        return drive(
-            state, past, store, executor, journal.append, tell, changed, control.source, machines
-        )
+        return drive(state, past, store, executor, journal, control, machines, changed)
 
 
 def _next_free(spec: SweepSpec) -> SweepSpec:

@@ -1,6 +1,7 @@
 """Trials: a configuration each, with the stage that computes it and a key for good."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,23 +34,19 @@ class TrialSpec(TrialStarted):
         """Return the event that tells how the trial ended."""
         return TrialFinished(key=self.key, status=status, metrics=metrics, **facts)
 
-    def stored(self, outcome: TrialFinished) -> ArtifactRef:
-        """Return the reference to what it left behind, given how it ended."""
-        return ArtifactRef(self.stage, outcome.artifact)
-
 
 @dataclass(frozen=True)
-class Chosen:
-    """The configuration that a study settled on, and what it left behind for one seed."""
+class Ended:
+    """A trial, how it ended, and what its study minimises: NaN before it is scored."""
 
     trial: TrialSpec
     outcome: TrialFinished
-    objective: float
+    objective: float = math.nan
 
     @property
     def ref(self) -> ArtifactRef:
-        """Return the reference to what it left behind."""
-        return self.trial.stored(self.outcome)
+        """Return the reference to the outcome that it left behind."""
+        return ArtifactRef(self.trial.stage, self.outcome.artifact)
 
 
 class TrialMaker:
@@ -64,7 +61,7 @@ class TrialMaker:
         plan: StudyPlan,
         number: int,
         parameters: Mapping[str, Any],
-        base: Chosen | None,
+        base: Ended | None,
         position: int = 0,
     ) -> TrialSpec:
         """Return a trial of a study, on the sweep's seed at a position; the search takes the first.

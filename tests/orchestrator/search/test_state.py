@@ -15,7 +15,7 @@ import torch
 
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import Past, StudyState, setting_of
-from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
+from orchestrator.search.trials import Ended, TrialMaker, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
@@ -64,7 +64,7 @@ def study_of(state: SweepState, recipe: str = "mbls") -> StudyState:
     return state.studies[f"{TASK}|{recipe}"]
 
 
-def chosen_of(state: SweepState, recipe: str = "mbls", position: int = 0) -> Chosen:
+def chosen_of(state: SweepState, recipe: str = "mbls", position: int = 0) -> Ended:
     """Return what a study chose, and has to have chosen, for a seed."""
     found = study_of(state, recipe).seeds[position]
     assert found is not None
@@ -453,7 +453,7 @@ def test_the_lowest_guarded_objective_wins():
     drive(free, 2, random.Random(0), measured)
     assert chosen_of(free).trial.number == 3
     # What it would have chosen of fewer trials.
-    earlier = [free.choice(study_of(free), trials)[0] for trials in range(6)]
+    earlier = [free.scores.choice(study_of(free), trials)[0] for trials in range(6)]
     assert [one and one.trial.number for one in earlier] == [None, 0, 0, 0, 3, 3]
 
 
