@@ -202,9 +202,9 @@ def test_nothing_is_built_on_a_damaged_artifact(tmp_path: Path, past: list[Event
     for key in keys:
         store.write(ArtifactRef("train", key), {"weights": {"w": torch.ones(9)}}, {"metrics": {}})
     (store.path(ArtifactRef("train", keys[0])) / "weights.safetensors").write_bytes(b"x")
-    assert run._usable(store, Ledger([BEGUN, ENDED]))("train", keys[0])
+    assert run._usable(store, Ledger([BEGUN, ENDED]))(ArtifactRef("train", keys[0]))
     usable = run._usable(store, Ledger(past))
-    assert [usable("train", key) for key in keys] == [False, True]
+    assert [usable(ArtifactRef("train", key)) for key in keys] == [False, True]
 
 
 class Shipper:
