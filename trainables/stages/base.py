@@ -10,16 +10,57 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from trainables.calibrators import nll_after_ts_terms
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.portable import require_portable
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
-from trainables.metrics import REPORTED, calibration_report, registered_report
+from trainables.metrics import (
+    METRICS,
+    REPORTED,
+    calibration_report,
+    registered_report,
+    row_terms,
+)
 from trainables.plugins import Pinned
-from trainables.stages.objective import VALIDATION, lasting, objective_terms
 from trainables.stages.request import StageRequest, check_part
 from trainables.store.artifacts import Artifact, ArtifactStore
+
+VALIDATION = "val_"
+
+
+def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return terms (N,), float64, whose mean over rows of logits (N, K) is an objective.
+
+    Raises:
+        ValueError: If it has no terms (see ``row_terms``), or the rows are wrong.
+    """
+    if objective == "nll_after_ts":
+        return nll_after_ts_terms(logits, labels)
+    return row_terms(objective, logits, labels)
+
+
+def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> dict[str, float]:
+    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins.
+
+    One that was stored for a search by another objective may lack it.
+    """
+    known = dict(metrics)
+    if METRICS.plugged:
+        rows = found.tensors("validation")
+        own = registered_report(rows["logits"], rows["labels"])
+        known |= {f"{VALIDATION}{metric}": value for metric, value in own.items()}
+    if name in known or not name.startswith(VALIDATION):
+        return known
+    rows = found.tensors("validation")
+    terms = objective_terms(name.removeprefix(VALIDATION), rows["logits"], rows["labels"])
+    return {**known, name: float(terms.mean())}
+
+
+def lasting(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that are stored: not those of plugins, whose code is in no key."""
+    return {k: v for k, v in metrics.items() if METRICS.code(k.removeprefix(VALIDATION)) is None}
 
 
 @dataclass(frozen=True)
