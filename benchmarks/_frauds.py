@@ -251,7 +251,7 @@ def tuned_on_test(forge: Forge) -> None:
     figures = {}
     for trial in cell.study.searched:
         if trial.artifact and trial.key != cell.trial.key:
-            metrics, artifact = evaluate_on_test(stored.store, trial.stage, trial.artifact, data)
+            metrics, artifact = evaluate_on_test(stored.store, trial.ref, data)
             figures[trial.key] = (metrics["ece"], metrics, artifact)
     key, (_, metrics, artifact) = min(figures.items(), key=lambda item: item[1][0])
     events = forge.events()

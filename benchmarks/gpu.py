@@ -195,7 +195,7 @@ def trials(device: torch.device, data: Path, epochs: int, count: int, graph: boo
                 metrics = run.run_epoch()
             found = run.finish(metrics)
             stored = clock(device)
-            tested, _ = evaluate_on_test(store, "train", found.key, prepared, device)
+            tested, _ = evaluate_on_test(store, found.ref, prepared, device)
             training = f"{stored - started:.2f} | {metrics['val_acc']:.2%}"
             testing = f"{clock(device) - stored:.2f} | {tested['acc']:.2%}"
             lines.append(f"| {seed + 1} | {training} | {testing} |")

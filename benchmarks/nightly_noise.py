@@ -95,9 +95,7 @@ class Night:
             "wall_seconds": time.perf_counter() - wall,
             "process_seconds": time.process_time() - process,
         }
-        metrics, _ = evaluate_on_test(
-            self._store, artifact.stage, artifact.key, self._prepared, self._data.device
-        )
+        metrics, _ = evaluate_on_test(self._store, artifact.ref, self._prepared, self._data.device)
         return {**{name: metrics[name] for name in QUALITY}, **times}
 
 

@@ -39,6 +39,7 @@ from orchestrator.search.study import StudySearch
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.jobs import Cost, EpochMetrics, Job, Measured, Report, StageWork, Status, TestWork
 from trainables.methods import method_names
@@ -147,8 +148,7 @@ class Slots(Executor):
         rows = self._validation(request.data)
         logits, metrics = rows.outputs[_drawn(request.key())]
         self._store.write(
-            request.stage,
-            request.key(),
+            request.ref,
             {"validation": {"logits": logits, "labels": rows.labels}},
             {
                 "request": request.plain(),
@@ -177,8 +177,7 @@ class Slots(Executor):
                 keys[name] = stage_key("evaluate", upstream=upstream, data=prepared.key)
                 log_probs, metrics = rows.outputs[_drawn(keys[name])]
                 self._store.write(
-                    "evaluate",
-                    keys[name],
+                    ArtifactRef("evaluate", keys[name]),
                     {"test": {"log_probs": log_probs, "labels": rows.labels}},
                     {"metrics": metrics, "upstream": upstream, "computed": {}},
                 )

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from trainables.common.errors import StorageError
+from trainables.common.stages import ArtifactRef
 from trainables.stages import StageRequest
 
 
@@ -57,10 +58,9 @@ class TestWork:
 
     __test__ = False
 
-    stage: str
-    artifact: str  # Key of the outcome to measure, of that stage.
+    artifact: ArtifactRef  # The outcome to measure.
     data: str  # Directory of the prepared data.
-    default: str = ""  # Key of the published default's outcome, measured beside it; or none.
+    default: ArtifactRef | None = None  # The published default's outcome, measured as well.
     suites: Mapping[str, str] = field(default_factory=dict)  # Directories of suites, by label.
     folder: str = ""  # Where the reliability diagram and the configuration are written, if at all.
     title: str = ""  # Of the diagram.

@@ -21,6 +21,7 @@ from orchestrator.sweep.documents import validate
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.plugins import FOLDER
 from orchestrator.sweep.spec import SweepSpec, TaskSpec, without_places
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.data.suites import Suite, find_suite, suite_directory
 from trainables.stages import ValidationRows
@@ -99,6 +100,6 @@ def _spec(ledger: Ledger, package: Package, folder: Path, data_root: str) -> Swe
     return validate(SweepSpec, {**told, **places}, where, below)
 
 
-def _rows(package: Package, stage: str, key: str) -> ValidationRows:
-    found = RowPredictions.read(package.folder / VALIDATION / f"{key}.npz")
+def _rows(package: Package, ref: ArtifactRef) -> ValidationRows:
+    found = RowPredictions.read(package.folder / VALIDATION / f"{ref.key}.npz")
     return ValidationRows(found.logits, found.labels, None)

@@ -111,7 +111,7 @@ def _epochs(
 ) -> list[Tensor]:
     """Compute a trial's last stage again; return the validation logits after each of its epochs."""
     told = trial.trial
-    artifact = store.find(told.stage, told.artifact, whole=False)
+    artifact = store.find(told.ref, whole=False)
     assert artifact is not None  # Its predictions were read a moment ago.
     device = prepare_process(known.origin, told.stage)
     request = StageRequest(**{**artifact.record["request"], "data": str(study.data.directory)})

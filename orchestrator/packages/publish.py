@@ -35,6 +35,7 @@ from orchestrator.sweep.plan import make_plan
 from trainables.common.errors import InputError, printable
 from trainables.common.files import is_inside
 from trainables.common.paths import sweep_command
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows
 
@@ -132,13 +133,16 @@ def _with_rows(stored: StoredSweep, ledger: Ledger) -> Iterator[tuple[Study, Tri
     finished = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
     compared: set[str] = set()
 
-    def rows(stage: str, key: str) -> ValidationRows:
-        trial = finished[key]
-        compared.add(key)
+    def rows(ref: ArtifactRef) -> ValidationRows:
+        trial = finished[ref.key]
+        compared.add(ref.key)
         found = stored.validated(ledger.studies[trial.study], trial)
         return ValidationRows(found.logits, found.labels, None)
 
     search_again(make_plan(stored.spec), ledger, stored.data, rows)
     for key, trial in finished.items():
-        if key in compared or stored.store.find(trial.stage, key, whole=False) is not None:
+        if (
+            key in compared
+            or stored.store.find(ArtifactRef(trial.stage, key), whole=False) is not None
+        ):
             yield ledger.studies[trial.study], trial

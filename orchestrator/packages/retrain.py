@@ -95,11 +95,11 @@ def _figures(again: Again, ledger: Ledger, trial: Trial, request: StageRequest) 
     """Compute a trial's chain of stages and return the last one's validation figures."""
     origin = ledger.studies[trial.study].origin
     for link in _chain(request):
-        if again.store.find(link.stage, link.key()) is None:
+        if again.store.find(link.ref) is None:
             device = prepare_process(origin, link.stage)
             data = TaskData(PreparedData.open(link.data), device)
             compute_stage(link, again.store, data, lambda stage, epoch, epochs: None)
-    metrics = again.store.metrics(request.stage, request.key())
+    metrics = again.store.metrics(request.ref)
     return {name: value for name, value in metrics.items() if name.startswith("val_")}
 
 
@@ -114,7 +114,7 @@ def _on_test(
 ) -> tuple[dict[str, float], float]:
     """Return a cell's figures on test data now, and the largest change of a probability."""
     device = prepare_process(cell.study.origin, request.stage)
-    chosen = again.store, request.stage, request.key(), again.data_of(cell)
+    chosen = again.store, request.ref, again.data_of(cell)
     now, artifact = evaluate_on_test(*chosen, device)
     suites = again.suites(cell)
     rows = artifact.tensors("test")

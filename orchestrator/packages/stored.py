@@ -14,6 +14,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.data.suites import SuiteData, find_suite, suite_directory
 from trainables.stages import suite_key, validation_rows
@@ -67,7 +68,7 @@ class StoredSweep:
         Raises:
             InputError: If predictions or data are gone, or its rows are pixels.
         """
-        found = self.store.find("evaluate", trial.predictions)
+        found = self.store.find(ArtifactRef("evaluate", trial.predictions))
         if found is None:
             raise InputError(
                 f"the predictions of {study.recipe} on {study.task}, seed {trial.seed}, are gone; "
@@ -90,7 +91,9 @@ class StoredSweep:
         data = self.data_of(study, trial.seed)
         for suite in (find_suite(name, self.spec.data_root) for name in task.suites):
             kept = SuiteData.open(suite_directory(suite, data))
-            outcome = self.store.find("evaluate", suite_key(trial.artifact, data, kept))
+            outcome = self.store.find(
+                ArtifactRef("evaluate", suite_key(trial.artifact, data, kept))
+            )
             if outcome is None:
                 raise InputError(
                     f"what suite {suite.name!r} says of {study.recipe} on {study.task}, seed "
@@ -106,7 +109,7 @@ class StoredSweep:
         Raises:
             InputError: If artifact or data are gone, or its rows are pixels.
         """
-        found = validation_rows(self.store, trial.stage, trial.artifact)
+        found = validation_rows(self.store, trial.ref)
         if found.images is not None:
             raise _pixels(study)
         numbers = self.data_of(study, trial.seed).search_numbers("validation")

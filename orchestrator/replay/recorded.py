@@ -266,8 +266,9 @@ class _Reader:
         trials = tuple(self._trial(trial, data) for trial in finished)
         tested = rows.labels[:0]
         if self._test:
-            first = finished[0].stage, finished[0].artifact
-            tested = evaluate_on_test(self._store, *first, data)[1].tensors("test")["labels"]
+            tested = evaluate_on_test(self._store, finished[0].ref, data)[1].tensors("test")[
+                "labels"
+            ]
         self._done(self._count, self._total)
         reference = self._ledger.studies.get(plan.reference or "")
         guard = reference.chosen_trial if reference else None
@@ -275,17 +276,17 @@ class _Reader:
         return RecordedStudy(plan, trials, rows.labels, tested, plain, data)
 
     def _rows(self, trial: Trial) -> ValidationRows:
-        if self._store.find(trial.stage, trial.artifact, whole=self._test) is None:
-            dropped = self._store.is_dropped(trial.stage, trial.artifact)
+        if self._store.find(trial.ref, whole=self._test) is None:
+            dropped = self._store.is_dropped(trial.ref)
             what = "weights of trial {} are" if dropped else "artifact of trial {} is"
             raise _NotReplayableError(f"the {what.format(trial.number)} gone")
-        return validation_rows(self._store, trial.stage, trial.artifact)
+        return validation_rows(self._store, trial.ref)
 
     def _trial(self, trial: Trial, data: PreparedData) -> RecordedTrial:
         logits = self._rows(trial).logits
         if not self._test:
             return RecordedTrial(trial, logits, logits[:0], {})
-        test, judged = evaluate_on_test(self._store, trial.stage, trial.artifact, data)
+        test, judged = evaluate_on_test(self._store, trial.ref, data)
         return RecordedTrial(trial, logits, judged.tensors("test")["log_probs"], test)
 
 

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial
 from orchestrator.search.choice import FINISHED
-from orchestrator.search.paired import Predictions
+from orchestrator.search.scores import Predictions
 from orchestrator.search.state import SweepState
 from orchestrator.search.trials import TrialSpec
 from orchestrator.storage.events import Event, StudyOpened, TrialFinished, TrialStarted, fields_of
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows, objective_terms, validation_rows
 
@@ -63,9 +64,9 @@ class Table:
         self.study, self._rows = study, rows
         self._known: dict[tuple[str, str], float] = {}
 
-    def predictions(self, stage: str, key: str) -> ValidationRows:
+    def predictions(self, ref: ArtifactRef) -> ValidationRows:
         """Return logits and labels of the rows, as ``SweepState`` asks for them."""
-        logits, labels = self.study.by_artifact[key].logits, self.study.labels
+        logits, labels = self.study.by_artifact[ref.key].logits, self.study.labels
         if self._rows is None:
             return ValidationRows(logits, labels)
         return ValidationRows(logits[self._rows], labels[self._rows])
@@ -79,7 +80,7 @@ class Table:
     def _value(self, found: RecordedTrial, name: str) -> float:
         key = found.trial.artifact, name.removeprefix("val_")
         if key not in self._known:
-            rows = self.predictions("", key[0])
+            rows = self.predictions(found.trial.ref)
             self._known[key] = float(objective_terms(key[1], rows.logits, rows.labels).mean())
         return self._known[key]
 
@@ -117,7 +118,7 @@ def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] 
 
 
 def _choice(state: SweepState, name: str, budget: int, positions: Mapping[int, int]) -> Choice:
-    chosen, _ = state.choice(state.studies[name], budget)
+    chosen, _ = state.scores.choice(state.studies[name], budget)
     if chosen is None:
         return Choice(budget, None, float("inf"))
     return Choice(budget, positions[chosen.trial.number], chosen.objective)

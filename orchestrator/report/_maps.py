@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from orchestrator.storage.results import StudyResult
+from trainables.common.stages import ArtifactRef
 from trainables.data import MASK_OUTSIDE
 from trainables.store.artifacts import Artifact, ArtifactStore
 
@@ -28,7 +29,11 @@ def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> lis
     """Return the maps of each recipe's first seed; none where predictions are not of pixels."""
     maps = []
     for result in results:
-        found = store.find("evaluate", result.predictions[0]) if result.predictions else None
+        found = (
+            store.find(ArtifactRef("evaluate", result.predictions[0]))
+            if result.predictions
+            else None
+        )
         if found is not None and (found.directory / "maps.safetensors").is_file():
             maps.append(Maps(result.recipe, _picture(found)))
     return maps

@@ -9,6 +9,7 @@ from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.names import study_id
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -40,7 +41,7 @@ class ReportSource:
 
     def _at_hand(self, result: StudyResult) -> StudyResult:
         def there(*keys: str) -> bool:
-            return all(self.store.contains("evaluate", key) for key in keys)
+            return all(self.store.contains(ArtifactRef("evaluate", key)) for key in keys)
 
         if not there(result.searched_predictions, result.default_predictions):
             result = replace(result, default_predictions="")

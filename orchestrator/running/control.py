@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from orchestrator.loop import Pause, Source
 from orchestrator.storage.storage import CANCEL, PAUSE, SweepFolder
@@ -17,11 +18,11 @@ class Control:
     """Reads the wish for a sweep (pause, stop), and reports it.
 
     ``cancel`` stops it as SIGTERM does, if it runs in the main thread; ``pause`` holds what the
-    sources of ``source`` would give out.
+    sources of ``source`` would give out. ``tell`` says each text once.
     """
 
     def __init__(self, folder: SweepFolder, say: Callable[[str], None]) -> None:
-        self._folder, self._say = folder, say
+        self._folder, self._say, self.tell = folder, say, cache(say)
         self._over, self._deaf = threading.Event(), False
         self._held = self._said = False
 

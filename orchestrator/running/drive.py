@@ -4,11 +4,12 @@ from collections.abc import Callable
 from functools import partial
 
 from orchestrator.executors import Executor
-from orchestrator.loop import Loop, Source
+from orchestrator.loop import Loop
+from orchestrator.running.control import Control
 from orchestrator.running.measuring import MeasuringSource, pending_measurements
 from orchestrator.search.source import SearchSource
 from orchestrator.search.state import SweepState
-from orchestrator.storage.events import Event
+from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.machines import Machines
 from trainables.store.artifacts import ArtifactStore
@@ -27,29 +28,28 @@ def drive(
     past: Ledger,
     store: ArtifactStore,
     executor: Executor,
-    write: Callable[[Event], None],
-    say: Callable[[str], None],
+    journal: Journal,
+    control: Control,
+    machines: Machines,
     changed: Callable[[], None] = lambda: None,
-    held: Callable[[Source], Source] = lambda source: source,
-    machines: Machines | None = None,
 ) -> bool:
     """Search and measure as far as earlier runs did not; return True once all is done.
 
     Args:
         state: The sweep.
-        past: What earlier runs left.
+        past: The ledger of earlier runs.
         store: Its artifacts.
-        executor: Computes.
-        write: Receives the events that the state does not write itself.
-        say: Receives what a person should know of.
+        executor: Computes the jobs.
+        journal: Receives the events that the state does not write itself.
+        control: Receives messages for the user, and may pause the sweep.
+        machines: Excludes machines after repeated failures.
         changed: Called after every report of the search.
-        held: Makes of a source one that gives nothing out while a person holds the sweep.
-        machines: Which of them are left out.
     """
-    spec, machines = state.plan.spec, machines or Machines()
+    spec, write, say = state.plan.spec, journal.append, control.tell
     most = spec.resources.max_failures
     known = partial(stored_report, store)
-    executor.run(Loop(held(SearchSource(state)), write, most, say, known, changed, machines))
+    search = control.source(SearchSource(state))
+    executor.run(Loop(search, write, most, say, known, changed, machines))
     if not state.finished:
         return False
     pending = pending_measurements(state, past, store.contains)
@@ -60,5 +60,6 @@ def drive(
         state.give_up(study, reason)
 
     source = MeasuringSource(pending, spec, write, give_up)
-    executor.run(Loop(held(source), write, most, say, machines=machines), sealed=False)
+    measured = Loop(control.source(source), write, most, say, machines=machines)
+    executor.run(measured, sealed=False)
     return True

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from orchestrator.loop import Pause, Source
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import StudyState
-from orchestrator.search.trials import Chosen
+from orchestrator.search.trials import Ended
 from orchestrator.storage.events import TEST_PREFIX, Evaluated
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import SweepSpec
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
 from trainables.jobs import Job, Report, Status, TestWork
 
-Available = Callable[[str, str], bool]
+Available = Callable[[ArtifactRef], bool]
 
 
 @dataclass(frozen=True)
@@ -26,27 +27,27 @@ class Measurement:
     The ``default`` is the artifact of the published default that it was chosen over, if any.
     """
 
-    chosen: Chosen
+    chosen: Ended
     task: str
     recipe: str
     suites: Mapping[str, str] = field(default_factory=dict)
-    default: str = ""
+    default: ArtifactRef | None = None
 
     @property
     def training(self) -> str:
         """Return the key of the training, or of the given logits, that it builds on."""
         request = self.chosen.trial.request
         before = request.upstream_request or {}
-        return before.get("upstream") or request.upstream or self.chosen.outcome.artifact
+        return before.get("upstream") or request.upstream or self.chosen.ref.key
 
 
 def pending_measurements(
-    state: SweepState, past: Ledger, available: Available = lambda stage, key: True
+    state: SweepState, past: Ledger, available: Available = lambda ref: True
 ) -> list[Measurement]:
     """Return what has to be measured on test data, once every study has chosen.
 
     Not what an earlier run has measured, unless its predictions are gone. Published defaults are
-    measured only where their artifacts are ``available``, by stage and key.
+    measured only where their artifacts are ``available``.
     """
     found = [
         _measurement(study, chosen, state.plan.spec.data_root, available)
@@ -62,19 +63,19 @@ def _is_complete(one: Measurement, past: Ledger, available: Available) -> bool:
     trial = past.trials.get(one.chosen.trial.key)
     if trial is None or not trial.test or (one.default and not trial.default_predictions):
         return False
-    if not available("evaluate", trial.predictions):
+    if not available(ArtifactRef("evaluate", trial.predictions)):
         return False
     return all(any(name.startswith(f"{label}/") for name in trial.test) for label in one.suites)
 
 
-def _measurement(study: StudyState, chosen: Chosen, root: str, available: Available) -> Measurement:
+def _measurement(study: StudyState, chosen: Ended, root: str, available: Available) -> Measurement:
     data, plan = chosen.trial.request.data, study.plan
     suites = {
         suite.label: str(suite_directory(suite, PreparedData.open(data)))
         for suite in (find_suite(name, root) for name in plan.task.suites)
     }
-    default = study.default_artifact if chosen is study.chosen else ""
-    default = default if default and available(plan.stage, default) else ""
+    default = study.default_artifact if chosen is study.chosen else None
+    default = default if default and available(default) else None
     return Measurement(chosen, plan.task.id, plan.recipe.name, suites, default)
 
 
@@ -121,8 +122,7 @@ class MeasuringSource(Source):
         trial, resources = one.chosen.trial, self._spec.resources
         seed = f"seed-{trial.request.seed}"
         work = TestWork(
-            stage=trial.request.stage,
-            artifact=one.chosen.outcome.artifact,
+            artifact=one.chosen.ref,
             data=trial.request.data,
             default=one.default,
             suites=one.suites,

@@ -173,7 +173,7 @@ def _stored(
     dropped: Counter[tuple[str, str]] = Counter()
     while (trial := state.next_trial()) is not None:
         study = state.studies[trial.study].plan
-        dropped[study.task.id, study.stage] += store.is_dropped(trial.stage, trial.request.key())
+        dropped[study.task.id, study.stage] += store.is_dropped(trial.request.ref)
         metrics = _stored_metrics(store, trial, state.studies[trial.study].rule.objective)
         if metrics is not None:
             key = trial.request.key()
@@ -188,12 +188,12 @@ def _stored_metrics(
     store: ArtifactStore, trial: TrialSpec, objective: str
 ) -> dict[str, float] | None:
     """Return the metrics of a trial whose outcome is stored, the objective among them."""
-    key = trial.request.key()
-    if not store.contains(trial.stage, key):
+    ref = trial.request.ref
+    if not store.contains(ref):
         return None
-    metrics = store.metrics(trial.stage, key)
+    metrics = store.metrics(ref)
     if objective in metrics:
         return metrics
     # Only outcomes stored for another objective are read, and checked for damage.
-    found = store.find(trial.stage, key)
+    found = store.find(ref)
     return None if found is None else with_objective(metrics, objective, found)

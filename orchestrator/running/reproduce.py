@@ -111,7 +111,7 @@ def reproduce(
         metrics = compute_stage(request, store, TaskData(data, device), progress)
     now = {name: value for name, value in metrics.items() if name.startswith("val_")}
     if run.trial.test:
-        tested, _ = evaluate_on_test(store, request.stage, request.key(), data, device)
+        tested, _ = evaluate_on_test(store, request.ref, data, device)
         now |= {f"test_{name}": value for name, value in tested.items()}
     figures = _compared(run, now)
     return Reproduction(run, figures, tolerance, request.key(), tuple(filter(None, remarks)))

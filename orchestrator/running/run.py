@@ -4,7 +4,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -37,6 +37,7 @@ from trainables.common.devices import one_thread
 from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command, sync_command
 from trainables.common.portable import require_portable
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
 from trainables.stages import validation_rows
@@ -228,16 +229,18 @@ def _is_blocked(shipper: ShipperProcess) -> bool:
     return fault is not None and fault.lasting
 
 
-def _usable(store: ArtifactStore, past: Ledger) -> Callable[[str, str], bool]:
+def _usable(store: ArtifactStore, past: Ledger) -> Callable[[ArtifactRef], bool]:
     """Return the check of whether a stored outcome can be built on; it removes damaged ones.
 
     Nothing more is built on those of a sweep that finished, unless predictions are gone, so that
     they are not read again.
     """
     measured = (trial.predictions for trial in past.trials.values() if trial.test)
-    if past.status == "finished" and all(store.contains("evaluate", key) for key in measured):
+    if past.status == "finished" and all(
+        store.contains(ArtifactRef("evaluate", key)) for key in measured
+    ):
         return store.contains
-    return lambda stage, key: store.find(stage, key) is not None
+    return lambda ref: store.find(ref) is not None
 
 
 def _compute(
@@ -252,9 +255,8 @@ def _compute(
     """Search and evaluate as far as an earlier run did not; return whether all is done."""
     if is_done(state, past, store):
         return True
-    tell = cache(partial(say, console))  # Each text once.
     with (
-        open_executor(state.plan, store, address, tell) as executor,
+        open_executor(state.plan, store, address, control.tell) as executor,
         show_progress(console) as show,
     ):
         followed = FollowedSweep(SweepFolder(journal.path.parent))
@@ -264,11 +266,9 @@ def _compute(
                 return snapshot(state, time_left(ledger, time.time()))
 
         show(take)
-        machines = Machines(Storage.of(state.plan.spec), tell)
+        machines = Machines(Storage.of(state.plan.spec), control.tell)
         changed = partial(show, take)
-        return drive(
-            state, past, store, executor, journal.append, tell, changed, control.source, machines
-        )
+        return drive(state, past, store, executor, journal, control, machines, changed)
 
 
 def _next_free(spec: SweepSpec) -> SweepSpec:

@@ -1,4 +1,4 @@
-"""The state of a sweep: the next trial, the ended ones, the chosen ones. It knows no Ray."""
+"""The state of a sweep: which trial comes next, and when a study is over. It knows no Ray."""
 
 import heapq
 import math
@@ -7,43 +7,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from torch import Tensor
-
-from orchestrator.search.choice import (
-    FINISHED,
-    SEARCH,
-    ChoiceRule,
-    Margin,
-    Rank,
-    stands_for_choice,
-)
-from orchestrator.search.paired import Predictions, standard_error
+from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule
+from orchestrator.search.scores import Predictions, Scores, no_predictions
 from orchestrator.search.study import StudySearch
 from orchestrator.search.study_state import Past, StudyState
-from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
+from orchestrator.search.trials import Ended, TrialMaker, TrialSpec
 from orchestrator.storage.events import Event, StudyClosed, StudyOpened, TrialFinished, TrialScored
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.names import BASELINES
 from orchestrator.sweep.plan import Plan, StudyPlan
-from trainables.common.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import PreparedData
-from trainables.stages import ValidationRows, objective_terms
 
 # Trials of one pass: enough to fill a device, few enough that a block spreads over several.
 PASS = 32
-
-
-def _no_predictions(stage: str, key: str) -> ValidationRows:
-    raise LookupError(f"no predictions are known of {stage} {key}")
 
 
 class SweepState:
     """Gives out trials in turn and keeps their results; ``emit`` receives every event.
 
     Trials that ended in the ``past``, an interrupted run of the same sweep, are taken over, not
-    computed again, unless the machine failed them, or their artifacts are no longer ``available``,
-    by stage and key. ``predictions`` are asked for by rules that compare configurations row by row.
-    ``beaten`` receives stage and key of outcomes that a closed study did not choose and no other
+    computed again, unless the machine failed them, or their artifacts are no longer ``available``.
+    ``predictions`` are asked for by rules that compare configurations row by row.
+    ``beaten`` receives outcomes that a closed study did not choose and no other
     one needs. The ``studies`` stand by name, each after those it builds on.
     """
 
@@ -54,17 +40,16 @@ class SweepState:
         data: Mapping[str, PreparedData],
         emit: Callable[[Event], None],
         past: Ledger | None = None,
-        available: Callable[[str, str], bool] = lambda stage, key: True,
-        predictions: Predictions = _no_predictions,
-        beaten: Callable[[Sequence[tuple[str, str]]], None] | None = None,
+        available: Callable[[ArtifactRef], bool] = lambda ref: True,
+        predictions: Predictions = no_predictions,
+        beaten: Callable[[Sequence[ArtifactRef]], None] | None = None,
     ) -> None:
         self.plan = plan
         self.sweep_id = sweep_id
         self._trials = TrialMaker(sweep_id, plan.spec, data)
         self._emit = emit
         self._available = available
-        self._predictions = predictions
-        self._beaten, self._claims = beaten, Counter[tuple[str, str]]()
+        self._beaten, self._claims = beaten, Counter[ArtifactRef]()
         self.taken_over = 0
         self._past = Past(past or Ledger())
         rules, seed = plan.spec.search, plan.spec.all_seeds[0]
@@ -77,6 +62,7 @@ class SweepState:
             )
             for study in plan
         }
+        self.scores = Scores(self.studies, self._past, predictions)
         self._order = {name: number for number, name in enumerate(self.studies)}
         # What waits for a study: those that build on it, and those it guards.
         self._followers = defaultdict[str, list[StudyState]](list)
@@ -159,7 +145,7 @@ class SweepState:
         outcome = self._past.outcome(trial.key)
         if outcome is None or not outcome.artifact or self._past.can_do_without(trial):
             return outcome
-        return outcome if self._available(trial.request.stage, outcome.artifact) else None
+        return outcome if self._available(Ended(trial, outcome).ref) else None
 
     def _exhausted(self, study: StudyState) -> bool:
         if study.closed:
@@ -228,7 +214,7 @@ class SweepState:
     def _keep(self, study: StudyState, trial: TrialSpec) -> TrialSpec:
         study.trials[trial.number] = trial
         if self._beaten is not None:
-            self._claims[trial.stage, trial.request.key()] += 1
+            self._claims[trial.request.ref] += 1
         return trial
 
     def record(self, trial: TrialSpec, outcome: TrialFinished) -> None:
@@ -244,7 +230,7 @@ class SweepState:
         else:
             position = self.plan.spec.all_seeds.index(trial.request.seed)
             finished = outcome.status == FINISHED
-            study.seeds[position] = Chosen(trial, outcome, math.nan) if finished else None
+            study.seeds[position] = Ended(trial, outcome) if finished else None
             study.unscored_seeds |= {position} if finished else set()
         self._news(study)
         self._settle(study)
@@ -262,7 +248,7 @@ class SweepState:
         """Hand scores to the study's search, and close it once they are complete."""
         for number in sorted(study.unscored):
             outcome = study.outcomes[number]
-            scored = self._scored(study, study.trials[number], outcome)
+            scored = self.scores.score(study, study.ended(number))
             value = None if scored is None else scored.objective
             study.objectives[number] = math.inf if value is None else value
             study.search.score(number, value, outcome.status, outcome.metrics)
@@ -282,80 +268,14 @@ class SweepState:
                 continue
             one = study.seeds[position]
             assert one is not None
-            scored = self._scored(study, one.trial, one.outcome, position)
+            scored = self.scores.score(study, one, position)
             assert scored is not None
             study.seeds[position] = replace(one, objective=scored.objective)
             study.unscored_seeds.remove(position)
             self._emit_once(scored)
 
-    def _scored(
-        self, study: StudyState, trial: TrialSpec, outcome: TrialFinished, position: int = 0
-    ) -> TrialScored | None:
-        """Return the value to minimise; None for a failed trial."""
-        if outcome.status == "failed":
-            return None
-        reference = self._reference(study, position)
-        if reference is None:
-            return TrialScored(key=trial.key, objective=study.rule.score(outcome.metrics))
-        error = None
-        if study.rule.pairs_accuracy and outcome.status == FINISHED:
-            error = self._accuracy_error(trial, outcome, reference)
-        value = study.rule.score(outcome.metrics, reference.outcome.metrics, error or 0.0)
-        return TrialScored(key=trial.key, objective=value, error=error)
-
-    def _reference(self, study: StudyState, position: int = 0) -> Chosen | None:
-        """Return the plain cross-entropy that guards a study on a seed, if one does."""
-        reference = self.studies.get(study.plan.reference or "")
-        return reference.seeds.get(position) if reference else None
-
-    def _accuracy_error(self, trial: TrialSpec, outcome: TrialFinished, plain: Chosen) -> float:
-        known = self._past.accuracy_error(trial)
-        if known is not None:
-            return known
-        lost = self._terms("acc", plain.trial, plain.outcome) - self._terms("acc", trial, outcome)
-        return standard_error(lost, self._rows(trial, outcome).images)
-
-    def _rows(self, trial: TrialSpec, outcome: TrialFinished) -> ValidationRows:
-        return self._predictions(trial.request.stage, outcome.artifact)
-
-    def _terms(self, metric: str, trial: TrialSpec, outcome: TrialFinished) -> Tensor:
-        rows = self._rows(trial, outcome)
-        return objective_terms(metric, rows.logits, rows.labels)
-
-    def choice(self, study: StudyState, trials: int) -> tuple[Chosen | None, Margin | None]:
-        """Return the choice of a study from its first trials, which are all scored."""
-        ranked = [
-            Rank(objective, number)
-            for number, objective in study.objectives.items()
-            if number < trials
-            and stands_for_choice(study.trials[number].role, study.outcomes[number].status)
-        ]
-        if not ranked:
-            return None, None
-        best, margin = study.rule.choose(ranked, partial(self._margin, study))
-        trial, outcome = study.trials[best.number], study.outcomes[best.number]
-        return Chosen(trial, outcome, best.objective), margin
-
-    def _margin(self, study: StudyState, best: Rank, default: Rank) -> Margin:
-        known = self._past.margin(study.plan.id)
-        if known is not None:
-            return known
-        change = self._guarded_terms(study, default) - self._guarded_terms(study, best)
-        images = self._rows(study.trials[best.number], study.outcomes[best.number]).images
-        error = standard_error(change, images)
-        return Margin(default.objective - best.objective, error)
-
-    def _guarded_terms(self, study: StudyState, rank: Rank) -> Tensor:
-        """Return what each row adds to the guarded objective of a trial, up to a constant."""
-        trial, outcome = study.trials[rank.number], study.outcomes[rank.number]
-        terms, reference = self._terms(study.rule.metric, trial, outcome), self._reference(study)
-        if reference is None or rank.objective == outcome.metrics[study.rule.objective]:
-            return terms
-        plain = self._terms("acc", reference.trial, reference.outcome)
-        return terms + plain - self._terms("acc", trial, outcome)
-
     def _choose(self, study: StudyState) -> None:
-        chosen, study.margin = self.choice(study, study.plan.trials)
+        chosen, study.margin = self.scores.choice(study, study.plan.trials)
         if chosen is not None:
             study.seeds[0] = chosen
         self._close(study, _reason(study.failures(), chosen is not None))
@@ -370,7 +290,7 @@ class SweepState:
             # The published default, the first trial, is measured beside the chosen one.
             kept = {0, study.chosen.trial.number}
             beaten = [trial for number, trial in study.trials.items() if number not in kept]
-            names = [(trial.stage, trial.request.key()) for trial in beaten]
+            names = [trial.request.ref for trial in beaten]
             self._claims.subtract(names)
             self._beaten([name for name in names if not self._claims[name]])
 

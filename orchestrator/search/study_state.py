@@ -1,5 +1,6 @@
 """The state of one study while its sweep runs, and its events for the journal."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,12 +8,12 @@ from typing import Any
 
 from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule, Margin
 from orchestrator.search.study import StudySearch
-from orchestrator.search.trials import Chosen, TrialSpec
+from orchestrator.search.trials import Ended, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialScored
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
-from trainables.common.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import PreparedData
 from trainables.metrics import METRICS
 from trainables.store.artifacts import stage_key
@@ -46,21 +47,28 @@ class StudyState:
     objectives: dict[int, float] = field(default_factory=dict)
     queue: list[TrialSpec] = field(default_factory=list)
     leaders: dict[int, int] = field(default_factory=dict)
-    seeds: dict[int, Chosen | None] = field(default_factory=dict)
+    seeds: dict[int, Ended | None] = field(default_factory=dict)
     seeds_asked: int = 1
     margin: Margin | None = None
     closed: bool = False
 
     @property
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> Ended | None:
         """Return the chosen configuration on the first seed; None before, or if all failed."""
         return self.seeds.get(0)
 
     @property
-    def default_artifact(self) -> str:
-        """Return the artifact of the published default, the first trial; empty without a search."""
+    def default_artifact(self) -> ArtifactRef | None:
+        """Return the outcome of the published default, the first trial; None without a search."""
         first = self.outcomes.get(0)
-        return first.artifact if first is not None and self.plan.trials > 1 else ""
+        if first is None or not first.artifact or self.plan.trials <= 1:
+            return None
+        return self.ended(0).ref
+
+    def ended(self, number: int) -> Ended:
+        """Return a trial of the search that ended."""
+        objective = self.objectives.get(number, math.nan)
+        return Ended(self.trials[number], self.outcomes[number], objective)
 
     @property
     def running(self) -> int:

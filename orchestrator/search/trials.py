@@ -1,6 +1,7 @@
 """Trials: a configuration each, with the stage that computes it and a key for good."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from orchestrator.search.choice import SEARCH, SEED
 from orchestrator.storage.events import TrialFinished, TrialStarted, fields_of
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.stages import StageRequest, stage_precision
 
@@ -34,12 +36,17 @@ class TrialSpec(TrialStarted):
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The configuration that a study settled on, and what it left behind for one seed."""
+class Ended:
+    """A trial, how it ended, and what its study minimises: NaN before it is scored."""
 
     trial: TrialSpec
     outcome: TrialFinished
-    objective: float
+    objective: float = math.nan
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """Return the reference to the outcome that it left behind."""
+        return ArtifactRef(self.trial.stage, self.outcome.artifact)
 
 
 class TrialMaker:
@@ -54,7 +61,7 @@ class TrialMaker:
         plan: StudyPlan,
         number: int,
         parameters: Mapping[str, Any],
-        base: Chosen | None,
+        base: Ended | None,
         position: int = 0,
     ) -> TrialSpec:
         """Return a trial of a study, on the sweep's seed at a position; the search takes the first.
@@ -70,8 +77,8 @@ class TrialMaker:
             model=plan.task.model,
             protocol=self._protocols[plan.task.id],
             seed=seed,
-            upstream=base.outcome.artifact if base else None,
-            upstream_stage=base.trial.request.stage if base else None,
+            upstream=base.ref.key if base else None,
+            upstream_stage=base.ref.stage if base else None,
             upstream_request=base.trial.request.plain() if base else None,
             precision=stage_precision(plan.stage, training.gpu, training.precision),
             portable=self._spec.resources.portable,

@@ -131,7 +131,7 @@ def judge_claim(
     pairs = [_measured(claim, own, store, draws, seed) for own in _pairs(claim, results)]
     tested = [number for number, pair in enumerate(pairs) if not pair.lost]
     raw = [_p_value(claim, pairs[number]) for number in tested]
-    corrected = dict(zip(tested, holm(raw), strict=True)) if tested else {}
+    corrected = dict(zip(tested, holm(raw)[1].tolist(), strict=True))
     level = LEVEL / max(len(tested), 1)
     return ClaimVerdict(
         claim,

@@ -22,6 +22,7 @@ from orchestrator.statistics._contrast import contrast
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import FLOORED, METRICS, noise_floor, noise_floors_of_groups
 from trainables.store.artifacts import ArtifactStore
 
@@ -43,7 +44,7 @@ class KeptPredictions:
     @cachedmethod(attrgetter("_kept"))
     def read(self, key: str) -> dict[str, Tensor] | None:
         """Return the tensors of an evaluation, or None if it is missing or damaged."""
-        found = self._store.find("evaluate", key)
+        found = self._store.find(ArtifactRef("evaluate", key))
         return None if found is None else found.tensors("test")
 
     def resuming(self, sweep: str) -> str:

@@ -1,7 +1,7 @@
 """Do recipes differ over (dataset, model) blocks: ranks, Friedman's test, Wilcoxon's with Holm."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 import scipy
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from orchestrator.statistics._letters import letters
 from orchestrator.storage.results import StudyResult
@@ -236,7 +236,8 @@ def _pairs(
 ) -> tuple[PairTest, ...]:
     pairs = [pair for pair in combinations(order, 2) if not control or control in pair]
     gaps = [gap[gap != 0] for gap in (columns[one] - columns[other] for one, other in pairs)]
-    corrected = holm([float(scipy.stats.wilcoxon(gap).pvalue) if len(gap) else 1.0 for gap in gaps])
+    raw = [float(scipy.stats.wilcoxon(gap).pvalue) if len(gap) else 1.0 for gap in gaps]
+    corrected = holm(raw)[1].tolist()
     smallest = len(pairs) * 2.0 ** (1 - len(columns[order[0]]))
     return tuple(
         PairTest(*pair, p if smallest <= LEVEL and 2.0 ** (1 - len(gap)) <= LEVEL else None)
@@ -244,15 +245,20 @@ def _pairs(
     )
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for how many there are, in the order given, at most 1.
+def holm(p_values: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return what divides the level of each test, and its corrected p-value.
 
-    Holm (1979): the smallest of m is multiplied by m, the next by m - 1 and so on, and none may
-    fall below one before it.
+    The smallest of m p-values is multiplied by m, the next by m - 1 and so on; none may fall below
+    one before it, and none exceeds 1. Source: Holm, A Simple Sequentially Rejective Multiple Test
+    Procedure, 1979.
+
+    Args:
+        p_values: (..., m); NaN takes no part.
     """
     given = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(given, kind="stable")
-    raised = given[order] * np.arange(len(given), 0, -1)
-    corrected = np.empty_like(given)
-    corrected[order] = np.minimum(np.maximum.accumulate(raised), 1.0)
-    return corrected.tolist()
+    order = np.argsort(given, axis=-1)
+    rank = np.argsort(order, axis=-1)
+    divisors = np.maximum(np.isfinite(given).sum(-1, keepdims=True) - rank, 1)
+    raised = np.take_along_axis(given * divisors, order, -1)
+    corrected = np.minimum(np.maximum.accumulate(raised, axis=-1), 1.0)
+    return divisors, np.take_along_axis(corrected, rank, -1)

@@ -106,7 +106,7 @@ def ties(board: Board, level: float = LEVEL) -> Ties:
         1.0 if board.inside_floor(*pair) else own.p_value()
         for pair, own in zip(pairs, found, strict=True)
     ]
-    differs = [p <= level for p in holm(tested)]
+    differs = (holm(tested)[1] <= level).tolist()
     told = {frozenset(pair) for pair, apart in zip(pairs, differs, strict=True) if apart}
     need = None
     if pairs and not differs[0]:

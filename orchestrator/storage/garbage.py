@@ -11,12 +11,11 @@ from orchestrator.storage.shelf import Shelf
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command
-from trainables.common.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
 RECENT_SECONDS = 3600.0  # An older draft was left by a process that died.
 
-Name = tuple[str, str]
 Entry = tuple[Path, bool]  # Something in the storage, and whether it is kept.
 
 
@@ -123,10 +122,10 @@ class Dropper:
 
     def __init__(self, sweep: SweepFolder, store: ArtifactStore) -> None:
         self._sweep, self._store = sweep, store
-        self._others: dict[Path, tuple[float, set[Name]]] = {}
+        self._others: dict[Path, tuple[float, set[ArtifactRef]]] = {}
 
-    def drop(self, names: Iterable[Name]) -> None:
-        """Drop the weights of outcomes, by stage and key; none if what others need is not known.
+    def drop(self, names: Iterable[ArtifactRef]) -> None:
+        """Drop the weights of outcomes; none if what others need is not known.
 
         Raises:
             StorageError: If the storage cannot be written.
@@ -138,9 +137,9 @@ class Dropper:
             return
         for name in names:
             if name not in needed:
-                self._store.drop_weights(*name)
+                self._store.drop_weights(name)
 
-    def _needed(self) -> set[Name]:
+    def _needed(self) -> set[ArtifactRef]:
         for other in self._sweep.storage.sweeps():
             if other.name != self._sweep.name and other.journal.exists():
                 written = other.journal.stat().st_mtime
@@ -165,9 +164,9 @@ class _Needs:
             # When these trials run again, another one may be chosen.
             self.open, chosen = True, {}
         stored = [trial for trial in ledger.trials.values() if trial.artifact]
-        self.named = {(trial.stage, trial.artifact) for trial in stored}
+        self.named = {trial.ref for trial in stored}
         self.artifacts = {
-            (trial.stage, trial.artifact)
+            trial.ref
             for trial in stored
             if trial.role != "search" or chosen.get(trial.study, trial.key) == trial.key
         }
@@ -190,7 +189,11 @@ def _entries(
     any_open = any(need.open for need in needs)
     needed = {name for need in needs for name in need.artifacts}
     if any_open:
-        stored = {(stage, path.name) for stage in EVERY_STAGE for path in shelf.artifacts(stage)}
+        stored = {
+            ArtifactRef(stage, path.name)
+            for stage in EVERY_STAGE
+            for path in shelf.artifacts(stage)
+        }
         needed |= stored.difference(*(sweep.named for sweep in [*needs, *given_up]))
     kept = _with_upstream(shelf, needed)
     predictions = {key for need in needs for key in need.predictions}
@@ -213,33 +216,35 @@ def _entries(
     return found
 
 
-def _is_kept(shelf: Shelf, directory: Path, stage: str, kept: set[Name], any_open: bool) -> bool:
+def _is_kept(
+    shelf: Shelf, directory: Path, stage: str, kept: set[ArtifactRef], any_open: bool
+) -> bool:
     if stage in EVERY_STAGE:
-        return (stage, directory.name) in kept
+        return ArtifactRef(stage, directory.name) in kept
     if stage == "features" and not any_open:
         return False  # They serve further refinements only.
-    upstream = _upstream(shelf, directory)[1]
-    return any(key == upstream for _, key in kept)
+    upstream = _upstream(shelf, directory).key
+    return any(ref.key == upstream for ref in kept)
 
 
-def _with_upstream(shelf: Shelf, names: set[Name]) -> set[Name]:
+def _with_upstream(shelf: Shelf, names: set[ArtifactRef]) -> set[ArtifactRef]:
     """Add what artifacts build on, as their records tell."""
-    found: set[Name] = set()
+    found: set[ArtifactRef] = set()
     pending = set(names)
     while pending:
-        stage, key = pending.pop()
-        found.add((stage, key))
-        before = _upstream(shelf, shelf.root / stage / key[:2] / key)
-        if before[1] and before not in found:
+        ref = pending.pop()
+        found.add(ref)
+        before = _upstream(shelf, shelf.root / ref.stage / ref.key[:2] / ref.key)
+        if before.key and before not in found:
             pending.add(before)
     return found
 
 
-def _upstream(shelf: Shelf, directory: Path) -> Name:
-    """Return stage and key of what an artifact builds on; empty for none or a damaged record."""
+def _upstream(shelf: Shelf, directory: Path) -> ArtifactRef:
+    """Return what an artifact builds on; empty for none or a damaged record."""
     record = shelf.record(directory)
     request = record.get("request") or {}
     if not isinstance(request, dict):
-        return "", ""
+        return ArtifactRef("", "")
     key = request.get("upstream") or record.get("upstream", "")
-    return request.get("upstream_stage") or "", key
+    return ArtifactRef(request.get("upstream_stage") or "", key)

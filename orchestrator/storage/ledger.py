@@ -25,6 +25,7 @@ from orchestrator.storage.events import (
 )
 from orchestrator.storage.journal import iterate_events
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import METRICS
 
 
@@ -76,6 +77,11 @@ class Trial(TrialStarted):
     chain_seconds: float | None = None
     computed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     run_id: str = ""
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """Return the reference to its outcome; without a key if there is none."""
+        return ArtifactRef(self.stage, self.artifact)
 
     @property
     def ended(self) -> bool:

@@ -57,14 +57,14 @@ def promote(
     found = tracked_trial(uri, run_id)
     trial, study, place = found.trial, found.study, Storage(storage)
     store = place.store()
-    if not trial.artifact or not store.contains(trial.stage, trial.artifact):
+    if not trial.artifact or not store.contains(trial.ref):
         raise InputError(
             f"run {run_id}: its weights are not in {store.root}; name the sweep's storage, or "
             f"compute them again with `calsweep run --reproduce {run_id}`"
         )
     info = PreparedData.open(place.data / study.fingerprint).info
     with tempfile.TemporaryDirectory() as folder:
-        export_chain(store, trial.stage, trial.artifact, info, Path(folder))
+        export_chain(store, trial.ref, info, Path(folder))
         model, version, new = open_tracker(uri).register(
             study.task, run_id, Path(folder), _tags(found), CHAMPION
         )

@@ -35,6 +35,7 @@ from tests.orchestrator.one_process import one_process
 from trainables.calibrators import build_calibrator, load_calibrator, save_calibrator
 from trainables.common.errors import InputError
 from trainables.common.files import damage, make_folders, write_whole
+from trainables.common.stages import ArtifactRef
 from trainables.stages.export import load_chain
 from trainables.store.artifacts import ArtifactStore
 from trainables.store.checkpoints import Checkpoint
@@ -163,14 +164,14 @@ def outcome(root: Path) -> list[Any]:
     """Compute an outcome by three steps and store it; drop its weights; put a whole one there."""
     store, key, dropped = ArtifactStore(root / "artifacts"), "ab" * 32, root / "dropped"
     for _ in range(2):
-        if store.find("train", key) is None:
-            weights = _computed(store.checkpoint("train", key))
+        if store.find(ArtifactRef("train", key)) is None:
+            weights = _computed(store.checkpoint(ArtifactRef("train", key)))
             tensors = {"weights": {"w": weights}, "validation": {"logits": weights[:6]}}
-            store.write("train", key, tensors, {"metrics": {"acc": 0.5}})
+            store.write(ArtifactRef("train", key), tensors, {"metrics": {"acc": 0.5}})
         if not dropped.exists():
             write_whole(dropped, "", durable=True)
-            store.drop_weights("train", key)
-    found = store.find("train", key)
+            store.drop_weights(ArtifactRef("train", key))
+    found = store.find(ArtifactRef("train", key))
     assert found is not None
     parts = (found.tensors(name).values() for name in ("weights", "validation"))
     return [found.record, [value.tolist() for part in parts for value in part]]

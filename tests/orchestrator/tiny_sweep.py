@@ -9,12 +9,14 @@ from unittest.mock import patch
 import torch
 
 from orchestrator.executors.in_process import InProcess
+from orchestrator.running.control import Control
 from orchestrator.running.data import prepare_data
 from orchestrator.running.drive import drive
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.machines import Machines
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
@@ -77,5 +79,6 @@ def compute_within(spec: SweepSpec) -> None:
         known = partial(validation_rows, store)
         state = SweepState(make_plan(spec), f"{name}-id", data, journal.append, predictions=known)
         with patch(DIAGRAM, nothing_drawn):
-            drive(state, Ledger(), store, InProcess(store.root), journal.append, print)
+            control, executor = Control(folder, print), InProcess(store.root)
+            drive(state, Ledger(), store, executor, journal, control, Machines())
         journal.append(SweepEnded(status="finished"))

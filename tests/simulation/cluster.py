@@ -23,6 +23,7 @@ from orchestrator.executors._base import Executor
 from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop, Pause
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.jobs import FaultKind, Job, Measured, Report, Status, TestWork, hung, lost
 from trainables.stages import StageRequest, StageRun, TaskData
 from trainables.store.artifacts import Artifact, ArtifactStore
@@ -168,23 +169,23 @@ class MemoryStore(ArtifactStore):
         self.written: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
 
-    def find(self, stage: str, key: str) -> Artifact | None:
+    def find(self, ref: ArtifactRef) -> Artifact | None:
         """Return an artifact."""
-        return self.found.get((stage, key))
+        return self.found.get(ref)
 
-    def contains(self, stage: str, key: str) -> bool:
+    def contains(self, ref: ArtifactRef) -> bool:
         """Return True if an artifact is there."""
-        return (stage, key) in self.found
+        return ref in self.found
 
     holds = contains
 
     def write(
-        self, stage: str, key: str, tensors: Mapping[str, Any], record: Mapping[str, Any]
+        self, ref: ArtifactRef, tensors: Mapping[str, Any], record: Mapping[str, Any]
     ) -> Artifact:
         """Keep an outcome."""
         self._world.operation()
-        found = self.found.setdefault((stage, key), Artifact(stage, key, self.root, record))
-        self.written[key] += 1
+        found = self.found.setdefault(ref, Artifact(ref, self.root, record))
+        self.written[ref.key] += 1
         self._world.operation()
         return found
 
@@ -195,13 +196,13 @@ class MemoryStore(ArtifactStore):
             del self.found[place]
             self.lost[place[1]] += 1
 
-    def lock(self, stage: str, key: str) -> Any:
+    def lock(self, ref: ArtifactRef) -> Any:
         """Return the lock of an artifact."""
-        return self._locks.setdefault(key, _Lock(self._world))
+        return self._locks.setdefault(ref.key, _Lock(self._world))
 
-    def checkpoint(self, stage: str, key: str) -> Any:
+    def checkpoint(self, ref: ArtifactRef) -> Any:
         """Return the state of a stage."""
-        return self._checkpoints.setdefault(key, _Checkpoint(self._world))
+        return self._checkpoints.setdefault(ref.key, _Checkpoint(self._world))
 
     def release_all(self, process: Process) -> None:
         """Take the locks from a process that ended, as its system does."""
@@ -278,20 +279,20 @@ class _Test(Computation):
     """A measurement whose figures the artifact's key decides."""
 
     def __init__(self, bench: SimulatedBench, work: TestWork) -> None:
-        super().__init__(bench, work.artifact)
+        super().__init__(bench, work.artifact.key)
         self._work = work
 
     def advance(self) -> Status:
-        if self.bench.store.find(self._work.stage, self._work.artifact) is None:
-            raise InputError(f"artifact {self._work.artifact} is missing or damaged")
-        self.metrics = {"ece": draws(f"test {self._work.artifact}").random()}
-        self.bench.store.write("evaluate", f"of {self._work.artifact}", {}, {})
+        if self.bench.store.find(self._work.artifact) is None:
+            raise InputError(f"artifact {self._work.artifact.key} is missing or damaged")
+        self.metrics = {"ece": draws(f"test {self._work.artifact.key}").random()}
+        self.bench.store.write(ArtifactRef("evaluate", f"of {self._work.artifact.key}"), {}, {})
         return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:
-        default = f"of {self._work.default}" if self._work.default else None
+        default = f"of {self._work.default.key}" if self._work.default else None
         measured = Measured(default, 1.0, {})
-        return {"artifact": f"of {self._work.artifact}", "measured": measured}
+        return {"artifact": f"of {self._work.artifact.key}", "measured": measured}
 
 
 class _Meter:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator.running.control import Control
 from orchestrator.running.drive import drive, is_done
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import (
@@ -22,6 +23,7 @@ from orchestrator.storage.events import (
 )
 from orchestrator.storage.journal import SAID_AGAIN
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.machines import Machines
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
@@ -165,7 +167,8 @@ def _one_life(disk: Disk, store: MemoryStore, cluster: Simulated, folder: Path) 
     disk.append(begun)
     state = SweepState(PLAN, "id", data(folder), disk.append, past, store.contains)
     if not is_done(state, past, store):
-        drive(state, past, store, cluster, disk.append, lambda text: None)
+        control: Any = Control(None, lambda text: None)
+        drive(state, past, store, cluster, disk, control, Machines())
     disk.append(SweepEnded(status="finished" if state.succeeded else "failed"))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.search.study import StudySearch
 from orchestrator.search.study_state import StudyState
-from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
+from orchestrator.search.trials import Ended, TrialMaker, TrialSpec
 from orchestrator.storage.events import StudyOpened
 from orchestrator.sweep.plan import StudyPlan
 
@@ -50,7 +50,7 @@ def make_once(
     plan: StudyPlan,
     number: int,
     parameters: dict[str, Any],
-    base: Chosen | None,
+    base: Ended | None,
     position: int = 0,
 ) -> TrialSpec:
     """Make a trial, or return the one that was made of the same."""

@@ -15,6 +15,7 @@ from orchestrator import loop as loop_module
 from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop
 from orchestrator.running import measuring
+from orchestrator.running.control import Control
 from orchestrator.running.drive import drive
 from orchestrator.running.measuring import MeasuringSource
 from orchestrator.search import state as state_module
@@ -113,9 +114,9 @@ def test_broken_node_is_left_out(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "_start", start)
         state = SweepState(PLAN, "id", data(tmp_path), disk.append, Ledger(), store.contains)
-        write, tell = disk.append, lambda text: None
+        control: Any = Control(None, lambda text: None)
         machines = Machines(say=said.append)
-        drive(state, Ledger(), store, cluster, write, tell, machines=machines)
+        drive(state, Ledger(), store, cluster, disk, control, machines)
     last = {key: node for node, _, key in starts}  # Bad for those that found their outcome stored.
     failed = {key for node, _, key in starts if node is bad and last[key] is not bad}
     assert len(said) == 1 or len(failed) < IN_A_ROW
@@ -176,7 +177,7 @@ BUGS = {
     "what is lost is built on": (
         SweepState,
         "_kept_outcome",
-        "self._available(trial.request.stage, outcome.artifact)",
+        "self._available(Ended(trial, outcome).ref)",
         "True",
     ),
     "the machine's fault is never tried again": (Past, "outcome", "or trial.fault", ""),

@@ -29,6 +29,7 @@ from standin_card import standin_card
 
 from trainables.calibrators import calibrator_from_recipe
 from trainables.common.devices import trial_device
+from trainables.common.stages import ArtifactRef
 from trainables.data import (
     IMAGE_AUGMENTATIONS,
     DatasetInfo,
@@ -58,7 +59,6 @@ from trainables.stages.export import export_chain, load_chain
 from trainables.stages.pixels import calibrated, outputs_of, score_pixels
 from trainables.stages.probe import training_step
 from trainables.stages.protocols import protocol_from
-from trainables.stages.together import open_together
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 PRETENDED = "NULLGPU" in os.environ
@@ -192,9 +192,8 @@ def a_chain() -> Any:
         calibrated = LAB.compute(LAB.asked("calibrate", {"ts": {}}, refined))
     found = {}
     for artifact in (trained, refined, calibrated):
-        where = artifact.stage, artifact.key
-        metrics, tested = evaluate_on_test(LAB.store, *where, LAB.prepared, LAB.data.device)
-        export_chain(LAB.store, *where, LAB.prepared.info, FOLDER / artifact.stage)
+        metrics, tested = evaluate_on_test(LAB.store, artifact.ref, LAB.prepared, LAB.data.device)
+        export_chain(LAB.store, artifact.ref, LAB.prepared.info, FOLDER / artifact.stage)
         outputs = load_chain(FOLDER / artifact.stage, torch.device("cuda"))
         shape = outputs(LAB.prepared.test().values).shape
         found[artifact.stage] = {
@@ -297,7 +296,7 @@ def a_chain_of_masks() -> Any:
             while run.epoch < run.epochs:
                 metrics = run.run_epoch()
             made = run.finish(metrics)
-            tested, _ = evaluate_on_test(store, stage, made.key, prepared, device)
+            tested, _ = evaluate_on_test(store, ArtifactRef(stage, made.key), prepared, device)
             figures.append({**metrics, **tested})
         found.append(figures)
     return found
@@ -311,7 +310,7 @@ def every_refinement() -> Any:
         first, second = (
             LAB.asked("refine", {name: {"epochs": 2, "lr": lr}}, trained) for lr in (0.1, 0.2)
         )
-        run = open_together(first, [second], LAB.store, LAB.data)
+        run = open_stage(first, LAB.store, LAB.data, [second])
         while run.epoch < run.epochs:
             metrics = run.run_epoch()
         run.finish(metrics)

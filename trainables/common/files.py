@@ -9,7 +9,7 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,6 +94,8 @@ def write_whole(path: Path, text: str, durable: bool = False) -> None:
 
 
 MANIFEST = "manifest.json"
+Files = Mapping[str, Mapping[str, Any]]
+"""Size and SHA-256 of every file of a folder, by its path below it."""
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -120,8 +122,7 @@ def open_inside(path: Path, folder: Path) -> BinaryIO:
 
 def seal(directory: Path) -> None:
     """Write the manifest of all files in a folder."""
-    files = {path.name: file_facts(path) for path in sorted(directory.iterdir())}
-    (directory / MANIFEST).write_text(json.dumps(files, sort_keys=True))
+    (directory / MANIFEST).write_text(json.dumps(describe_files(directory), sort_keys=True))
 
 
 def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
@@ -150,15 +151,36 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
         if found != set(files) or not found.issuperset(needed):
             return f"it holds {sorted(found)}, not what its manifest lists"
         for name, facts in files.items():
-            path = directory / name
-            if path.stat().st_size != facts["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes, not {facts['bytes']}"
-            if file_hash(path) != facts["sha256"]:
-                return f"{name} does not match its checksum"
+            if fault := file_fault(directory / name, facts):
+                return f"{name} {fault}"
     except PermissionError:
         raise  # It may be intact.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"by its {MANIFEST}, {type(error).__name__}: {error}"
+    return ""
+
+
+def describe_files(folder: Path, pattern: str = "*") -> Files:
+    """Return what a manifest says of the files below a folder that match a pattern."""
+    found = (path for path in sorted(folder.rglob(pattern)) if path.is_file())
+    return {path.relative_to(folder).as_posix(): file_facts(path) for path in found}
+
+
+def check_files(folder: Path, files: Files, hashed: bool = True) -> None:
+    """Raise ``InputError`` if a file of a manifest is absent or differs from it."""
+    for name, facts in files.items():
+        if fault := file_fault(folder / name, facts, hashed):
+            raise InputError(f"{folder / name} {fault}")
+
+
+def file_fault(path: Path, facts: Mapping[str, Any], hashed: bool = True) -> str:
+    """Return how a file differs from what a manifest says, or ""; its content only if hashed."""
+    if not path.is_file():
+        return "is absent"
+    if (size := path.stat().st_size) != facts["bytes"]:
+        return f"has {size} bytes, not {facts['bytes']}"
+    if hashed and file_hash(path) != facts["sha256"]:
+        return "does not match its checksum"
     return ""
 
 

@@ -1,8 +1,20 @@
-"""Names of stages, and of a calibrator and its objective: to read one takes no PyTorch."""
+"""Names of stages, outcomes and calibrators: to read one takes no PyTorch."""
+
+from typing import NamedTuple
 
 GIVEN = "given"  # The stage, and what a recipe calls it, whose logits need no training.
 STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
 EVERY_STAGE = (GIVEN, *STAGES)
+
+
+class ArtifactRef(NamedTuple):
+    """Names a stored outcome: the stage that computed it, and its ``stage_key``.
+
+    Besides ``EVERY_STAGE`` there are ``features`` and ``evaluate``.
+    """
+
+    stage: str
+    key: str
 
 
 def splits(text: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.common.files import write_whole
+from trainables.common.files import describe_files, write_whole
 from trainables.common.sharing import why
 from trainables.data._copies import Copies, count_copies, keyed
 from trainables.data._guard import is_sealed
@@ -29,7 +29,6 @@ from trainables.data._split import Split, SplitSpec, make_split
 from trainables.data._stored import (
     SCHEMA,
     Notice,
-    describe_files,
     digest,
     find_or_make,
     make_folder,
@@ -295,7 +294,7 @@ def _write(
         "counts": {name: len(part) for name, part in parts.items()},
         "class_counts": counts,
         "copies": copies._asdict(),
-        "files": describe_files(directory),
+        "files": describe_files(directory, "*.npy"),
     }
     (directory / MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
 

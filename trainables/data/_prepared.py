@@ -8,13 +8,14 @@ from typing import Self
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.common.files import Files, check_files
 from trainables.common.paths import on_this_machine
 from trainables.data._copies import Copies
 from trainables.data._guard import hand_out, is_sealed, require_unsealed
 from trainables.data._inputs import DatasetInfo
 from trainables.data._rows import RowArrays
 from trainables.data._split import SplitSpec
-from trainables.data._stored import Files, check_hashes, check_sizes, read_array, read_manifest
+from trainables.data._stored import read_array, read_manifest
 
 MANIFEST = "split.json"
 SEARCH, TEST, SUITES = "search", "test", "suites"
@@ -81,7 +82,7 @@ class PreparedData:
                 files=document["files"],
                 copies=Copies(**document["copies"]) if "copies" in document else None,
             )
-            check_sizes(directory, found.files)
+            check_files(directory, found.files, hashed=False)
         except InputError:
             raise
         except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -114,7 +115,7 @@ class PreparedData:
         """Hash every file that this process may open and compare with the manifest."""
         closed = f"{TEST}/" if is_sealed() else "\0"
         open_to_us = {n: entry for n, entry in self.files.items() if not n.startswith(closed)}
-        check_hashes(self.directory, open_to_us)
+        check_files(self.directory, open_to_us)
 
     def _load(self, folder: str, prefix: str) -> RowArrays:
         values, labels = (

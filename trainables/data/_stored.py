@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from trainables.common.archives import UNREADABLE_MEMBER
 from trainables.common.errors import InputError
-from trainables.common.files import file_facts, file_hash, place_folder, scratch_folder
+from trainables.common.files import place_folder, scratch_folder
 from trainables.common.sharing import LOCK_MODE, inherit
 from trainables.data._inputs import Inputs
 
@@ -23,8 +23,6 @@ SECONDS_BETWEEN_NOTICES = 5.0
 
 Notice = Callable[[str], None]
 """Told how far a long preparation is."""
-Files = Mapping[str, Mapping[str, Any]]
-"""Size and SHA-256 of every file of a folder, by its path below it."""
 Found = TypeVar("Found")
 
 
@@ -93,34 +91,6 @@ def write_blocks(
             if time.monotonic() - noticed > SECONDS_BETWEEN_NOTICES:
                 noticed = time.monotonic()
                 notice(f"{done:,} of {count:,} {inputs.kind}")
-
-
-def describe_files(directory: Path) -> Files:
-    """Return size and SHA-256 of every ``.npy`` file below ``directory``."""
-    return {
-        path.relative_to(directory).as_posix(): file_facts(path)
-        for path in sorted(directory.rglob("*.npy"))
-    }
-
-
-def check_sizes(directory: Path, files: Files) -> None:
-    """Look for every file of a manifest and at its size, without reading it."""
-    for name, entry in files.items():
-        path = directory / name
-        size = path.stat().st_size if path.is_file() else None
-        if size != entry["bytes"]:
-            found = "is absent" if size is None else f"has {size} bytes"
-            raise InputError(f"{path} {found}, expected are {entry['bytes']} bytes")
-
-
-def check_hashes(directory: Path, files: Files) -> None:
-    """Hash every file of a manifest."""
-    for name, entry in files.items():
-        path = directory / name
-        if not path.is_file():
-            raise InputError(f"{path} is absent")
-        if file_hash(path) != entry["sha256"]:
-            raise InputError(f"{path} is damaged: its checksum has changed")
 
 
 def digest(fields: Mapping[str, Any] | Iterable[Any]) -> str:

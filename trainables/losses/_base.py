@@ -6,9 +6,8 @@ from dataclasses import field
 import torch
 from torch import Tensor, nn
 
-from trainables.common.averaging import full_precision
 from trainables.common.fields import CheckedFields, choice
-from trainables.common.logit_rows import masked_classes
+from trainables.common.logit_rows import full_precision, masked_classes
 from trainables.common.registry import Registry
 
 VARIANTS = ("paper", "released")

@@ -2,8 +2,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from trainables.common.averaging import log_mean_probabilities
 from trainables.common.fields import count, number
+from trainables.common.logit_rows import log_mean_probabilities
 from trainables.refinements._base import REFINEMENTS, Refinement
 from trainables.refinements.tst import latent_encoder
 

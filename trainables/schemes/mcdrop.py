@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.common.averaging import log_mean_probabilities
 from trainables.common.fields import count, number
+from trainables.common.logit_rows import log_mean_probabilities
 from trainables.models import Network
 from trainables.schemes._base import SCHEMES, Scheme
 

@@ -4,12 +4,19 @@ Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted an
 in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
 """
 
-from trainables.stages.base import StageRun, TaskData, ValidationRows, open_stage, validation_rows
+from trainables.stages.base import (
+    StageRun,
+    TaskData,
+    ValidationRows,
+    objective_terms,
+    open_stage,
+    validation_rows,
+    with_objective,
+)
 from trainables.stages.calibrate import CalibrateStage
 from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled, suite_key
 from trainables.stages.given import GivenStage
 from trainables.stages.networks import LastPass, predictor
-from trainables.stages.objective import objective_terms, with_objective
 from trainables.stages.refine import RefineStage
 from trainables.stages.request import StageRequest, check_part, stage_precision
 from trainables.stages.train import TrainStage

@@ -10,16 +10,57 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from trainables.calibrators import nll_after_ts_terms
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.portable import require_portable
-from trainables.common.stages import EVERY_STAGE
+from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
-from trainables.metrics import REPORTED, calibration_report, registered_report
+from trainables.metrics import (
+    METRICS,
+    REPORTED,
+    calibration_report,
+    registered_report,
+    row_terms,
+)
 from trainables.plugins import Pinned
-from trainables.stages.objective import VALIDATION, lasting, objective_terms
 from trainables.stages.request import StageRequest, check_part
 from trainables.store.artifacts import Artifact, ArtifactStore
+
+VALIDATION = "val_"
+
+
+def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return terms (N,), float64, whose mean over rows of logits (N, K) is an objective.
+
+    Raises:
+        ValueError: If it has no terms (see ``row_terms``), or the rows are wrong.
+    """
+    if objective == "nll_after_ts":
+        return nll_after_ts_terms(logits, labels)
+    return row_terms(objective, logits, labels)
+
+
+def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> dict[str, float]:
+    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins.
+
+    One that was stored for a search by another objective may lack it.
+    """
+    known = dict(metrics)
+    if METRICS.plugged:
+        rows = found.tensors("validation")
+        own = registered_report(rows["logits"], rows["labels"])
+        known |= {f"{VALIDATION}{metric}": value for metric, value in own.items()}
+    if name in known or not name.startswith(VALIDATION):
+        return known
+    rows = found.tensors("validation")
+    terms = objective_terms(name.removeprefix(VALIDATION), rows["logits"], rows["labels"])
+    return {**known, name: float(terms.mean())}
+
+
+def lasting(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that are stored: not those of plugins, whose code is in no key."""
+    return {k: v for k, v in metrics.items() if METRICS.code(k.removeprefix(VALIDATION)) is None}
 
 
 @dataclass(frozen=True)
@@ -90,6 +131,10 @@ class StageRun(ABC):
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the tensors, by file, and the facts to be stored."""
 
+    def joined(self, others: Sequence[StageRequest]) -> "StageRun":
+        """Return the run, with those requests that come next and cost little in the same pass."""
+        return self
+
     def ask_for(self, metric: str) -> None:
         """Add a validation metric, ``val_*``, to those of every epoch."""
         name = metric.removeprefix(VALIDATION)
@@ -135,7 +180,7 @@ class StageRun(ABC):
             "computed": computed_on(self.data.device, self.request.precision),
             **facts,
         }
-        return self.store.write(self.request.stage, self.request.key(), tensors, record)
+        return self.store.write(self.request.ref, tensors, record)
 
     def upstream(self) -> Artifact:
         """Return the artifact that this stage builds on, computed again if it is damaged.
@@ -143,13 +188,15 @@ class StageRun(ABC):
         Raises ``InputError`` if it has to be and the request does not tell how it came about.
         """
         stage, key = self.request.upstream_stage, self.request.upstream
-        request = self.request.upstream_request
-        if request is None or stage is None or key is None:
-            return find_artifact(self.store, stage, key)
-        if found := self.store.find(stage, key):
+        if stage is None or key is None:
+            raise InputError("this stage builds on another, but no upstream artifact is named")
+        ref, request = ArtifactRef(stage, key), self.request.upstream_request
+        if request is None:
+            return find_artifact(self.store, ref)
+        if found := self.store.find(ref):
             return found
-        with self.store.lock(stage, key):
-            if found := self.store.find(stage, key):  # Another trial may have been first.
+        with self.store.lock(ref):
+            if found := self.store.find(ref):  # Another trial may have been first.
                 return found
             run = open_stage(StageRequest(**request), self.store, self.data)
             history: list[dict[str, Any]] = []
@@ -193,20 +240,16 @@ class StageRun(ABC):
         return {"logits": logits, "labels": self.data.validation_labels, **images}
 
 
-def find_artifact(
-    store: ArtifactStore, stage: str | None, key: str | None, whole: bool = True
-) -> Artifact:
+def find_artifact(store: ArtifactStore, ref: ArtifactRef, whole: bool = True) -> Artifact:
     """Return an artifact that a stage builds on; without its weights unless it has to be whole.
 
-    Raises ``InputError`` if none is named, or it is missing or damaged.
+    Raises ``InputError`` if it is missing or damaged.
     """
-    if stage is None or key is None:
-        raise InputError("this stage builds on another, but no upstream artifact is named")
-    found = store.find(stage, key, whole)
+    found = store.find(ref, whole)
     if found is None:
-        dropped = store.is_dropped(stage, key)
+        dropped = store.is_dropped(ref)
         fault = "has no weights any more (keep: logits)" if dropped else "is missing or damaged"
-        raise InputError(f"artifact {store.path(stage, key)} {fault}")
+        raise InputError(f"artifact {store.path(ref)} {fault}")
     return found
 
 
@@ -221,14 +264,19 @@ class ValidationRows(NamedTuple):
     images: Tensor | None = None
 
 
-def validation_rows(store: ArtifactStore, stage: str, key: str) -> ValidationRows:
+def validation_rows(store: ArtifactStore, ref: ArtifactRef) -> ValidationRows:
     """Return the stored validation rows of an outcome; raises as ``find_artifact`` does."""
-    rows = find_artifact(store, stage, key, whole=False).tensors("validation")
+    rows = find_artifact(store, ref, whole=False).tensors("validation")
     return ValidationRows(rows["logits"], rows["labels"], rows.get("images"))
 
 
-def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> StageRun:
-    """Make ready to compute a stage.
+def open_stage(
+    request: StageRequest,
+    store: ArtifactStore,
+    data: TaskData,
+    others: Sequence[StageRequest] = (),
+) -> StageRun:
+    """Make ready to compute a stage; see ``StageRun.joined`` for ``others``.
 
     Raises:
         InputError: If the stage is unknown, what it builds on is missing, or it is to be portable
@@ -241,4 +289,5 @@ def open_stage(request: StageRequest, store: ArtifactStore, data: TaskData) -> S
         raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(EVERY_STAGE)}")
     for part, values in request.parts.items():
         check_part(part, values, type(data.prepared.info.inputs))
-    return StageRun.runs[request.stage](request, store, data)
+    run = StageRun.runs[request.stage](request, store, data)
+    return run.joined(others) if others else run

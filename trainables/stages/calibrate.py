@@ -30,8 +30,7 @@ class CalibrateStage(StageRun, stage="calibrate"):
         calibrator = build()
         if calibrator.fits_on_training:
             data, train = self.data, self.data.search.train
-            where = upstream.stage, upstream.key
-            outputs = predictor(self.store, *where, data.prepared.info, data.device)
+            outputs = predictor(self.store, upstream.ref, data.prepared.info, data.device)
             calibrator.fit(outputs(train.values), torch.from_numpy(train.labels.copy()))
             held_out = calibrator(logits)
         else:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from trainables.common.devices import computed_on, concrete, default_device
+from trainables.common.stages import ArtifactRef
 from trainables.data import (
     DatasetInfo,
     MaskedBatcher,
@@ -27,8 +28,7 @@ from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
 def evaluate_on_test(
     store: ArtifactStore,
-    stage: str,
-    key: str,
+    ref: ArtifactRef,
     prepared: PreparedData,
     device: torch.device | None = None,
     last: LastPass | None = None,
@@ -37,8 +37,7 @@ def evaluate_on_test(
 
     Args:
         store: Where artifacts lie.
-        stage: Of the chosen artifact.
-        key: Its key.
+        ref: The chosen artifact.
         prepared: The task's data; this process must not be sealed.
         device: Where networks run; ``default_device()`` if left out.
         last: Of this device, shared by what may build on the same training: its network then
@@ -59,24 +58,27 @@ def evaluate_on_test(
     test = prepared.test()
     pixels = prepared.info.inputs.pixels(test)
     metrics = metrics_digest("report", "test", *([] if pixels is None else ["pixels"]))
-    evaluation_key = stage_key("evaluate", upstream=key, data=prepared.key, metrics=metrics)
-    found = store.find("evaluate", evaluation_key)
+    evaluation = ArtifactRef(
+        "evaluate",
+        stage_key("evaluate", upstream=ref.key, data=prepared.key, metrics=metrics),
+    )
+    found = store.find(evaluation)
     if found is None:
         device = concrete(device or default_device())
         if pixels is None:
             keep = partial((last or LastPass()).keep, prepared.key)
-            log_probs = predictor(store, stage, key, prepared.info, device, keep)(test.values)
+            log_probs = predictor(store, ref, prepared.info, device, keep)(test.values)
             labels = torch.from_numpy(test.labels.copy())
             measured = evaluation_report(log_probs.to(device), labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}
             if not prepared.info.inputs.trains:  # Then seeds may have been tested on other rows.
                 tensors["test"]["rows"] = torch.from_numpy(prepared.test_numbers().copy())
         else:
-            outputs = pixel_outputs(store, stage, key, prepared.info, device)
+            outputs = pixel_outputs(store, ref, prepared.info, device)
             measured, tensors = _judge_pixels(outputs, test, pixels, prepared.info, device)
-        computed = computed_on(device, network_precision(store, stage, key))
-        record = {"metrics": measured, "upstream": key, "computed": computed}
-        found = store.write("evaluate", evaluation_key, tensors, record)
+        computed = computed_on(device, network_precision(store, ref))
+        record = {"metrics": measured, "upstream": ref.key, "computed": computed}
+        found = store.write(evaluation, tensors, record)
     return dict(found.record["metrics"]), found
 
 
@@ -103,8 +105,7 @@ def slug(name: str) -> str:
 
 def evaluate_suite(
     store: ArtifactStore,
-    stage: str,
-    key: str,
+    ref: ArtifactRef,
     prepared: PreparedData,
     directory: Path | str,
     device: torch.device | None = None,
@@ -126,17 +127,17 @@ def evaluate_suite(
     require_unsealed(f"suite {data.name!r}")
     suite = find_suite(data.name, data.root)
     label = suite.label
-    evaluation_key = suite_key(key, prepared, data)
-    found = store.find("evaluate", evaluation_key)
+    evaluation = ArtifactRef("evaluate", suite_key(ref.key, prepared, data))
+    found = store.find(evaluation)
     if found is None:
         device = concrete(device or default_device())
-        _, tested = evaluate_on_test(store, stage, key, prepared, device)
-        outputs = predictor(store, stage, key, prepared.info, device)
+        _, tested = evaluate_on_test(store, ref, prepared, device)
+        outputs = predictor(store, ref, prepared.info, device)
         metrics, tensors = suite.judge(data, outputs, tested.tensors("test")["log_probs"])
         named = {f"{label}/{name}": value for name, value in metrics.items()}
-        computed = computed_on(device, network_precision(store, stage, key))
-        record = {"metrics": named, "upstream": key, "suite": label, "computed": computed}
-        found = store.write("evaluate", evaluation_key, {"suite": tensors}, record)
+        computed = computed_on(device, network_precision(store, ref))
+        record = {"metrics": named, "upstream": ref.key, "suite": label, "computed": computed}
+        found = store.write(evaluation, {"suite": tensors}, record)
     return dict(found.record["metrics"]), found
 
 

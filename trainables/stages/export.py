@@ -15,6 +15,7 @@ from torch import Tensor
 from trainables.common.errors import InputError
 from trainables.common.files import read_document
 from trainables.common.sharing import writing
+from trainables.common.stages import ArtifactRef
 from trainables.data import DatasetInfo
 from trainables.stages import predictor
 from trainables.stages.base import find_artifact
@@ -26,27 +27,26 @@ WEIGHTS = {"train": "weights", "refine": "head", "calibrate": "calibrator"}
 LEFT_OUT = ("data", "upstream_request")  # Of a request: folders of the machine that computed it.
 
 
-def export_chain(
-    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, folder: Path
-) -> None:
+def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, folder: Path) -> None:
     """Write all that predicting with a chain of stages needs, and nothing of the data.
 
     The folder is an artifact store of the chain's weights alone, with ``chain.json``, which names
-    the last stage and describes the data set; it is created if absent. Stage and key are those of
-    the last artifact.
+    the last stage and describes the data set; it is created if absent. The reference is that of the
+    last artifact.
 
     Raises:
         InputError: If an artifact is missing or damaged, or the folder cannot be written.
     """
-    document = {"format": FORMAT, "stage": stage, "key": key, "data": info.to_dict()}
-    copy, link = ArtifactStore(folder), (stage, key)
-    while None not in link:
-        found = find_artifact(store, *link)
+    document = {"format": FORMAT, "stage": ref.stage, "key": ref.key, "data": info.to_dict()}
+    copy = ArtifactStore(folder)
+    link: ArtifactRef | None = ref
+    while link is not None:
+        found = find_artifact(store, link)
         request = {k: v for k, v in found.record["request"].items() if k not in LEFT_OUT}
-        tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(link[0])])}
+        tensors = {name: found.tensors(name) for name in filter(None, [WEIGHTS.get(link.stage)])}
         kept = {k: found.record[k] for k in ("metrics", "accepted") if k in found.record}
-        copy.write(*link, tensors, {"request": request, **kept})
-        link = request["upstream_stage"], request["upstream"]
+        copy.write(link, tensors, {"request": request, **kept})
+        link = found.upstream
     with writing(folder):
         (folder / DESCRIPTION).write_text(json.dumps(document, indent=2), encoding="utf-8")
 
@@ -70,9 +70,9 @@ def load_chain(
     document = read_document(folder / DESCRIPTION, "the description of a chain", FORMAT)
     try:
         info = DatasetInfo.from_dict(document["data"])
-        last = document["stage"], document["key"]
+        last = ArtifactRef(document["stage"], document["key"])
         if not all(isinstance(part, str) for part in last):
-            raise TypeError(f"stage and key are {last}")
+            raise TypeError(f"stage and key are {tuple(last)}")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
-    return predictor(ArtifactStore(folder), *last, info, device or torch.device("cpu"))
+    return predictor(ArtifactStore(folder), last, info, device or torch.device("cpu"))

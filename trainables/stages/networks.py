@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trainables.calibrators import Calibrator, calibrator_from_recipe
 from trainables.common.devices import concrete
-from trainables.common.stages import GIVEN
+from trainables.common.stages import GIVEN, ArtifactRef
 from trainables.data import Batcher, DatasetInfo, MaskedImages
 from trainables.methods import build_method
 from trainables.models import PRETRAINED, Network
@@ -65,8 +65,7 @@ def restore_network(trained: Artifact, info: DatasetInfo, device: torch.device) 
 
 def predictor(
     store: ArtifactStore,
-    stage: str,
-    key: str,
+    ref: ArtifactRef,
     info: DatasetInfo,
     device: torch.device,
     keep: Keep | None = None,
@@ -83,29 +82,28 @@ def predictor(
     """
     inputs, device = info.inputs, concrete(device)
     if isinstance(inputs, MaskedImages):
-        of_pixels = pixel_outputs(store, stage, key, info, device)
+        of_pixels = pixel_outputs(store, ref, info, device)
         return lambda values: predict_pixels(
             of_pixels, inputs.batcher(values, device), info.num_classes
         )
-    outputs = _outputs(store, stage, key, info, device, keep)
+    outputs = _outputs(store, ref, info, device, keep)
     return lambda values: outputs(values).log_softmax(1).float().cpu()
 
 
 def pixel_outputs(
-    store: ArtifactStore, stage: str, key: str, info: DatasetInfo, device: torch.device
+    store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, device: torch.device
 ) -> PixelOutputs:
     """Return a function from images on a device, (N, 3, H, W), to logits of their pixels.
 
     For the rest see ``predictor``.
     """
-    artifact = find_artifact(store, stage, key)
-    if stage != "calibrate":
+    artifact = find_artifact(store, ref)
+    before = artifact.upstream
+    if before is None:
         return outputs_of(restore_network(artifact, info, device))
-    request = artifact.record["request"]
-    before = request["upstream_stage"], request["upstream"]
-    calibrator = calibrator_of(request["parts"])
+    calibrator = calibrator_of(artifact.record["request"]["parts"])
     calibrator.load_state_dict(artifact.tensors("calibrator"))
-    return calibrated(pixel_outputs(store, *before, info, device), calibrator)
+    return calibrated(pixel_outputs(store, before, info, device), calibrator)
 
 
 def calibrator_of(parts: Parts) -> Calibrator:
@@ -114,34 +112,33 @@ def calibrator_of(parts: Parts) -> Calibrator:
     return calibrator_from_recipe(part, parameters)
 
 
-def network_precision(store: ArtifactStore, stage: str, key: str) -> str:
+def network_precision(store: ArtifactStore, ref: ArtifactRef) -> str:
     """Return the precision in which the network of a chain of stages computes."""
-    request = find_artifact(store, stage, key).record["request"]
-    if request["upstream"] is not None:
-        return network_precision(store, request["upstream_stage"], request["upstream"])
-    return str(request["precision"])
+    artifact = find_artifact(store, ref)
+    if artifact.upstream is not None:
+        return network_precision(store, artifact.upstream)
+    return str(artifact.record["request"]["precision"])
 
 
 def _outputs(
     store: ArtifactStore,
-    stage: str,
-    key: str,
+    ref: ArtifactRef,
     info: DatasetInfo,
     device: torch.device,
     keep: Keep | None,
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function from rows as stored to logits or log-probabilities (N, K)."""
-    artifact = find_artifact(store, stage, key)
+    artifact = find_artifact(store, ref)
     request = artifact.record["request"]
-    if stage == "calibrate":
-        before = request["upstream_stage"], request["upstream"]
-        inner = _outputs(store, *before, info, device, keep)
+    before = artifact.upstream
+    if ref.stage == "calibrate" and before is not None:
+        inner = _outputs(store, before, info, device, keep)
         calibrator = calibrator_of(request["parts"])
         calibrator.load_state_dict(artifact.tensors("calibrator"))
         return torch.inference_mode()(lambda values: calibrator(inner(values).cpu()))
-    if stage == GIVEN:
+    if ref.stage == GIVEN:
         return lambda values: torch.from_numpy(np.array(values, dtype=info.inputs.dtype))
-    trained = artifact if stage == "train" else find_artifact(store, "train", request["upstream"])
+    trained = artifact if before is None else find_artifact(store, before)
     network = restore_network(trained, info, device)
 
     def features(values: np.ndarray) -> Tensor:
@@ -150,7 +147,7 @@ def _outputs(
 
         return compute() if keep is None else keep(trained.key, compute)
 
-    if stage == "train" or not artifact.record.get("accepted", True):
+    if ref.stage == "train" or not artifact.record.get("accepted", True):
         return lambda values: in_batches(
             network,
             lambda batch: network.classify(batch.to(device)),

@@ -4,7 +4,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from trainables.common.devices import computed_on, fits
 from trainables.common.errors import StorageError, TrainingDivergedError
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import row_terms
-from trainables.refinements import HeadTrainer, build_refinement
+from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
 from trainables.stages.base import StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
 from trainables.stages.request import StageRequest
@@ -63,6 +64,21 @@ class RefineStage(StageRun, stage="refine"):
     @property
     def epochs(self) -> int:
         return self.trainer.refinement.epochs
+
+    def joined(self, others: Sequence[StageRequest]) -> StageRun:
+        """Return a run that carries the refinements of the same extractor along, if any."""
+        key, request = self.trainer.refinement.together_key(), self.request
+        if key is None:
+            return self
+        members = [
+            RefineStage(other, self.store, self.data, self.features)
+            for other in others
+            if (other.stage, other.upstream) == (request.stage, request.upstream)
+            and list(other.parts) == list(request.parts)
+            and not self.store.contains(other.ref)
+        ]
+        fitting = [member for member in members if member.trainer.refinement.together_key() == key]
+        return RefineTogether(self, fitting) if fitting else self
 
     def run_epoch(self) -> dict[str, float]:
         return self.judged(self.trainer.train_epoch(), self.head_logits())
@@ -115,6 +131,93 @@ class RefineStage(StageRun, stage="refine"):
         return self.trainer.head(self.features["validation"].float())
 
 
+class RefineTogether(StageRun):
+    """The run of one refinement, with others of the same extractor carried along.
+
+    To its trial it is an ordinary run. Outcomes of the others are stored when it finishes, so that
+    their own trials need no process; one that diverges, or loses its accuracy, is left out, and
+    fails in its own trial. None has begun before.
+    """
+
+    def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
+        super().__init__(run.request, run.store, run.data)
+        self.shared_seconds = run.shared_seconds
+        self._run, self._others = run, list(others)
+        self._heads = HeadsTogether([member.trainer for member in (run, *others)])
+        self._histories: dict[str, list[dict[str, Any]]] = {
+            other.request.key(): [] for other in others
+        }
+
+    @property
+    def epochs(self) -> int:
+        return self._run.epochs
+
+    def ask_for(self, metric: str) -> None:
+        """Add a validation metric to those of every member."""
+        for member in (self._run, *self._others):
+            member.ask_for(metric)
+
+    def run_epoch(self) -> dict[str, float]:
+        """Retrain all heads for one epoch and validate; return the figures of the one asked for."""
+        figures = self._heads.train_epoch()
+        outputs = self._heads.logits(self._run.features["validation"])
+        self.epoch = self._run.trainer.epoch
+        found = self._run.judged(figures[0], outputs[0])
+        for other, own, logits in zip(tuple(self._others), figures[1:], outputs[1:], strict=True):
+            try:
+                metrics = other.judged(own, logits)
+            except TrainingDivergedError:
+                self._leave_out(other)
+                continue
+            self._histories[other.request.key()].append({"step": self.epoch, "metrics": metrics})
+        return found
+
+    def _leave_out(self, member: RefineStage) -> None:
+        self._others.remove(member)
+        self._heads.drop(member.trainer)
+
+    def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Return the arrays to store of the requested refinement."""
+        return self._run.outcome()
+
+    def remarks(self) -> list[str]:
+        return self._run.remarks()
+
+    def finish(
+        self,
+        metrics: Mapping[str, float],
+        history: Sequence[Mapping[str, Any]] = (),
+        seconds: float | None = None,
+    ) -> Artifact:
+        """Store the outcome of every refinement with its share of the cost; return the own."""
+        share = None if seconds is None else seconds / (1 + len(self._others))
+        for other in self._others:
+            own = self._histories[other.request.key()]
+            other.finish(own[-1]["metrics"], own, share)
+        return super().finish(metrics, history, share)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of every head; to the one asked for it is that of a run alone."""
+        return {
+            **self._run.state_dict(),
+            "others": {other.request.key(): other.state_dict() for other in self._others},
+            "histories": self._histories,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume with those that were there when the state was taken."""
+        self._run.load_state_dict(state)
+        self.epoch = self._run.epoch
+        carried = state.get("others", {})
+        self._histories = state.get("histories", {})
+        for other in list(self._others):
+            key = other.request.key()
+            if key in carried:
+                other.load_state_dict(carried[key])
+            else:
+                self._leave_out(other)
+
+
 def _is_better(logits: Tensor, own: Tensor, labels: Tensor) -> bool:
     """Return True if NLL is lower by more than the paired standard error of the difference."""
     gain = row_terms("nll", own, labels) - row_terms("nll", logits, labels)
@@ -160,10 +263,10 @@ def load_features(
     kind = _augmentation(trained, data)
     own = views == "original" and kind != "none"
     key = stage_key("features", upstream=trained.key, views="original" if own else FEATURE_VIEWS)
-    found = store.find("features", key)
+    found = store.find(ArtifactRef("features", key))
     if found is None:
-        with store.lock("features", key):
-            found = store.find("features", key)  # Another trial may have been first.
+        with store.lock(ArtifactRef("features", key)):
+            found = store.find(ArtifactRef("features", key))  # Another trial may have been first.
             if found is None:
                 started = time.monotonic()
                 features = _compute_features(trained, data, "none" if own else kind, store.root)
@@ -172,7 +275,7 @@ def load_features(
                     "seconds": time.monotonic() - started,
                     "computed": computed_on(data.device, trained.record["request"]["precision"]),
                 }
-                found = store.write("features", key, {"features": features}, facts)
+                found = store.write(ArtifactRef("features", key), {"features": features}, facts)
                 return found.tensors("features"), 0.0
     return found.tensors("features"), found.record["seconds"]
 

@@ -7,6 +7,7 @@ from typing import Any
 from trainables.augmentations import AUGMENTATIONS
 from trainables.calibrators import calibrator_from_recipe, is_calibrator
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.data import Inputs, MaskedImages, PreparedData
 from trainables.plugins import part_codes
 from trainables.refinements import REFINEMENTS
@@ -47,6 +48,11 @@ class StageRequest:
     def resolved_protocol(self) -> Protocol:
         """Return the protocol with all its fields."""
         return protocol_from(self.protocol)
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """Return the reference to the outcome."""
+        return ArtifactRef(self.stage, self.key())
 
     def key(self) -> str:
         """Return the key of the outcome; data and the code of plugins count by content."""

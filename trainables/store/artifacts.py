@@ -21,6 +21,7 @@ from trainables.common.errors import StorageError
 from trainables.common.files import MANIFEST, damage, file_facts, place_folder, seal, sync_names
 from trainables.common.paths import PLUGINS, bucket_address
 from trainables.common.sharing import LOCK_MODE, inherit, permitted, why
+from trainables.common.stages import ArtifactRef
 from trainables.store.cache import Cache
 from trainables.store.checkpoints import Checkpoint
 from trainables.store.leases import Lease
@@ -66,15 +67,31 @@ class Artifact:
     """The stored outcome of one stage.
 
     Attributes:
-        key: See ``stage_key``.
-        directory: Where its files lie.
+        ref: Its stage and key.
+        directory: Where its files are.
         record: Metrics, configuration and provenance.
     """
 
-    stage: str
-    key: str
+    ref: ArtifactRef
     directory: Path
     record: Mapping[str, Any]
+
+    @property
+    def stage(self) -> str:
+        """Return the stage that computed it."""
+        return self.ref.stage
+
+    @property
+    def key(self) -> str:
+        """Return its key."""
+        return self.ref.key
+
+    @property
+    def upstream(self) -> ArtifactRef | None:
+        """Return the outcome that it builds on; None for a training."""
+        request = self.record["request"]
+        key = request["upstream"]
+        return None if key is None else ArtifactRef(request["upstream_stage"], key)
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return the tensors of the file ``NAME.safetensors``, on the CPU."""
@@ -105,12 +122,12 @@ class ArtifactStore:
         self._cache = None if bucket is None else Cache(self.root.parent, bucket, notice)
         self._leases: dict[str, Lease] = {}
 
-    def path(self, stage: str, key: str) -> Path:
+    def path(self, ref: ArtifactRef) -> Path:
         """Return where the artifact of that key lies or would lie."""
-        return self.root / stage / key[:2] / key
+        return self.root / ref.stage / ref.key[:2] / ref.key
 
     @permitted()
-    def find(self, stage: str, key: str, whole: bool = True) -> Artifact | None:
+    def find(self, ref: ArtifactRef, whole: bool = True) -> Artifact | None:
         """Return an intact artifact, or None if it has still to be computed, or has no key.
 
         One whose weights were dropped serves those who do not want it ``whole``.
@@ -118,46 +135,46 @@ class ArtifactStore:
         Raises:
             StorageError: If it may not be read.
         """
-        if not key:  # Its place would be the folder of all artifacts of the stage.
+        if not ref.key:  # Its place would be the folder of all artifacts of the stage.
             return None
-        directory = self.path(stage, key)
-        if not directory.exists() and not self._pulled(stage, key):
+        directory = self.path(ref)
+        if not directory.exists() and not self._pulled(ref):
             return None
         if found := _damage(directory):
             self.notice(f"artifact {directory} is damaged ({found}): it counts as missing")
             with self._changing():
                 _remove_damaged(directory)
-            if not self._pulled(stage, key) or _damage(directory):
+            if not self._pulled(ref) or _damage(directory):
                 return None
-        if whole and self.is_dropped(stage, key):
+        if whole and self.is_dropped(ref):
             return None
         with suppress(OSError):  # It may be a colleague's, or on a disk that is only read.
             os.utime(directory / MANIFEST)  # Artifacts used lately stay.
-        return Artifact(stage, key, directory, json.loads((directory / RECORD).read_text()))
+        return Artifact(ref, directory, json.loads((directory / RECORD).read_text()))
 
-    def holds(self, stage: str, key: str) -> bool:
+    def holds(self, ref: ArtifactRef) -> bool:
         """Return True if an artifact is here, intact or not, and need not be fetched first."""
-        return self.path(stage, key).exists()
+        return self.path(ref).exists()
 
-    def contains(self, stage: str, key: str) -> bool:
+    def contains(self, ref: ArtifactRef) -> bool:
         """Return True if a whole artifact is there, without checking that it is intact."""
-        if not key:
+        if not ref.key:
             return False
-        path = self.path(stage, key)
+        path = self.path(ref)
         if (path / MANIFEST).is_file():
-            return not self.is_dropped(stage, key)
+            return not self.is_dropped(ref)
         return self._cache is not None and self._cache.has(path)
 
-    def is_dropped(self, stage: str, key: str) -> bool:
+    def is_dropped(self, ref: ArtifactRef) -> bool:
         """Return True if an artifact is here without its weights."""
-        return (self.path(stage, key) / DROPPED).exists()
+        return (self.path(ref) / DROPPED).exists()
 
-    def drop_weights(self, stage: str, key: str) -> None:
+    def drop_weights(self, ref: ArtifactRef) -> None:
         """Remove the weights of an outcome if it is here; logits, metrics and record stay."""
-        directory = self.path(stage, key)
-        if not directory.exists() or self.is_dropped(stage, key):
+        directory = self.path(ref)
+        if not directory.exists() or self.is_dropped(ref):
             return
-        draft, old = (directory.with_name(f"{key}.{uuid.uuid4().hex}.tmp") for _ in range(2))
+        draft, old = (directory.with_name(f"{ref.key}.{uuid.uuid4().hex}.tmp") for _ in range(2))
         try:
             shutil.copytree(directory, draft, ignore=shutil.ignore_patterns(*WEIGHTS))
             (draft / DROPPED).touch()
@@ -177,20 +194,19 @@ class ArtifactStore:
             for path in (draft, old):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _pulled(self, stage: str, key: str) -> bool:
+    def _pulled(self, ref: ArtifactRef) -> bool:
         """Take an artifact from the bucket, if there is one and it has it."""
-        return self._cache is not None and self._cache.pull(self.path(stage, key))
+        return self._cache is not None and self._cache.pull(self.path(ref))
 
-    def metrics(self, stage: str, key: str) -> dict[str, float]:
+    def metrics(self, ref: ArtifactRef) -> dict[str, float]:
         """Return the metrics in an artifact's record, without checking that it is intact."""
-        path = self.path(stage, key)
+        path = self.path(ref)
         self.fetch_folder(path)
         return dict(json.loads((path / RECORD).read_text(encoding="utf-8"))["metrics"])
 
     def write(
         self,
-        stage: str,
-        key: str,
+        ref: ArtifactRef,
         tensors: Mapping[str, Mapping[str, Tensor]],
         record: Mapping[str, Any],
     ) -> Artifact:
@@ -198,8 +214,8 @@ class ArtifactStore:
 
         Raises ``StorageError``, which names the storage, if it cannot be written.
         """
-        directory = self.path(stage, key)
-        draft = directory.with_name(f"{key}.{uuid.uuid4().hex}.tmp")
+        directory = self.path(ref)
+        draft = directory.with_name(f"{ref.key}.{uuid.uuid4().hex}.tmp")
         try:
             draft.mkdir(parents=True)
             for name, named in tensors.items():
@@ -223,7 +239,7 @@ class ArtifactStore:
             raise StorageError(f"cannot write artifact {directory}: {reason}") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-        return Artifact(stage, key, directory, record)
+        return Artifact(ref, directory, record)
 
     def deliver(self) -> int:
         """Send to the bucket what it did not take before; return how much still waits."""
@@ -253,17 +269,17 @@ class ArtifactStore:
         """Return the lock under which artifacts come and go: for moments, never for a stage."""
         return FileLock(self.root / ".changing.lock", mode=LOCK_MODE)
 
-    def checkpoint(self, stage: str, key: str) -> Checkpoint:
+    def checkpoint(self, ref: ArtifactRef) -> Checkpoint:
         """Return the state of an unfinished stage, whether there is one or not."""
-        return Checkpoint(self.root / "checkpoints" / stage / f"{key}.pt", self._cache)
+        return Checkpoint(self.root / "checkpoints" / ref.stage / f"{ref.key}.pt", self._cache)
 
-    def lock(self, stage: str, key: str) -> ArtifactLock | Lease:
+    def lock(self, ref: ArtifactRef) -> ArtifactLock | Lease:
         """Return the lock that the process computing this artifact holds."""
         if self._cache is not None:
             # One that is asked for again and again knows since when its holder has been silent.
-            fresh = Lease(self._cache.bucket, f"leases/{stage}/{key}")
-            return self._leases.setdefault(key, fresh)
-        return ArtifactLock(self.path(stage, key).with_suffix(".lock"))
+            fresh = Lease(self._cache.bucket, f"leases/{ref.stage}/{ref.key}")
+            return self._leases.setdefault(ref.key, fresh)
+        return ArtifactLock(self.path(ref).with_suffix(".lock"))
 
 
 def _damage(directory: Path) -> str:

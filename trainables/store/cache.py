@@ -17,7 +17,7 @@ from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.files import (
     MANIFEST,
     damage,
-    file_facts,
+    describe_files,
     file_hash,
     make_folders,
     place_folder,
@@ -172,9 +172,7 @@ class Cache:
                 return
             listing = place.read_bytes()
         else:
-            inside = sorted(path for path in folder.rglob("*") if path.is_file())
-            facts = {path.relative_to(folder).as_posix(): file_facts(path) for path in inside}
-            listing = json.dumps(facts, sort_keys=True).encode()
+            listing = json.dumps(describe_files(folder), sort_keys=True).encode()
         files = _listed(listing)
         self.each(lambda own: self.bucket.put(_object(name, own, files[own]), folder / own), files)
         self.bucket.create(f"{name}/{MANIFEST}", listing)

@@ -16,8 +16,7 @@ from trainables.common.sharing import follow_folder
 from trainables.data import PreparedData, seal_test_data
 from trainables.jobs import EpochMetrics, Fault, Status
 from trainables.plugins import Pinned, load_plugins
-from trainables.stages import LastPass, StageRequest, StageRun, TaskData
-from trainables.stages.together import open_together
+from trainables.stages import LastPass, StageRequest, StageRun, TaskData, open_stage
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -110,8 +109,8 @@ class Bench:
     def open_run(
         self, request: StageRequest, together: Sequence[StageRequest], data: TaskData
     ) -> StageRun:
-        """Return the run of a stage; see ``open_together``."""
-        return open_together(request, together, self.store, data)
+        """Return the run of a stage; see ``open_stage``."""
+        return open_stage(request, self.store, data, together)
 
 
 class Computation(ABC):

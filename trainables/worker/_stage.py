@@ -56,13 +56,12 @@ class StageComputation(Computation):
     def _begin(self) -> StageRun | None:
         """Open the stage; None if another worker has computed it or is computing it now."""
         data = self.bench.task(self._request.data, self._graph)
-        stage, key = self._request.stage, self._request.key()
-        lock = self.bench.store.lock(stage, key)
+        lock = self.bench.store.lock(self._request.ref)
         if not lock.take():
             self.bench.pause(WAIT_SECONDS)
             return None
         self._lock = lock
-        if found := self.bench.store.find(stage, key):
+        if found := self.bench.store.find(self._request.ref):
             self.metrics, self.history = _told(found, self._work.score)
             self.reused = True
         else:
@@ -95,7 +94,7 @@ class StageComputation(Computation):
 
     @property
     def _checkpoint(self) -> Checkpoint:
-        return self.bench.store.checkpoint(self._request.stage, self._request.key())
+        return self.bench.store.checkpoint(self._request.ref)
 
     def rest(self) -> None:
         """Give a sign of life, and store the state of the unfinished stage if its turn has come."""
@@ -141,10 +140,12 @@ def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     work = job.work
     if not isinstance(work, StageWork) or work.request.stage == "train":
         return None
-    stage, key = work.request.stage, work.request.key()
+    ref = work.request.ref
     # Nothing is fetched from a bucket first, which takes time too.
-    if not store.holds(stage, key) or (found := store.find(stage, key)) is None:
+    if not store.holds(ref) or (found := store.find(ref)) is None:
         return None
     metrics, history = _told(found, work.score)
     cost = Cost(reused=True)
-    return Report(status=Status.FINISHED, metrics=metrics, history=history, artifact=key, cost=cost)
+    return Report(
+        status=Status.FINISHED, metrics=metrics, history=history, artifact=ref.key, cost=cost
+    )

@@ -9,6 +9,7 @@ from trainables.common.errors import StorageError
 from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import on_this_machine
 from trainables.common.sharing import writing
+from trainables.common.stages import ArtifactRef
 from trainables.data.suites import SuiteData, find_suite
 from trainables.jobs import Job, Measured, Status, TestWork
 from trainables.metrics import registered_report, reliability_curve, reliability_diagram
@@ -23,7 +24,7 @@ class TestComputation(Computation):
     __test__ = False
 
     def __init__(self, bench: Bench, job: Job, work: TestWork) -> None:
-        super().__init__(bench, f"{work.title or work.artifact} on test data")
+        super().__init__(bench, f"{work.title or work.artifact.key} on test data")
         self._work = work
         self._outcome: dict[str, Any] = {}
 
@@ -32,23 +33,22 @@ class TestComputation(Computation):
         data, last = self.bench.open_data(work.data), self.bench.last_pass
         default = None
         # First, so that the last pass is that of what others build on.
-        if work.default and store.find(work.stage, work.default) is not None:
-            tested = evaluate_on_test(store, work.stage, work.default, data, device, last)
-            default = tested[1].key
-        metrics, artifact = evaluate_on_test(store, work.stage, work.artifact, data, device, last)
+        if work.default is not None and store.find(work.default) is not None:
+            default = evaluate_on_test(store, work.default, data, device, last)[1].key
+        metrics, artifact = evaluate_on_test(store, work.artifact, data, device, last)
         rows = artifact.tensors("test")
         # Pixels of one image go wrong together: chance alone is not known of a plugin's metric.
         floors = "images" not in rows
         metrics |= registered_report(rows["log_probs"], rows["labels"], floors)
         for directory in work.suites.values():
             store.fetch_folder(on_this_machine(Path(directory)))
-            metrics |= evaluate_suite(store, work.stage, work.artifact, data, directory, device)[0]
+            metrics |= evaluate_suite(store, work.artifact, data, directory, device)[0]
         stored = {label: SuiteData.open(place) for label, place in work.suites.items()}
         pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
         self.metrics = metrics | pooled(metrics, pools)
         written = self._written(rows)
         store.settle()
-        chain = chain_of(store, work.stage, work.artifact)
+        chain = chain_of(store, work.artifact)
         computed = {each.stage: each.record["computed"] for each in chain}
         measured = Measured(default, chain_seconds(chain), computed, written)
         self._outcome = {"artifact": artifact.key, "measured": measured}
@@ -77,18 +77,17 @@ class TestComputation(Computation):
         return {path.name: str(path) for path in (diagram, configuration)}
 
 
-def chain_of(store: ArtifactStore, stage: str | None, key: str | None) -> list[Artifact]:
+def chain_of(store: ArtifactStore, ref: ArtifactRef | None) -> list[Artifact]:
     """Return a stage's outcome and the outcomes that it builds on, as far as they are stored."""
     chain: list[Artifact] = []
-    while stage is not None and key is not None and (found := store.find(stage, key)):
+    while ref is not None and (found := store.find(ref)):
         chain.append(found)
-        request = found.record["request"]
-        stage, key = request["upstream_stage"], request["upstream"]
+        ref = found.upstream
     return chain
 
 
 def chain_seconds(chain: Sequence[Artifact]) -> float | None:
     """Return the cost of a chain of stages; None if a link is missing or does not know."""
     costs = [link.record["seconds"] for link in chain if link.record.get("seconds") is not None]
-    whole = bool(chain) and chain[-1].record["request"]["upstream"] is None
+    whole = bool(chain) and chain[-1].upstream is None
     return round(sum(costs), 3) if whole and len(costs) == len(chain) else None

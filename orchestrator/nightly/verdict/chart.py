@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from orchestrator.nightly.verdict.limits import FAMILIES, Limits, measure_of
+from orchestrator.statistics import holm
 
 PRIOR_NIGHTS = 3  # How many nights of measured noise the assumed noise is worth.
 PRIOR_NOISE = 0.5  # Assumed standard deviation of a night, as a part of the practical threshold.
@@ -176,7 +177,9 @@ class Chart:
     def _corrected(self, chances: Floats) -> tuple[Floats, Flags]:
         level, out = np.full(chances.shape, np.nan), np.zeros(chances.shape, dtype=bool)
         for family, at in self._families.items():
-            level[..., at], out[..., at] = holm(chances[..., at], self._levels[family])
+            divisors, corrected = holm(chances[..., at])
+            level[..., at] = self._levels[family] / divisors
+            out[..., at] = corrected <= self._levels[family]
         return level, out
 
     def _take(self, worse: Floats, judged: Judged) -> None:
@@ -229,21 +232,3 @@ def family_levels(cells: Mapping[str, int], limits: Limits) -> dict[str, float]:
     """
     share = limits.false_alarms / NIGHTS_A_MONTH / max(len(cells), 1)
     return {name: n * min(MOST_CHANCE, math.sqrt(share / n)) for name, n in cells.items()}
-
-
-def holm(chances: Floats, level: float) -> tuple[Floats, Flags]:
-    """Return the level that each test was held to by Holm's procedure, and which are rejected.
-
-    Source: Holm, A Simple Sequentially Rejective Multiple Test Procedure, 1979.
-
-    Args:
-        chances: p-values (..., m); NaN takes no part.
-        level: Chance of any false rejection among the m.
-    """
-    tests = np.isfinite(chances).sum(-1, keepdims=True)
-    order = np.argsort(chances, axis=-1)
-    rank = np.argsort(order, axis=-1)
-    levels = level / np.maximum(tests - rank, 1)
-    passed = np.take_along_axis(chances <= levels, order, -1)
-    rejected = np.logical_and.accumulate(passed, axis=-1)
-    return levels, np.take_along_axis(rejected, rank, -1)

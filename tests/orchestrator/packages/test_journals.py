@@ -26,6 +26,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import board, unpacked
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +75,7 @@ def test_a_trial_without_validation_rows_is_computed_again(tmp_path: Path) -> No
     storage = board(tmp_path / "storage", recipes="[ce]", seeds="[0, 1]")
     ledger = Ledger(iterate_events(storage.sweep("board").journal))
     beaten = next(trial for trial in ledger.trials.values() if trial.role == "seed")
-    package = Path(storage.store().path("train", beaten.artifact))
+    package = Path(storage.store().path(ArtifactRef("train", beaten.artifact)))
     publish(storage, ["board"], tmp_path / "site")
     whole = unpacked(tmp_path / "site" / "package.zip", tmp_path / "package")
     assert (whole.folder / "validation" / f"{beaten.artifact}.npz").is_file()

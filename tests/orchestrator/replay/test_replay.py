@@ -66,7 +66,7 @@ def live(data: PreparedData, spec: SweepSpec) -> tuple[SweepState, RecordedStudy
         "live",
         {TASK: data},
         lambda event: None,
-        predictions=lambda stage, key: ValidationRows(known[key], LABELS),
+        predictions=lambda ref: ValidationRows(known[ref.key], LABELS),
     )
     while (trial := state.next_trial()) is not None:
         logits = known[trial.request.key()] = logits_of(repr(sorted(trial.parameters.items())))
@@ -115,7 +115,7 @@ def test_a_search_with_its_own_settings_makes_the_same_choices(
     assert [choice.budget for choice in found.choices] == [1, 4, 8]
     assert found.choices[0].position == 0
     for choice in found.choices:
-        chosen, _ = state.choice(ran, choice.budget)
+        chosen, _ = state.scores.choice(ran, choice.budget)
         assert chosen is not None
         assert (choice.position, choice.objective) == (chosen.trial.number, chosen.objective)
     seeded = changed(spec, "seeded", {"seed": 5})

@@ -36,6 +36,7 @@ from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.tiny_sweep import compute_within
 from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.stages import ValidationRows, validation_rows
 
 SWEEP = """
@@ -202,7 +203,7 @@ def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> No
     found = replay(copy, few, ["one"])
     assert (len(found.judged) > 0, found.repeated) == (True, {})
     gone = sweep.studies[0].trials[2].trial.artifact
-    shutil.rmtree(copy.store().path("calibrate", gone))
+    shutil.rmtree(copy.store().path(ArtifactRef("calibrate", gone)))
     with pytest.raises(InputError, match=r"spline: the artifact of trial 2 is gone$"):
         read_sweeps(copy, ["one"], test=False)
     shutil.rmtree(first.directory)

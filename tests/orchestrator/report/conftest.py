@@ -10,6 +10,7 @@ from playwright.sync_api import sync_playwright
 
 from orchestrator.report import from_folder, render_report
 from orchestrator.storage.storage import Storage
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import evaluation_report
 from trainables.store.artifacts import ArtifactStore, stage_key
 
@@ -60,7 +61,7 @@ def evaluated(writer, store, study, recipe, keys, sharper):
     for seed, key in enumerate((keys[0], again)):
         rows = {"log_probs": predictions(recipe, seed, sharper), "labels": LABELS}
         artifact = stage_key("evaluate", study=study, seed=seed)
-        store.write("evaluate", artifact, {"test": rows}, {})
+        store.write(ArtifactRef("evaluate", artifact), {"test": rows}, {})
         report = evaluation_report(logits=rows["log_probs"], labels=LABELS)
         writer.evaluate(
             key,

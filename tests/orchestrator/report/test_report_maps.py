@@ -12,6 +12,7 @@ from PIL import Image
 
 from orchestrator.report._maps import WIDTH, confidence_maps
 from orchestrator.storage.results import StudyResult
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -34,11 +35,13 @@ def test_a_wrong_pixel_is_red_and_void_is_white(tmp_path: Path) -> None:
     maps = {"rows": rows, "predicted": predicted, "confidence": confidence}
     store = ArtifactStore(tmp_path)
     key = "ab" * 32
-    store.write("evaluate", key, {"maps": maps}, {"metrics": {}})
-    store.write("evaluate", key[::-1], {"test": {"labels": predicted}}, {"metrics": {}})
+    store.write(ArtifactRef("evaluate", key), {"maps": maps}, {"metrics": {}})
+    store.write(
+        ArtifactRef("evaluate", key[::-1]), {"test": {"labels": predicted}}, {"metrics": {}}
+    )
     results = [result("ce", key, key[::-1]), result("ls", key[::-1]), result("fl")]
     one = {name: values[:1] for name, values in maps.items()}
-    store.write("evaluate", "cd" * 32, {"maps": one}, {"metrics": {}})
+    store.write(ArtifactRef("evaluate", "cd" * 32), {"maps": one}, {"metrics": {}})
     (alone,) = confidence_maps([result("au", "cd" * 32)], store)
     small = Image.open(io.BytesIO(base64.b64decode(alone.address.partition(",")[2])))
     assert small.size == (3 * WIDTH, WIDTH // 2)
@@ -66,7 +69,7 @@ def test_a_very_flat_image_is_a_line(tmp_path: Path) -> None:
     rows = torch.ones(1, 1, 400, 4, dtype=torch.uint8)
     maps = {"rows": rows, "predicted": rows[..., 0], "confidence": rows[..., 0]}
     store = ArtifactStore(tmp_path)
-    store.write("evaluate", "ab" * 32, {"maps": maps}, {"metrics": {}})
+    store.write(ArtifactRef("evaluate", "ab" * 32), {"maps": maps}, {"metrics": {}})
     (shown,) = confidence_maps([result("ce", "ab" * 32)], store)
     picture = Image.open(io.BytesIO(base64.b64decode(shown.address.partition(",")[2])))
     assert picture.size == (3 * WIDTH, 1)

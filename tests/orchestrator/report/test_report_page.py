@@ -15,6 +15,7 @@ from orchestrator.report import from_folder, render_report, write_report
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.report.conftest import SHARPNESS
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
 VOID = {"meta", "link", "input", "img", "br"}
@@ -134,7 +135,7 @@ def test_missing_predictions_are_told(source, tmp_path):
 def test_one_damaged_artifact_does_not_cost_the_page(make_sweep, tmp_path):
     source = make_sweep(tmp_path)
     key = source.results[1].predictions[0]
-    for path in source.store.path("evaluate", key).glob("*.safetensors"):
+    for path in source.store.path(ArtifactRef("evaluate", key)).glob("*.safetensors"):
         path.write_bytes(b"no tensors")
     text = render_report(source)
     assert "Test figures of the configurations" in text

@@ -31,6 +31,7 @@ from orchestrator.report._studies import importance
 from orchestrator.statistics import Difference, PairedBootstrap, TaskComparison
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.results import StudyResult
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import (
     bin_spread_of_groups,
     estimated_error,
@@ -344,7 +345,7 @@ def test_what_is_measured_is_told_step_by_step(tmp_path):
     store, keys = ArtifactStore(tmp_path), ("ab" * 32, "cd" * 32)
     for key in keys:
         rows = {"log_probs": torch.randn(30, 3).log_softmax(1), "labels": torch.arange(30) % 3}
-        store.write("evaluate", key, {"test": rows}, {"metrics": {}})
+        store.write(ArtifactRef("evaluate", key), {"test": rows}, {"metrics": {}})
     results = [
         StudyResult("s", "t", name, "finished", predictions=(key,))
         for name, key in zip(("ce", "ls"), keys, strict=True)
@@ -374,7 +375,7 @@ def test_curves_of_pixels_are_those_of_stored_ones_and_their_chance_that_of_imag
     for key, logits in zip(keys, seeds, strict=True):
         rows = {"log_probs": logits, "labels": labels, "images": images}
         test = {name: torch.from_numpy(values) for name, values in rows.items()}
-        store.write("evaluate", key, {"test": test}, {"metrics": {}})
+        store.write(ArtifactRef("evaluate", key), {"test": test}, {"metrics": {}})
     result = StudyResult("s", "t", "ce", "finished", predictions=keys)
     curves = measure([result], store, "ce").curves["ce"]
 
@@ -408,7 +409,7 @@ def test_curves_of_seeds_are_each_of_the_rows_that_it_was_tested_on(tmp_path):
     for number, key in enumerate(keys):
         test = {"log_probs": tables[number], "labels": labels[number]}
         test["rows"] = torch.arange(30) + 30 * number
-        store.write("evaluate", key, {"test": test}, {"metrics": {}})
+        store.write(ArtifactRef("evaluate", key), {"test": test}, {"metrics": {}})
     results = [
         StudyResult("s", "t", recipe, "finished", predictions=own)
         for recipe, own in (("ce", keys), ("ls", keys[:1]))

@@ -31,6 +31,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage
 from orchestrator.tracking._process import Memory
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import reliability_curve, risk_coverage_curve
 from trainables.store.artifacts import ArtifactStore
 
@@ -274,7 +275,7 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
 
 def stored(store, *keys):
     for key in keys:
-        store.write("evaluate", key * 32, {"test": {"labels": torch.zeros(1)}}, {})
+        store.write(ArtifactRef("evaluate", key * 32), {"test": {"labels": torch.zeros(1)}}, {})
     return [key * 32 for key in keys]
 
 
@@ -433,7 +434,7 @@ def test_maps_are_of_the_task_whose_predictions_are_at_hand(store):
     rows = torch.ones(1, 2, 2, 4, dtype=torch.uint8)
     maps = {"rows": rows, "predicted": rows[..., 0], "confidence": rows[..., 0]}
     for key in ("ab", "cd"):
-        store.write("evaluate", key * 32, {"maps": maps}, {"metrics": {}})
+        store.write(ArtifactRef("evaluate", key * 32), {"maps": maps}, {"metrics": {}})
     results = [
         result("ce", 0.1, predictions=("ab" * 32,)),
         result("ls", 0.1, predictions=("ef" * 32,)),

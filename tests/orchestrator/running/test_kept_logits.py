@@ -14,6 +14,7 @@ from orchestrator.storage.journal import read_events
 from orchestrator.storage.ledger import read_ledger
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.stages import validation_rows
 from trainables.stages.base import find_artifact
 from trainables.store.artifacts import ArtifactStore
@@ -89,10 +90,12 @@ def test_beaten_trials_lose_their_weights_and_nothing_else(
     assert run("logits", "few") == 0
     assert ends("few") == before
     store = ArtifactStore(Path("few/artifacts").absolute())
-    beaten = next(end.artifact for end in before if store.is_dropped("train", end.artifact))
-    assert len(validation_rows(store, "train", beaten).labels) > 0
+    beaten = next(
+        end.artifact for end in before if store.is_dropped(ArtifactRef("train", end.artifact))
+    )
+    assert len(validation_rows(store, ArtifactRef("train", beaten)).labels) > 0
     with pytest.raises(InputError, match=rf"{beaten} has no weights any more \(keep: logits\)$"):
-        find_artifact(store, "train", beaten)
+        find_artifact(store, ArtifactRef("train", beaten))
     capsys.readouterr()
     assert main(["search", "replay", "few"]) == 2
     assert "the weights of trial " in capsys.readouterr().err

@@ -36,6 +36,7 @@ from orchestrator.tracking import study_results
 from tests.orchestrator.tiny_sweep import compute_within, run_within
 from trainables.calibrators import Calibrator, FitWarning, _released, build_calibrator
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.data import (
     PreparedData,
     TestDataSealedError,
@@ -486,10 +487,10 @@ def test_an_exported_calibrator_maps_as_the_sweep_did(
     folder: Path, spec: SweepSpec, results: dict[tuple[str, str], StudyResult], tmp_path: Path
 ) -> None:
     store, result = Storage.of(spec).store(), results["two", "ts"]
-    tested = store.find("evaluate", result.predictions[0])
+    tested = store.find(ArtifactRef("evaluate", result.predictions[0]))
     data = PreparedData.open(Storage.of(spec).data / result.fingerprint)
     assert tested is not None
-    export_chain(store, "calibrate", tested.record["upstream"], data.info, tmp_path)
+    export_chain(store, ArtifactRef("calibrate", tested.record["upstream"]), data.info, tmp_path)
     rows = tested.tensors("test")
     logits = np.load(folder / "files" / "two.npz")["logits"][rows["rows"].numpy()]
     torch.testing.assert_close(load_chain(tmp_path)(logits), rows["log_probs"])

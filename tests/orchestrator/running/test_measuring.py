@@ -12,6 +12,7 @@ from orchestrator.running.measuring import Measurement, MeasuringSource, pending
 from orchestrator.storage.events import Evaluated
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.spec import parse_sweep
+from trainables.common.stages import ArtifactRef
 from trainables.jobs import Fault, FaultKind, Job, Measured, Report, Status, TestWork
 
 
@@ -23,10 +24,13 @@ def chosen_one(key: str, upstream: str | None = None, before: str | None = None)
     trial = SimpleNamespace(
         key=key, study=f"t|{key}", number=3, request=request, configuration={"mbls": {"margin": 6}}
     )
-    return SimpleNamespace(trial=trial, outcome=SimpleNamespace(artifact=f"a{key}"), objective=0.5)
+    return SimpleNamespace(trial=trial, ref=ArtifactRef("train", f"a{key}"), objective=0.5)
 
 
-def state_of(seeds: Sequence[Any], default: str = "") -> Any:
+DEFAULT = ArtifactRef("train", "d")
+
+
+def state_of(seeds: Sequence[Any], default: ArtifactRef | None = None) -> Any:
     plan = SimpleNamespace(
         row=True,
         stage="train",
@@ -49,19 +53,19 @@ def test_rows_that_chose_something_are_measured() -> None:
 
 
 def test_default_that_is_there_is_measured_once() -> None:
-    state = state_of([chosen_one("a"), chosen_one("b")], default="d")
-    assert [one.default for one in pending_measurements(state, Ledger())] == ["d", ""]
+    state = state_of([chosen_one("a"), chosen_one("b")], default=DEFAULT)
+    assert [one.default for one in pending_measurements(state, Ledger())] == [DEFAULT, None]
     past: Any = SimpleNamespace(trials={})
     for key in "ab":
         past.trials[key] = SimpleNamespace(
             test={"ece": 0.1}, predictions=f"of {key}", default_predictions=""
         )
-    assert [one.default for one in pending_measurements(state, past)] == ["d"]
-    assert pending_measurements(state, past, lambda stage, key: stage == "evaluate") == []
+    assert [one.default for one in pending_measurements(state, past)] == [DEFAULT]
+    assert pending_measurements(state, past, lambda ref: ref.stage == "evaluate") == []
     past.trials["a"].default_predictions = "p"
     assert pending_measurements(state, past) == []
     # Predictions that are damaged count as gone, and are needed to compare.
-    (lost,) = pending_measurements(state, past, lambda stage, key: key != "of b")
+    (lost,) = pending_measurements(state, past, lambda ref: ref.key != "of b")
     assert lost.chosen.trial.key == "b"
 
 
@@ -116,16 +120,15 @@ def test_one_training_is_measured_by_one_worker_at_a_time(tmp_path: Path) -> Non
 
 def test_job_and_event_hold_all_that_is_known(tmp_path: Path) -> None:
     chosen = chosen_one("a")
-    pending = [Measurement(chosen, "t", "mbls", {"ood": "/suite"}, "d")]
+    pending = [Measurement(chosen, "t", "mbls", {"ood": "/suite"}, DEFAULT)]
     source, events, _ = source_of(tmp_path, pending)
     job = job_of(source)
     assert (job.group, job.number, job.cpus, job.gpus) == ("t|a", 3, 1, 0.5)
     assert job.deterministic
     assert job.work == TestWork(
-        stage="train",
-        artifact="aa",
+        artifact=ArtifactRef("train", "aa"),
         data="d",
-        default="d",
+        default=DEFAULT,
         suites={"ood": "/suite"},
         folder=str(tmp_path / "sweeps" / "e" / "chosen" / "t" / "mbls" / "seed-0"),
         title="mbls on t",

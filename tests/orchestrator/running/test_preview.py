@@ -23,6 +23,7 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking import stage_seconds, sync
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import calibration_report
 from trainables.stages import validation_rows
 from trainables.store.artifacts import ArtifactStore
@@ -62,7 +63,7 @@ def store_outcome(store: ArtifactStore, trial: TrialSpec) -> TrialFinished:
     report = calibration_report(logits=logits, labels=labels)
     metrics = {f"val_{name}": value for name, value in report.items()}
     files = {"validation": {"logits": logits, "labels": labels}}
-    store.write(trial.request.stage, key, files, {"metrics": metrics})
+    store.write(ArtifactRef(trial.request.stage, key), files, {"metrics": metrics})
     return trial.ending("finished", metrics, artifact=key)
 
 

@@ -30,6 +30,7 @@ from orchestrator.tracking import best_trials, study_results
 from orchestrator.tracking.champion import promote
 from tests.orchestrator.tiny_sweep import SWEEP, TASK, run_within, tiny_sweep
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, SplitSpec
 from trainables.stages.export import load_chain
 from trainables.worker._test import chain_of
@@ -62,7 +63,7 @@ def changed(spec: SweepSpec, place: Path, *queries: str) -> str:
 
 
 def predictions(spec: SweepSpec, key: str) -> dict[str, torch.Tensor]:
-    found = Storage.of(spec).store().find("evaluate", key)
+    found = Storage.of(spec).store().find(ArtifactRef("evaluate", key))
     assert found is not None
     return found.tensors("test")
 
@@ -76,12 +77,12 @@ def test_results_lead_to_predictions_data_and_cost(
     assert (len(result.test), len(result.run_ids)) == (2, 2)
     store = Storage.of(spec).store()
     for key, metrics, cost in zip(result.predictions, result.test, result.seconds, strict=True):
-        tested = store.find("evaluate", key)
+        tested = store.find(ArtifactRef("evaluate", key))
         assert tested is not None
         rows = tested.tensors("test")
         hits = rows["log_probs"].argmax(1) == rows["labels"]
         assert hits.float().mean().item() == pytest.approx(metrics["acc"])
-        chain = chain_of(store, "calibrate", tested.record["upstream"])
+        chain = chain_of(store, ArtifactRef("calibrate", tested.record["upstream"]))
         assert [link.stage for link in chain] == ["calibrate", "refine", "train"]
         assert cost == pytest.approx(sum(link.record["seconds"] for link in chain))
 

@@ -31,6 +31,7 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
+from trainables.common.stages import ArtifactRef
 from trainables.metrics import calibration_report
 from trainables.plugins import load_plugins
 
@@ -128,7 +129,7 @@ def test_the_table_agrees_with_the_stored_predictions(outcome: SweepOutcome) -> 
     assert len(lines) == 6
     for result in outcome.results:
         (key,) = result.predictions
-        artifact = store.find("evaluate", key)
+        artifact = store.find(ArtifactRef("evaluate", key))
         assert artifact is not None
         rows = artifact.tensors("test")
         report = calibration_report(logits=rows["log_probs"].double(), labels=rows["labels"])
@@ -203,7 +204,7 @@ def test_the_gain_of_each_search_is_known(outcome: SweepOutcome) -> None:
     found = search_gains(outcome.results, store, "nll", draws=1)
     assert found.bootstrap.differences.keys() == {result.recipe for result in searched}
     for result in searched:
-        default = store.find("evaluate", result.default_predictions)
+        default = store.find(ArtifactRef("evaluate", result.default_predictions))
         assert default is not None
         gap = result.test[0]["nll"] - default.record["metrics"]["nll"]
         assert found.bootstrap.differences[result.recipe].value == pytest.approx(gap, abs=1e-6)

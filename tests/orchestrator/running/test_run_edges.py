@@ -25,6 +25,7 @@ from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tracking._process import Fault
 from tests.orchestrator.disks import files_of_at_most
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
 SWEEP = """
@@ -199,11 +200,11 @@ def test_nothing_is_built_on_a_damaged_artifact(tmp_path: Path, past: list[Event
     store = ArtifactStore(tmp_path)
     keys = ["ab" * 32, "cd" * 32]
     for key in keys:
-        store.write("train", key, {"weights": {"w": torch.ones(9)}}, {"metrics": {}})
-    (store.path("train", keys[0]) / "weights.safetensors").write_bytes(b"x")
-    assert run._usable(store, Ledger([BEGUN, ENDED]))("train", keys[0])
+        store.write(ArtifactRef("train", key), {"weights": {"w": torch.ones(9)}}, {"metrics": {}})
+    (store.path(ArtifactRef("train", keys[0])) / "weights.safetensors").write_bytes(b"x")
+    assert run._usable(store, Ledger([BEGUN, ENDED]))(ArtifactRef("train", keys[0]))
     usable = run._usable(store, Ledger(past))
-    assert [usable("train", key) for key in keys] == [False, True]
+    assert [usable(ArtifactRef("train", key)) for key in keys] == [False, True]
 
 
 class Shipper:

@@ -45,6 +45,7 @@ from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from tests.orchestrator.one_process import GIT, git_asked_once, nothing_drawn
 from trainables.common.errors import InputError, StorageError
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, TestDataSealedError
 from trainables.jobs import Job, Report, StageWork, TestWork
 from trainables.metrics import reliability_diagram
@@ -239,22 +240,22 @@ def test_missing_predictions_are_measured_again(two: SweepSpec, company: Company
     before, store = events_of(two, Evaluated), Storage.of(two).store()
     gone = before[-2:]
     for event in gone:
-        shutil.rmtree(store.path("evaluate", event.predictions))
+        shutil.rmtree(store.path(ArtifactRef("evaluate", event.predictions)))
     (own,) = (one for one in events_of(two, TrialFinished) if one.key == gone[-1].key)
-    next(store.path("calibrate", own.artifact).glob("*.safetensors")).write_bytes(b"x")
+    next(store.path(ArtifactRef("calibrate", own.artifact)).glob("*.safetensors")).write_bytes(b"x")
     outcome, said = ran(two)
     assert outcome.status == "finished"
     assert "measuring 2 chosen configurations on test data\n" in said
     again = [replace(event, time=ANY, seconds=ANY) for event in gone]
     assert events_of(two, Evaluated)[len(before) :] == again
-    assert all(store.contains("evaluate", event.predictions) for event in gone)
+    assert all(store.contains(ArtifactRef("evaluate", event.predictions)) for event in gone)
 
 
 def test_a_damaged_artifact_is_computed_again(spec: SweepSpec, company: Company) -> None:
     company.search = after_all
     ran(spec)
     ended, store = events_of(spec, TrialFinished), Storage.of(spec).store()
-    last = next(store.path("calibrate", ended[-1].artifact).glob("*.safetensors"))
+    last = next(store.path(ArtifactRef("calibrate", ended[-1].artifact)).glob("*.safetensors"))
     last.write_bytes(b"x")
     company.search = InProcess.run
     assert ran(spec)[0].status == "finished"
@@ -293,10 +294,10 @@ def test_what_cannot_be_measured_fails_its_study(
 ) -> None:
     real = measuring.evaluate_on_test
 
-    def refuse(store: Any, stage: str, *more: Any) -> Any:
-        if stage == "calibrate":
+    def refuse(store: Any, ref: ArtifactRef, *more: Any) -> Any:
+        if ref.stage == "calibrate":
             raise InputError("rows are gone")
-        return real(store, stage, *more)
+        return real(store, ref, *more)
 
     with monkeypatch.context() as patched:
         patched.setattr(measuring, "evaluate_on_test", refuse)
@@ -320,9 +321,11 @@ def test_a_measurement_is_recorded_in_full(
     def where(gpus: float, deterministic: bool) -> torch.device:
         return place if (gpus, deterministic) == (0.0, True) else torch.device("cpu")
 
+    absent = ArtifactRef("train", "ab" * 32)
+
     def with_defaults(*given: Any) -> list[Measurement]:
         return [
-            replace(one, default="ab" * 32 if chosen.trial.seed else chosen.outcome.artifact)
+            replace(one, default=absent if chosen.trial.seed else chosen.ref)
             for one in pending(*given)
             for chosen in [one.chosen]
         ]
@@ -353,11 +356,11 @@ def test_a_measurement_is_recorded_in_full(
     for event, recipe in zip(measured, recipes, strict=True):
         trial = trials[event.key]
         assert (event.study, event.seed) == (trial.study, trial.seed)
-        assert store.metrics("evaluate", event.predictions) == {
+        assert store.metrics(ArtifactRef("evaluate", event.predictions)) == {
             name.removeprefix("test_"): value for name, value in event.metrics.items()
         }
         assert event.default_predictions == (None if trial.seed else event.predictions)
-        chain = measuring.chain_of(store, trial.stage, keys[event.key])
+        chain = measuring.chain_of(store, ArtifactRef(trial.stage, keys[event.key]))
         assert len(chain) == 1 + (recipe == "ts")
         assert event.seconds == round(sum(link.record["seconds"] for link in chain), 3)
         assert event.computed == {link.stage: link.record["computed"] for link in chain}

@@ -15,11 +15,12 @@ import torch
 
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import Past, StudyState, setting_of
-from orchestrator.search.trials import Chosen, TrialMaker, TrialSpec
+from orchestrator.search.trials import Ended, TrialMaker, TrialSpec
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SplitModel, SweepSpec, parse_sweep
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.metrics import calibration_report
 from trainables.stages import ValidationRows
@@ -63,7 +64,7 @@ def study_of(state: SweepState, recipe: str = "mbls") -> StudyState:
     return state.studies[f"{TASK}|{recipe}"]
 
 
-def chosen_of(state: SweepState, recipe: str = "mbls", position: int = 0) -> Chosen:
+def chosen_of(state: SweepState, recipe: str = "mbls", position: int = 0) -> Ended:
     """Return what a study chose, and has to have chosen, for a seed."""
     found = study_of(state, recipe).seeds[position]
     assert found is not None
@@ -128,9 +129,10 @@ def test_every_study_runs_its_budget_and_the_default_first():
     mbls = study_of(state)
     assert mbls.plan.trials == 5
     assert mbls.trials[0].parameters == {"mbls.margin": 6.0, "mbls.weight": 0.1}
-    assert mbls.default_artifact == mbls.outcomes[0].artifact != ""
+    assert mbls.default_artifact == ("train", mbls.outcomes[0].artifact)
+    assert mbls.outcomes[0].artifact
     ce = study_of(state, "ce")
-    assert (ce.plan.trials, ce.default_artifact) == (1, "")  # nothing to search
+    assert (ce.plan.trials, ce.default_artifact) == (1, None)  # nothing to search
 
 
 @pytest.mark.parametrize(("workers", "pareto"), [(1, []), (2, []), (7, []), (7, ["acc"])])
@@ -451,7 +453,7 @@ def test_the_lowest_guarded_objective_wins():
     drive(free, 2, random.Random(0), measured)
     assert chosen_of(free).trial.number == 3
     # What it would have chosen of fewer trials.
-    earlier = [free.choice(study_of(free), trials)[0] for trials in range(6)]
+    earlier = [free.scores.choice(study_of(free), trials)[0] for trials in range(6)]
     assert [one and one.trial.number for one in earlier] == [None, 0, 0, 0, 3, 3]
 
 
@@ -553,9 +555,7 @@ def test_a_resumed_sweep_repeats_nothing_and_chooses_the_same(stop_after):
 def test_a_finished_trial_without_its_artifact_runs_again():
     first, events = make_state(make_spec("ce"))
     drive(first, 1, random.Random(0))
-    again, later = make_state(
-        make_spec("ce"), past=Ledger(events), available=lambda stage, key: False
-    )
+    again, later = make_state(make_spec("ce"), past=Ledger(events), available=lambda ref: False)
     assert len(drive(again, 1, random.Random(0))) == 2
     # Whoever heard of a new start hears of the new end.
     assert [event.event for event in later] == ["trial_started", "trial_finished"] * 2
@@ -633,7 +633,7 @@ def test_while_a_trial_has_to_run_again_nothing_is_dispensable():
     spec = make_spec("ce, mbls", sampler="random")
     first, events = make_state(spec)
     drive(first, 2, random.Random(0), faulty)
-    again, _ = make_state(spec, past=Ledger(events), available=lambda stage, key: False)
+    again, _ = make_state(spec, past=Ledger(events), available=lambda ref: False)
     assert len(drive(again, 2, random.Random(0))) == len(study_of(first).trials) + 1
 
 
@@ -676,7 +676,7 @@ def test_a_closed_study_needs_only_what_it_chose():
         for chosen in study.seeds.values()
         if chosen is not None
     }
-    again, _ = make_state(spec, past=Ledger(events), available=lambda stage, key: key in kept)
+    again, _ = make_state(spec, past=Ledger(events), available=lambda ref: ref.key in kept)
     assert again.next_trial() is None
     assert again.finished
     assert choices(again) == choices(whole)
@@ -685,7 +685,7 @@ def test_a_closed_study_needs_only_what_it_chose():
     again, _ = make_state(
         spec,
         past=Ledger(events),
-        available=lambda stage, key: key in kept - {seed.outcome.artifact},
+        available=lambda ref: ref.key in kept - {seed.outcome.artifact},
     )
     assert [trial.key for trial in drive(again, 1, random.Random(0))] == [seed.trial.key]
 
@@ -712,9 +712,7 @@ def test_a_choice_that_was_given_up_is_computed_again_where_its_artifacts_are_go
     drive(state, 2, random.Random(0))
     before = choices(state)
     state.give_up(f"{TASK}|mbls", "not measured")
-    again, _ = make_state(
-        make_spec("ce, mbls"), past=Ledger(events), available=lambda stage, key: False
-    )
+    again, _ = make_state(make_spec("ce, mbls"), past=Ledger(events), available=lambda ref: False)
     # Each trial may be the one that is chosen, so each is needed.
     ended = drive(again, 2, random.Random(0))
     assert {trial.number for trial in ended if trial.study == f"{TASK}|mbls"} == {*range(6)}
@@ -837,8 +835,8 @@ class Rows:
         metrics = {f"val_{name}": value for name, value in report.items()}
         return trial.ending("finished", metrics, artifact=trial.request.key())
 
-    def predictions(self, _: str, key: str) -> ValidationRows:
-        rows = self.known[key].repeat_interleave(self.copies, 0)
+    def predictions(self, ref: ArtifactRef) -> ValidationRows:
+        rows = self.known[ref.key].repeat_interleave(self.copies, 0)
         images = torch.arange(100).repeat_interleave(self.copies) if self.copies > 1 else None
         return ValidationRows(rows, torch.zeros(len(rows), dtype=torch.long), images)
 
@@ -898,8 +896,8 @@ def test_accuracy_that_nobody_charges_adds_no_error():
 
 
 def test_a_trial_that_was_stopped_is_guarded_without_its_rows():
-    def predictions(_: str, key: str) -> ValidationRows:
-        assert key, "a stopped trial has none"
+    def predictions(ref: ArtifactRef) -> ValidationRows:
+        assert ref.key, "a stopped trial has none"
         return ValidationRows(torch.zeros(100, 2), torch.zeros(100, dtype=torch.long))
 
     def measured(trial: TrialSpec) -> TrialFinished:

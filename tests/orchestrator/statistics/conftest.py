@@ -10,6 +10,7 @@ import torch
 import orchestrator.tracking
 from orchestrator.cli import main
 from orchestrator.storage.results import StudyResult
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore, stage_key
 
 TASK = "digits/convnet/digits"
@@ -68,7 +69,7 @@ def evaluated(artifacts):
             rows = {"log_probs": log_probs.float(), "labels": own}
             rows |= {} if images is None else {"images": images}
             rows |= {} if numbers is None else {"rows": numbers[number]}
-            artifacts.write("evaluate", key, {"test": rows}, {})
+            artifacts.write(ArtifactRef("evaluate", key), {"test": rows}, {})
             keys.append(key)
         fields = {"sweep": "s", "status": "finished", **fields}
         return StudyResult(task=task, recipe=recipe, predictions=tuple(keys), **fields)

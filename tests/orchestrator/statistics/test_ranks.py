@@ -31,8 +31,24 @@ def made_up(blocks, recipes, step=1.0, seed=0):
 
 
 def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    divisors, corrected = holm([0.01, 0.04, 0.03])
+    assert divisors.tolist() == [3, 1, 2]
+    assert corrected.tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.6])[1].tolist() == [1.0, 1.0]
+    assert holm([])[1].tolist() == []
+
+
+def test_holm_leaves_out_what_is_not_known():
+    divisors, corrected = holm([0.04, 0.001, 0.013, np.nan, 0.03])
+    assert divisors.tolist() == [1, 4, 3, 1, 2]
+    assert corrected.tolist() == pytest.approx([0.06, 0.004, 0.039, np.nan, 0.06], nan_ok=True)
+
+
+def test_holm_keeps_the_rows_of_a_batch_apart():
+    chances = np.random.default_rng(0).uniform(0, 0.1, (50, 6))
+    together = holm(chances)[1]
+    assert together.tolist() == [holm(row)[1].tolist() for row in chances]
+    assert 0 < (together <= 0.2).sum() < together.size
 
 
 # By statsmodels 0.15 (multipletests, method holm) and scikit-posthocs 0.17.1 (posthoc_wilcoxon

@@ -19,6 +19,7 @@ from orchestrator.storage.garbage import Removal, collect_garbage
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 
 TRAIN_A, TRAIN_B, REFINE = "aa" * 32, "bb" * 32, "cc" * 32
 FEATURES_A, FEATURES_B, EVALUATED = "dd" * 32, "ee" * 32, "ff" * 32
@@ -39,10 +40,10 @@ class Room:
         self.write("evaluate", EVALUATED, upstream=REFINE)
 
     def write(self, stage: str, key: str, **record: Any) -> None:
-        self.store.write(stage, key, {"weights": {"w": torch.zeros(100)}}, record)
+        self.store.write(ArtifactRef(stage, key), {"weights": {"w": torch.zeros(100)}}, record)
 
     def write_checkpoint(self) -> Path:
-        path = self.store.checkpoint("train", TRAIN_B).path
+        path = self.store.checkpoint(ArtifactRef("train", TRAIN_B)).path
         path.parent.mkdir(parents=True)
         path.write_bytes(b"state")
         return path
@@ -90,7 +91,7 @@ def test_what_was_not_chosen_goes_and_the_whole_chain_of_the_chosen_stays(room: 
     room.write("evaluate", "fb" * 32, upstream=TRAIN_B)
     room.write("train", train)
     for key in (TRAIN_A, TRAIN_B):
-        with room.store.lock("train", key):
+        with room.store.lock(ArtifactRef("train", key)):
             pass
     studies = (
         *trial("k0", "t|ls", "train", TRAIN_B),
@@ -324,14 +325,14 @@ def test_where_nothing_is_stored_nothing_goes(room: Room) -> None:
 @pytest.mark.parametrize("content", ["{", "[1]", "null", '"text"', '{"request": "text"}'])
 def test_a_damaged_record_ends_its_chain_and_nothing_else(room: Room, content: str) -> None:
     room.sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
-    (room.store.path("refine", REFINE) / "record.json").write_text(content)
+    (room.store.path(ArtifactRef("refine", REFINE)) / "record.json").write_text(content)
     room.collect()
     assert room.left() == {REFINE, EVALUATED}
 
 
 def test_what_somebody_took_away_is_not_missed(room: Room) -> None:
     room.sweep("one", *trial("k0", "t|ce", "refine", REFINE), CLOSED)
-    shutil.rmtree(room.store.path("refine", REFINE))
+    shutil.rmtree(room.store.path(ArtifactRef("refine", REFINE)))
     room.collect()
     assert room.left() == {EVALUATED}
 
@@ -399,7 +400,7 @@ def test_what_cannot_be_removed_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     room.sweep("one", *trial("k0", "t|ce", "train", TRAIN_A), CLOSED)
-    place = room.store.path("train", TRAIN_B)
+    place = room.store.path(ArtifactRef("train", TRAIN_B))
     place.rename(room.folder / "elsewhere")
     place.symlink_to(room.folder / "elsewhere")
     assert main(["storage", "gc", "--storage", str(room.folder)]) == 2
@@ -423,7 +424,7 @@ def test_a_file_or_lock_that_cannot_be_removed_is_named(
         with pytest.raises(InputError) as refusal:
             room.collect()
     assert str(refusal.value) == f"{checkpoint} cannot be removed: it is held"
-    place = room.store.path("train", TRAIN_B)
+    place = room.store.path(ArtifactRef("train", TRAIN_B))
     place.with_suffix(".lock").mkdir()
     with pytest.raises(InputError, match=r"cannot be removed: .*Is a directory: .*lock"):
         room.collect()
@@ -477,7 +478,9 @@ def test_beside_a_running_sweep_only_old_garbage_goes(room: Room) -> None:
     folder = room.sweep("now", *trial("k0", "t|ls", "train", TRAIN_B), status="")
     for manifest in room.store.root.rglob("manifest.json"):
         os.utime(manifest, (0, 0))
-    assert room.store.find("train", found) is not None  # As a worker of the running sweep does.
+    assert (
+        room.store.find(ArtifactRef("train", found)) is not None
+    )  # As a worker of the running sweep does.
     with FileLock(folder / "run.lock"):
         room.collect()
     # Chosen, named by the running one or by none, and what it just found.

@@ -30,6 +30,7 @@ from orchestrator.tracking.tracker import RefusedError, RunQuery, UnreachableErr
 from tests.orchestrator.tiny_sweep import tiny_sweep
 from trainables.common.errors import InputError
 from trainables.common.paths import SYNC
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.stages.export import load_chain
 from trainables.store.artifacts import ArtifactStore
@@ -86,7 +87,7 @@ def test_a_sweep_file_names_a_folder_and_every_question_is_answered(
     assert tagged.items() <= version["tags"].items()
     network = load_chain(next(folder.rglob("chain.json")).parent)
     store = ArtifactStore(tmp_path / "storage" / "artifacts")
-    stored = store.find("evaluate", result.predictions[0]).tensors("test")["log_probs"]
+    stored = store.find(ArtifactRef("evaluate", result.predictions[0])).tensors("test")["log_probs"]
     data = PreparedData.open(tmp_path / "storage" / "data" / result.fingerprint)
     assert network(data.test().values).equal(stored)
 
@@ -119,7 +120,7 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
     tags = {f"calsweep.{name}": value for name, value in facts.items()}
     stand_ins["PreparedData"].open.assert_called_once_with(tmp_path / "f1")
     folder = tracker.register.call_args.args[2]
-    stand_ins["export_chain"].assert_called_once_with(store, "train", "a1", "the data", folder)
+    stand_ins["export_chain"].assert_called_once_with(store, ("train", "a1"), "the data", folder)
     tracker.register.assert_called_once_with("t", "r1", folder, tags, "champion")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     promote("r1", storage=str(tmp_path))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainables.common.averaging import full_precision, log_mean_probabilities
+from trainables.common.logit_rows import full_precision, log_mean_probabilities
 
 
 def test_it_is_the_log_of_the_mean():

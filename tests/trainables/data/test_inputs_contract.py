@@ -293,11 +293,11 @@ def test_the_whole_chain_is_computed_evaluated_and_exported(prepared, kind, tmp_
         while run.epoch < run.epochs:
             metrics = run.run_epoch()
         found = run.finish(metrics)
-        tested, evaluated = evaluate_on_test(store, found.stage, found.key, prepared)
+        tested, evaluated = evaluate_on_test(store, found.ref, prepared)
         # Half of all pixels are of one class.
         assert tested["acc"] > (0.75 if kind == "images-with-masks" else 0.9)
         folder = tmp_path / stage
-        export_chain(store, found.stage, found.key, prepared.info, folder)
+        export_chain(store, found.ref, prepared.info, folder)
         test = prepared.test()
         outputs = load_chain(folder)(test.values)
         if (pixels := prepared.info.inputs.pixels(test)) is not None:
@@ -311,7 +311,7 @@ def test_an_exported_chain_takes_texts(tmp_path):
     store, data = ArtifactStore(tmp_path / "store"), TaskData(prepared, torch.device("cpu"))
     run = open_stage(wanted(prepared, "texts"), store, data)
     found = run.finish(run.run_epoch())
-    export_chain(store, found.stage, found.key, prepared.info, tmp_path / "chain")
+    export_chain(store, found.ref, prepared.info, tmp_path / "chain")
     chain, texts = load_chain(tmp_path / "chain"), read_source(f"text:{tmp_path}", "unused").test
     assert texts is not None
     assert torch.equal(chain(texts.read(0, 60)), chain(prepared.test().values))

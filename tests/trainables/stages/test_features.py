@@ -16,6 +16,7 @@ from small_stages import MACAL, Workshop, request
 from torch import Tensor
 
 from trainables.common.errors import StorageError
+from trainables.common.stages import ArtifactRef
 from trainables.stages import RefineStage, networks, refine
 from trainables.stages.networks import restore_network
 from trainables.stages.protocols import protocol_from
@@ -204,10 +205,10 @@ def test_features_that_another_trial_computes_meanwhile_are_waited_for(tmp_path,
     trained = workshop.compute(request(workshop.prepared, protocol={"epochs": 1}))
     lock = workshop.store.lock
 
-    def waited(stage: str, key: str) -> Any:
+    def waited(ref: ArtifactRef) -> Any:
         load_features(trained, type(workshop.store)(workshop.store.root), workshop.data)
         monkeypatch.setattr(refine, "_compute_features", lambda *_: pytest.fail("computed again"))
-        return lock(stage, key)
+        return lock(ref)
 
     monkeypatch.setattr(workshop.store, "lock", waited)
     assert load_features(trained, workshop.store, workshop.data)[0]["views"].shape[0] == 1

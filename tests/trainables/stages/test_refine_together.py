@@ -10,9 +10,10 @@ import torch
 from small_stages import Workshop, request
 
 from trainables.common.errors import TrainingDivergedError
-from trainables.stages import StageRequest, StageRun, predictor, refine
+from trainables.common.stages import ArtifactRef
+from trainables.stages import StageRequest, StageRun, open_stage, predictor, refine
 from trainables.stages.export import export_chain, load_chain
-from trainables.stages.together import RefineTogether, open_together
+from trainables.stages.refine import RefineTogether
 from trainables.store.artifacts import Artifact
 
 GAMMAS = (0.7, 0.9, 0.99)
@@ -37,7 +38,7 @@ def run_all(run: StageRun, seconds: float | None = None) -> Artifact:
 
 
 def open_all(workshop: Workshop, requests: list[StageRequest]) -> StageRun:
-    return open_together(requests[0], requests[1:], workshop.store, workshop.data)
+    return open_stage(requests[0], workshop.store, workshop.data, requests[1:])
 
 
 def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypatch):
@@ -48,7 +49,7 @@ def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypa
     expected = []
     for one in requests:
         (alone.store.root / "train").mkdir(parents=True, exist_ok=True)
-        link = alone.store.path("train", trained.key)
+        link = alone.store.path(trained.ref)
         link.parent.mkdir(exist_ok=True)
         if not link.exists():
             link.symlink_to(trained.directory)
@@ -63,7 +64,7 @@ def test_every_one_is_stored_as_if_it_had_been_alone(workshop, trained, monkeypa
     run.ask_for("val_nll_after_ts")
     run_all(run, seconds=30.0)
     for one, other in zip(requests, expected, strict=True):
-        found = workshop.store.find("refine", one.key())
+        found = workshop.store.find(one.ref)
         assert found.record["metrics"] == pytest.approx(other.record["metrics"], abs=1e-4)
         assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
         assert found.record["epochs"] == 3
@@ -89,10 +90,10 @@ def test_what_is_stored_already_is_not_carried_along(workshop, trained):
     requests = wanted(workshop, trained, seed=1)
     run_all(workshop.open(requests[1]))
     assert not isinstance(open_all(workshop, requests[:2]), RefineTogether)
-    before = workshop.store.path("refine", requests[1].key()).stat().st_mtime_ns
+    before = workshop.store.path(requests[1].ref).stat().st_mtime_ns
     run_all(open_all(workshop, requests))
-    assert workshop.store.path("refine", requests[1].key()).stat().st_mtime_ns == before
-    assert workshop.store.contains("refine", requests[2].key())
+    assert workshop.store.path(requests[1].ref).stat().st_mtime_ns == before
+    assert workshop.store.contains(requests[2].ref)
 
 
 def test_one_that_cannot_share_the_pass_is_left_to_its_own_trial(workshop, trained):
@@ -113,8 +114,8 @@ def test_one_that_diverges_is_left_out(workshop, trained):
     alone = workshop.open(requests[2])
     metrics = [alone.run_epoch() for _ in range(alone.epochs)]
     run_all(open_all(workshop, requests), seconds=30.0)
-    assert not workshop.store.contains("refine", requests[1].key())
-    stored = [workshop.store.find("refine", requests[place].key()) for place in (0, 2)]
+    assert not workshop.store.contains(requests[1].ref)
+    stored = [workshop.store.find(ArtifactRef("refine", requests[place].key())) for place in (0, 2)]
     shares = [found.record["seconds"] for found in (stored[0], stored[1])]
     assert shares == pytest.approx([15.0, 15.0], abs=4)  # With what the features cost, if that.
     assert stored[1].record["metrics"] == pytest.approx(metrics[-1], abs=1e-4)
@@ -130,7 +131,7 @@ def test_one_that_loses_its_accuracy_is_left_out(workshop, trained):
     lost = {"macal": {"epochs": 6, **COLLAPSED}}
     requests[1] = request(workshop.prepared, "refine", lost, trained, 9)
     run_all(open_all(workshop, requests))
-    stored = [workshop.store.contains("refine", one.key()) for one in requests]
+    stored = [workshop.store.contains(one.ref) for one in requests]
     assert stored == [True, False, True]
     for others in ([], requests[:1]):
         with pytest.raises(TrainingDivergedError, match=r"^accuracy collapsed to \d+\.\d% of the"):
@@ -150,7 +151,7 @@ def test_the_network_keeps_its_classifier_unless_nll_falls(workshop, trained, to
     else:
         for one in requests:
             run_all(workshop.open(one))
-    found = [workshop.store.find("refine", one.key()) for one in requests]
+    found = [workshop.store.find(one.ref) for one in requests]
     assert [one is not None and one.record["accepted"] for one in found] == [True, False]
     assert found[0].record["metrics"]["val_nll"] < trained.record["metrics"]["val_nll"]
     kept = {k: v for k, v in trained.record["metrics"].items() if k.startswith("val_")}
@@ -158,12 +159,10 @@ def test_the_network_keeps_its_classifier_unless_nll_falls(workshop, trained, to
     assert torch.equal(found[1].tensors("validation")["logits"], own["logits"])
     info, device = workshop.prepared.info, torch.device("cpu")
     rows = workshop.data.search.validation.values
-    chains = [(trained.stage, trained.key), ("refine", found[1].key)]
-    before, after = (
-        predictor(workshop.store, stage, key, info, device)(rows) for stage, key in chains
-    )
+    chains = trained.ref, found[1].ref
+    before, after = (predictor(workshop.store, ref, info, device)(rows) for ref in chains)
     assert torch.equal(before, after)
-    export_chain(workshop.store, "refine", found[1].key, info, tmp_path)
+    export_chain(workshop.store, ArtifactRef("refine", found[1].key), info, tmp_path)
     assert torch.equal(load_chain(tmp_path)(rows), before)
 
 
@@ -179,7 +178,7 @@ def test_it_goes_on_from_its_state(workshop, trained, tmp_path):
     assert third.epoch == 1
     assert [third.run_epoch() for _ in range(2)] == expected[1:]
     third.finish(expected[-1])
-    found = workshop.store.find("refine", requests[2].key())
+    found = workshop.store.find(requests[2].ref)
     assert [entry["step"] for entry in found.record["history"]] == [1, 2, 3]
     whole = first.state_dict()["others"][requests[2].key()]["trainer"]["head"]
     for name, tensor in found.tensors("head").items():
@@ -198,5 +197,5 @@ def test_it_goes_on_where_the_others_have_come_or_gone_since(workshop, trained, 
     assert after.run_epoch() == pytest.approx(before.run_epoch(), abs=1e-4)
     after.run_epoch()
     after.finish({})
-    assert workshop.store.contains("refine", requests[0].key())
-    assert not workshop.store.contains("refine", requests[1].key())
+    assert workshop.store.contains(requests[0].ref)
+    assert not workshop.store.contains(requests[1].ref)

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators import CALIBRATORS, build_calibrator, cross_fit
 from trainables.common.errors import InputError, TrainingDivergedError
-from trainables.common.stages import STAGES
+from trainables.common.stages import STAGES, ArtifactRef
 from trainables.data import Batcher, GivenLogits, ImageShape, MaskedImages, SplitSpec
 from trainables.models import Network, build_model
 from trainables.stages import (
@@ -96,7 +96,7 @@ def test_every_stage_leaves_metrics_logits_and_its_request(workshop, chain):
     labels = torch.from_numpy(np.array(workshop.data.search.validation.labels))
     for artifact, stage in zip(chain, STAGES, strict=True):
         assert artifact.stage == stage
-        found = workshop.store.find(stage, artifact.key)
+        found = workshop.store.find(ArtifactRef(stage, artifact.key))
         metrics = found.record["metrics"]
         assert {f"val_{name}" for name in METRICS} <= set(metrics)
         assert all(math.isfinite(value) for value in metrics.values())
@@ -351,7 +351,10 @@ def test_a_temperature_of_the_training_rows_is_judged_on_all_validation_rows(
     fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, upstream))
     train = workshop.prepared.search().train
     outputs = predictor(
-        workshop.store, stage, upstream.key, workshop.prepared.info, torch.device("cpu")
+        workshop.store,
+        ArtifactRef(stage, upstream.key),
+        workshop.prepared.info,
+        torch.device("cpu"),
     )
     logits, labels = outputs(train.values), torch.from_numpy(train.labels.copy())
     expected = build_calibrator("ts", selection="ece").fit(logits, labels)
@@ -409,9 +412,7 @@ def test_evaluation_equals_what_a_hand_computes(workshop, trained, refined, cali
         (refined, masked),
         (calibrated, masked / temperature),
     ):
-        metrics, stored = evaluate_on_test(
-            workshop.store, artifact.stage, artifact.key, workshop.prepared
-        )
+        metrics, stored = evaluate_on_test(workshop.store, artifact.ref, workshop.prepared)
         added = {"debiased_ece", "smooth_ece", "ece_floor", "aece_floor", "cwece_floor"}
         assert set(metrics) == METRICS | added
         for name, value in by_hand(logits, np.array(test.labels)).items():
@@ -430,13 +431,13 @@ def test_networks_of_a_scheme_are_evaluated_as_they_were_validated(workshop, met
     # Test images take the place of the validation images, which have known logits.
     validation = workshop.data.search.validation
     monkeypatch.setattr(type(workshop.prepared), "test", lambda _: validation)
-    _, stored = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
+    _, stored = evaluate_on_test(workshop.store, trained.ref, workshop.prepared)
     expected = trained.tensors("validation")["logits"].log_softmax(1)
     torch.testing.assert_close(stored.tensors("test")["log_probs"], expected)
 
 
 def test_an_evaluation_is_stored_and_recomputed_when_damaged(workshop, refined, monkeypatch):
-    arguments = (workshop.store, "refine", refined.key, workshop.prepared)
+    arguments = (workshop.store, refined.ref, workshop.prepared)
     metrics, stored = evaluate_on_test(*arguments)
     with monkeypatch.context() as patched:
         patched.setattr(evaluate, "evaluation_report", lambda *_: pytest.fail("computed again"))
@@ -455,7 +456,7 @@ def test_one_pass_of_a_network_serves_all_that_builds_on_it(
     info, device = workshop.prepared.info, workshop.data.device
     network = networks.restore_network(trained, info, device)
     alone = [
-        evaluate.predictor(workshop.store, each.stage, each.key, info, device)(test)
+        evaluate.predictor(workshop.store, each.ref, info, device)(test)
         for each in (*chain, direct)
     ]
     logits = predict(network, info.inputs.batcher(test, device))
@@ -471,12 +472,10 @@ def test_one_pass_of_a_network_serves_all_that_builds_on_it(
     shutil.rmtree(workshop.store.root / "evaluate", ignore_errors=True)
     last = LastPass()
     for each, expected in zip((*chain, direct), alone, strict=True):
-        _, found = evaluate_on_test(
-            workshop.store, each.stage, each.key, workshop.prepared, device, last
-        )
+        _, found = evaluate_on_test(workshop.store, each.ref, workshop.prepared, device, last)
         assert torch.equal(found.tensors("test")["log_probs"], expected)
     assert len(passes) == 1
-    other = workshop.store, augmented.stage, augmented.key
+    other = workshop.store, augmented.ref
     _, found = evaluate_on_test(*other, workshop.prepared, device, last)
     expected = evaluate.predictor(*other, info, device)(test)
     assert torch.equal(found.tensors("test")["log_probs"], expected)
@@ -537,16 +536,17 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(workshop, trained
     for network, half in ((trained, False), (coarse, True)):
         features, _ = load_features(network, workshop.store, workshop.data)
         key = stage_key("features", upstream=network.key, views=FEATURE_VIEWS)
-        record = json.loads((workshop.store.path("features", key) / "record.json").read_text())
+        record = json.loads(
+            (workshop.store.path(ArtifactRef("features", key)) / "record.json").read_text()
+        )
         assert record["computed"]["precision"] == network.record["request"]["precision"]
         assert {values.dtype == torch.bfloat16 for values in features.values()} == {half}
         refined = workshop.compute(request(workshop.prepared, "refine", MACAL, network))
         for stage in (network, refined):
-            where = stage.stage, stage.key
-            _, tested = evaluate_on_test(workshop.store, *where, workshop.prepared)
-            export_chain(workshop.store, *where, workshop.prepared.info, tmp_path / stage.key)
+            _, tested = evaluate_on_test(workshop.store, stage.ref, workshop.prepared)
+            export_chain(workshop.store, stage.ref, workshop.prepared.info, tmp_path / stage.key)
             written = {path.name: path for path in (tmp_path / stage.key).rglob("*.*")}
-            link = find_artifact(ArtifactStore(tmp_path / stage.key), *where)
+            link = find_artifact(ArtifactStore(tmp_path / stage.key), stage.ref)
             assert link.record["metrics"] == stage.record["metrics"]
             left_out = ("data", "upstream_request")
             asked = {k: v for k, v in stage.record["request"].items() if k not in left_out}
@@ -563,7 +563,7 @@ def test_what_builds_on_a_network_uses_it_in_its_own_precision(workshop, trained
         plain = network_of(network)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, half):
             expected = plain(normalised(images)).log_softmax(1)
-        _, tested = evaluate_on_test(workshop.store, "train", network.key, workshop.prepared)
+        _, tested = evaluate_on_test(workshop.store, network.ref, workshop.prepared)
         found = tested.tensors("test")["log_probs"]
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -602,12 +602,12 @@ def test_a_folder_without_a_chain_is_named(tmp_path, content, said):
 
 
 def test_a_chain_computes_where_it_is_told_or_on_the_cpu(workshop, trained, tmp_path, monkeypatch):
-    export_chain(workshop.store, "train", trained.key, workshop.prepared.info, tmp_path)
+    export_chain(workshop.store, trained.ref, workshop.prepared.info, tmp_path)
     asked: list[Any] = []
     monkeypatch.setattr(export, "predictor", lambda *given: asked.append(given[1:]))
     for device in (None, torch.device("cuda:1")):
         load_chain(tmp_path, device)
-    what = "train", trained.key, workshop.prepared.info
+    what = trained.ref, workshop.prepared.info
     assert asked == [(*what, torch.device("cpu")), (*what, torch.device("cuda:1"))]
 
 
@@ -616,7 +616,7 @@ def test_a_chain_whose_description_is_a_folder_is_neither_written_nor_read(
 ):
     (tmp_path / "chain.json").mkdir()
     with pytest.raises(InputError, match=rf"^{tmp_path} cannot be written: .*Is a directory"):
-        export_chain(workshop.store, "train", trained.key, workshop.prepared.info, tmp_path)
+        export_chain(workshop.store, trained.ref, workshop.prepared.info, tmp_path)
     told = rf"^{tmp_path}/chain\.json: cannot be read as the description .*Is a directory"
     with pytest.raises(InputError, match=told):
         load_chain(tmp_path)
@@ -636,8 +636,8 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(tmp_path, workshop, tra
 
     with pytest.raises(InputError, match="is missing or damaged") as caught:
         attempt()
-    assert str(store.path("train", trained.key)) in str(caught.value)
-    copy = store.write("train", trained.key, {"weights": {"w": torch.ones(2)}}, trained.record)
+    assert str(store.path(trained.ref)) in str(caught.value)
+    copy = store.write(trained.ref, {"weights": {"w": torch.ones(2)}}, trained.record)
     (copy.directory / "weights.safetensors").write_bytes(b"x")
     with pytest.raises(InputError, match="is missing or damaged"):
         attempt()
@@ -660,7 +660,7 @@ def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_wa
         run = open_stage(wanted, store, workshop.data)
         history = [{"step": step, "metrics": run.run_epoch()} for step in (1, 2)]
         run.finish(history[-1]["metrics"], history)
-        found = store.find(wanted.stage, wanted.key())
+        found = store.find(wanted.ref)
         return found
 
     trained = finished(chained("train", {"ce": {}}))
@@ -673,15 +673,15 @@ def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_wa
         (each.directory / "validation.safetensors").write_bytes(b"x")
     assert open_stage(last, store, workshop.data).run_epoch() == expected
     for each in (trained, refined):
-        again = store.find(each.stage, each.key)
+        again = store.find(each.ref)
         for fact in ("request", "metrics", "history", "computed"):
             assert again.record[fact] == each.record[fact]
 
     lock = store.lock
 
     @contextmanager
-    def waited(stage: str, key: str) -> Iterator[None]:
-        with lock(stage, key):
+    def waited(ref: ArtifactRef) -> Iterator[None]:
+        with lock(ref):
             shutil.copytree(tmp_path / "whole", store.root, dirs_exist_ok=True)
             yield
 
@@ -700,7 +700,7 @@ def test_an_unknown_stage_is_named(workshop):
 
 def test_evaluating_what_is_not_there_names_it(workshop):
     with pytest.raises(InputError, match="is missing or damaged"):
-        evaluate_on_test(workshop.store, "train", "ab" * 32, workshop.prepared)
+        evaluate_on_test(workshop.store, ArtifactRef("train", "ab" * 32), workshop.prepared)
 
 
 @pytest.mark.parametrize(
@@ -770,8 +770,8 @@ def test_validation_rows_are_those_that_are_stored(workshop, images):
     rows = {"logits": torch.rand(3, 2), "labels": torch.tensor([1, 0, 1])}
     stored = rows if images is None else {**rows, "images": images}
     key = ("b" if images is None else "c") * 64
-    workshop.store.write("train", key, {"validation": stored}, {})
-    found = validation_rows(workshop.store, "train", key)
+    workshop.store.write(ArtifactRef("train", key), {"validation": stored}, {})
+    found = validation_rows(workshop.store, ArtifactRef("train", key))
     assert torch.equal(found.logits, rows["logits"])
     assert torch.equal(found.labels, rows["labels"])
     assert found.images is None if images is None else torch.equal(found.images, images)

@@ -20,6 +20,7 @@ from tests.own_process import OwnProcess, run_script
 from trainables.common.errors import StorageError
 from trainables.common.files import damage
 from trainables.common.paths import storage_folder
+from trainables.common.stages import ArtifactRef
 from trainables.store import artifacts
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -54,7 +55,7 @@ def store(
 
 
 def put(store: ArtifactStore) -> Artifact:
-    return store.write("train", KEY, FILES, RECORD)
+    return store.write(ArtifactRef("train", KEY), FILES, RECORD)
 
 
 @pytest.mark.parametrize(
@@ -111,17 +112,19 @@ def test_what_is_no_plain_value_is_refused():
 
 
 def test_a_stored_artifact_is_found_again(store):
-    assert store.find("train", KEY) is None
-    assert not store.contains("train", KEY)
+    assert store.find(ArtifactRef("train", KEY)) is None
+    assert not store.contains(ArtifactRef("train", KEY))
     put(store)
-    found = store.find("train", KEY)
-    assert store.contains("train", KEY)
+    found = store.find(ArtifactRef("train", KEY))
+    assert store.contains(ArtifactRef("train", KEY))
     assert found.record == RECORD
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
     assert torch.equal(found.tensors("validation")["logits"], FILES["validation"]["logits"])
-    assert store.find("refine", KEY) is None
-    store.write("refine", KEY, FILES, RECORD)
-    assert [getattr(store.find(stage, KEY), "stage", "") for stage in ("refine", "train")] == [
+    assert store.find(ArtifactRef("refine", KEY)) is None
+    store.write(ArtifactRef("refine", KEY), FILES, RECORD)
+    assert [
+        getattr(store.find(ArtifactRef(stage, KEY)), "stage", "") for stage in ("refine", "train")
+    ] == [
         "refine",
         "train",
     ]
@@ -130,23 +133,28 @@ def test_a_stored_artifact_is_found_again(store):
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_artifact_without_a_manifest_is_none(store):
     (put(store).directory / "manifest.json").unlink()
-    assert not store.contains("train", KEY)
+    assert not store.contains(ArtifactRef("train", KEY))
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_everything_lies_where_later_versions_look_for_it(store):
     place = store.root / "train" / KEY[:2]
-    assert store.path("train", KEY) == put(store).directory == place / KEY
-    assert store.lock("train", KEY).path == place / f"{KEY}.lock"
-    assert store.checkpoint("train", KEY).path == store.root / "checkpoints" / "train" / f"{KEY}.pt"
-    assert store.metrics("train", KEY) == RECORD["metrics"]
+    assert store.path(ArtifactRef("train", KEY)) == put(store).directory == place / KEY
+    assert store.lock(ArtifactRef("train", KEY)).path == place / f"{KEY}.lock"
+    assert (
+        store.checkpoint(ArtifactRef("train", KEY)).path
+        == store.root / "checkpoints" / "train" / f"{KEY}.pt"
+    )
+    assert store.metrics(ArtifactRef("train", KEY)) == RECORD["metrics"]
     assert store.deliver() == 0
 
 
 def test_tensors_of_any_layout_are_stored(store):
     images = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     slices = torch.rand(6, 4)[::2].requires_grad_()
-    stored = store.write("train", KEY, {"weights": {"images": images, "slices": slices}}, {})
+    stored = store.write(
+        ArtifactRef("train", KEY), {"weights": {"images": images, "slices": slices}}, {}
+    )
     weights = stored.tensors("weights")
     assert torch.equal(weights["images"], images)
     assert torch.equal(weights["slices"], slices)
@@ -175,29 +183,29 @@ def test_damage_is_noticed_logged_removed_and_repaired(store, kind, caplog):
     why = damage(directory, ["record.json"])
     assert why
     with caplog.at_level(logging.WARNING):
-        assert store.find("train", KEY) is None
+        assert store.find(ArtifactRef("train", KEY)) is None
     told = f"artifact {directory} is damaged ({why}): it counts as missing"
     assert [record.getMessage() for record in caplog.records] == [told]
     assert not directory.exists()
-    assert not store.contains("train", KEY)
+    assert not store.contains(ArtifactRef("train", KEY))
     put(store)
-    found = store.find("train", KEY)
+    found = store.find(ArtifactRef("train", KEY))
     assert torch.equal(found.tensors("weights")["w"], FILES["weights"]["w"])
 
 
 def test_no_key_is_no_artifact(store):
     """As of a trial that still runs: the folder of a whole stage is not a damaged artifact."""
     kept = put(store)
-    assert store.find("train", "") is None
-    assert not store.contains("train", "")
-    assert store.find("train", kept.key) == kept
+    assert store.find(ArtifactRef("train", "")) is None
+    assert not store.contains(ArtifactRef("train", ""))
+    assert store.find(ArtifactRef("train", kept.key)) == kept
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
 def test_writing_replaces_what_is_damaged(store):
     flip_a_byte(put(store).directory / "weights.safetensors")
     put(store)
-    assert store.find("train", KEY) is not None
+    assert store.find(ArtifactRef("train", KEY)) is not None
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
@@ -210,10 +218,10 @@ def test_what_another_process_has_mended_meanwhile_stays(store, monkeypatch):
         return "flipped" if len(judged) == 1 else ""
 
     monkeypatch.setattr(artifacts, "_damage", damage_once)
-    assert store.find("train", KEY) is None
+    assert store.find(ArtifactRef("train", KEY)) is None
     monkeypatch.undo()
     assert judged == [directory, directory]
-    assert store.find("train", KEY) is not None
+    assert store.find(ArtifactRef("train", KEY)) is not None
 
 
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
@@ -231,7 +239,7 @@ def test_artifacts_come_and_go_under_one_lock(store, monkeypatch):
 
     monkeypatch.setattr(artifacts, "_remove_damaged", look)
     flip_a_byte(put(store).directory / "weights.safetensors")
-    assert store.find("train", KEY) is None
+    assert store.find(ArtifactRef("train", KEY)) is None
     put(store)
     assert held == [True] * 3
 
@@ -285,12 +293,12 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(store, monkeypatch, targ
         patched.setattr(f"trainables.store.artifacts.{target}", raising)
         with pytest.raises(StorageError, match="No space left") as caught:
             put(store)
-    assert str(store.path("train", KEY)) in str(caught.value)
+    assert str(store.path(ArtifactRef("train", KEY))) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert drafts(store) == []
-    assert store.find("train", KEY) is None
+    assert store.find(ArtifactRef("train", KEY)) is None
     put(store)
-    assert store.find("train", KEY) is not None
+    assert store.find(ArtifactRef("train", KEY)) is not None
 
 
 def test_a_disk_that_is_really_full(tmp_path):
@@ -298,18 +306,19 @@ def test_a_disk_that_is_really_full(tmp_path):
     script = f"""
 import resource, signal, sys, torch
 from pathlib import Path
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 from trainables.common.errors import InputError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 store = ArtifactStore(Path({str(tmp_path)!r}))
 try:
-    store.write("train", "ab" * 32, {{"weights": {{"w": torch.zeros(100_000)}}}}, {{}})
+    store.write(ArtifactRef("train", "ab" * 32), {{"weights": {{"w": torch.zeros(100_000)}}}}, {{}})
 except InputError as error:
     print(error)
-print(len(list(store.root.rglob("*.tmp"))), store.find("train", "ab" * 32))
-store.write("train", "cd" * 32, {{"weights": {{"w": torch.zeros(100)}}}}, {{}})
-print(store.find("train", "cd" * 32) is not None)
+print(len(list(store.root.rglob("*.tmp"))), store.find(ArtifactRef("train", "ab" * 32)))
+store.write(ArtifactRef("train", "cd" * 32), {{"weights": {{"w": torch.zeros(100)}}}}, {{}})
+print(store.find(ArtifactRef("train", "cd" * 32)) is not None)
 """
     message, left, fits = run_script(script).splitlines()
     assert message.startswith(f"cannot write artifact {tmp_path}/train/ab/abab")
@@ -319,15 +328,15 @@ print(store.find("train", "cd" * 32) is not None)
 
 def test_what_is_no_json_leaves_nothing_behind(store):
     with pytest.raises(ValueError, match="JSON"):
-        store.write("train", KEY, FILES, {"metrics": {"val_ece": float("nan")}})
+        store.write(ArtifactRef("train", KEY), FILES, {"metrics": {"val_ece": float("nan")}})
     assert drafts(store) == []
-    assert store.find("train", KEY) is None
+    assert store.find(ArtifactRef("train", KEY)) is None
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "store").write_text("a file")
     store = ArtifactStore(tmp_path / "store")
-    place = store.path("train", KEY)
+    place = store.path(ArtifactRef("train", KEY))
     with pytest.raises(StorageError) as refusal:
         put(store)
     told = str(refusal.value)
@@ -337,18 +346,19 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 COMPUTE = """
 import sys, time, torch
 from pathlib import Path
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 store = ArtifactStore(Path(sys.argv[1]))
 Path(sys.argv[1], sys.argv[2]).touch()
 while not Path(sys.argv[1], sys.argv[3]).exists():
     time.sleep(0.01)
-with store.lock("train", "ab" * 32):
-    found = store.find("train", "ab" * 32)
+with store.lock(ArtifactRef("train", "ab" * 32)):
+    found = store.find(ArtifactRef("train", "ab" * 32))
     computed = found is None
     if computed:
         time.sleep(0.2)
         files = {"weights": {"w": torch.ones(3)}}
-        found = store.write("train", "ab" * 32, files, {"by": sys.argv[2]})
+        found = store.write(ArtifactRef("train", "ab" * 32), files, {"by": sys.argv[2]})
 print(computed, found.record["by"], float(found.tensors("weights")["w"].sum()))
 """
 
@@ -368,7 +378,7 @@ def test_writers_without_a_lock_never_show_half_an_artifact(store):
     def write() -> None:
         for _ in range(5):
             put(store)
-            seen.append(store.find("train", KEY))
+            seen.append(store.find(ArtifactRef("train", KEY)))
 
     threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
@@ -383,11 +393,13 @@ def test_writers_without_a_lock_never_show_half_an_artifact(store):
 def test_a_lock_is_free_again_when_its_process_dies(store):
     script = (
         "import os, sys; from pathlib import Path\n"
+        "from trainables.common.stages import ArtifactRef\n"
         "from trainables.store.artifacts import ArtifactStore\n"
-        f"ArtifactStore(Path(sys.argv[1])).lock('train', {KEY!r}).take(); os._exit(9)"
+        f"ArtifactStore(Path(sys.argv[1])).lock(ArtifactRef('train', {KEY!r})).take(); "
+        "os._exit(9)"
     )
     assert OwnProcess(script, str(store.root), environment=os.environ).code() == 9
-    lock = store.lock("train", KEY)
+    lock = store.lock(ArtifactRef("train", KEY))
     assert lock.take()
     with lock:
-        assert store.find("train", KEY) is None
+        assert store.find(ArtifactRef("train", KEY)) is None

@@ -18,6 +18,7 @@ from tests.buckets import KINDS, Weather, log_in, make_bucket, wait_until
 from tests.own_process import OwnProcess
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.paths import bucket_address, on_this_machine, storage_folder
+from trainables.common.stages import ArtifactRef
 from trainables.store import cache, leases
 from trainables.store.artifacts import Artifact, ArtifactStore
 from trainables.store.bucket import Bucket
@@ -63,7 +64,7 @@ def machines(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> M
 
 def write(store: ArtifactStore, key: str = KEY, mark: float = 1.0) -> Artifact:
     files = {**TENSORS, "mark": {"m": torch.tensor([mark])}}
-    return store.write("train", key, files, {"metrics": {"val_ece": mark}})
+    return store.write(ArtifactRef("train", key), files, {"metrics": {"val_ece": mark}})
 
 
 @DIALECTS
@@ -72,10 +73,10 @@ def test_another_machine_finds_what_this_one_computed(machines):
     write(one)
     one.settle()
     two = machines.store("two")
-    assert two.contains("train", KEY)
-    assert not two.holds("train", KEY)
-    assert two.metrics("train", KEY) == {"val_ece": 1.0}
-    found = two.find("train", KEY)
+    assert two.contains(ArtifactRef("train", KEY))
+    assert not two.holds(ArtifactRef("train", KEY))
+    assert two.metrics(ArtifactRef("train", KEY)) == {"val_ece": 1.0}
+    found = two.find(ArtifactRef("train", KEY))
     assert torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
 
 
@@ -86,7 +87,7 @@ def test_two_writers_of_one_artifact_never_mix(machines):
         write(store, mark=mark)
     for store in stores:
         store.settle()
-    found = machines.store("three").find("train", KEY)
+    found = machines.store("three").find(ArtifactRef("train", KEY))
     assert found.record["metrics"]["val_ece"] == found.tensors("mark")["m"].item()
 
 
@@ -102,7 +103,7 @@ def test_each_fault_passes(kind, machines, weather, monkeypatch):
     one.settle()
     assert one.deliver() == 0
     two = machines.store("two")
-    found = [two.find("train", key) for key in keys]
+    found = [two.find(ArtifactRef("train", key)) for key in keys]
     assert [each and each.record["metrics"]["val_ece"] for each in found] == [*range(6)]
     assert weather.seen[kind] > 0
 
@@ -111,13 +112,13 @@ def test_outage_is_queued_and_a_later_process_delivers(machines, weather):
     weather.away = True
     write(machines.store("one")).directory.exists()
     store = machines.store("one")
-    assert store.find("train", KEY) is not None
+    assert store.find(ArtifactRef("train", KEY)) is not None
     with_notices = [text for text in machines.notices if machines.address in text]
     assert wait_until(lambda: bool(with_notices or machines.notices))
-    assert machines.store("two").find("train", KEY) is None
+    assert machines.store("two").find(ArtifactRef("train", KEY)) is None
     weather.away = False
     assert machines.store("one").deliver() == 0
-    assert machines.store("two").find("train", KEY) is not None
+    assert machines.store("two").find(ArtifactRef("train", KEY)) is not None
     assert list((store.root.parent / "undelivered").iterdir()) == []
 
 
@@ -148,12 +149,12 @@ def test_objects_that_do_not_match_are_never_used(machines):
     (weights,) = [name for name in bucket.names("artifacts") if "weights" in name]
     bucket.put(weights, b"half")
     two = machines.store("two")
-    assert two.find("train", KEY) is None
-    assert not two.contains("train", KEY)
+    assert two.find(ArtifactRef("train", KEY)) is None
+    assert not two.contains(ArtifactRef("train", KEY))
     assert "is damaged" in machines.notices[-1]
     write(two, mark=2.0)
     two.settle()
-    found = machines.store("three").find("train", KEY)
+    found = machines.store("three").find(ArtifactRef("train", KEY))
     assert found.record["metrics"]["val_ece"] == 2.0
 
 
@@ -162,7 +163,7 @@ def test_artifact_without_its_manifest_is_none(machines):
     write(one)
     one.settle()
     Bucket(machines.address).remove(f"artifacts/train/ab/{KEY}/manifest.json")
-    assert machines.store("two").find("train", KEY) is None
+    assert machines.store("two").find(ArtifactRef("train", KEY)) is None
 
 
 def test_manifest_leads_out_of_no_folder(machines, tmp_path):
@@ -170,7 +171,7 @@ def test_manifest_leads_out_of_no_folder(machines, tmp_path):
     Bucket(machines.address).put(
         f"artifacts/train/ab/{KEY}/manifest.json", json.dumps(facts).encode()
     )
-    assert machines.store("one").find("train", KEY) is None
+    assert machines.store("one").find(ArtifactRef("train", KEY)) is None
     assert list(tmp_path.rglob("stray*")) == []
 
 
@@ -179,7 +180,7 @@ def test_damage_here_is_mended_from_the_bucket(machines):
     place = write(store).directory / "weights.safetensors"
     store.settle()
     place.write_bytes(b"x")
-    found = store.find("train", KEY)
+    found = store.find(ArtifactRef("train", KEY))
     assert torch.equal(found.tensors("weights")["w"], TENSORS["weights"]["w"])
 
 
@@ -187,13 +188,13 @@ def test_damage_here_is_mended_from_the_bucket(machines):
 def test_checkpoints_go_on_elsewhere(machines):
     one = machines.store("one")
     for epoch in (1, 2):
-        one.checkpoint("train", KEY).write({"epoch": epoch})
+        one.checkpoint(ArtifactRef("train", KEY)).write({"epoch": epoch})
     one.settle()
-    two = machines.store("two").checkpoint("train", KEY)
+    two = machines.store("two").checkpoint(ArtifactRef("train", KEY))
     assert two.exists()
     assert two.read() == {"epoch": 2}
     two.remove()
-    assert not machines.store("three").checkpoint("train", KEY).exists()
+    assert not machines.store("three").checkpoint(ArtifactRef("train", KEY)).exists()
 
 
 def test_local_copy_keeps_to_its_limit(machines, monkeypatch):
@@ -207,7 +208,7 @@ def test_local_copy_keeps_to_its_limit(machines, monkeypatch):
     write(store, "cd" * 32)
     store.settle()
     assert [place.exists() for place in places] == [False, False, True]
-    assert store.find("train", keys[0]) is not None
+    assert store.find(ArtifactRef("train", keys[0])) is not None
 
 
 @DIALECTS

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, TestDataSealedError, read_source
 from trainables.stages import evaluate_on_test
 from trainables.store.artifacts import ArtifactStore
@@ -32,7 +33,8 @@ class Prize:
         self.folder, self.data = folder, PreparedData.open(directory)
         self.labels = directory / "test" / "labels.npy"
         self.store = ArtifactStore(folder / "artifacts")
-        self.stage, self.key, self.evaluation = (folder / "evaluation").read_text().split()
+        stage, key, self.evaluation = (folder / "evaluation").read_text().split()
+        self.ref = ArtifactRef(stage, key)
         self.held: list[Any] = []
 
 
@@ -70,13 +72,13 @@ def scikit_learn(prize: Prize) -> Any:
 
 @attempt
 def stored_evaluation(prize: Prize) -> Any:
-    found = prize.store.find("evaluate", prize.evaluation)
+    found = prize.store.find(ArtifactRef("evaluate", prize.evaluation))
     return found.tensors("test")["labels"].numpy()
 
 
 @attempt
 def evaluation_anew(prize: Prize) -> Any:
-    _, found = evaluate_on_test(prize.store, prize.stage, prize.key, prize.data)
+    _, found = evaluate_on_test(prize.store, prize.ref, prize.data)
     return found.tensors("test")["labels"].numpy()
 
 

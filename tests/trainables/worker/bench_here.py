@@ -69,11 +69,11 @@ class Place:
 
     def stored(self, **changes: Any) -> Artifact | None:
         asked = self.wanted(**changes)
-        return self.store.find(asked.stage, asked.key())
+        return self.store.find(asked.ref)
 
     def lock(self, **changes: Any) -> Any:
         asked = self.wanted(**changes)
-        return self.store.lock(asked.stage, asked.key())
+        return self.store.lock(asked.ref)
 
     def states(self) -> list[Path]:
         return list((self.root / "checkpoints").rglob("*.*"))

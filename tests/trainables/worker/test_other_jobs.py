@@ -16,10 +16,12 @@ from small_stages import Workshop
 from tests.trainables.worker.bench_here import fault_of, finish
 from trainables.calibrators import build_calibrator
 from trainables.common.devices import computed_on
+from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.jobs import FitWork, Job, Report, Status, TestWork
 from trainables.metrics import calibration_report
 from trainables.stages import evaluate_on_test
+from trainables.store.artifacts import Artifact
 from trainables.worker import Bench, Worker, _fit
 from trainables.worker._test import chain_of, chain_seconds
 
@@ -38,7 +40,7 @@ def chain(workshop: Workshop) -> Any:
 
 def measure(workshop: Workshop, artifact: Any, **more: Any) -> Report:
     data = str(workshop.prepared.directory)
-    work = TestWork(stage=artifact.stage, artifact=artifact.key, data=data, **more)
+    work = TestWork(artifact=artifact.ref, data=data, **more)
     return run(workshop.store.root, work)
 
 
@@ -46,7 +48,7 @@ def test_measurement_reports_metrics_and_predictions(workshop, chain):
     _, _, calibrated = chain
     report = measure(workshop, calibrated)
     metrics, found = evaluate_on_test(
-        workshop.store, "calibrate", calibrated.key, workshop.prepared
+        workshop.store, ArtifactRef("calibrate", calibrated.key), workshop.prepared
     )
     assert (report.status, report.metrics, report.artifact) == (Status.FINISHED, metrics, found.key)
     assert report.measured.seconds is None  # These stages do not know what they cost.
@@ -57,8 +59,12 @@ def test_measurement_reports_metrics_and_predictions(workshop, chain):
 
 def test_default_is_measured_if_it_is_there(workshop, chain):
     trained, _, _ = chain
-    (_, found) = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
-    for default, expected in ((trained.key, found.key), ("0" * 64, None), ("", None)):
+    (_, found) = evaluate_on_test(workshop.store, trained.ref, workshop.prepared)
+    for default, expected in (
+        (trained.ref, found.key),
+        (ArtifactRef("train", "0" * 64), None),
+        (None, None),
+    ):
         measured = measure(workshop, trained, default=default).measured
         assert measured.default == expected
 
@@ -86,7 +92,8 @@ def test_folder_that_cannot_be_written_is_the_storages_fault(workshop, chain, tm
 
 def link(stage: str, upstream: tuple[str, str] | None, seconds: float | None) -> Any:
     before = dict(zip(("upstream_stage", "upstream"), upstream or (None, None), strict=True))
-    return SimpleNamespace(stage=stage, record={"request": before, "seconds": seconds})
+    record = {"request": before, "seconds": seconds}
+    return Artifact(ArtifactRef(stage, ""), Path(), record)
 
 
 ALL = ["calibrate", "refine", "train"]
@@ -108,8 +115,8 @@ CHAIN = {
     ],
 )
 def test_chain_costs_what_all_its_stages_do(change, stages, seconds):
-    store: Any = SimpleNamespace(find=lambda *place: {**CHAIN, **change}[place])
-    found = chain_of(store, "calibrate", "k")
+    store: Any = SimpleNamespace(find={**CHAIN, **change}.get)
+    found = chain_of(store, ArtifactRef("calibrate", "k"))
     assert [one.stage for one in found] == stages
     assert chain_seconds(found) == seconds
 

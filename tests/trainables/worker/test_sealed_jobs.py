@@ -27,7 +27,7 @@ def prize(tmp_path_factory: pytest.TempPathFactory) -> Prize:
     folder = tmp_path_factory.mktemp("prize")
     workshop = Workshop(folder)
     trained = workshop.compute(request(workshop.prepared))
-    _, evaluation = evaluate_on_test(workshop.store, "train", trained.key, workshop.prepared)
+    _, evaluation = evaluate_on_test(workshop.store, trained.ref, workshop.prepared)
     (folder / "evaluation").write_text(f"train {trained.key} {evaluation.key}")
     return Prize(folder)
 

@@ -10,12 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from trainables.common.errors import InputError, known_names
+from trainables.common.files import Files, check_files
 from trainables.common.paths import local_path, on_this_machine
 from trainables.common.registry import Registry
 from trainables.data import DatasetInfo, Images, PreparedData
 from trainables.data._guard import hand_out, require_unsealed
 from trainables.data._seal import SUITE_MANIFEST
-from trainables.data._stored import Files, check_hashes, read_array, read_manifest
+from trainables.data._stored import read_array, read_manifest
 
 LABELS = "labels"
 
@@ -77,7 +78,7 @@ class SuiteData:
 
     def verify(self) -> None:
         """Hash every file and compare with the manifest."""
-        check_hashes(self.directory, self.files)
+        check_files(self.directory, self.files)
 
 
 class Part(NamedTuple):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from trainables.common.errors import InputError
+from trainables.common.files import describe_files
 from trainables.data import PreparedData
 from trainables.data._guard import require_unsealed
 from trainables.data._prepared import SUITES
@@ -14,7 +15,6 @@ from trainables.data._seal import SUITE_MANIFEST
 from trainables.data._stored import (
     SCHEMA,
     Notice,
-    describe_files,
     digest,
     find_or_make,
     make_folder,
@@ -82,7 +82,7 @@ def _make(
         for name, rows, blocks in parts:
             path, tell = folder / f"{name}.npy", partial(_notify, notice, name)
             write_blocks(path, prepared.info.inputs, rows, blocks, tell)
-        files = describe_files(folder)
+        files = describe_files(folder, "*.npy")
         document = {
             "schema": SCHEMA,
             "name": suite.full_name(),

@@ -7,21 +7,7 @@ import pytest
 from scipy.stats import t as student
 
 from orchestrator.nightly import Limits
-from orchestrator.nightly.verdict.chart import Chart, Scales, family_levels, holm
-
-
-def test_holm_rejects_step_by_step():
-    chances = np.array([0.04, 0.001, 0.013, np.nan, 0.03])
-    levels, rejected = holm(chances, 0.05)
-    assert rejected.tolist() == [False, True, True, False, False]
-    assert levels[[1, 2, 4, 0]] == pytest.approx([0.05 / 4, 0.05 / 3, 0.05 / 2, 0.05])
-
-
-def test_holm_keeps_the_rows_of_a_batch_apart():
-    chances = np.random.default_rng(0).uniform(0, 0.1, (50, 6))
-    together = holm(chances, 0.2)[1]
-    assert together.tolist() == [holm(row, 0.2)[1].tolist() for row in chances]
-    assert 0 < together.sum() < together.size
+from orchestrator.nightly.verdict.chart import Chart, Scales, family_levels
 
 
 def test_an_error_level_follows_from_the_bearable_false_alarms():

@@ -11,6 +11,7 @@ from small_stages import Workshop
 from tests.own_process import run_script
 from trainables.common.devices import default_device
 from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
 from trainables.data.suites import SuiteData, auroc, find_suite, fpr_at_tpr, prepare_suite
 from trainables.data.suites.ood import PART
 from trainables.metrics import metrics_digest
@@ -42,7 +43,7 @@ def suites(
 def test_every_stage_is_measured_as_by_hand(workshop, chain, suites):
     values = set()
     for artifact in chain:
-        where = (workshop.store, artifact.stage, artifact.key)
+        where = (workshop.store, artifact.ref)
         metrics, found = evaluate_suite(*where, workshop.prepared, suites[0].directory)
         outputs = predictor(*where, workshop.prepared.info, default_device())
         outside = outputs(np.array(suites[0].values(PART))).softmax(1).amax(1)
@@ -58,7 +59,7 @@ def test_every_stage_is_measured_as_by_hand(workshop, chain, suites):
 
 
 def test_another_suite_computes_nothing_again(workshop, chain, suites, monkeypatch):
-    where = (workshop.store, "train", chain[0].key, workshop.prepared)
+    where = (workshop.store, chain[0].ref, workshop.prepared)
     clean = evaluate_on_test(*where)[1]
     first, stored = evaluate_suite(*where, suites[0].directory)
     second, other = evaluate_suite(*where, suites[1].directory)
@@ -92,20 +93,23 @@ def test_pools_of_two_suites_or_more_are_their_means():
 
 def test_what_is_missing_is_named(workshop, suites, tmp_path):
     with pytest.raises(InputError, match=r"suite\.json cannot be read"):
-        evaluate_suite(workshop.store, "train", "ab" * 32, workshop.prepared, tmp_path)
+        evaluate_suite(workshop.store, ArtifactRef("train", "ab" * 32), workshop.prepared, tmp_path)
     with pytest.raises(InputError, match="is missing or damaged"):
-        evaluate_suite(workshop.store, "train", "ab" * 32, workshop.prepared, suites[0].directory)
+        evaluate_suite(
+            workshop.store, ArtifactRef("train", "ab" * 32), workshop.prepared, suites[0].directory
+        )
 
 
 SCRIPT = """
 import sys
 import numpy as np
+from trainables.common.stages import ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 from trainables.data import PreparedData, TestDataSealedError, seal_test_data
 from trainables.data.suites import SuiteData, prepare_suite
 from trainables.stages import evaluate_suite
 prepared, directory, source, store, key = sys.argv[1:]
-data = PreparedData.open(prepared)
+data, ref = PreparedData.open(prepared), ArtifactRef("train", key)
 attempts = {
     "images": lambda: SuiteData.open(directory).values("images"),
     "labels": lambda: SuiteData.open(directory).labels(),
@@ -114,7 +118,7 @@ attempts = {
     "source": lambda: np.load(source)["x_test"],
     "prepare": lambda: prepare_suite(f"ood-npz:{source}", ".", data),
     "another": lambda: prepare_suite("ood-digits", ".", data),
-    "evaluate": lambda: evaluate_suite(ArtifactStore(store), "train", key, data, directory),
+    "evaluate": lambda: evaluate_suite(ArtifactStore(store), ref, data, directory),
 }
 
 
@@ -139,7 +143,7 @@ for name, attempt in attempts.items():
 
 
 def test_a_sealed_process_does_not_reach_a_suite(workshop, chain, suites):
-    data, where = suites[0], (workshop.store, "train", chain[0].key)
+    data, where = suites[0], (workshop.store, chain[0].ref)
     evaluate_suite(*where, workshop.prepared, data.directory)  # It is there to be found.
     source = str(find_suite(data.name, data.root).test_paths()[0])
     places = [str(workshop.prepared.directory), str(data.directory), source]
