@@ -23,20 +23,19 @@ seeds: [0, 1]
 executor: local
 resources: {concurrent: 1}
 storage: storage
-tracking: {uri: "folder:%s"}
 """
 KEPT = ("logits.npz", "storage/artifacts", "storage/data", "storage/sweeps/mini/journal.jsonl")
 
 
 def write_sweep() -> None:
     """Write the sweep file of all miniatures into the current folder."""
-    Path("sweep.yaml").write_text(SWEEP % Path("tracking").absolute())
+    Path("sweep.yaml").write_text(SWEEP)
 
 
 def table(out: Path) -> None:
     """Write the sweep's table without what differs between equal runs."""
-    own = ("--tracking-uri", f"folder:{Path('tracking').absolute()}")
-    assert main(["table", "mini", "--comparable", "--format", "csv", "--out", str(out), *own]) == 0
+    own = ("--storage", "storage", "--comparable", "--format", "csv")
+    assert main(["table", "mini", *own, "--out", str(out)]) == 0
 
 
 def make() -> None:

@@ -43,7 +43,8 @@ class Catalogue(Generic[E]):
 
     Args:
         noun: What an entry is called in messages, such as ``loss``.
-        package: The package whose modules register their entries when imported.
+        package: The package whose modules register their entries when imported, or the module that
+            does.
     """
 
     def __init__(self, noun: str, package: str) -> None:
@@ -55,7 +56,8 @@ class Catalogue(Generic[E]):
 
     def add(self, name: str, entry: E) -> None:
         """Make an entry known under a name; raise ``ValueError`` if another one has it."""
-        if _collected:
+        # A plugin may be the first to import a module that registers ours.
+        if _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
             return
         if name in self._entries:
@@ -103,7 +105,7 @@ class Catalogue(Generic[E]):
         if self._loaded:
             return
         package = importlib.import_module(self._package)
-        for module in pkgutil.iter_modules(package.__path__):
+        for module in pkgutil.iter_modules(getattr(package, "__path__", ())):
             importlib.import_module(f"{self._package}.{module.name}")
         self._loaded = True
 

@@ -165,7 +165,7 @@ def test_a_part_without_a_check_is_told(calsweep, empty_folder):
 
 LAB = """
 from calsweep import TRACKERS
-from orchestrator.tracking.folder import FolderTracker
+from tests.orchestrator.folder_tracker import FolderTracker
 
 @TRACKERS.register("lab")
 class Lab(FolderTracker):

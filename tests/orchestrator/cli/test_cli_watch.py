@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
+from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
 
 SWEEP = """
@@ -29,7 +30,6 @@ search: {trials: 2}
 executor: local
 resources: {concurrent: 2}
 storage: store
-tracking: {uri: "folder:tracked"}
 """
 # Some commands, then which libraries they waited for.
 LIGHT = """
@@ -55,8 +55,8 @@ print(server._forkserver_pid)
 
 
 def write_sweep(folder: Path, epochs: int) -> None:
-    text = SWEEP.replace("EPOCHS", str(epochs))
-    (folder / "far.yaml").write_text(text.replace("folder:tracked", f"folder:{folder}/tracked"))
+    (folder / "far.yaml").write_text(SWEEP.replace("EPOCHS", str(epochs)))
+    place_database(folder / "store")
 
 
 def started(folder: Path) -> subprocess.Popen[str]:
