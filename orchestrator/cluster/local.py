@@ -265,7 +265,7 @@ def require_spanning(spec: SweepSpec) -> None:
     Raises:
         InputError: If its executor does not span machines.
     """
-    if not EXECUTORS[spec.executor].spans_machines:
+    if not EXECUTORS.get(spec.executor).spans_machines:
         raise InputError(
             f"executor: {spec.executor} computes on one machine; leave it out for a cluster"
         )

@@ -43,7 +43,7 @@ def open_executor(
     Raises:
         InputError: If no cluster answers, or the sweep cannot run there.
     """
-    return EXECUTORS[plan.spec.executor].open(plan, store, address, say)
+    return EXECUTORS.get(plan.spec.executor).open(plan, store, address, say)
 
 
 @EXECUTORS.register("local")

@@ -99,7 +99,7 @@ def run_sweep(
             tracking server cannot be used; nothing is started then.
     """
     started = time.monotonic()
-    spans_machines = EXECUTORS[spec.executor].spans_machines
+    spans_machines = EXECUTORS.get(spec.executor).spans_machines
     if address is not None:
         if not spans_machines:
             raise InputError(

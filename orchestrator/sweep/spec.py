@@ -498,7 +498,7 @@ class SweepSpec(_Strict):
         _check_variants(self.variants)
         _check_kinds(self)
         _check_search(self)
-        EXECUTORS[self.executor].check(self)
+        EXECUTORS.get(self.executor).check(self)
         bucket = bucket_address(storage_folder(self.storage))
         if self.keep != "all" and bucket is not None:
             raise ValueError(f"keep: {self.keep} needs a storage that is a folder, not {bucket}")
@@ -526,7 +526,7 @@ class SweepSpec(_Strict):
         for task in self.tasks:
             used |= {task.model, *task.suites, *(name.partition("-")[0] for name in task.suites)}
             used |= {task.dataset.partition(":")[0], task.model.partition(":")[0] + ":"}
-        chosen = EXECUTORS[self.executor], tracker_kind(self.tracking_uri)
+        chosen = EXECUTORS.get(self.executor), tracker_kind(self.tracking_uri)
         others = (
             PluginModel.of(plugin)
             for plugin in active_plugins()

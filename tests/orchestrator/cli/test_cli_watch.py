@@ -35,6 +35,7 @@ storage: store
 LIGHT = """
 import sys
 from orchestrator.cli import main
+import tests.orchestrator.folder_tracker  # MLflow's own database would need MLflow.
 for command in sys.argv[1].split(", "):
     main([*command.split(), "--storage", "store"])
 print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
@@ -98,7 +99,8 @@ def looked_at(folder: SweepFolder) -> SweepStatus | None:
 
 def assert_light(commands: str) -> str:
     run = [sys.executable, "-c", LIGHT, commands]
-    done = subprocess.run(run, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(run, capture_output=True, text=True, env=environment)
     assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
     return done.stdout
 
@@ -157,6 +159,8 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
 @one_process()
 def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder):
     write_sweep(empty_folder, epochs=2)
+    with (empty_folder / "far.yaml").open("a") as file:
+        file.write(f"tracking: {{uri: 'folder:{empty_folder}/tracked'}}\n")
     assert calsweep("run", "far.yaml").code == 0
     found = json.loads(calsweep("status", "far", "--storage", "store", "--json").out)
     assert (found["state"], found["failures"], found["running"]) == ("finished", {}, [])
