@@ -37,7 +37,6 @@ recipes: [ce, ls, fl, mbls, mixup]
 search: {{trials: 24, sampler: random}}
 seeds: [0]
 executor: local
-tracking: {{uri: "folder:{folder}/runs"}}
 storage: {folder}/storage
 """
 SEARCHES, TRIALS = 1000, 20

@@ -34,7 +34,6 @@ search: {{trials: 2}}
 executor: local
 resources: {{concurrent: 1}}
 storage: {folder}/storage
-tracking: {{uri: "folder:{folder}/tracked"}}
 """
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/scale.py --trials 20000 --slots 1000 --studies 1000 --out page.md
 
-``run_sweep`` itself runs it: plan, search, journal, storage, tracking in a folder, measurement on
+``run_sweep`` itself runs it: plan, search, journal, storage, tracking, measurement on
 test data, an interruption in the middle, resumption. Only what computes is pretended: so many
 slots, in virtual time, whose trials report three times and store validation logits. What they take
 is not the driver's and not counted. Afterwards the commands that people ask such a sweep with are
@@ -271,7 +271,6 @@ def sweep(folder: Path, trials: int, studies: int) -> SweepSpec:
             "seeds": [0],
             "storage": str(folder / "storage"),
             "data_root": str(folder / "data"),
-            "tracking": {"uri": f"folder:{folder / 'runs'}"},
         }
     )
     (folder / "sweep.yaml").write_text(text, encoding="utf-8")

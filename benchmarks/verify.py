@@ -39,7 +39,6 @@ recipes: [ce, {searched}, "{searched}+{calibrator}"]
 search: {{trials: {trials}, sampler: {sampler}, keep_default: {keep}}}
 seeds: [{first}, {second}]
 executor: local
-tracking: {{uri: "folder:{folder}/runs"}}
 storage: {folder}/storage
 """
 SHARE = 0.1

@@ -1,5 +1,8 @@
+from orchestrator.executors import Executor
+from orchestrator.executors.in_process import InProcess
 from orchestrator.replay import ReplaySettings, replay
 from orchestrator.running.run import SweepOutcome, run_sweep
+from orchestrator.sweep.executors import EXECUTORS
 from orchestrator.sweep.spec import SweepSpec, load_sweep
 from orchestrator.sweep.tracking_uri import TRACKERS
 from orchestrator.tables.make import comparison_table
@@ -63,6 +66,7 @@ from trainables.stages.export import load_chain
 __all__ = [
     "AUGMENTATIONS",
     "CALIBRATORS",
+    "EXECUTORS",
     "LOSSES",
     "METRICS",
     "OBJECTIVES",
@@ -77,11 +81,13 @@ __all__ = [
     "Change",
     "ComparisonTable",
     "DatasetInfo",
+    "Executor",
     "Experiment",
     "FitReport",
     "FitWarning",
     "ImageShape",
     "Images",
+    "InProcess",
     "InputError",
     "Loss",
     "Metric",

@@ -8,12 +8,4 @@ The rooms from the bottom: ``sweep``, ``storage``, ``search``, ``tracking``, ``l
 import lazy_loader
 
 # Imported when first used: `calsweep --help` must not wait for torch and MLflow.
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        "running.run": ["SweepOutcome", "run_sweep"],
-        "sweep.spec": ["SweepSpec", "load_sweep"],
-        "tables.make": ["comparison_table"],
-        "tracking.best": ["BestConfig", "best_config"],
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

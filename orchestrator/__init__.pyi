@@ -1,7 +1,7 @@
-from orchestrator.running.run import SweepOutcome, run_sweep
-from orchestrator.sweep.spec import SweepSpec, load_sweep
-from orchestrator.tables.make import comparison_table
-from orchestrator.tracking.best import BestConfig, best_config
+from .running.run import SweepOutcome, run_sweep
+from .sweep.spec import SweepSpec, load_sweep
+from .tables.make import comparison_table
+from .tracking.best import BestConfig, best_config
 
 __all__ = [
     "BestConfig",

@@ -20,10 +20,13 @@ import typer
 
 from orchestrator.cli import main
 from orchestrator.cli._app import app
+from orchestrator.running.run import run_sweep
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.recipes import expand_recipes
 from orchestrator.sweep.spec import SearchModel, SweepSpec, parse_sweep
-from tests.orchestrator.one_process import one_process
+from tests.orchestrator.databases import databases_made
+from tests.orchestrator.one_process import ShipperHere, one_process
+from trainables.common.errors import InputError
 from trainables.data.digits import DigitsReader
 from trainables.stages.protocols import Protocol, named_protocol
 
@@ -296,6 +299,27 @@ def test_other_parts_of_ones_own_pass_their_checks(
     assert (code, kind in capsys.readouterr().out) == (0, True)
 
 
+def test_an_executor_of_ones_own_computes_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(blocks("docs/methods.md", "python")[4], encoding="utf-8")
+    logits = 3 * np.eye(3, dtype="f4").repeat(9, 0)
+    np.savez(tmp_path / "l.npz", logits=logits, labels=[0, 1, 2] * 9)
+    text = (
+        f"{{name: own, plugins: [./own.py], tasks: [{{logits: {tmp_path}/l.npz, name: d}}], "
+        f"recipes: [given, ts], storage: {tmp_path}/s, executor: one-by-one, "
+    )
+    monkeypatch.setattr("orchestrator.running.run.start_shipper", ShipperHere)
+    with pytest.raises(InputError, match="asha needs several trials at once; use `none`"):
+        parse_sweep(f"{text}search: {{scheduler: asha}}}}", "own", tmp_path)
+    spec = parse_sweep(f"{text}search: {{trials: 1}}}}", "own", tmp_path)
+    assert [plugin.name for plugin in spec.used_plugins] == ["own"]
+    with pytest.raises(InputError, match=r"^executor: one-by-one computes on this machine; leave"):
+        run_sweep(spec, address="auto")
+    with databases_made():
+        assert run_sweep(spec).status == "finished"
+
+
 @pytest.mark.full
 def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
     for package in ("trainables", "search_spaces", "orchestrator"):
@@ -303,7 +327,7 @@ def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     python, yaml = blocks("docs/methods.md", "python"), blocks("docs/methods.md", "yaml")
-    del python[2:4]  # The refinement and the metric, which are checked below.
+    del python[2:5]  # The refinement, the metric and the executor, which are checked above.
     outside = "".join(read(f"examples/plugin/calsweep_example/{name}") for name in PLUGIN)
     assert "".join([*python[:2], yaml[0]]) == outside
     gce, floored = (

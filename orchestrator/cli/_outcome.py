@@ -139,8 +139,8 @@ def _where(outcome: SweepOutcome) -> str:
 
 
 def _tracking(uri: str) -> str:
-    """Return the page of a tracking server, a folder, or the command that shows a database."""
-    if uri.startswith(("http", "folder:")):
+    """Return the command that shows a database of MLflow, else the address."""
+    if not uri.startswith(("sqlite", "postgresql")):
         return redacted(uri)
     return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_uri(redacted(uri)))}"
 

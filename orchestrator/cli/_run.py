@@ -1,6 +1,5 @@
 """``calsweep demo``, ``run`` and ``submit``: what computes sweeps."""
 
-import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -91,13 +90,13 @@ def run(
 
 
 def _start_early(document: Mapping[str, Any]) -> None:
-    """Start what computes without Ray as PyTorch is imported here: it imports it as well."""
-    from trainables.fork_server import start_fork_server
+    """Start the executor's processes now: they import PyTorch while this process imports it."""
+    from orchestrator.sweep.executors import DEFAULT_EXECUTOR, EXECUTORS
 
-    resources = document.get("resources")
-    most = resources.get("concurrent") if isinstance(resources, dict) else None
-    if document.get("executor") == "local" and most != 1 and len(os.sched_getaffinity(0)) > 1:
-        start_fork_server()
+    executor, resources = document.get("executor", DEFAULT_EXECUTOR), document.get("resources")
+    if executor in EXECUTORS.own_names():
+        most = resources.get("concurrent") if isinstance(resources, dict) else None
+        EXECUTORS[executor].start_early(most)
 
 
 def submit(

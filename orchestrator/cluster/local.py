@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from orchestrator.cluster.interrupt import interrupt_later
+from orchestrator.sweep.executors import EXECUTORS
+from orchestrator.sweep.tracking_uri import tracker_kind
+from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import bucket_address, require_socket_room, storage_folder
 
@@ -256,24 +259,26 @@ def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
     return any(node["Alive"] and node["NodeManagerHostname"] != here for node in nodes)
 
 
-def require_ray(spec: SweepSpec) -> None:
+def require_spanning(spec: SweepSpec) -> None:
     """Refuse a sweep that computes on one machine.
 
     Raises:
-        InputError: If its executor is ``local``.
+        InputError: If its executor does not span machines.
     """
-    if spec.executor == "local":
-        raise InputError("executor: local computes on one machine; leave it out for a cluster")
+    if not EXECUTORS.get(spec.executor).spans_machines:
+        raise InputError(
+            f"executor: {spec.executor} computes on one machine; leave it out for a cluster"
+        )
 
 
 def require_shared(spec: SweepSpec) -> None:
     """Refuse places that only one machine sees, for a sweep that runs on several.
 
     Raises:
-        InputError: If the storage is a relative folder or this machine's alone, the tracking store
-            a SQLite file, or the executor ``local``.
+        InputError: If the storage is a relative folder or this machine's alone, or the tracker or
+            the executor does not span machines.
     """
-    require_ray(spec)
+    require_spanning(spec)
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):
         raise InputError(
@@ -285,11 +290,10 @@ def require_shared(spec: SweepSpec) -> None:
             f"storage: {spec.storage!r} is relative; on a cluster it is an absolute folder that "
             "every node sees, or s3://BUCKET/PATH or gs://BUCKET/PATH"
         )
-    if spec.tracking_uri.startswith("sqlite"):
+    if not tracker_kind(spec.tracking_uri).spans_machines:
         raise InputError(
-            f"tracking.uri: {spec.tracking_uri} is SQLite, which locks a whole file for one writer "
-            "and breaks on network file systems; name a tracking server (deploy/README.md starts "
-            "one)"
+            f"tracking.uri: {redacted(spec.tracking_uri)} is for one machine; name a tracking "
+            "server (deploy/README.md starts one)"
         )
 
 

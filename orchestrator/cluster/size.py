@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from orchestrator.cluster.local import fitting, require_ray
+from orchestrator.cluster.local import fitting, require_spanning
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import StageResources
 from trainables.common.errors import InputError
@@ -36,7 +36,7 @@ class ClusterSize:
         Raises:
             InputError: If there are such, or the sweep computes on one machine.
         """
-        require_ray(plan.spec)
+        require_spanning(plan.spec)
         for stage, share in plan.shares().items():
             for option, kind, wanted, has in (
                 ("--gpus-per-node", "gpu", share.gpu, self.gpus),

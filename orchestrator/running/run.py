@@ -29,6 +29,7 @@ from orchestrator.storage.provenance import provenance
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.status import time_left
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.sweep.executors import EXECUTORS
 from orchestrator.sweep.names import LONGEST_NAME
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
@@ -99,11 +100,14 @@ def run_sweep(
             tracking server cannot be used; nothing is started then.
     """
     started = time.monotonic()
+    spans_machines = EXECUTORS.get(spec.executor).spans_machines
     if address is not None:
-        if spec.executor == "local":
-            raise InputError("executor: local computes on this machine; leave --address out")
+        if not spans_machines:
+            raise InputError(
+                f"executor: {spec.executor} computes on this machine; leave --address out"
+            )
         check_cluster(address)
-    if spec.executor == "local" and spec.resources.portable:
+    if spec.resources.portable and not spans_machines:
         require_portable()
     if fresh:
         spec = _next_free(spec)

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from orchestrator.sweep.documents import SWEEP, naming, read_document, validate
+from orchestrator.sweep.executors import DEFAULT_EXECUTOR, EXECUTORS
 from orchestrator.sweep.names import LONGEST_NAME, NAME, is_sweep_name
 from orchestrator.sweep.plugins import FOLDER, PluginModel, read_plugins
 from orchestrator.sweep.recipes import (
@@ -33,7 +34,7 @@ from orchestrator.sweep.recipes import (
     near_parts,
     parameters_of,
 )
-from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, plugged_tracker
+from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, tracker_kind
 from search_spaces import Parameter
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
@@ -437,9 +438,7 @@ class TrackingModel(_Strict):
     What ``model_dump`` returns is stored in plain files and holds no login: see ``redacted``.
     """
 
-    uri: Annotated[str, _checked(partial(check_tracking_uri, what="tracking.uri"))] | None = Field(
-        default=None, repr=False
-    )
+    uri: Annotated[str, _checked(check_tracking_uri)] | None = Field(default=None, repr=False)
 
     @field_serializer("uri")
     def _without_secrets(self, value: str | None) -> str | None:
@@ -460,8 +459,9 @@ class SweepSpec(_Strict):
         search: Budget and rules of the search.
         seeds: Chosen configurations run with all of them; the search uses the first, unless
             ``search.seed`` names another.
-        executor: What runs the trials: ``ray``, on this machine or a cluster, or ``local``:
-            processes of this machine, or this very one where only one trial may run at once.
+        executor: What runs the trials: ``ray``, on this machine or a cluster, ``local``:
+            processes of this machine, or this very one where only one trial may run at once, or
+            one of a plugin.
         resources: What a trial takes.
         tags: Marks of one's own on every run of the sweep, to ask by later.
         tracking: Where runs are tracked.
@@ -483,7 +483,7 @@ class SweepSpec(_Strict):
     seeds: Annotated[tuple[Seed, ...], _checked(_check_seeds)] = Field(
         default=(0,), min_length=1, strict=False
     )
-    executor: Literal["ray", "local"] = "ray"
+    executor: Annotated[str, _one_of(EXECUTORS.names)] = DEFAULT_EXECUTOR
     resources: ResourcesModel = ResourcesModel()
     tags: Annotated[dict[str, str], _checked(_check_tags)] = {}
     tracking: TrackingModel = TrackingModel()
@@ -505,7 +505,7 @@ class SweepSpec(_Strict):
         _check_variants(self.variants)
         _check_kinds(self)
         _check_search(self)
-        _check_executor(self)
+        EXECUTORS.get(self.executor).check(self)
         bucket = bucket_address(storage_folder(self.storage))
         if self.keep != "all" and bucket is not None:
             raise ValueError(f"keep: {self.keep} needs a storage that is a folder, not {bucket}")
@@ -534,13 +534,13 @@ class SweepSpec(_Strict):
         for task in self.tasks:
             used |= {task.model, *task.suites, *(name.partition("-")[0] for name in task.suites)}
             used |= {task.dataset.partition(":")[0], task.model.partition(":")[0] + ":"}
-        tracker = plugged_tracker(self.tracking_uri)
+        chosen = EXECUTORS.get(self.executor), tracker_kind(self.tracking_uri)
         others = (
             PluginModel.of(plugin)
             for plugin in active_plugins()
             if plugin.code not in named
             and any(
-                each.entry is tracker or each.name in used or each.catalogue is METRICS
+                each.entry in chosen or each.name in used or each.catalogue is METRICS
                 for each in plugin.additions
             )
         )
@@ -719,22 +719,6 @@ def _check_search(spec: SweepSpec) -> None:
                 if not change.choices:
                     where = f"search.spaces.{part}.{name}"
                     raise InputError(f"{where}: the grid sampler needs `choices`")
-
-
-def _check_executor(spec: SweepSpec) -> None:
-    if spec.executor == "ray":
-        return
-    if spec.search.scheduler == "asha":
-        raise InputError(
-            "search.scheduler: asha compares trials that run side by side, on Ray; give `none` "
-            "with executor `local`"
-        )
-    resources = spec.resources
-    if resources.train.gpu > 1 and (resources.concurrent or 1) > 1:
-        raise InputError(
-            f"resources.concurrent: executor `local` gives each of {resources.concurrent} trials "
-            f"one GPU, and train.gpu is {resources.train.gpu:g}; leave concurrent out"
-        )
 
 
 def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> None:

@@ -1,58 +1,99 @@
 """Which tracking addresses are accepted, and which is used where none is given."""
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from trainables.common.addresses import check_server, redacted, shown
+from trainables.common.addresses import redacted, shown
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, control_fault, storage_folder
+from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, storage_folder
 from trainables.common.registry import Registry
-from trainables.common.sharing import user_of, why
 
 SQLITE, SQLITE_DRIVER = "sqlite:///", "sqlite+pysqlite"
 ESCAPED = {ord(sign): f"%{ord(sign):X}" for sign in "%?#"}
-FOLDER = "folder:"
-PORTS = {"http": 80, "https": 443, "postgresql": 5432}
-_PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
-ALLOWED = (
-    "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or folder:/PATH"
-)
+ALLOWED = "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
 
 
-class Trackers(Registry[Any]):
-    """The trackers of plugins, by the scheme of their addresses; ``open_tracker`` opens ours."""
+class TrackerKind:
+    """The trackers behind the addresses of one scheme.
 
-    def own_names(self) -> list[str]:
-        """Return the schemes of the addresses that we take."""
-        return ["folder", "sqlite", *PORTS]
+    Attributes:
+        name: The scheme.
+        spans_machines: Whether several machines may use one at the same time.
+    """
 
-    def __contains__(self, name: object) -> bool:
-        """Return True if a plugin takes addresses of that scheme."""
-        return name in self._plugged
+    name: str
+    spans_machines = True
+
+    @classmethod
+    def check(cls, uri: str) -> None:
+        """Refuse an address before anything starts.
+
+        Raises:
+            InputError: If it cannot be used.
+        """
+        if not uri.isprintable():
+            raise InputError(f"tracking uri {shown(uri)} holds a control character")
+
+    @classmethod
+    def open(cls, uri: str, create: bool = False) -> Any:
+        """Return the ``Tracker`` at an address, which may be ``create``d.
+
+        Raises:
+            InputError: If the address cannot be used, or there is nothing and nothing is created.
+        """
+        cls.check(uri)
+        return cls(uri)  # type: ignore[call-arg]
+
+    @classmethod
+    def preload(cls) -> None:
+        """Import what ``open`` needs."""
+
+    @classmethod
+    def listens(cls, uri: str, timeout: float) -> bool:
+        """Return True if anything accepts connections at an address."""
+        return True
+
+    @classmethod
+    def state(cls, uri: str, timeout: float) -> str:
+        """Return one line about the tracker at an address; nothing is created.
+
+        Raises:
+            InputError: If the address cannot be used, or nothing answers there.
+        """
+        return f"{redacted(uri)} has {len(cls.open(uri).sweeps())} sweeps"
 
 
-TRACKERS = Trackers("tracker", "orchestrator.tracking", object)
-"""Each a ``Tracker``: no room below it can say so."""
+TRACKERS: Registry[TrackerKind] = Registry("tracker", "orchestrator.tracking._kinds", TrackerKind)
 
 
-def plugged_tracker(uri: str) -> Any:
-    """Return the class of a plugin that takes an address, or None.
+def tracker_kind(uri: str) -> type[TrackerKind]:
+    """Return the kind of tracker at an address.
 
     Where no plugin is known yet, those that are installed are looked at.
+
+    Raises:
+        InputError: If there is none of its scheme.
     """
     scheme, separator, _ = uri.partition(":")
-    if not separator or scheme.partition("+")[0] in TRACKERS.own_names():
-        return None
-    if scheme not in TRACKERS:
+    kind = scheme.partition("+")[0]
+    if separator and kind not in TRACKERS:
         from trainables.plugins import active_plugins, load_plugins  # They import PyTorch.
 
         if not active_plugins():
             load_plugins((), installed=True)
-    found = scheme in TRACKERS
-    return TRACKERS[scheme] if found else None
+    if separator and kind in TRACKERS:
+        return TRACKERS[kind]
+    raise InputError(
+        f"tracking uri {shown(uri)} is not supported (MLflow 3 has given up plain folders); "
+        f"allowed: {ALLOWED}"
+    )
+
+
+def is_plugged(uri: str) -> bool:
+    """Return True if a plugin brought the tracker at an address."""
+    return TRACKERS.code(tracker_kind(uri).name) is not None
 
 
 def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
@@ -93,42 +134,18 @@ def mlflow_uri(uri: str) -> str:
     return uri.replace("sqlite", SQLITE_DRIVER, 1) if escaped else uri
 
 
-def tracked_folder(uri: str) -> Path | None:
-    """Return the folder of an address of plain files, else None."""
-    return Path(uri.removeprefix(FOLDER)) if uri.startswith(FOLDER) else None
-
-
-def check_tracking_uri(uri: str, what: str = "tracking uri", written: bool = True) -> None:
+def check_tracking_uri(uri: str) -> None:
     """Refuse a tracking address that a sweep cannot use, before anything starts.
 
     Args:
-        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``,
-            ``folder:/PATH``, or one whose scheme is that of a plugin's tracker.
-        what: Names the address in messages, which do not show what may be secret in it.
-        written: Whether a file or folder has to be writable.
+        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``, or
+            one whose scheme is that of a plugin's tracker.
 
     Raises:
         InputError: If it is none of these, or its folder cannot be written, or the driver for
             PostgreSQL is not installed.
     """
-    scheme, separator, _ = uri.partition("://")
-    kind = scheme.partition("+")[0]
-    if separator and kind == "sqlite" and not control_fault(uri):
-        _check_sqlite(uri, what, written)
-    elif uri.startswith(f"{FOLDER}/") and not separator and uri.isprintable():
-        if written:
-            _check_writable(Path(uri.removeprefix(FOLDER)), f"{what} {shown(uri)}")
-    elif (plugged := plugged_tracker(uri)) is not None:
-        plugged.check(uri)
-    elif separator and kind in PORTS:
-        check_server(what, uri, ALLOWED)
-        if kind == "postgresql":
-            _check_driver(uri, what)
-    else:
-        raise InputError(
-            f"{what} {shown(uri)} is not supported (MLflow 3 has given up plain folders); "
-            f"allowed: {ALLOWED}"
-        )
+    tracker_kind(uri).check(uri)
 
 
 def check_no_login(uri: str, place: str, setting: str) -> None:
@@ -144,43 +161,3 @@ def check_no_login(uri: str, place: str, setting: str) -> None:
             "it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, "
             f"{setting}"
         )
-
-
-def _check_driver(uri: str, what: str) -> None:
-    # Which driver an address without one means differs between versions of SQLAlchemy.
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        driver = make_url(uri).get_driver_name()
-        if not driver:
-            raise ValueError("a plus sign and no driver after it")
-    except (ArgumentError, ValueError) as error:
-        raise InputError(f"{what} {shown(uri)} is no address; allowed: {ALLOWED}") from error
-    if find_spec(driver) is None:
-        package = _PACKAGES.get(driver, driver)
-        raise InputError(f"{what} {shown(uri)} needs `pip install {package}`")
-
-
-def _check_sqlite(uri: str, what: str, written: bool) -> None:
-    file, where = sqlite_file(uri), f"{what} {shown(uri)}"
-    try:
-        if file is None or file.name in ("", ":memory:") or "?" in uri or file.is_dir():
-            raise InputError(f"{where} names no file; allowed: {ALLOWED}")
-        if not written:
-            return
-        if not file.parent.exists() and Path(uri.partition(":///")[2]).parent.exists():
-            raise InputError(f"{where} means {file}; in an address write %25 for a % of the path")
-        _check_writable(file.parent, where)
-        if file.exists() and not os.access(file, os.W_OK):
-            raise InputError(f"{where} cannot be written: it belongs to {user_of(file)}")
-    except OSError as error:
-        raise InputError(f"{where} names no file: {why(error)}") from error
-
-
-def _check_writable(folder: Path, where: str) -> None:
-    """Refuse a folder that cannot be written, or created."""
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{where}: {folder} is not a folder that can be written")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.sweep.tracking_uri import check_tracking_uri, plugged_tracker
+from orchestrator.sweep.tracking_uri import check_tracking_uri, is_plugged
 from trainables.common.files import write_whole
 
 URI_VARIABLE = "CALSWEEP_SHIPPER_URI"
@@ -206,7 +206,7 @@ def start_shipper(
         "parent_pid": os.getpid(),
         "poll_seconds": poll_seconds,
         "since": time.time_ns() // 1_000_000,
-        "plugins": [] if plugged_tracker(uri) is None else list(plugins),
+        "plugins": list(plugins) if is_plugged(uri) else [],
     }
     command = [sys.executable, "-m", "orchestrator.tracking", json.dumps(options)]
     return ShipperProcess(command, uri, journal)

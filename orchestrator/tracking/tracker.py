@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.sweep.tracking_uri import TrackerKind
 from orchestrator.tracking._changes import Change
-from trainables.common.addresses import redacted, shown
+from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 
 PAGE = 1000
@@ -82,7 +83,7 @@ class RunQuery:
     page: int = PAGE
 
 
-class Tracker(ABC):
+class Tracker(TrackerKind, ABC):
     """Keeps experiments that hold runs, and a registry of models that come from runs.
 
     Every method raises ``UnreachableError`` if the tracker gives no answer, and ``RefusedError`` if
@@ -95,16 +96,6 @@ class Tracker(ABC):
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-
-    @classmethod
-    def check(cls, uri: str) -> None:
-        """Refuse an address before anything starts; a tracker of a plugin may know more of it.
-
-        Raises:
-            InputError: If it cannot be used.
-        """
-        if not uri.isprintable():
-            raise InputError(f"tracking uri {shown(uri)} holds a control character")
 
     @abstractmethod
     def open_experiment(

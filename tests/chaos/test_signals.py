@@ -56,13 +56,12 @@ def _go_on(*_: object) -> None:
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    folder = tmp_path_factory.mktemp("signals")
-    return Lab(folder, **SIZE, tracking=f"folder:{folder}/tracked")
+    return Lab(tmp_path_factory.mktemp("signals"), **SIZE)
 
 
 @pytest.fixture(scope="module")
 def calm(lab: Lab) -> Sweep:
-    sweep = lab.sweep(tracking=f"folder:{lab.folder}/calm")
+    sweep = lab.sweep()
     done = sweep.start().wait()
     assert done.code == 0, done.errors
     return sweep
@@ -73,8 +72,8 @@ def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(
     seed: int, lab: Lab, calm: Sweep
 ) -> None:
     chance, wrong = random.Random(seed), []
-    sweep = lab.sweep(tracking=f"folder:{lab.folder}/tracked-{seed}")
-    for number in range(TRIES):
+    sweep = lab.sweep()
+    for _ in range(TRIES):
         phase, way = chance.choice(list(PHASES)), chance.choice(list(WAYS))
         delay = chance.uniform(0, 2)
         command = sweep.resume() if sweep.journal.exists() else sweep.start()
@@ -85,7 +84,7 @@ def test_a_stopped_sweep_ends_soon_leaves_nothing_and_goes_on(
         wrong += [f"{way} {delay:.1f} s after {phase}: {fault}" for fault in faults]
         if command.process.returncode == 0:  # It finished before it heard: the next is another.
             wrong += differences(sweep, calm)
-            sweep = lab.sweep(tracking=f"folder:{lab.folder}/tracked-{seed}-{number}")
+            sweep = lab.sweep()
     done = sweep.resume().wait() if sweep.journal.exists() else sweep.start().wait()
     assert (done.code, "Traceback" in done.errors) == (0, False), done.errors
     assert [*wrong, *differences(sweep, calm)] == []

@@ -18,9 +18,8 @@ from tests.crash.workloads import WORKLOADS, lost
 
 @dataclass(frozen=True)
 class Recording:
-    """The calls of a workload, and what its folder held before."""
+    """The calls of a workload that began with an empty folder."""
 
-    start: Tree
     calls: Sequence[str]
     top: Path
 
@@ -34,7 +33,7 @@ def states(recording: Recording, draws: int) -> Iterator[State]:
     After every call: what a killed process leaves, the least that a power cut leaves, and
     ``draws`` states that chance decides.
     """
-    replay, seen = Replay(recording.top, recording.start), set[bytes]()
+    replay, seen = Replay(recording.top, {}), set[bytes]()
     for number, call in enumerate(replay.run(recording.calls)):
         journals = dict(_journals(replay.root))
         found = [("killed", now(replay.root)), ("cut", synced(replay.root))]
@@ -50,7 +49,7 @@ def states(recording: Recording, draws: int) -> Iterator[State]:
 
 def whole(recording: Recording) -> Tree:
     """Return all files as the recorded calls leave them."""
-    replay = Replay(recording.top, recording.start)
+    replay = Replay(recording.top, {})
     list(replay.run(recording.calls))
     return now(replay.root)
 

@@ -11,7 +11,6 @@ from orchestrator.nightly import book
 from orchestrator.storage import journal
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import SweepFolder
-from orchestrator.tracking.folder import FolderTracker
 from trainables.calibrators import _storage
 from trainables.common import files
 from trainables.store.artifacts import ArtifactStore
@@ -66,10 +65,6 @@ REMOVED = {
     "a calibrator's files are not synced": Safeguard(
         _storage._publish, "sync(draft / name)", "pass", "calibration"
     ),
-    "a champion's files are not synced": Safeguard(
-        FolderTracker.register, "sync_folder(place)", "pass", "promotion"
-    ),
-    "a tracked file is not synced": Safeguard(FolderTracker.upload, ", durable=True", ""),
     "a night's files are not synced": Safeguard(book.write_text, ", durable=True", "", "night"),
     "the name of a night's folder is not synced": Safeguard(
         book.Book.held,

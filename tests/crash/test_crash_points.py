@@ -1,4 +1,4 @@
-"""Wherever a sweep, night, calibration or promotion stops, it resumes and ends as undisturbed."""
+"""Wherever a sweep, night or calibration stops, it resumes and ends as undisturbed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.crash.disk import Tree
 from tests.crash.points import Recording, State, fault, read, restore, states, whole
 from tests.crash.recording import Recorder
 from tests.crash.safeguards import REMOVED, without
-from tests.crash.workloads import BEFORE, WORKLOADS, quick
+from tests.crash.workloads import WORKLOADS, quick
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
-SAMPLE = {"calibration": 40, "outcome": 40, "promotion": 10, "sweep": 12, "night": 8}
+SAMPLE = {"calibration": 40, "outcome": 40, "sweep": 12, "night": 8}
 # For over 10,000 states.
-DRAWS = {"calibration": 30, "outcome": 30, "promotion": 30, "sweep": 15, "night": 10}
+DRAWS = {"calibration": 30, "outcome": 30, "sweep": 15, "night": 10}
 PARTS = 20  # Of all states; each can be run alone.
 MOST = 1_000  # States within which a missing safeguard is found.
 
@@ -46,41 +45,27 @@ def top() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def before(top: Path) -> Callable[[str], Tree]:
-    """Return what lies in the folder before a workload begins."""
-
-    @cache
-    def tree(workload: str) -> Tree:
-        restore({}, top)
-        if workload in BEFORE:
-            BEFORE[workload](top)
-        return read(top)
-
-    return tree
-
-
-@pytest.fixture(scope="module")
-def recorded(top: Path, before: Callable[[str], Tree]) -> Iterator[Callable[..., Recording]]:
+def recorded(top: Path) -> Iterator[Callable[..., Recording]]:
     """Yield what records a workload, from its beginning to its end."""
     program = [sys.executable, "-m", "tests.crash.workloads"]
     recorder = Recorder(program, top.with_name("calls"))
 
     @cache
     def calls(workload: str, removed: str = "") -> Recording:
-        restore(before(workload), top)
-        return Recording(before(workload), recorder.record(f"{workload}\t{top}\t{removed}"), top)
+        restore({}, top)
+        return Recording(recorder.record(f"{workload}\t{top}\t{removed}"), top)
 
     yield calls
     recorder.close()
 
 
 @pytest.fixture(scope="module")
-def undisturbed(top: Path, before: Callable[[str], Tree]) -> Callable[[str], list[Any]]:
+def undisturbed(top: Path) -> Callable[[str], list[Any]]:
     """Return what a workload ends with when nothing interrupts it."""
 
     @cache
     def result(workload: str) -> list[Any]:
-        restore(before(workload), top)
+        restore({}, top)
         found = WORKLOADS[workload](top)
         gc.freeze()  # Sealing test data collects garbage; of what is imported there is none.
         return found

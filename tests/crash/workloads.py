@@ -27,8 +27,6 @@ from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tracking._open import open_tracker
-from orchestrator.tracking.best import best_config
-from orchestrator.tracking.champion import promote
 from orchestrator.tracking.tracker import RunQuery
 from tests.crash.safeguards import without
 from tests.orchestrator.one_process import one_process
@@ -36,7 +34,6 @@ from trainables.calibrators import build_calibrator, load_calibrator, save_calib
 from trainables.common.errors import InputError
 from trainables.common.files import damage, make_folders, write_whole
 from trainables.common.stages import ArtifactRef
-from trainables.stages.export import load_chain
 from trainables.store.artifacts import ArtifactStore
 from trainables.store.checkpoints import Checkpoint
 
@@ -105,16 +102,6 @@ def night(root: Path) -> list[Any]:
     assert record is not None
     cells = {str(c): v for c, v in record.cells.items() if c.metric in nightly.model.metrics}
     return [outcome.verdict.code, outcome.verdict.status, cells, record.failed]
-
-
-def promotion(root: Path) -> list[Any]:
-    """Make a run of a sweep that has ended the champion."""
-    uri, storage = f"folder:{root}/tracked", str(root / "storage")
-    (best,) = best_config("d", "ls+ts", tracking_uri=uri)
-    champion = promote(best.run_id, uri, storage)
-    network = load_chain(next((root / "tracked").rglob("chain.json")).parent)
-    rows = torch.arange(128, dtype=torch.uint8).reshape(2, 8, 8, 1).numpy()
-    return [best.recipe, champion.model, champion.version, network(rows).tolist()]
 
 
 @contextmanager
@@ -190,13 +177,9 @@ def _computed(checkpoint: Checkpoint) -> torch.Tensor:
 WORKLOADS: dict[str, Callable[[Path], list[Any]]] = {
     "calibration": calibration,
     "outcome": outcome,
-    "promotion": promotion,
     "sweep": sweep,
     "night": night,
 }
-BEFORE = {"promotion": sweep}
-"""What has ended before a workload begins."""
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined] # It names no bytes.

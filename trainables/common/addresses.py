@@ -30,8 +30,6 @@ def redacted(address: str) -> str:
     It may be anything, valid or not.
     """
     scheme, separator, rest = address.partition("://")
-    if address.startswith("folder:/") and not separator:
-        return address
     if not separator:
         return HIDDEN if "@" in address else re.split("[?#]", address)[0]
     if not _SCHEME.fullmatch(scheme):

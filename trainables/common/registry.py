@@ -49,7 +49,8 @@ class Catalogue(Generic[E]):
 
     Args:
         noun: What an entry is called in messages, such as ``loss``.
-        package: The package whose modules register their entries when imported.
+        package: The package whose modules register their entries when imported, or the module that
+            does.
     """
 
     def __init__(self, noun: str, package: str) -> None:
@@ -61,7 +62,8 @@ class Catalogue(Generic[E]):
 
     def add(self, name: str, entry: E) -> None:
         """Make an entry known under a name; raise ``ValueError`` if another one has it."""
-        if _collected:
+        # A plugin may be the first to import a module that registers ours.
+        if _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
             return
         if name in self._entries:

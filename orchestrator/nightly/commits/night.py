@@ -93,7 +93,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             "seeds": list(sweep.seeds),
             "storage": str(place / "storage"),
             "data_root": str(Path(sweep.data_root).expanduser().absolute()),
-            "tracking": {"uri": f"folder:{place / 'tracking'}"},
+            "tracking": {},
         }
         return {"sweep": {**own, **changed}, "metrics": list(model.metrics)}
 

@@ -165,10 +165,9 @@ def test_a_part_without_a_check_is_told(calsweep, empty_folder):
 
 LAB = """
 from calsweep import TRACKERS
-from orchestrator.tracking.folder import FolderTracker
 
 @TRACKERS.register("lab")
-class Lab(FolderTracker):
+class Lab(TRACKERS["folder"]):
     def __init__(self, uri):
         super().__init__(uri.replace("lab:", "folder:"))
 

@@ -17,6 +17,7 @@ import pytest
 
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
+from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
 
 SWEEP = """
@@ -29,12 +30,12 @@ search: {trials: 2}
 executor: local
 resources: {concurrent: 2}
 storage: store
-tracking: {uri: "folder:tracked"}
 """
 # Some commands, then which libraries they waited for.
 LIGHT = """
 import sys
 from orchestrator.cli import main
+import tests.orchestrator.folder_tracker  # MLflow's own database would need MLflow.
 for command in sys.argv[1].split(", "):
     main([*command.split(), "--storage", "store"])
 print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
@@ -55,8 +56,8 @@ print(server._forkserver_pid)
 
 
 def write_sweep(folder: Path, epochs: int) -> None:
-    text = SWEEP.replace("EPOCHS", str(epochs))
-    (folder / "far.yaml").write_text(text.replace("folder:tracked", f"folder:{folder}/tracked"))
+    (folder / "far.yaml").write_text(SWEEP.replace("EPOCHS", str(epochs)))
+    place_database(folder / "store")
 
 
 def started(folder: Path) -> subprocess.Popen[str]:
@@ -98,7 +99,8 @@ def looked_at(folder: SweepFolder) -> SweepStatus | None:
 
 def assert_light(commands: str) -> str:
     run = [sys.executable, "-c", LIGHT, commands]
-    done = subprocess.run(run, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(run, capture_output=True, text=True, env=environment)
     assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
     return done.stdout
 
@@ -157,6 +159,8 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
 @one_process()
 def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder):
     write_sweep(empty_folder, epochs=2)
+    with (empty_folder / "far.yaml").open("a") as file:
+        file.write(f"tracking: {{uri: 'folder:{empty_folder}/tracked'}}\n")
     assert calsweep("run", "far.yaml").code == 0
     found = json.loads(calsweep("status", "far", "--storage", "store", "--json").out)
     assert (found["state"], found["failures"], found["running"]) == ("finished", {}, [])

@@ -73,8 +73,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 
 def written(folder: Path, storage: str) -> Path:
     path = folder / f"{storage}.yaml"
-    places = f"storage: {folder}/{storage}\ntracking: {{uri: 'folder:{folder}/runs-{storage}'}}\n"
-    path.write_text(SWEEP + places)
+    path.write_text(f"{SWEEP}storage: {folder}/{storage}\ntracking: {{uri: http://127.0.0.1:9}}\n")
     return path
 
 

@@ -122,9 +122,8 @@ def test_its_output_is_followed_to_its_end(
         ),
         (
             {"uri": "sqlite:////tmp/mlflow.db"},
-            "tracking.uri: sqlite:////tmp/mlflow.db is SQLite, which locks a whole file for one "
-            "writer and breaks on network file systems; name a tracking server (deploy/README.md "
-            "starts one)",
+            "tracking.uri: sqlite:////tmp/mlflow.db is for one machine; name a tracking server "
+            "(deploy/README.md starts one)",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -18,19 +17,23 @@ from told_sweep import short_sweep
 
 from orchestrator.nightly import Book, Nightly, load_nightly
 from orchestrator.storage.journal import read_events
+from tests.orchestrator.databases import place_database
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
+KINDS = """
+SELECT value, status FROM tags JOIN runs USING (run_uuid)
+WHERE key = 'calsweep.kind' AND lifecycle_stage = 'active'
+"""
 
 
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory):
     folder = tmp_path_factory.mktemp("real")
     path = folder / "nightly.yaml"
-    sweep = short_sweep("real", folder / "storage")
-    tracking = {"uri": f"folder:{folder}/tracked"}
-    path.write_text(yaml.safe_dump({"sweep": sweep | {"tracking": tracking}}))
+    sweep = short_sweep("real", place_database(folder / "storage"))
+    path.write_text(yaml.safe_dump({"sweep": sweep}))
     return load_nightly(path)
 
 
@@ -54,7 +57,7 @@ def events(benchmark: Nightly, night: str) -> Counter[str]:
     return Counter(event.key for event in told if event.event == "trial_finished")
 
 
-def test_a_night_that_is_killed_is_finished_once(benchmark):
+def test_a_night_that_is_killed_is_finished_once(benchmark, rows):
     night = "2026-11-01"
     process = start(benchmark, night)
     deadline = time.monotonic() + 1500
@@ -68,11 +71,9 @@ def test_a_night_that_is_killed_is_finished_once(benchmark):
     output, _ = process.communicate(timeout=1500)
     assert process.returncode == 0, output
     # The night's runs, each once: two studies, two trials, and the night itself.
-    tracked = Path(benchmark.sweep.tracking_uri.removeprefix("folder:"))
-    runs = [json.loads(path.read_text()) for path in tracked.rglob("runs/*.json")]
-    kinds = Counter(run["tags"]["calsweep.kind"] for run in runs)
-    assert kinds == {"study": 2, "trial": 2, "nights": 1}
-    assert "RUNNING" not in {run["status"] for run in runs}
+    kinds = rows(benchmark.sweep.tracking_uri, KINDS)
+    expected = {"study": 2, "trial": 2, "nights": 1}
+    assert Counter(kinds) == {(kind, "FINISHED"): count for kind, count in expected.items()}
     assert set(events(benchmark, night).values()) == {1}
     ((record, verdict),) = Book(benchmark.folder).judged()
     assert verdict.status == "ok"

@@ -356,6 +356,7 @@ def test_nodes_of_a_cluster_share_nothing_but_the_bucket(
     assert main([*TABLE, "--storage", str(wanted[0])]) == 0
     table = capfd.readouterr().out
     sweep = SWEEP.replace("executor: local\n", "").replace("{{concurrent: 1}}", "{{}}")
+    sweep = sweep.replace("folder:{folder}/runs", "http://127.0.0.1:9")  # Nothing listens there.
     run = [sys.executable, "-m", "tests.orchestrator.running.bucketed_nodes", sweep]
     # An earlier test of this process may have left what its own Ray was started with.
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

@@ -21,6 +21,7 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
 from orchestrator.tracking import ping, study_results
+from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import ShipperHere, one_process
 from trainables.common.errors import InputError
 from trainables.metrics import METRICS
@@ -56,7 +57,7 @@ def hit(probs, labels):
 TRACKER = """
 import logging
 from calsweep import TRACKERS, InputError
-from orchestrator.tracking.folder import FolderTracker
+from tests.orchestrator.folder_tracker import FolderTracker
 
 @TRACKERS.register("shelf")
 class Shelf(FolderTracker):
@@ -268,7 +269,8 @@ def test_the_example_is_installed_and_needs_no_mention(tmp_path: Path) -> None:
     run(python, "-m", "pip", "install", "--quiet", *offline, ".")
     shutil.rmtree(here / "calsweep_example")
     with (here / "sweep.yaml").open("a") as sweep:
-        sweep.write(f"tracking: {{uri: 'folder:{here}/runs'}}\nresources: {{concurrent: 1}}\n")
+        sweep.write("resources: {concurrent: 1}\n")
+    place_database(here / "calsweep-storage")
     methods, table = run(python, "-c", USED).split("---")
     assert " gce " in methods
     for recipe in ("ce+floored", "gce", "gce+floored"):

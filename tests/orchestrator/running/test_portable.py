@@ -24,7 +24,6 @@ search: {{trials: 1}}
 executor: {executor}
 resources: {{portable: true, train: {train}}}
 storage: {storage}
-tracking: {{uri: "folder:{storage}/runs"}}
 """
 PROTOCOL = "{epochs: 2, batch_size: 32, lr: 0.05, compile: false}"
 

@@ -166,6 +166,7 @@ BAD = {
         "trials: 3", "spaces: {aurc: {score: {low: 0}}}"
     ),
     "less than no GPU": GOOD + "resources: {train: {gpu: -1}}\n",
+    "an unknown executor": GOOD + "executor: slurm\n",
     "no seeds": GOOD + "seeds: []\n",
     "a seed of 32 bits": GOOD + f"seeds: [0, {2**31}]\n",
     "a tag of two words": GOOD + "tags: {a b: c}\n",

@@ -117,12 +117,10 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
         with pytest.raises(InputError, match=rf"^top={top} is outside \[1, inf\)$"):
             best_trials(store, TASK, "ce", top=top)
     missing = tmp_path / "none"
-    for uri, kind in ((f"sqlite:///{missing}", "database"), (f"folder:{missing}", "folder")):
-        with pytest.raises(InputError) as refusal:
-            study_results(uri, "x")
-        hint = f" {ELSEWHERE}" if kind == "database" else ""
-        told = f"no tracking {kind} at {missing}{hint}; `{SYNC}` builds it"
-        assert str(refusal.value) == told
+    with pytest.raises(InputError) as refusal:
+        study_results(f"sqlite:///{missing}", "x")
+    told = f"no tracking database at {missing} {ELSEWHERE}; `{SYNC}` builds it"
+    assert str(refusal.value) == told
     assert not missing.exists()
 
 

@@ -22,9 +22,9 @@ from orchestrator.tracking import _shipper, open_tracker, start_shipper, study_r
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE, Fault, ShipperProcess
 from orchestrator.tracking._shipper import Shipment
-from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker, UnreachableError
+from tests.orchestrator.folder_tracker import FolderTracker
 from trainables.common.errors import InputError
 
 TASK = "digits/convnet/digits"
@@ -822,7 +822,7 @@ def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatc
 
 def test_a_shipper_that_is_not_done_in_time_says_so(writer, tmp_path):
     writer.start()
-    shipper = start_shipper(writer.path, f"folder:{tmp_path}/tracked", tmp_path)
+    shipper = start_shipper(writer.path, f"sqlite:///{tmp_path}/tracked.db", tmp_path)
     assert not shipper.wait_drained(0.2)
     shipper.stop()
     assert shipper.process.poll() is not None

@@ -16,33 +16,30 @@ from orchestrator.sweep.tracking_uri import (
     check_tracking_uri,
     default_tracking_uri,
     sqlite_file,
-    tracked_folder,
 )
-from orchestrator.tracking import listens, open_tracker, ping, storage_uri
+from orchestrator.tracking import listens, ping, storage_uri
 from trainables.common.errors import InputError
 
 ALLOWED = (
-    "allowed: sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or "
-    "folder:/PATH"
+    "allowed: sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
 )
 
 
-def refusal(uri: str, what: str = "tracking uri") -> str:
+def refusal(uri: str) -> str:
     """Return what is said of an address that cannot be used."""
     with pytest.raises(InputError) as caught:
-        check_tracking_uri(uri, what)
+        check_tracking_uri(uri)
     return str(caught.value)
 
 
 def test_what_a_sweep_can_use_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.setattr("orchestrator.sweep.tracking_uri.find_spec", lambda name: object())
+    monkeypatch.setattr("orchestrator.tracking._kinds.find_spec", lambda name: object())
     for uri in (
         f"sqlite:///{tmp_path}/not/yet/there/mlflow.db",
         "http://localhost:5000",
         "https://user:secret@tracking.example/mlflow",
         "postgresql://me@db.example/mlflow",
         "postgresql+psycopg://me@db.example:5432/mlflow",
-        f"folder:{tmp_path}/not/yet/me@there #1?",
     ):
         check_tracking_uri(uri)
     assert not (tmp_path / "not").exists()
@@ -55,14 +52,9 @@ def test_what_a_sweep_can_use_is_accepted(tmp_path, monkeypatch):
         "/data/mlruns",
         "file:///data/mlruns",
         "file:mlruns",
-        "folder:runs",
-        "folder:",
-        "folder://runs",
         "",
         "databricks",
         "s3://b/c",
-        "folder:/a\nb",
-        "sqlite:////a\x1bb.db",
     ],
 )
 def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
@@ -72,12 +64,20 @@ def test_folders_and_the_unknown_are_refused_with_the_remedy(uri):
 
 
 @pytest.mark.parametrize(
-    "file", ["", "/", "/:memory:", "//", "/{folder}", "/{folder}/mlflow.db?mode=ro"]
+    "uri",
+    [
+        *("sqlite:", "sqlite:m.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:////"),
+        *("sqlite:///{folder}", "sqlite:///{folder}/mlflow.db?mode=ro"),
+    ],
 )
-def test_sqlite_without_a_file_is_refused(file, tmp_path):
-    uri = f"sqlite://{file.format(folder=tmp_path)}"
-    told = refusal(uri)
+def test_sqlite_without_a_file_is_refused(uri, tmp_path):
+    told = refusal(uri.format(folder=tmp_path))
     assert re.fullmatch(rf"tracking uri '.*' names no file; {re.escape(ALLOWED)}", told)
+
+
+def test_a_path_with_a_control_character_is_refused():
+    told = refusal("sqlite:////a\x1bb.db")
+    assert told.startswith("tracking uri 'sqlite:////a\\x1bb.db' cannot be a path: ")
 
 
 def test_a_file_that_cannot_be_written_is_no_database(tmp_path, monkeypatch):
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_written_is_no_database(tmp_path, monkeypatch):
     assert refusal(uri) == told
 
 
-@pytest.mark.parametrize("uri", ["http://", "https:///path", "postgresql://"])
+@pytest.mark.parametrize("uri", ["http:", "http:a", "http://", "https:///path", "postgresql://"])
 def test_a_server_without_a_host_is_refused(uri):
     assert refusal(uri).startswith("tracking uri ")
     assert refusal(uri).endswith(f" names no host; {ALLOWED}")
@@ -105,30 +105,11 @@ def test_a_server_without_a_host_is_refused(uri):
     ],
 )
 def test_a_missing_driver_is_named(monkeypatch, kind, package):
-    monkeypatch.setattr("orchestrator.sweep.tracking_uri.find_spec", lambda name: None)
+    monkeypatch.setattr("orchestrator.tracking._kinds.find_spec", lambda name: None)
     told = f"tracking uri '{kind}://me@db.example/mlflow' needs `pip install {package}`"
     assert refusal(f"{kind}://me:secret@db.example/mlflow") == told
     either = r"needs `pip install psycopg(2-binary|\[binary\])`$"
     assert re.search(either, refusal("postgresql://me:secret@db.example/mlflow"))
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "mlruns",
-        "http://",
-        "sqlite:///",
-        "sqlite:///{folder}/file/mlflow.db",
-        "folder:{folder}/file/runs",
-        "postgresql+psycopg2://me@db.example/mlflow",
-        "postgresql+psycopg2://me@db.example:port/mlflow",
-    ],
-)
-def test_what_is_wrong_is_told_under_the_name_that_was_given(tmp_path, monkeypatch, uri):
-    monkeypatch.setattr("orchestrator.sweep.tracking_uri.find_spec", lambda name: None)
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"^--tracking-uri '"):
-        check_tracking_uri(uri.format(folder=tmp_path), "--tracking-uri")
 
 
 def test_a_name_that_is_too_long_is_no_file(tmp_path):
@@ -139,9 +120,9 @@ def test_a_name_that_is_too_long_is_no_file(tmp_path):
 def test_a_folder_has_to_be_written_and_entered(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK | os.X_OK)
     with pytest.raises(InputError, match="is not a folder that can be written"):
-        check_tracking_uri(f"folder:{tmp_path}/runs")
+        check_tracking_uri(f"sqlite:///{tmp_path}/runs/m.db")
     monkeypatch.setattr(os, "access", lambda path, mode: mode == os.W_OK | os.X_OK)
-    check_tracking_uri(f"folder:{tmp_path}/runs")
+    check_tracking_uri(f"sqlite:///{tmp_path}/runs/m.db")
 
 
 @pytest.mark.parametrize(
@@ -153,13 +134,12 @@ def test_what_no_driver_can_read_is_no_address(address):
 
 def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    for uri in (f"sqlite:///{tmp_path}/file/mlflow.db", f"folder:{tmp_path}/file/runs"):
-        told = f"a file {uri!r}: {tmp_path}/file is not a folder that can be written"
-        assert refusal(uri, "a file") == told
+    uri = f"sqlite:///{tmp_path}/file/mlflow.db"
+    told = f"tracking uri {uri!r}: {tmp_path}/file is not a folder that can be written"
+    assert refusal(uri) == told
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    for uri in (f"sqlite:///{tmp_path}/mlflow.db", f"folder:{tmp_path}/runs"):
-        with pytest.raises(InputError, match="can be written"):
-            check_tracking_uri(uri)
+    with pytest.raises(InputError, match="can be written"):
+        check_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
 
 
 def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):
@@ -239,10 +219,9 @@ def test_where_no_address_is_given_the_environment_counts_then_the_storage(tmp_p
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     uri = default_tracking_uri(str(tmp_path))
     assert uri == f"sqlite:///{tmp_path}/mlflow.db"
-    assert (sqlite_file(uri), tracked_folder(uri)) == (tmp_path / "mlflow.db", None)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"folder:{tmp_path}")
-    uri = default_tracking_uri("elsewhere")
-    assert (sqlite_file(uri), tracked_folder(uri)) == (None, tmp_path)
+    assert sqlite_file(uri) == tmp_path / "mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there")
+    assert default_tracking_uri("elsewhere") == "http://there"
 
 
 def test_importing_tracking_and_checking_an_address_imports_neither_mlflow_nor_torch():
@@ -256,25 +235,6 @@ def test_importing_tracking_and_checking_an_address_imports_neither_mlflow_nor_t
         "assert not {'mlflow', 'torch'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_ping_looks_at_a_folder_without_creating_it(tmp_path):
-    folder = tmp_path / "runs"
-    assert ping(f"folder:{folder}") == (
-        True,
-        f"{folder} does not exist yet; the first sweep creates it",
-    )
-    assert not folder.exists()
-    tracker = open_tracker(f"folder:{folder}", create=True)
-    assert ping(f"folder:{folder}") == (True, f"{folder}, 0 runs")
-    for name in ("a", "b"):
-        tracker.create_run(tracker.open_experiment(name, tmp_path)[0].id, "a run", {}, 1)
-    assert ping(f"folder:{folder}") == (True, f"{folder}, 2 runs")
-    (tmp_path / "other").mkdir()
-    assert ping(f"folder:{tmp_path}/other") == (True, f"{tmp_path}/other, 0 runs")
-    (tmp_path / "other" / "letter.txt").write_text("")
-    told = f"{tmp_path}/other holds no runs but something else; name another folder"
-    assert ping(f"folder:{tmp_path}/other") == (False, told)
 
 
 def test_the_tracker_that_sweeps_name_is_asked(tmp_path, monkeypatch):

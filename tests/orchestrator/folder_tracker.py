@@ -1,9 +1,10 @@
-"""Runs as JSON files in a folder: for machines without MLflow's server or database, and for tests.
+"""A tracker that keeps runs as JSON files in a folder: tests need none of MLflow's seconds.
 
-In the folder lie ``experiments/NAME/experiment.json``, ``.../runs/ID.json``, ``.../files/ID/`` and
-``models/NAME.json``. A question reads all runs of the experiments that it is about, unless the last
-one did: thousands are a matter of seconds, for more there are databases.
+Importing this module makes addresses ``folder:/PATH`` known in this process alone. The folder holds
+``experiments/NAME/experiment.json``, ``.../runs/ID.json`` and ``.../files/ID/``.
 """
+
+from __future__ import annotations
 
 import json
 import math
@@ -12,25 +13,23 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import copyfile, copytree
+from shutil import copyfile
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.sweep.tracking_uri import tracked_folder
+from orchestrator.sweep.tracking_uri import TRACKERS
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.tracker import (
-    MODEL_PLACE,
     Experiment,
     RefusedError,
     Run,
     RunQuery,
     Tracker,
     UnreachableError,
-    model_name,
 )
 from trainables.common.errors import InputError
-from trainables.common.files import drafted, make_folders, sync_folder, write_whole
+from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import SYNC
 
 Record = dict[str, Any]
@@ -38,14 +37,13 @@ SETTLED = 100_000_000  # Nanoseconds after which no other change can have a fold
 _latest: dict[Path, tuple[int, list[Run]]] = {}  # The experiment that was asked for last.
 
 
+@TRACKERS.register("folder")
 class FolderTracker(Tracker):
     """A folder of runs, created where missing; one process at a time writes an experiment."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
-        folder = tracked_folder(uri)
-        if folder is None:
-            raise ValueError(f"uri={uri!r} is not folder:/PATH")
+        folder = Path(uri.partition(":")[2])
         self._folder, self._experiments = folder, folder / "experiments"
         with _translated(folder):
             make_folders(self._experiments)
@@ -131,30 +129,6 @@ class FolderTracker(Tracker):
         with _translated(file):
             file.unlink()
 
-    def register(
-        self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
-    ) -> tuple[str, str, bool]:
-        name, place = model_name(task), self._files(run_id) / MODEL_PLACE
-        file = self._folder / "models" / f"{name}.json"
-        model = _model(file, task)
-        if model["task"] != task:
-            raise InputError(
-                f"registered model {name!r} is not that of task {task!r}; rename or delete it"
-            )
-        runs = [version["run"] for version in model["versions"]]
-        if run_id not in runs:
-            with _translated(place):
-                make_folders(place)
-                copytree(folder, place, dirs_exist_ok=True)
-                sync_folder(place)
-            model["versions"].append({"run": run_id, "tags": dict(tags)})
-            runs.append(run_id)
-        version = str(runs.index(run_id) + 1)
-        moved = model["aliases"].get(alias) != version
-        model["aliases"][alias] = version
-        _write(file, model)
-        return name, version, moved
-
     def _file(self, run_id: str) -> Path:
         found = list(self._experiments.glob(f"*/runs/{run_id}.json")) if run_id.isalnum() else []
         if not found:
@@ -171,19 +145,6 @@ class FolderTracker(Tracker):
         record = _read(file)
         yield record
         _write(file, record)
-
-
-def describe_folder(folder: Path) -> str:
-    """Return one line about a folder of runs, or about the place of one that is not there yet.
-
-    Raises:
-        InputError: If other things lie there.
-    """
-    if not folder.exists():
-        return f"{folder} does not exist yet; the first sweep creates it"
-    if not (folder / "experiments").is_dir() and any(folder.iterdir()):
-        raise InputError(f"{folder} holds no runs but something else; name another folder")
-    return f"{folder}, {len(list(folder.glob('experiments/*/runs/*.json')))} runs"
 
 
 def _rank(value: float | None) -> tuple[bool, bool, float]:
@@ -215,10 +176,6 @@ def _run(file: Path) -> Run:
         record["tags"],
         {name: points[-1][-1] for name, points in record["metrics"].items()},
     )
-
-
-def _model(file: Path, task: str) -> Record:
-    return _read(file) if file.exists() else {"task": task, "versions": [], "aliases": {}}
 
 
 def _read(file: Path) -> Record:

@@ -1,0 +1,52 @@
+"""The executors that a sweep file may name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from trainables.common.registry import Registry
+
+if TYPE_CHECKING:
+    from orchestrator.sweep.plan import Plan
+    from orchestrator.sweep.spec import SweepSpec
+    from trainables.store.artifacts import ArtifactStore
+
+DEFAULT_EXECUTOR = "ray"
+
+
+class ExecutorKind:
+    """A way to compute the jobs of a sweep.
+
+    Attributes:
+        name: The name in sweep files.
+        spans_machines: Whether it can compute on several machines.
+    """
+
+    name: str
+    spans_machines = False
+
+    @classmethod
+    def check(cls, spec: SweepSpec) -> None:
+        """Refuse a sweep that it cannot compute.
+
+        Raises:
+            InputError: If the sweep asks for something that it does not do.
+        """
+
+    @classmethod
+    def start_early(cls, concurrent: Any) -> None:
+        """Start processes that take long to start; ``resources.concurrent`` is not checked yet."""
+
+    @classmethod
+    def open(
+        cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
+    ) -> AbstractContextManager[Any]:
+        """Return a context with the ``Executor`` of a sweep; see ``open_executor``."""
+        raise NotImplementedError
+
+
+EXECUTORS: Registry[ExecutorKind] = Registry(
+    "executor", "orchestrator.executors._open", ExecutorKind
+)
