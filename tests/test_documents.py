@@ -200,7 +200,7 @@ def test_the_readme_shows_the_table_of_its_sweep() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(read("README.md").split()) <= 1200
+    assert len(read("README.md").split()) <= 600
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

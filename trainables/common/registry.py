@@ -22,8 +22,9 @@ class Addition(NamedTuple):
 
 
 def import_modules(package: str) -> None:
-    """Import the modules of a package, which registers what they define."""
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+    """Import a module, and those in it if it is a package: they register what they define."""
+    places = getattr(importlib.import_module(package), "__path__", ())
+    for module in pkgutil.iter_modules(places):
         importlib.import_module(f"{package}.{module.name}")
 
 
