@@ -30,6 +30,10 @@ class _Mlflow(TrackerKind):
     @classmethod
     def open(cls, uri: str, create: bool = False) -> Tracker:
         cls.check(uri)
+        return cls.opened(uri)
+
+    @classmethod
+    def opened(cls, uri: str) -> Tracker:
         from orchestrator.tracking.mlflow.server import MlflowTracker
 
         return MlflowTracker(uri)
@@ -68,11 +72,10 @@ class Database(_Mlflow):
 
     @classmethod
     def open(cls, uri: str, create: bool = False) -> Tracker:
-        file = sqlite_file(uri)
-        if not create and file is not None:
-            cls.check(uri, written=False)
+        cls.check(uri, written=create)
+        if not create and (file := sqlite_file(uri)):
             require_database(file, elsewhere(uri))
-        return super().open(uri, create)
+        return cls.opened(uri)
 
     @classmethod
     def state(cls, uri: str, timeout: float) -> str:

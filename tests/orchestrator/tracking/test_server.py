@@ -127,4 +127,4 @@ def test_a_server_keeps_what_every_tracker_keeps(server, tmp_path):
     server.wait()
     tracker = open_tracker(server.uri)
     contract.sorts_runs_by_metrics_then_by_age(tracker, tmp_path)
-    contract.replaces_a_champion_and_gives_it_back(tracker, tmp_path)
+    contract.replaces_a_champion(tracker, tmp_path)

@@ -24,6 +24,7 @@ from orchestrator.tracking._process import URI_VARIABLE, Fault, ShipperProcess
 from orchestrator.tracking._shipper import Shipment
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker, UnreachableError
+from tests.orchestrator.databases import place_database
 from tests.orchestrator.folder_tracker import FolderTracker
 from trainables.common.errors import InputError
 
@@ -592,7 +593,7 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
     writer.clock = itertools.count(1_700_000_000_000)
     writer.start()
     writer.end("interrupted")  # The end of an earlier attempt does not end it.
-    uri = f"folder:{tmp_path}/tracked"
+    uri = f"sqlite:///{place_database(tmp_path)}/mlflow.db"
     shipper = start_shipper(writer.path, uri, tmp_path, poll_seconds=0.1)
     wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
     writer.clock = itertools.count(time.time_ns() // 1_000_000)
@@ -603,9 +604,10 @@ def test_the_shipper_follows_a_sweep_and_ends_with_it(writer, tmp_path):
     wait_for(lambda: shipper.progress()[0] == writer.path.stat().st_size)
 
     def runs():
-        return {run.tags["calsweep.key"]: run for run in find(RunQuery([writer.sweep], {}))}
+        found = tracker.runs(RunQuery([tracker.sweeps()[writer.sweep]], {}))
+        return {run.tags["calsweep.key"]: run for run in found}
 
-    find = open_tracker(uri).runs
+    tracker = open_tracker(uri)
     assert runs()[key].metrics["val_ece"] == 0.5
     assert shipper.process.poll() is None
     assert os.getpriority(os.PRIO_PROCESS, shipper.process.pid) > os.getpriority(os.PRIO_PROCESS, 0)
@@ -624,7 +626,7 @@ def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(write
     writer.start()
     study = writer.open("ce")
     key = writer.begin(study, 0)
-    uri = f"folder:{tmp_path}/tracked"
+    uri = f"sqlite:///{place_database(tmp_path)}/mlflow.db"
     program = (
         "import sys, time\n"
         "from orchestrator.tracking import start_shipper\n"
@@ -642,7 +644,8 @@ def test_when_its_parent_dies_it_delivers_the_rest_and_closes_what_is_open(write
     parent.wait()  # What is done about one that nobody reaps is asked below, without waiting.
     wait_for(lambda: not os.path.exists(f"/proc/{pid}") or is_zombie(pid))
     parent.stdout.close()
-    found = open_tracker(uri).runs(RunQuery([writer.sweep], {}))
+    tracker = open_tracker(uri)
+    found = tracker.runs(RunQuery([tracker.sweeps()[writer.sweep]], {}))
     runs = {run.tags["calsweep.key"]: run for run in found}
     assert runs[key].metrics["train_loss"] == 0.5
     assert {runs[key].status, runs[study].status} == {"KILLED"}

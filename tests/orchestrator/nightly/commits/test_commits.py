@@ -141,7 +141,7 @@ def test_a_machine_that_grew_busy_is_not_the_change(make_benchmark, source, tmp_
 
 
 def test_a_gate_that_is_told_to_end_leaves_nothing(make_benchmark, source, tmp_path):
-    benchmark, started = make_benchmark(), tmp_path / "pid"
+    benchmark, started = make_benchmark(sweep={"tracking": {}}), tmp_path / "pid"
     text = f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))"
     (source.folder / "calsweep/__main__.py").write_text(f"{text}\ntime.sleep(600)\n")
     source.commit()
@@ -178,7 +178,7 @@ def test_a_revision_that_is_unknown_is_one_line(make_benchmark, source, tmp_path
 def test_git_bisect_names_the_commit_that_the_gate_refuses(make_benchmark, source):
     for number in range(1, 6):
         source.commit({"broken": True} if number == 3 else USUAL if number < 5 else WORSE)
-    benchmark = make_benchmark()
+    benchmark = make_benchmark(sweep={"tracking": {}})
     calsweep = f"{shlex.quote(sys.executable)} -m calsweep"
     page = (ROOT / "docs/nightly.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"git bisect run (sh -c '.*')", page)
