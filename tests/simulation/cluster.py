@@ -76,7 +76,8 @@ class World:
         self._coming: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.at_work: Process | None = None  # Whose operations these are.
-        self.started: Counter[str] = Counter()  # Attempts, by the job's key.
+        self.lives = 0  # How many drivers began.
+        self.attempts: list[Attempt] = []
         self.hung = False  # Whether a process ever stood still with all it held.
         self.stopped = 0  # How many did while a driver was there to notice it.
 
@@ -108,6 +109,26 @@ class World:
         """End the process at work, perhaps."""
         if self.at_work is not None and self.happens(self.faults.kill):
             raise Killed
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One start of a job on a process.
+
+    Attributes:
+        job: The job.
+        life: Which driver started it, from 1.
+        fault: Why it may be started again: a fault of the machine, or of its memory.
+    """
+
+    job: Job
+    life: int
+    fault: FaultKind | None = None
+
+    @property
+    def loop(self) -> tuple[int, bool, str]:
+        """Return the driver, whether it measured, and the key: these attempts are one job's."""
+        return self.life, isinstance(self.job.work, TestWork), self.job.key
 
 
 @dataclass
@@ -232,11 +253,13 @@ class _Run(StageRun):
 
     def run_epoch(self) -> dict[str, float]:
         process = self._world.at_work
-        assert process is not None
+        assert process is not None and process.attempt is not None
         self._world.operation()
         if process.node.broken:
+            process.attempt.fault = FaultKind.MACHINE
             raise OSError(5, "Input/output error")
         if self._large and 0 < process.gpus < 1:
+            process.attempt.fault = FaultKind.MEMORY
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.epoch += 1
         if self._diverges and self.epoch == 2:
@@ -363,11 +386,16 @@ class Process:
     sealed: bool
     alive: bool = True
     hangs: bool = False
-    job: Job | None = None
+    attempt: Attempt | None = None
     arrival: float = 0.0  # Of its last report: they come in order.
 
     def __post_init__(self) -> None:
         self.worker = _Worker(self.bench, self.node.name)
+
+    @property
+    def job(self) -> Job | None:
+        """Return the job at hand."""
+        return self.attempt.job if self.attempt else None
 
     @property
     def gpus(self) -> float:
@@ -391,6 +419,7 @@ class Simulated(Executor):
         self._silence = Silence["Process"](HANG_SECONDS, lambda: world.now)
         self._loop: Loop | None = None
         self._sealed = True
+        world.lives += 1
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute until the loop is done."""
@@ -458,9 +487,9 @@ class Simulated(Executor):
 
     def _start(self, process: Process, job: Job) -> None:
         assert process.sealed is not isinstance(job.work, TestWork)
-        process.job = job
+        process.attempt = Attempt(job, self._world.lives)
+        self._world.attempts.append(process.attempt)
         self._silence.heard(process)
-        self._world.started[job.key] += 1
         if self._works(process, lambda: process.worker.open(job)):
             self._step_later(process, job)
 
@@ -512,7 +541,7 @@ class Simulated(Executor):
         if process.alive and process.job is job:
             self._silence.heard(process)
         if report.ended and process.job is job:
-            process.job = None
+            process.attempt = None
             self._silence.over(process)
             if report.fault is not None and report.fault.kind == FaultKind.MACHINE:
                 self._end(process)
@@ -542,7 +571,10 @@ class Simulated(Executor):
         process.node.processes.remove(process)
         if process.node in self._nodes and self._loop is not None:
             self._populate(process.node)
-        job, process.job = process.job, None
-        if job is not None:
+        attempt, process.attempt = process.attempt, None
+        if attempt is not None:
+            attempt.fault = FaultKind.MACHINE
             noticed = self._world.random.uniform(0, DETECTED)
-            self._world.after(noticed, partial(self._take, self._loop, job, report or lost()))
+            self._world.after(
+                noticed, partial(self._take, self._loop, attempt.job, report or lost())
+            )

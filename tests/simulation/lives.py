@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from tests.simulation.cluster import (
     HANG_SECONDS,
     LOOK_SECONDS,
     NO_FAULTS,
+    Attempt,
     Faults,
     MemoryStore,
     Simulated,
@@ -39,6 +40,7 @@ from tests.simulation.cluster import (
 )
 from tests.simulation.delivery import Delivery
 from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.jobs import FaultKind
 
 SPEC = parse_sweep(
     """
@@ -181,9 +183,22 @@ def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
     waited = found.world.stopped * (HANG_SECONDS + LOOK_SECONDS + DETECTED)
     if found.seconds > PROMPT + waited and not found.world.hung:
         yield f"it took {found.seconds:.0f} s: somebody waited without a reason"
+    yield from _faults_of_attempts(found.world.attempts)
     yield from _faults_of_trials(found)
     yield from _faults_of_the_store(found.store, found.world.hung)
     yield from _faults_of_the_tracker(found)
+
+
+def _faults_of_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Yield jobs that one driver started again without a reason, or too often."""
+    most = {FaultKind.MACHINE: SPEC.resources.max_failures, FaultKind.MEMORY: 1, None: 0}
+    by_job = defaultdict[Any, list[Attempt]](list)
+    for attempt in attempts:
+        by_job[attempt.loop].append(attempt)
+    for (life, _, key), tried in by_job.items():
+        repeated = Counter(attempt.fault for attempt in tried[:-1])
+        if any(count > most[fault] for fault, count in repeated.items()):
+            yield f"driver {life} started trial {key[:6]} again after {dict(repeated)}"
 
 
 def _faults_of_trials(found: Outcome) -> Iterator[str]:
@@ -194,9 +209,10 @@ def _faults_of_trials(found: Outcome) -> Iterator[str]:
     # on the former choice is left, and what is chosen now is measured beside the default again.
     changed = any(isinstance(e, TrialFinished) and e.fault for e in events)
     most = SPEC.resources.max_failures
+    started = Counter(attempt.job.key for attempt in found.world.attempts)
     for key in {e.key for e in events if isinstance(e, TrialFinished) and e.fault}:
-        if found.world.started[key] <= most:
-            yield f"trial {key[:6]} was given up after {found.world.started[key]} attempts"
+        if started[key] <= most:
+            yield f"trial {key[:6]} was given up after {started[key]} attempts"
     for key, trial in trials.items():
         if not 1 - changed <= ends[key] <= 1 + lost[trial.artifact]:
             yield f"trial {key[:6]} ended {ends[key]} times"

@@ -151,6 +151,18 @@ BUGS = {
         "kind == FaultKind.MACHINE",
         "kind == FaultKind.STORAGE",
     ),
+    "a trial is tried once too often": (
+        jobs,
+        "next_attempt",
+        "job.failures < most_failures",
+        "job.failures <= most_failures",
+    ),
+    "a configuration's fault is tried again": (
+        jobs,
+        "next_attempt",
+        "kind == FaultKind.MACHINE and",
+        "kind in (FaultKind.MACHINE, FaultKind.CONFIGURATION) and",
+    ),
     "a job that wants a whole GPU gets its share again": (
         jobs,
         "next_attempt",
