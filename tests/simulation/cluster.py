@@ -78,6 +78,7 @@ class World:
         self.at_work: Process | None = None  # Whose operations these are.
         self.lives = 0  # How many drivers began.
         self.attempts: list[Attempt] = []
+        self.placed = Counter[tuple[int, str]]()  # Such events written, by driver and key.
         self.hung = False  # Whether a process ever stood still with all it held.
         self.stopped = 0  # How many did while a driver was there to notice it.
 
@@ -119,11 +120,20 @@ class Attempt:
         job: The job.
         life: Which driver started it, from 1.
         fault: Why it may be started again: a fault of the machine, or of its memory.
+        last: The last report on it while it ran that the driver received.
+        ended: Whether the driver received its end.
     """
 
     job: Job
     life: int
     fault: FaultKind | None = None
+    last: Report | None = None
+    ended: bool = False
+
+    def receive(self, report: Report) -> None:
+        """Take in a report as the driver does; after the end it adds nothing."""
+        if not self.ended:
+            self.ended, self.last = report.ended, self.last if report.ended else report
 
     @property
     def loop(self) -> tuple[int, bool, str]:
@@ -253,7 +263,8 @@ class _Run(StageRun):
 
     def run_epoch(self) -> dict[str, float]:
         process = self._world.at_work
-        assert process is not None and process.attempt is not None
+        assert process is not None
+        assert process.attempt is not None
         self._world.operation()
         if process.node.broken:
             process.attempt.fault = FaultKind.MACHINE
@@ -436,9 +447,10 @@ class Simulated(Executor):
         if self._loop is not loop:
             return
         for process, seconds in self._silence.hung().items():
-            assert process.job is not None
-            last = Report(status=Status.RUNNING, host=process.node.name, node=process.node.name)
-            self._end(process, hung(process.job, last, seconds))
+            assert process.attempt is not None
+            silent = Report(status=Status.RUNNING, host=process.node.name, node=process.node.name)
+            last = process.attempt.last or silent
+            self._end(process, hung(process.attempt.job, last, seconds))
         self._world.after(LOOK_SECONDS, partial(self._look, loop))
 
     def abandon(self, at_once: bool) -> None:
@@ -487,16 +499,16 @@ class Simulated(Executor):
 
     def _start(self, process: Process, job: Job) -> None:
         assert process.sealed is not isinstance(job.work, TestWork)
-        process.attempt = Attempt(job, self._world.lives)
-        self._world.attempts.append(process.attempt)
+        attempt = process.attempt = Attempt(job, self._world.lives)
+        self._world.attempts.append(attempt)
         self._silence.heard(process)
         if self._works(process, lambda: process.worker.open(job)):
-            self._step_later(process, job)
+            self._step_later(process, attempt)
 
-    def _step_later(self, process: Process, job: Job) -> None:
+    def _step_later(self, process: Process, attempt: Attempt) -> None:
         seconds = self._world.random.expovariate(1.0) + process.bench.waits
         process.bench.waits = 0.0
-        self._world.after(seconds, lambda: self._step(process, job))
+        self._world.after(seconds, lambda: self._step(process, attempt))
 
     def _works(self, process: Process, action: Callable[[], None]) -> bool:
         """Do something in a process; return False if that was its end."""
@@ -510,8 +522,8 @@ class Simulated(Executor):
             self._world.at_work = None
         return True
 
-    def _step(self, process: Process, job: Job) -> None:
-        if not process.alive or process.hangs or process.job is not job:
+    def _step(self, process: Process, attempt: Attempt) -> None:
+        if not process.alive or process.hangs or process.attempt is not attempt:
             return
         if self._world.happens(self._world.faults.hang):
             process.hangs = True
@@ -524,34 +536,37 @@ class Simulated(Executor):
         if self._world.happens(self._world.faults.lose):
             self._end(process)
             return
-        self._send(process, job, report)
+        self._send(process, attempt, report)
         if not report.ended:
-            self._step_later(process, job)
+            self._step_later(process, attempt)
 
-    def _send(self, process: Process, job: Job, report: Report) -> None:
+    def _send(self, process: Process, attempt: Attempt, report: Report) -> None:
         latency = self._world.random.expovariate(5.0)
         process.arrival = max(process.arrival, self._world.now + latency)
-        arrive = partial(self._arrive, self._loop, process, job, report)
+        arrive = partial(self._arrive, self._loop, process, attempt, report)
         self._world.at(process.arrival, arrive)
         if self._world.happens(self._world.faults.double):
             late = process.arrival + self._world.random.expovariate(0.5)
-            self._world.at(late, partial(self._take, self._loop, job, report))
+            self._world.at(late, partial(self._take, self._loop, attempt, report))
 
-    def _arrive(self, loop: Loop | None, process: Process, job: Job, report: Report) -> None:
-        if process.alive and process.job is job:
+    def _arrive(
+        self, loop: Loop | None, process: Process, attempt: Attempt, report: Report
+    ) -> None:
+        if process.alive and process.attempt is attempt:
             self._silence.heard(process)
-        if report.ended and process.job is job:
+        if report.ended and process.attempt is attempt:
             process.attempt = None
             self._silence.over(process)
             if report.fault is not None and report.fault.kind == FaultKind.MACHINE:
                 self._end(process)
-        self._take(loop, job, report)
+        self._take(loop, attempt, report)
         if self._world.happens(self._world.faults.node):
             self._exchange(self._world.random.choice(self._nodes))
 
-    def _take(self, loop: Loop | None, job: Job, report: Report) -> None:
+    def _take(self, loop: Loop | None, attempt: Attempt, report: Report) -> None:
         if loop is not None and loop is self._loop:
-            loop.take(job, report)
+            attempt.receive(report)
+            loop.take(attempt.job, report)
 
     def _exchange(self, node: Node) -> None:
         """Lose a node; another one joins."""
@@ -575,6 +590,8 @@ class Simulated(Executor):
         if attempt is not None:
             attempt.fault = FaultKind.MACHINE
             noticed = self._world.random.uniform(0, DETECTED)
-            self._world.after(
-                noticed, partial(self._take, self._loop, attempt.job, report or lost())
-            )
+            take = partial(self._take_end, self._loop, attempt, report)
+            self._world.after(noticed, take)
+
+    def _take_end(self, loop: Loop | None, attempt: Attempt, report: Report | None) -> None:
+        self._take(loop, attempt, report or lost(attempt.last))

@@ -77,6 +77,7 @@ class Disk:
 
     def append(self, event: Event) -> None:
         if isinstance(event, TrialPlaced):  # Nothing depends on it: no moment of its own to die.
+            self.world.placed[self.world.lives, event.key] += 1
             self.events.append(event)
             return
         self._perhaps_die()
@@ -183,22 +184,27 @@ def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
     waited = found.world.stopped * (HANG_SECONDS + LOOK_SECONDS + DETECTED)
     if found.seconds > PROMPT + waited and not found.world.hung:
         yield f"it took {found.seconds:.0f} s: somebody waited without a reason"
-    yield from _faults_of_attempts(found.world.attempts)
+    yield from _faults_of_attempts(found.world)
     yield from _faults_of_trials(found)
     yield from _faults_of_the_store(found.store, found.world.hung)
     yield from _faults_of_the_tracker(found)
 
 
-def _faults_of_attempts(attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Yield jobs that one driver started again without a reason, or too often."""
+def _faults_of_attempts(world: World) -> Iterator[str]:
+    """Yield jobs that one driver started again too often, and attempts it did not write once."""
     most = {FaultKind.MACHINE: SPEC.resources.max_failures, FaultKind.MEMORY: 1, None: 0}
     by_job = defaultdict[Any, list[Attempt]](list)
-    for attempt in attempts:
+    for attempt in world.attempts:
         by_job[attempt.loop].append(attempt)
     for (life, _, key), tried in by_job.items():
         repeated = Counter(attempt.fault for attempt in tried[:-1])
         if any(count > most[fault] for fault, count in repeated.items()):
             yield f"driver {life} started trial {key[:6]} again after {dict(repeated)}"
+    begun = Counter((attempt.life, attempt.job.key) for attempt in world.attempts if attempt.last)
+    for life, key in sorted({*begun, *world.placed}):
+        if (times := world.placed[life, key]) != begun[life, key]:
+            written = f"wrote {times} times where trial {key[:6]} is"
+            yield f"driver {life} {written}, in {begun[life, key]} attempts"
 
 
 def _faults_of_trials(found: Outcome) -> Iterator[str]:

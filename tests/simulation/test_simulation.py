@@ -163,6 +163,18 @@ BUGS = {
         "kind == FaultKind.MACHINE and",
         "kind in (FaultKind.MACHINE, FaultKind.CONFIGURATION) and",
     ),
+    "every report tells where a trial runs": (
+        Loop,
+        "take",
+        "self._placed.add((job.key, job.attempt))",
+        "pass",
+    ),
+    "only a first attempt tells where it runs": (
+        Loop,
+        "take",
+        "(job.key, job.attempt) not in self._placed",
+        "job.attempt == 0 and (job.key, 0) not in self._placed",
+    ),
     "a job that wants a whole GPU gets its share again": (
         jobs,
         "next_attempt",
