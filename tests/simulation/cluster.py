@@ -22,6 +22,7 @@ import torch
 from orchestrator.executors._base import Executor
 from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop, Pause
+from orchestrator.storage.events import Event
 from trainables.common.errors import InputError
 from trainables.common.stages import ArtifactRef
 from trainables.jobs import FaultKind, Job, Measured, Report, Status, TestWork, hung, lost
@@ -34,6 +35,7 @@ LONGEST = 50_000.0  # Virtual seconds after which a run counts as waiting for ev
 SALT = 15  # With it no study of the simulated sweep loses all its trials undisturbed.
 HANG_SECONDS = 60.0  # Virtual ones, of a limit that is given.
 LOOK_SECONDS = 5.0  # Between two looks at which processes hang.
+EPOCHS, EPOCH_SECONDS = 3, 1.0  # Of a stage, and of an epoch by the clock of its process.
 DETECTED = 5.0  # Virtual seconds until the end of a process is noticed, at most.
 
 
@@ -78,7 +80,9 @@ class World:
         self.at_work: Process | None = None  # Whose operations these are.
         self.lives = 0  # How many drivers began.
         self.attempts: list[Attempt] = []
-        self.placed = Counter[tuple[int, str]]()  # Such events written, by driver and key.
+        self.written: list[
+            tuple[int, Event]
+        ] = []  # By which driver; with what a power cut removed.
         self.hung = False  # Whether a process ever stood still with all it held.
         self.stopped = 0  # How many did while a driver was there to notice it.
 
@@ -122,6 +126,7 @@ class Attempt:
         fault: Why it may be started again: a fault of the machine, or of its memory.
         last: The last report on it while it ran that the driver received.
         ended: Whether the driver received its end.
+        epochs: How many it computed.
     """
 
     job: Job
@@ -129,6 +134,7 @@ class Attempt:
     fault: FaultKind | None = None
     last: Report | None = None
     ended: bool = False
+    epochs: int = 0
 
     def receive(self, report: Report) -> None:
         """Take in a report as the driver does; after the end it adds nothing."""
@@ -249,7 +255,7 @@ def draws(key: str) -> Random:
 class _Run(StageRun):
     """A stage whose figures its key decides; those of the same pass are stored with it."""
 
-    epochs = 3
+    epochs = EPOCHS
 
     def __init__(
         self, bench: SimulatedBench, request: StageRequest, others: Sequence[StageRequest]
@@ -275,6 +281,8 @@ class _Run(StageRun):
         self.epoch += 1
         if self._diverges and self.epoch == 2:
             raise ArithmeticError("train_loss became nan in epoch 2")
+        process.attempt.epochs += 1
+        self._bench.computed += EPOCH_SECONDS
         return figures(self._name, self.epoch)
 
     def finish(self, *told: Any) -> Artifact:
@@ -345,7 +353,8 @@ class SimulatedBench(Bench):
     def __init__(self, world: World, store: MemoryStore) -> None:
         self.notices: list[str] = []
         self.store, self.world, self.waits, self.logs, self._code = store, world, 0.0, None, None
-        self.report_seconds, self.checkpoint_seconds = -1.0, 0.0  # No time passes in a step.
+        self.report_seconds, self.checkpoint_seconds = -1.0, 0.0  # After every epoch.
+        self.computed = 0.0  # Seconds of its epochs; no time passes for the others.
         self.device = torch.device("cpu")
         self.meter: Any = _Meter()
         self.processes, self._altered = 1, None
@@ -354,8 +363,8 @@ class SimulatedBench(Bench):
         """Stay where it is."""
 
     def clock(self) -> float:
-        """Return the virtual time."""
-        return self.world.now
+        """Return the virtual time of the process."""
+        return self.world.now + self.computed
 
     def pause(self, seconds: float) -> None:
         """Put the next step off."""

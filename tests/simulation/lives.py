@@ -29,6 +29,8 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
 from tests.simulation.cluster import (
     DETECTED,
+    EPOCH_SECONDS,
+    EPOCHS,
     HANG_SECONDS,
     LOOK_SECONDS,
     NO_FAULTS,
@@ -77,15 +79,18 @@ class Disk:
 
     def append(self, event: Event) -> None:
         if isinstance(event, TrialPlaced):  # Nothing depends on it: no moment of its own to die.
-            self.world.placed[self.world.lives, event.key] += 1
-            self.events.append(event)
+            self._write(event)
             return
         self._perhaps_die()
         event.time = int(self.world.now * 1000) + 1
-        self.events.append(event)
+        self._write(event)
         if not isinstance(event, SAID_AGAIN):
             self.synced = len(self.events)
         self._perhaps_die()
+
+    def _write(self, event: Event) -> None:
+        self.events.append(event)
+        self.world.written.append((self.world.lives, event))
 
     def _perhaps_die(self) -> None:
         if not self.peace and self.world.happens(self.die):
@@ -186,6 +191,8 @@ def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
         yield f"it took {found.seconds:.0f} s: somebody waited without a reason"
     yield from _faults_of_attempts(found.world)
     yield from _faults_of_trials(found)
+    yield from _faults_of_seconds(found.world)
+    yield from _faults_of_epochs(found)
     yield from _faults_of_the_store(found.store, found.world.hung)
     yield from _faults_of_the_tracker(found)
 
@@ -201,10 +208,10 @@ def _faults_of_attempts(world: World) -> Iterator[str]:
         if any(count > most[fault] for fault, count in repeated.items()):
             yield f"driver {life} started trial {key[:6]} again after {dict(repeated)}"
     begun = Counter((attempt.life, attempt.job.key) for attempt in world.attempts if attempt.last)
-    for life, key in sorted({*begun, *world.placed}):
-        if (times := world.placed[life, key]) != begun[life, key]:
-            written = f"wrote {times} times where trial {key[:6]} is"
-            yield f"driver {life} {written}, in {begun[life, key]} attempts"
+    placed = Counter((life, e.key) for life, e in world.written if isinstance(e, TrialPlaced))
+    for life, key in sorted({*begun, *placed}):
+        if (times := placed[life, key]) != (tried := begun[life, key]):
+            yield f"driver {life} placed trial {key[:6]} {times} times in {tried} attempts"
 
 
 def _faults_of_trials(found: Outcome) -> Iterator[str]:
@@ -227,16 +234,53 @@ def _faults_of_trials(found: Outcome) -> Iterator[str]:
         steps = {e.step for e in events if isinstance(e, Epoch) and e.key == key}
         if trial.status == "finished" and steps != {1, 2, 3}:
             yield f"trial {key[:6]} has epochs {sorted(steps)}"
+        if trial.epochs != len(steps):
+            yield f"trial {key[:6]} counts {trial.epochs} epochs, not {len(steps)}"
     for study in PLAN:
         told = found.ledger.studies[study.id]
         if told.finished + told.failed != study.trials:
             yield f"{study.id} counts {told.finished} + {told.failed} of {study.trials} trials"
 
 
+def _faults_of_seconds(world: World) -> Iterator[str]:
+    """Yield trials that ended with other seconds than those of their epochs."""
+    steps, known = Counter[str](), Counter[tuple[int, str]]()
+    for attempt in world.attempts:
+        if attempt.last:
+            place = attempt.life, attempt.job.key
+            known[place] = max(known[place], attempt.last.epoch)
+    for life, event in world.written:
+        if isinstance(event, Epoch):
+            steps[event.key] = max(steps[event.key], event.step)
+        if isinstance(event, TrialFinished):
+            counted = (event.seconds or 0.0) / EPOCH_SECONDS
+            if event.fault:  # It may have computed more than its driver knows.
+                right = counted >= known[life, event.key]
+            else:
+                right = counted == (0 if event.reused else steps[event.key])
+            if not right:
+                yield f"trial {event.key[:6]} {event.status} after {event.seconds} s"
+
+
+def _faults_of_epochs(found: Outcome) -> Iterator[str]:
+    """Yield trials that computed epochs again although a checkpoint had them."""
+    computed, faults = Counter[str](), Counter[str]()
+    for attempt in found.world.attempts:
+        computed[attempt.job.key] += attempt.epochs
+        faults[attempt.job.key] += attempt.fault is not None
+    for key, trial in found.ledger.trials.items():
+        # The epoch at hand is lost with its process, but none before it.
+        most = EPOCHS * (1 + found.store.lost[trial.artifact]) + faults[key]
+        if trial.status == "finished" and computed[key] > most:
+            yield f"trial {key[:6]} computed {computed[key]} epochs with {faults[key]} faults"
+
+
 def _faults_of_the_store(store: MemoryStore, hung: bool) -> Iterator[str]:
     for (stage, key), artifact in store.found.items():
         if stage == "evaluate":
             continue
+        if artifact.record.get("seconds") not in (None, EPOCHS * EPOCH_SECONDS):
+            yield f"{stage} {key[:6]} is stored with {artifact.record['seconds']} s"
         steps = [entry["step"] for entry in artifact.record["history"]]
         if steps != [1, 2, 3]:
             yield f"{stage} {key[:6]} has the history {steps}"

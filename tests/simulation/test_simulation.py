@@ -190,6 +190,36 @@ BUGS = {
         "self._reported = len(computation.history)",
         "self._reported = len(computation.history) + 1",
     ),
+    "a checkpoint is not read": (
+        StageComputation,
+        "_opened",
+        "not checkpoint.exists()",
+        "True",
+    ),
+    "a resumed stage forgets its seconds": (
+        StageComputation,
+        "_opened",
+        "self.seconds = self._saved =",
+        "self._saved =",
+    ),
+    "a lost process erases the seconds of its trial": (
+        Loop,
+        "take",
+        "report = charged(job, report)",
+        "pass",
+    ),
+    "seconds before a checkpoint count twice": (
+        StageComputation,
+        "_opened",
+        'state["seconds"]',
+        '2 * state["seconds"]',
+    ),
+    "a repeated epoch counts again": (
+        Ledger,
+        "_epoch",
+        "event.step <= trial.last_step",
+        "False",
+    ),
     "a resumed stage forgets its history": (
         StageComputation,
         "_opened",
