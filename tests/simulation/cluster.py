@@ -32,7 +32,8 @@ from trainables.store.locks import PATIENCE_SECONDS
 from trainables.worker import Bench, Computation, Worker
 
 LONGEST = 50_000.0  # Virtual seconds after which a run counts as waiting for ever.
-SALT = 15  # With it no study of the simulated sweep loses all its trials undisturbed.
+# Undisturbed, every study chooses a trial, two trials fail, and the guard changes further seeds.
+SALT = 150
 HANG_SECONDS = 60.0  # Virtual ones, of a limit that is given.
 LOOK_SECONDS = 5.0  # Between two looks at which processes hang.
 EPOCHS, EPOCH_SECONDS = 3, 1.0  # Of a stage, and of an epoch by the clock of its process.

@@ -154,6 +154,7 @@ def live(seed: int, folder: Path, weather: Faults = STORMY, die: float = 0.01) -
             cluster.abandon(at_once=power_cut)
             if power_cut:
                 disk.cut_power()
+                delivery.lose_power()
             if not disk.peace and world.happens(0.1):
                 store.lose(0.1)
         if world.happens(0.5):
@@ -186,6 +187,10 @@ def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
         yield "the sweep did not end"
     if found.table != calm.table:
         yield "the table differs from that of the undisturbed sweep"
+    for key, trial in calm.ledger.trials.items():
+        told = found.ledger.trials.get(key)
+        if told is None or told.objective != trial.objective:
+            yield f"the objective of {trial.role} trial {key[:6]} is not that of the calm sweep"
     waited = found.world.stopped * (HANG_SECONDS + LOOK_SECONDS + DETECTED)
     if found.seconds > PROMPT + waited and not found.world.hung:
         yield f"it took {found.seconds:.0f} s: somebody waited without a reason"
@@ -293,6 +298,17 @@ def _faults_of_the_tracker(found: Outcome) -> Iterator[str]:
     tracked = [replace(result, run_ids=()) for result in found.delivery.results()]
     if tracked != found.results:
         yield "the tracker tells another table than the journal"
-    keys = Counter(run.tags["calsweep.key"] for run in found.delivery.tracker.held.values())
+    tracker = found.delivery.tracker
+    keys = Counter(run.tags["calsweep.key"] for run in tracker.held.values())
     if keys != Counter([*found.ledger.studies, *found.ledger.trials]):
         yield "the tracker has other runs than the journal, or one twice"
+    epochs = defaultdict[str, set[tuple[int, float]]](set)
+    for event in found.events:
+        if isinstance(event, Epoch):
+            epochs[event.key].add((event.step, event.metrics["val_ece"]))
+    for run in tracker.held.values():
+        key, points = run.tags["calsweep.key"], tracker.points.get(run.id, {}).get("val_ece", ())
+        told = Counter((step, value) for step, _, value in points)
+        twice = max(told.values(), default=0) > 1 and not found.delivery.cut
+        if key in found.ledger.trials and (told.keys() != epochs[key] or twice):
+            yield f"the tracker has other epochs of trial {key[:6]} than the journal"
