@@ -203,7 +203,7 @@ def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
 
 
 def _faults_of_attempts(world: World) -> Iterator[str]:
-    """Yield jobs that one driver started again too often, and attempts it did not write once."""
+    """Yield trials that a driver tried too often or too rarely, or placed not once an attempt."""
     most = {FaultKind.MACHINE: SPEC.resources.max_failures, FaultKind.MEMORY: 1, None: 0}
     by_job = defaultdict[Any, list[Attempt]](list)
     for attempt in world.attempts:
@@ -212,6 +212,11 @@ def _faults_of_attempts(world: World) -> Iterator[str]:
         repeated = Counter(attempt.fault for attempt in tried[:-1])
         if any(count > most[fault] for fault, count in repeated.items()):
             yield f"driver {life} started trial {key[:6]} again after {dict(repeated)}"
+    failed = Counter((a.life, a.job.key) for a in world.attempts if a.fault == FaultKind.MACHINE)
+    given_up = [(n, e.key) for n, e in world.written if isinstance(e, TrialFinished) and e.fault]
+    for life, key in given_up:
+        if (times := failed[life, key]) <= most[FaultKind.MACHINE]:
+            yield f"driver {life} gave trial {key[:6]} up after {times} attempts"
     begun = Counter((attempt.life, attempt.job.key) for attempt in world.attempts if attempt.last)
     placed = Counter((life, e.key) for life, e in world.written if isinstance(e, TrialPlaced))
     for life, key in sorted({*begun, *placed}):
@@ -226,11 +231,6 @@ def _faults_of_trials(found: Outcome) -> Iterator[str]:
     # Where the machine failed a trial for good, a resumed sweep may choose another one: what built
     # on the former choice is left, and what is chosen now is measured beside the default again.
     changed = any(isinstance(e, TrialFinished) and e.fault for e in events)
-    most = SPEC.resources.max_failures
-    started = Counter(attempt.job.key for attempt in found.world.attempts)
-    for key in {e.key for e in events if isinstance(e, TrialFinished) and e.fault}:
-        if started[key] <= most:
-            yield f"trial {key[:6]} was given up after {started[key]} attempts"
     for key, trial in trials.items():
         if not 1 - changed <= ends[key] <= 1 + lost[trial.artifact]:
             yield f"trial {key[:6]} ended {ends[key]} times"
