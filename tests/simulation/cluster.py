@@ -470,7 +470,7 @@ class Simulated(Executor):
             if at_once:
                 self._end(process)
             else:
-                process.hangs = self._world.happens(0.1)
+                process.hangs = self._world.happens(0.1) or process.hangs
                 self._world.hung |= process.hangs
                 later = self._world.random.choice((0.0, 3.0, 30.0, 2000.0))
                 self._world.after(later, partial(self._end, process))
@@ -537,7 +537,8 @@ class Simulated(Executor):
             return
         if self._world.happens(self._world.faults.hang):
             process.hangs = True
-            self._world.stopped += 1
+            self._world.stopped += self._loop is not None
+            self._world.hung |= self._loop is None  # Nobody notices it.
             return
         reports: list[Report] = []
         if not self._works(process, lambda: reports.append(process.worker.step())):
@@ -598,10 +599,11 @@ class Simulated(Executor):
             self._populate(process.node)
         attempt, process.attempt = process.attempt, None
         if attempt is not None:
-            attempt.fault = FaultKind.MACHINE
             noticed = self._world.random.uniform(0, DETECTED)
             take = partial(self._take_end, self._loop, attempt, report)
             self._world.after(noticed, take)
 
     def _take_end(self, loop: Loop | None, attempt: Attempt, report: Report | None) -> None:
+        if not attempt.ended:  # Else its own report came first.
+            attempt.fault = FaultKind.MACHINE
         self._take(loop, attempt, report or lost(attempt.last))

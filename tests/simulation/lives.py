@@ -269,15 +269,15 @@ def _faults_of_seconds(world: World) -> Iterator[str]:
 
 def _faults_of_epochs(found: Outcome) -> Iterator[str]:
     """Yield trials that computed epochs again although a checkpoint had them."""
-    computed, faults = Counter[str](), Counter[str]()
+    computed, attempts = Counter[str](), Counter[str]()
     for attempt in found.world.attempts:
         computed[attempt.job.key] += attempt.epochs
-        faults[attempt.job.key] += attempt.fault is not None
+        attempts[attempt.job.key] += 1
     for key, trial in found.ledger.trials.items():
-        # The epoch at hand is lost with its process, but none before it.
-        most = EPOCHS * (1 + found.store.lost[trial.artifact]) + faults[key]
+        # An attempt that fails may lose its last epoch, but none before it.
+        most = EPOCHS * (1 + found.store.lost[trial.artifact]) + attempts[key]
         if trial.status == "finished" and computed[key] > most:
-            yield f"trial {key[:6]} computed {computed[key]} epochs with {faults[key]} faults"
+            yield f"trial {key[:6]} computed {computed[key]} epochs in {attempts[key]} attempts"
 
 
 def _faults_of_the_store(store: MemoryStore, hung: bool) -> Iterator[str]:
