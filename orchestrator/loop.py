@@ -8,7 +8,7 @@ from typing import Protocol
 
 from orchestrator.storage.events import Epoch, Event, TrialPlaced
 from orchestrator.storage.machines import Machines
-from trainables.jobs import Job, Report, next_attempt
+from trainables.jobs import Job, Report, charged, next_attempt
 
 ANSWER_SECONDS = 0.5  # For so long known outcomes may hold up the reports of what runs.
 Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])  # For jobs to end; for good; by a person.
@@ -73,6 +73,7 @@ class Loop:
             self.write(Epoch(key=job.key, step=epoch.step, metrics=epoch.metrics))
         if report.ended:
             del self._running[job.key]
+            report = charged(job, report)
             again = next_attempt(job, report, self.most_failures)
             self._again.append(again) if again else self.source.ended(job, report)
             self._failed = again is not None and bool(report.gpu)

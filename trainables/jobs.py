@@ -76,6 +76,16 @@ class FitWork:
     metrics: tuple[str, ...]  # What to report, as ``calibration_report`` names it.
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What a job has cost so far."""
+
+    seconds: float = 0.0  # Of all steps, those before an interruption included.
+    epoch_seconds: float | None = None  # The mean; None before there was one.
+    peak_memory: float | None = None  # Bytes; None before there was an epoch.
+    reused: bool = False  # Whether the outcome was found in the store.
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One thing to compute.
@@ -97,6 +107,7 @@ class Job:
     attempt: int = 0  # How often it was given out before.
     failures: int = 0  # How many attempts a machine failed.
     avoided: frozenset[str] = frozenset()  # Nodes that failed it.
+    cost: Cost = Cost()  # The highest that an earlier attempt reported.
 
     @property
     def alone(self) -> bool:
@@ -119,16 +130,6 @@ class EpochMetrics:
 
     step: int
     metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a job has cost so far."""
-
-    seconds: float = 0.0  # Of all steps, those before an interruption included.
-    epoch_seconds: float | None = None  # The mean; None before there was one.
-    peak_memory: float | None = None  # Bytes; None before there was an epoch.
-    reused: bool = False  # Whether the outcome was found in the store.
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,17 @@ def hung(job: Job, last: Report, seconds: float) -> Report:
     )
 
 
+def charged(job: Job, report: Report) -> Report:
+    """Return the end of an attempt, with the cost of an earlier attempt if that was higher.
+
+    A process that is lost before its first report does not know what its predecessor computed.
+    """
+    own = report.fault is None or report.fault.kind == FaultKind.CONFIGURATION
+    if own or report.cost.seconds >= job.cost.seconds:
+        return report
+    return replace(report, cost=job.cost)
+
+
 def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     """Return a failed job as it is to be tried again, or None if its end stands.
 
@@ -216,9 +228,9 @@ def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     if report.fault is not None and kind == FaultKind.STORAGE:
         raise StorageError(report.fault.reason)
     if kind == FaultKind.MEMORY and 0 < job.gpus < 1:
-        return replace(job, gpus=1.0, attempt=job.attempt + 1)
+        return replace(job, gpus=1.0, attempt=job.attempt + 1, cost=report.cost)
     if kind == FaultKind.CODE or (kind == FaultKind.MACHINE and job.failures < most_failures):
         avoided = job.avoided | ({report.node} if report.node else set())
-        again = job.attempt + 1
-        return replace(job, attempt=again, failures=job.failures + 1, avoided=avoided)
+        again = replace(job, attempt=job.attempt + 1, avoided=avoided, cost=report.cost)
+        return replace(again, failures=job.failures + 1)
     return None

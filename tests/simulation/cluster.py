@@ -22,6 +22,7 @@ import torch
 from orchestrator.executors._base import Executor
 from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop, Pause
+from orchestrator.storage.events import Event
 from trainables.common.errors import InputError
 from trainables.common.stages import ArtifactRef
 from trainables.jobs import FaultKind, Job, Measured, Report, Status, TestWork, hung, lost
@@ -31,9 +32,11 @@ from trainables.store.locks import PATIENCE_SECONDS
 from trainables.worker import Bench, Computation, Worker
 
 LONGEST = 50_000.0  # Virtual seconds after which a run counts as waiting for ever.
-SALT = 15  # With it no study of the simulated sweep loses all its trials undisturbed.
+# Undisturbed, every study chooses a trial, two trials fail, and the guard changes further seeds.
+SALT = 150
 HANG_SECONDS = 60.0  # Virtual ones, of a limit that is given.
 LOOK_SECONDS = 5.0  # Between two looks at which processes hang.
+EPOCHS, EPOCH_SECONDS = 3, 1.0  # Of a stage, and of an epoch by the clock of its process.
 DETECTED = 5.0  # Virtual seconds until the end of a process is noticed, at most.
 
 
@@ -76,7 +79,11 @@ class World:
         self._coming: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self.at_work: Process | None = None  # Whose operations these are.
-        self.started: Counter[str] = Counter()  # Attempts, by the job's key.
+        self.lives = 0  # How many drivers began.
+        self.attempts: list[Attempt] = []
+        self.written: list[
+            tuple[int, Event]
+        ] = []  # By which driver; with what a power cut removed.
         self.hung = False  # Whether a process ever stood still with all it held.
         self.stopped = 0  # How many did while a driver was there to notice it.
 
@@ -108,6 +115,37 @@ class World:
         """End the process at work, perhaps."""
         if self.at_work is not None and self.happens(self.faults.kill):
             raise Killed
+
+
+@dataclass(eq=False)
+class Attempt:
+    """One start of a job on a process.
+
+    Attributes:
+        job: The job.
+        life: Which driver started it, from 1.
+        fault: Why it may be started again: a fault of the machine, or of its memory.
+        last: The last report on it while it ran that the driver received.
+        ended: Whether the driver received its end.
+        epochs: How many it computed.
+    """
+
+    job: Job
+    life: int
+    fault: FaultKind | None = None
+    last: Report | None = None
+    ended: bool = False
+    epochs: int = 0
+
+    def receive(self, report: Report) -> None:
+        """Take in a report as the driver does; after the end it adds nothing."""
+        if not self.ended:
+            self.ended, self.last = report.ended, self.last if report.ended else report
+
+    @property
+    def loop(self) -> tuple[int, bool, str]:
+        """Return the driver, whether it measured, and the key: these attempts are one job's."""
+        return self.life, isinstance(self.job.work, TestWork), self.job.key
 
 
 @dataclass
@@ -218,7 +256,7 @@ def draws(key: str) -> Random:
 class _Run(StageRun):
     """A stage whose figures its key decides; those of the same pass are stored with it."""
 
-    epochs = 3
+    epochs = EPOCHS
 
     def __init__(
         self, bench: SimulatedBench, request: StageRequest, others: Sequence[StageRequest]
@@ -233,14 +271,19 @@ class _Run(StageRun):
     def run_epoch(self) -> dict[str, float]:
         process = self._world.at_work
         assert process is not None
+        assert process.attempt is not None
         self._world.operation()
         if process.node.broken:
+            process.attempt.fault = FaultKind.MACHINE
             raise OSError(5, "Input/output error")
         if self._large and 0 < process.gpus < 1:
+            process.attempt.fault = FaultKind.MEMORY
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.epoch += 1
         if self._diverges and self.epoch == 2:
             raise ArithmeticError("train_loss became nan in epoch 2")
+        process.attempt.epochs += 1
+        self._bench.computed += EPOCH_SECONDS
         return figures(self._name, self.epoch)
 
     def finish(self, *told: Any) -> Artifact:
@@ -311,7 +354,8 @@ class SimulatedBench(Bench):
     def __init__(self, world: World, store: MemoryStore) -> None:
         self.notices: list[str] = []
         self.store, self.world, self.waits, self.logs, self._code = store, world, 0.0, None, None
-        self.report_seconds, self.checkpoint_seconds = -1.0, 0.0  # No time passes in a step.
+        self.report_seconds, self.checkpoint_seconds = -1.0, 0.0  # After every epoch.
+        self.computed = 0.0  # Seconds of its epochs; no time passes for the others.
         self.device = torch.device("cpu")
         self.meter: Any = _Meter()
         self.processes, self._altered = 1, None
@@ -320,8 +364,8 @@ class SimulatedBench(Bench):
         """Stay where it is."""
 
     def clock(self) -> float:
-        """Return the virtual time."""
-        return self.world.now
+        """Return the virtual time of the process."""
+        return self.world.now + self.computed
 
     def pause(self, seconds: float) -> None:
         """Put the next step off."""
@@ -363,11 +407,16 @@ class Process:
     sealed: bool
     alive: bool = True
     hangs: bool = False
-    job: Job | None = None
+    attempt: Attempt | None = None
     arrival: float = 0.0  # Of its last report: they come in order.
 
     def __post_init__(self) -> None:
         self.worker = _Worker(self.bench, self.node.name)
+
+    @property
+    def job(self) -> Job | None:
+        """Return the job at hand."""
+        return self.attempt.job if self.attempt else None
 
     @property
     def gpus(self) -> float:
@@ -391,6 +440,7 @@ class Simulated(Executor):
         self._silence = Silence["Process"](HANG_SECONDS, lambda: world.now)
         self._loop: Loop | None = None
         self._sealed = True
+        world.lives += 1
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Compute until the loop is done."""
@@ -407,9 +457,10 @@ class Simulated(Executor):
         if self._loop is not loop:
             return
         for process, seconds in self._silence.hung().items():
-            assert process.job is not None
-            last = Report(status=Status.RUNNING, host=process.node.name, node=process.node.name)
-            self._end(process, hung(process.job, last, seconds))
+            assert process.attempt is not None
+            silent = Report(status=Status.RUNNING, host=process.node.name, node=process.node.name)
+            last = process.attempt.last or silent
+            self._end(process, hung(process.attempt.job, last, seconds))
         self._world.after(LOOK_SECONDS, partial(self._look, loop))
 
     def abandon(self, at_once: bool) -> None:
@@ -419,7 +470,7 @@ class Simulated(Executor):
             if at_once:
                 self._end(process)
             else:
-                process.hangs = self._world.happens(0.1)
+                process.hangs = self._world.happens(0.1) or process.hangs
                 self._world.hung |= process.hangs
                 later = self._world.random.choice((0.0, 3.0, 30.0, 2000.0))
                 self._world.after(later, partial(self._end, process))
@@ -458,16 +509,16 @@ class Simulated(Executor):
 
     def _start(self, process: Process, job: Job) -> None:
         assert process.sealed is not isinstance(job.work, TestWork)
-        process.job = job
+        attempt = process.attempt = Attempt(job, self._world.lives)
+        self._world.attempts.append(attempt)
         self._silence.heard(process)
-        self._world.started[job.key] += 1
         if self._works(process, lambda: process.worker.open(job)):
-            self._step_later(process, job)
+            self._step_later(process, attempt)
 
-    def _step_later(self, process: Process, job: Job) -> None:
+    def _step_later(self, process: Process, attempt: Attempt) -> None:
         seconds = self._world.random.expovariate(1.0) + process.bench.waits
         process.bench.waits = 0.0
-        self._world.after(seconds, lambda: self._step(process, job))
+        self._world.after(seconds, lambda: self._step(process, attempt))
 
     def _works(self, process: Process, action: Callable[[], None]) -> bool:
         """Do something in a process; return False if that was its end."""
@@ -481,12 +532,13 @@ class Simulated(Executor):
             self._world.at_work = None
         return True
 
-    def _step(self, process: Process, job: Job) -> None:
-        if not process.alive or process.hangs or process.job is not job:
+    def _step(self, process: Process, attempt: Attempt) -> None:
+        if not process.alive or process.hangs or process.attempt is not attempt:
             return
         if self._world.happens(self._world.faults.hang):
             process.hangs = True
-            self._world.stopped += 1
+            self._world.stopped += self._loop is not None
+            self._world.hung |= self._loop is None  # Nobody notices it.
             return
         reports: list[Report] = []
         if not self._works(process, lambda: reports.append(process.worker.step())):
@@ -495,34 +547,37 @@ class Simulated(Executor):
         if self._world.happens(self._world.faults.lose):
             self._end(process)
             return
-        self._send(process, job, report)
+        self._send(process, attempt, report)
         if not report.ended:
-            self._step_later(process, job)
+            self._step_later(process, attempt)
 
-    def _send(self, process: Process, job: Job, report: Report) -> None:
+    def _send(self, process: Process, attempt: Attempt, report: Report) -> None:
         latency = self._world.random.expovariate(5.0)
         process.arrival = max(process.arrival, self._world.now + latency)
-        arrive = partial(self._arrive, self._loop, process, job, report)
+        arrive = partial(self._arrive, self._loop, process, attempt, report)
         self._world.at(process.arrival, arrive)
         if self._world.happens(self._world.faults.double):
             late = process.arrival + self._world.random.expovariate(0.5)
-            self._world.at(late, partial(self._take, self._loop, job, report))
+            self._world.at(late, partial(self._take, self._loop, attempt, report))
 
-    def _arrive(self, loop: Loop | None, process: Process, job: Job, report: Report) -> None:
-        if process.alive and process.job is job:
+    def _arrive(
+        self, loop: Loop | None, process: Process, attempt: Attempt, report: Report
+    ) -> None:
+        if process.alive and process.attempt is attempt:
             self._silence.heard(process)
-        if report.ended and process.job is job:
-            process.job = None
+        if report.ended and process.attempt is attempt:
+            process.attempt = None
             self._silence.over(process)
             if report.fault is not None and report.fault.kind == FaultKind.MACHINE:
                 self._end(process)
-        self._take(loop, job, report)
+        self._take(loop, attempt, report)
         if self._world.happens(self._world.faults.node):
             self._exchange(self._world.random.choice(self._nodes))
 
-    def _take(self, loop: Loop | None, job: Job, report: Report) -> None:
+    def _take(self, loop: Loop | None, attempt: Attempt, report: Report) -> None:
         if loop is not None and loop is self._loop:
-            loop.take(job, report)
+            attempt.receive(report)
+            loop.take(attempt.job, report)
 
     def _exchange(self, node: Node) -> None:
         """Lose a node; another one joins."""
@@ -542,7 +597,13 @@ class Simulated(Executor):
         process.node.processes.remove(process)
         if process.node in self._nodes and self._loop is not None:
             self._populate(process.node)
-        job, process.job = process.job, None
-        if job is not None:
+        attempt, process.attempt = process.attempt, None
+        if attempt is not None:
             noticed = self._world.random.uniform(0, DETECTED)
-            self._world.after(noticed, partial(self._take, self._loop, job, report or lost()))
+            take = partial(self._take_end, self._loop, attempt, report)
+            self._world.after(noticed, take)
+
+    def _take_end(self, loop: Loop | None, attempt: Attempt, report: Report | None) -> None:
+        if not attempt.ended:  # Else its own report came first.
+            attempt.fault = FaultKind.MACHINE
+        self._take(loop, attempt, report or lost(attempt.last))

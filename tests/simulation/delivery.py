@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from orchestrator.tracking.tracker import Experiment, Run, RunQuery, Tracker, Un
 from tests.simulation.cluster import World
 
 AWAY = 0.05  # Share of the requests that fail, half of them after they took effect.
+LASTS = 0.1  # Share of the outages that last until the next call.
 EXISTING = Path(__file__)
 PIECE = 40  # Events read at once.
 
@@ -101,27 +103,49 @@ class MemoryTracker(Tracker):
 
 
 class Delivery:
-    """Delivers a journal, piece by piece; what a killed shipper had noted stays."""
+    """Delivers a journal, piece by piece; what a killed shipper had noted stays.
+
+    One shipper lives through outages, and from one call to the next, until it is killed.
+    """
 
     def __init__(self, world: World, events: Sequence[Event]) -> None:
-        self.tracker, self._events = MemoryTracker(world), events
+        self.tracker, self._world, self._events = MemoryTracker(world), world, events
         self._noted: dict[str, Any] = {}
+        self._shipper: _shipper._Shipper | None = None
+        self.cut = False  # Whether a power cut removed events that may have been delivered.
+
+    def lose_power(self) -> None:
+        """Lose the shipper: its machine is the driver's."""
+        self._shipper, self.cut = None, True
 
     def deliver(self, until_done: bool = False) -> None:
-        """Deliver what there is, as far as tracker and shipper live."""
+        """Deliver all there is, unless the shipper is killed or an outage lasts."""
         self.tracker.peace = until_done
         with (
             patch.object(_shipper, "read_events", self._read),
             patch.object(_shipper, "open_tracker", lambda uri, create: self.tracker),
-            patch.object(Memory, "load", staticmethod(lambda journal: Memory(**self._noted))),
+            patch.object(_shipper, "note_fault", lambda journal, fault: None),
+            patch.object(Memory, "load", lambda journal: Memory(**deepcopy(self._noted))),
             patch.object(Memory, "save", lambda memory, journal: self._note(memory)),
             patch.object(_shipper, "ThreadPoolExecutor", OneThread),
-            suppress(ShipperKilled, UnreachableError),
         ):
-            shipper = _shipper._Shipper(EXISTING, "memory://", EXISTING)
+            try:
+                while not self._try_to_deliver() and not self._world.happens(LASTS):
+                    pass
+            except ShipperKilled:
+                self._shipper = None
+
+    def _try_to_deliver(self) -> bool:
+        """Return True if all is delivered, False if the tracker is away."""
+        if self._shipper is None:
+            self._shipper = _shipper._Shipper(EXISTING, "memory://", EXISTING)
+        with suppress(UnreachableError):
+            self._shipper.step()
             while self._noted.get("offset", 0) < len(self._events):
-                shipper.step()
-            shipper.remove_doubles()
+                self._shipper.step()
+            self._shipper.remove_doubles()
+            return True
+        return False
 
     def results(self) -> list[StudyResult]:
         with patch.object(_queries, "open_tracker", lambda uri: self.tracker):

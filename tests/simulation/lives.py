@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,9 +29,12 @@ from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep
 from tests.simulation.cluster import (
     DETECTED,
+    EPOCH_SECONDS,
+    EPOCHS,
     HANG_SECONDS,
     LOOK_SECONDS,
     NO_FAULTS,
+    Attempt,
     Faults,
     MemoryStore,
     Simulated,
@@ -39,6 +42,7 @@ from tests.simulation.cluster import (
 )
 from tests.simulation.delivery import Delivery
 from trainables.data import PreparedData, SplitSpec, prepare
+from trainables.jobs import FaultKind
 
 SPEC = parse_sweep(
     """
@@ -75,14 +79,18 @@ class Disk:
 
     def append(self, event: Event) -> None:
         if isinstance(event, TrialPlaced):  # Nothing depends on it: no moment of its own to die.
-            self.events.append(event)
+            self._write(event)
             return
         self._perhaps_die()
         event.time = int(self.world.now * 1000) + 1
-        self.events.append(event)
+        self._write(event)
         if not isinstance(event, SAID_AGAIN):
             self.synced = len(self.events)
         self._perhaps_die()
+
+    def _write(self, event: Event) -> None:
+        self.events.append(event)
+        self.world.written.append((self.world.lives, event))
 
     def _perhaps_die(self) -> None:
         if not self.peace and self.world.happens(self.die):
@@ -146,6 +154,7 @@ def live(seed: int, folder: Path, weather: Faults = STORMY, die: float = 0.01) -
             cluster.abandon(at_once=power_cut)
             if power_cut:
                 disk.cut_power()
+                delivery.lose_power()
             if not disk.peace and world.happens(0.1):
                 store.lose(0.1)
         if world.happens(0.5):
@@ -178,12 +187,41 @@ def faults(found: Outcome, calm: Outcome) -> Iterator[str]:
         yield "the sweep did not end"
     if found.table != calm.table:
         yield "the table differs from that of the undisturbed sweep"
+    for key, trial in calm.ledger.trials.items():
+        told = found.ledger.trials.get(key)
+        if told is None or told.objective != trial.objective:
+            yield f"the objective of {trial.role} trial {key[:6]} is not that of the calm sweep"
     waited = found.world.stopped * (HANG_SECONDS + LOOK_SECONDS + DETECTED)
     if found.seconds > PROMPT + waited and not found.world.hung:
         yield f"it took {found.seconds:.0f} s: somebody waited without a reason"
+    yield from _faults_of_attempts(found.world)
     yield from _faults_of_trials(found)
+    yield from _faults_of_seconds(found.world)
+    yield from _faults_of_epochs(found)
     yield from _faults_of_the_store(found.store, found.world.hung)
     yield from _faults_of_the_tracker(found)
+
+
+def _faults_of_attempts(world: World) -> Iterator[str]:
+    """Yield trials that a driver tried too often or too rarely, or placed not once an attempt."""
+    most = {FaultKind.MACHINE: SPEC.resources.max_failures, FaultKind.MEMORY: 1, None: 0}
+    by_job = defaultdict[Any, list[Attempt]](list)
+    for attempt in world.attempts:
+        by_job[attempt.loop].append(attempt)
+    for (life, _, key), tried in by_job.items():
+        repeated = Counter(attempt.fault for attempt in tried[:-1])
+        if any(count > most[fault] for fault, count in repeated.items()):
+            yield f"driver {life} started trial {key[:6]} again after {dict(repeated)}"
+    failed = Counter((a.life, a.job.key) for a in world.attempts if a.fault == FaultKind.MACHINE)
+    given_up = [(n, e.key) for n, e in world.written if isinstance(e, TrialFinished) and e.fault]
+    for life, key in given_up:
+        if (times := failed[life, key]) <= most[FaultKind.MACHINE]:
+            yield f"driver {life} gave trial {key[:6]} up after {times} attempts"
+    begun = Counter((attempt.life, attempt.job.key) for attempt in world.attempts if attempt.last)
+    placed = Counter((life, e.key) for life, e in world.written if isinstance(e, TrialPlaced))
+    for life, key in sorted({*begun, *placed}):
+        if (times := placed[life, key]) != (tried := begun[life, key]):
+            yield f"driver {life} placed trial {key[:6]} {times} times in {tried} attempts"
 
 
 def _faults_of_trials(found: Outcome) -> Iterator[str]:
@@ -193,10 +231,6 @@ def _faults_of_trials(found: Outcome) -> Iterator[str]:
     # Where the machine failed a trial for good, a resumed sweep may choose another one: what built
     # on the former choice is left, and what is chosen now is measured beside the default again.
     changed = any(isinstance(e, TrialFinished) and e.fault for e in events)
-    most = SPEC.resources.max_failures
-    for key in {e.key for e in events if isinstance(e, TrialFinished) and e.fault}:
-        if found.world.started[key] <= most:
-            yield f"trial {key[:6]} was given up after {found.world.started[key]} attempts"
     for key, trial in trials.items():
         if not 1 - changed <= ends[key] <= 1 + lost[trial.artifact]:
             yield f"trial {key[:6]} ended {ends[key]} times"
@@ -205,16 +239,53 @@ def _faults_of_trials(found: Outcome) -> Iterator[str]:
         steps = {e.step for e in events if isinstance(e, Epoch) and e.key == key}
         if trial.status == "finished" and steps != {1, 2, 3}:
             yield f"trial {key[:6]} has epochs {sorted(steps)}"
+        if trial.epochs != len(steps):
+            yield f"trial {key[:6]} counts {trial.epochs} epochs, not {len(steps)}"
     for study in PLAN:
         told = found.ledger.studies[study.id]
         if told.finished + told.failed != study.trials:
             yield f"{study.id} counts {told.finished} + {told.failed} of {study.trials} trials"
 
 
+def _faults_of_seconds(world: World) -> Iterator[str]:
+    """Yield trials that ended with other seconds than those of their epochs."""
+    steps, known = Counter[str](), Counter[tuple[int, str]]()
+    for attempt in world.attempts:
+        if attempt.last:
+            place = attempt.life, attempt.job.key
+            known[place] = max(known[place], attempt.last.epoch)
+    for life, event in world.written:
+        if isinstance(event, Epoch):
+            steps[event.key] = max(steps[event.key], event.step)
+        if isinstance(event, TrialFinished):
+            counted = (event.seconds or 0.0) / EPOCH_SECONDS
+            if event.fault:  # It may have computed more than its driver knows.
+                right = counted >= known[life, event.key]
+            else:
+                right = counted == (0 if event.reused else steps[event.key])
+            if not right:
+                yield f"trial {event.key[:6]} {event.status} after {event.seconds} s"
+
+
+def _faults_of_epochs(found: Outcome) -> Iterator[str]:
+    """Yield trials that computed epochs again although a checkpoint had them."""
+    computed, attempts = Counter[str](), Counter[str]()
+    for attempt in found.world.attempts:
+        computed[attempt.job.key] += attempt.epochs
+        attempts[attempt.job.key] += 1
+    for key, trial in found.ledger.trials.items():
+        # An attempt that fails may lose its last epoch, but none before it.
+        most = EPOCHS * (1 + found.store.lost[trial.artifact]) + attempts[key]
+        if trial.status == "finished" and computed[key] > most:
+            yield f"trial {key[:6]} computed {computed[key]} epochs in {attempts[key]} attempts"
+
+
 def _faults_of_the_store(store: MemoryStore, hung: bool) -> Iterator[str]:
     for (stage, key), artifact in store.found.items():
         if stage == "evaluate":
             continue
+        if artifact.record.get("seconds") not in (None, EPOCHS * EPOCH_SECONDS):
+            yield f"{stage} {key[:6]} is stored with {artifact.record['seconds']} s"
         steps = [entry["step"] for entry in artifact.record["history"]]
         if steps != [1, 2, 3]:
             yield f"{stage} {key[:6]} has the history {steps}"
@@ -227,6 +298,17 @@ def _faults_of_the_tracker(found: Outcome) -> Iterator[str]:
     tracked = [replace(result, run_ids=()) for result in found.delivery.results()]
     if tracked != found.results:
         yield "the tracker tells another table than the journal"
-    keys = Counter(run.tags["calsweep.key"] for run in found.delivery.tracker.held.values())
+    tracker = found.delivery.tracker
+    keys = Counter(run.tags["calsweep.key"] for run in tracker.held.values())
     if keys != Counter([*found.ledger.studies, *found.ledger.trials]):
         yield "the tracker has other runs than the journal, or one twice"
+    epochs = defaultdict[str, set[tuple[int, float]]](set)
+    for event in found.events:
+        if isinstance(event, Epoch):
+            epochs[event.key].add((event.step, event.metrics["val_ece"]))
+    for run in tracker.held.values():
+        key, points = run.tags["calsweep.key"], tracker.points.get(run.id, {}).get("val_ece", ())
+        told = Counter((step, value) for step, _, value in points)
+        twice = max(told.values(), default=0) > 1 and not found.delivery.cut
+        if key in found.ledger.trials and (told.keys() != epochs[key] or twice):
+            yield f"the tracker has other epochs of trial {key[:6]} than the journal"
