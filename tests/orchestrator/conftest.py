@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.storage.events import from_fields
 from orchestrator.storage.journal import Journal
-from tests.orchestrator import folder_tracker  # noqa: F401  # Makes folder:/PATH known.
+from tests.orchestrator import folder_kind  # noqa: F401  # Makes folder:/PATH known.
 from tests.orchestrator.databases import place_database
 
 TASK = "digits/convnet/digits"

@@ -17,7 +17,6 @@ from shutil import copyfile
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.sweep.tracking_uri import TRACKERS
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking.tracker import (
@@ -37,7 +36,6 @@ SETTLED = 100_000_000  # Nanoseconds after which no other change can have a fold
 _latest: dict[Path, tuple[int, list[Run]]] = {}  # The experiment that was asked for last.
 
 
-@TRACKERS.register("folder")
 class FolderTracker(Tracker):
     """A folder of runs, created where missing; one process at a time writes an experiment."""
 

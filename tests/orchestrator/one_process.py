@@ -19,7 +19,7 @@ from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import Plan
 from orchestrator.tracking import sync
 from orchestrator.tracking._process import delivered
-from tests.orchestrator import folder_tracker  # noqa: F401  # Makes folder:/PATH known.
+from tests.orchestrator import folder_kind  # noqa: F401  # Makes folder:/PATH known.
 from tests.orchestrator.databases import databases_made
 from trainables.store.artifacts import ArtifactStore
 

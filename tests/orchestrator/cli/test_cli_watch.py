@@ -35,7 +35,7 @@ storage: store
 LIGHT = """
 import sys
 from orchestrator.cli import main
-import tests.orchestrator.folder_tracker  # MLflow's own database would need MLflow.
+import tests.orchestrator.folder_kind  # MLflow's own database would need MLflow.
 for command in sys.argv[1].split(", "):
     main([*command.split(), "--storage", "store"])
 print(sorted({"torch", "ray", "mlflow", "optuna"} & set(sys.modules)))
@@ -199,7 +199,8 @@ def test_resume_continues_a_paused_sweep_that_runs_or_waits(calsweep, empty_fold
     far.path.mkdir(parents=True)
     far.spec_file.touch()
     words = ("resume", "far", "--storage", "store")
-    told = "calsweep: sweep 'far' is not paused; `calsweep status far` says more\n"
+    looked = f"calsweep status far --storage {empty_folder}/store"
+    told = f"calsweep: sweep 'far' is not paused; `{looked}` says more\n"
     with far.owned():
         assert calsweep(*words) == (2, "", told)
         far.set_control("pause")

@@ -616,7 +616,7 @@ def test_wrong_input_is_an_input_error(npz, command, monkeypatch, words):
 
 def test_rows_that_are_fitted_on_and_scored_are_counted_or_refused(tmp_path, npz, capsys):
     words = ["--with", "ts", "--objectives", "ce"]
-    assert main(["calibrate", str(npz), "--fit", str(npz), *words]) == 2
+    assert main(["logits", "calibrate", str(npz), "--fit", str(npz), *words]) == 2
     rows = read_logits(npz).rows
     count = len(rows)
     told = f"{count} of {count} rows to score are copies of rows to fit on"
@@ -625,6 +625,9 @@ def test_rows_that_are_fitted_on_and_scored_are_counted_or_refused(tmp_path, npz
     path = tmp_path / "twice.npz"
     logits, labels = (torch.cat([part, part[:3]]).numpy() for part in (rows.logits, rows.labels))
     np.savez(path, logits=logits, labels=labels)
-    assert main(["calibrate", str(path), "--fit-rows", f"{count - 10}:{count + 3}", *words]) == 0
+    assert (
+        main(["logits", "calibrate", str(path), "--fit-rows", f"{count - 10}:{count + 3}", *words])
+        == 0
+    )
     told = f"3 of {count - 10} rows to score are copies of rows to fit on"
     assert f"twice: {told}, so figures of calibrators may be too good" in capsys.readouterr().err

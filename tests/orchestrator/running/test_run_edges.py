@@ -182,7 +182,7 @@ def test_limit_for_hanging_workers_reaches_them_or_is_said_to_have_no_effect(
     executor, said = opened(local)
     assert (executor.hang_seconds, said) == (60, "")
     _, said = opened(local)
-    assert said.startswith("resources.hang_seconds: 60 has no effect: one trial runs at a time, in")
+    assert said.startswith("resources.hang_seconds: 60 has no effect: trials run in this process")
 
 
 def test_a_full_disk_keeps_the_last_specification(spec: SweepSpec) -> None:

@@ -20,6 +20,8 @@ from orchestrator.tracking import (
 )
 from orchestrator.tracking.champion import promote
 from trainables.common.errors import InputError
+from trainables.common.paths import SYNC
+from trainables.common.stages import ArtifactRef
 
 
 @pytest.fixture
@@ -55,7 +57,9 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
     tags = {f"calsweep.{name}": value for name, value in facts.items()}
     stand_ins["PreparedData"].open.assert_called_once_with(tmp_path / "f1")
     folder = tracker.register.call_args.args[2]
-    stand_ins["export_chain"].assert_called_once_with(store, "train", "a1", "the data", folder)
+    stand_ins["export_chain"].assert_called_once_with(
+        store, ArtifactRef("train", "a1"), "the data", folder
+    )
     tracker.register.assert_called_once_with("t", "r1", folder, tags, "champion")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     promote("r1", storage=str(tmp_path))
@@ -68,7 +72,7 @@ def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
             promote("r1", "folder:/t", "storage")
         assert str(refusal.value) == (
             f"run r1: its weights are not in {tmp_path}; name the sweep's storage, or compute them "
-            "again with `calsweep reproduce r1`"
+            "again with `calsweep run --reproduce r1`"
         )
 
 
@@ -84,9 +88,7 @@ def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
     with pytest.raises(InputError) as error:
         best_trials(uri, study.partition("|")[0], "ce")
     told = re.sub(r"damaged \(.*\); ", "damaged (HOW); ", str(error.value))
-    assert told == (
-        f"{record} is damaged (HOW); delete its experiment's folder, then `calsweep sync`"
-    )
+    assert told == f"{record} is damaged (HOW); delete its experiment's folder, then `{SYNC}`"
     (experiment,) = (folder / "experiments").iterdir()
     for file in experiment.rglob("*.json"):
         file.unlink()
