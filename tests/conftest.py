@@ -41,7 +41,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_plugin_left() -> Iterator[None]:
-    """Forget the plugins that a test has made known, and metrics of plugins in what it read."""
+    """Forget the plugins that a test made known, and the metrics of stored sweeps."""
     yield
     metrics = sys.modules.get("trainables.metrics")
     if metrics is not None:

@@ -206,7 +206,7 @@ def hung(job: Job, last: Report, seconds: float) -> Report:
 def charged(job: Job, report: Report) -> Report:
     """Return the end of an attempt, with the cost of an earlier attempt if that was higher.
 
-    A process that is lost before its first report does not know what its predecessor computed.
+    A process that is lost before its first report does not know the cost of its predecessor.
     """
     own = report.fault is None or report.fault.kind == FaultKind.CONFIGURATION
     if own or report.cost.seconds >= job.cost.seconds:

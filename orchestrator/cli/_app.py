@@ -112,10 +112,10 @@ GROUPS: Mapping[str, tuple[str, Commands]] = {
         (publish, merge, verify, predictions),
     ),
     "logits": ("Calibrate files of logits.", (calibrate, apply, arena)),
-    "storage": ("Deliver what servers lack, and remove what no sweep needs.", (sync, gc)),
+    "storage": ("Deliver missing runs, and remove outcomes that no sweep needs.", (sync, gc)),
     "search": ("Search stored trials again, or export them.", (replay, export_blackbox)),
     "nightly": (
-        "Run a fixed benchmark every night, and tell people when something got worse.",
+        "Run a fixed benchmark every night, and report when something got worse.",
         (nightly.run, nightly.status, nightly.history, nightly.accept, nightly.gate),
     ),
 }

@@ -266,7 +266,7 @@ def check_plugin(plugin: str, tracker: str | None) -> int:
             told.add(broken)
     for part in sorted(unchecked):
         hint = " without --tracking-uri ADDRESS" if part.startswith("tracker ") else ""
-        echo(f"info    {part}: there is no check of it{hint}")
+        echo(f"info    {part}: cannot be checked{hint}")
     echo(f"info    plugin {found.name}: {found.covers}")
     echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
     return int(failed > 0)

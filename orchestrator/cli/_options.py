@@ -67,7 +67,7 @@ def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:
     Shells leave the ``~`` of ``--out=~/x`` as it is.
 
     Raises:
-        InputError: If a path cannot be one, or is in a place that is no folder or is read-only.
+        InputError: If a path cannot be one, or is below a file or in a read-only folder.
     """
     for parameter in parameters:
         value = values.get(parameter.name)

@@ -29,13 +29,12 @@ def predictions(
 ) -> None:
     """Write logits, labels and row numbers of a table's cells, on the test data of each seed."""
     from orchestrator.packages.stored import StoredSweep
-    from orchestrator.storage.ledger import read_ledger
     from orchestrator.storage.results import cells_of
     from orchestrator.storage.storage import Storage
 
     root = Storage(storage)
     stored = StoredSweep.open(root, sweep)
-    cells = cells_of(read_ledger(root.sweep(sweep).journal))
+    cells = cells_of(stored.ledger)
     for option, wanted, known in (
         ("task", task, [study.task for study, _ in cells]),
         ("recipe", recipe, [study.recipe for study, _ in cells]),

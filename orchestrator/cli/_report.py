@@ -60,7 +60,7 @@ def write_page(source: ReportSource, path: Path, baseline: str | None = None) ->
 
 
 def _plot(journal: Path, folder: Path) -> None:
-    """Draw what a journal tells of the search and the training, as SVG files in a folder."""
+    """Draw the search and the trainings of a journal, as SVG files in a folder."""
     from orchestrator.report.plots import write_plots
     from orchestrator.storage.journal import iterate_events
 

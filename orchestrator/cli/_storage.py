@@ -1,4 +1,4 @@
-"""``calsweep storage sync`` and ``gc``: what a storage sends elsewhere, and what it keeps."""
+"""``calsweep storage sync`` and ``gc``: deliver the runs of a storage, and remove outcomes."""
 
 from __future__ import annotations
 

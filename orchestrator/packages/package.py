@@ -201,7 +201,7 @@ def opened(path: Path) -> Iterator[Package]:
     """
     if not path.is_file():
         told = "name the zip file that `calsweep package publish` wrote"
-        raise InputError(f"{path} is no package; {told}")
+        raise UnfitError(f"{path}: there is no such file; {told}")
     with tempfile.TemporaryDirectory(prefix="calsweep-package-") as name:
         try:
             with zipfile.ZipFile(path) as archive:

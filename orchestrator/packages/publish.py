@@ -28,7 +28,7 @@ from orchestrator.packages.stored import StoredSweep
 from orchestrator.replay.simulate import search_again
 from orchestrator.storage.events import to_line
 from orchestrator.storage.journal import iterate_events
-from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.ledger import Study, Trial
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import make_plan
@@ -76,7 +76,7 @@ def _write_sweep(
     root: Storage, name: str, package: Package, done: Callable[[int, int], None]
 ) -> None:
     stored, path = StoredSweep.open(root, name), root.sweep(name).journal
-    ledger = Ledger(iterate_events(path))
+    ledger = stored.ledger
     if ledger.status not in ENDED:
         raise InputError(
             f"sweep {name!r} has not ended, and a package tells of all it did; resume it with "
@@ -97,7 +97,7 @@ def _write_sweep(
             arrays = {name: value.numpy() for name, value in sorted(beside.items())}
             write_arrays(package.folder / SUITES / f"{trial.key}.npz", arrays)
         done(count, len(cells))
-    for study, trial in _with_rows(stored, ledger):
+    for study, trial in _with_rows(stored):
         stored.validated(study, trial).save(package.folder / VALIDATION / f"{trial.artifact}.npz")
     for data in stored.data.values():
         write_arrays(package.folder / SPLITS / f"{data.key}.npz", split_of(data))
@@ -124,12 +124,13 @@ def split_of(data: PreparedData) -> dict[str, np.ndarray]:
     return {**own, "test": data.test_numbers()}
 
 
-def _with_rows(stored: StoredSweep, ledger: Ledger) -> Iterator[tuple[Study, Trial]]:
+def _with_rows(stored: StoredSweep) -> Iterator[tuple[Study, Trial]]:
     """Yield the trials whose validation rows a package has.
 
-    Those that a choice compares must be in the storage. Of the others `calsweep storage gc` may
-    have removed some: whoever verifies computes these trials again.
+    The rows that a choice compares must be in the storage. `calsweep storage gc` may have removed
+    others: whoever verifies computes those trials again.
     """
+    ledger = stored.ledger
     finished = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}
     compared: set[str] = set()
 

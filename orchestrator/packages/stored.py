@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from orchestrator.packages.predictions import RowPredictions
-from orchestrator.running.data import preview_data
-from orchestrator.storage.ledger import Study, Trial
+from orchestrator.running.data import stored_data
+from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError
@@ -23,13 +23,14 @@ from trainables.store.artifacts import ArtifactStore
 
 @dataclass(frozen=True)
 class StoredSweep:
-    """What a storage holds of a sweep: artifacts, and the data of its tasks.
+    """The journal, artifacts and data that a storage holds of a sweep.
 
     Attributes:
-        data: By ``TaskSpec.data_name``, as far as they are prepared here.
+        data: See ``stored_data``.
     """
 
     spec: SweepSpec
+    ledger: Ledger
     store: ArtifactStore
     data: Mapping[str, PreparedData]
 
@@ -38,10 +39,10 @@ class StoredSweep:
         """Find a sweep's artifacts and data; nothing is computed.
 
         Raises:
-            InputError: If there is no such sweep, or the source of its data has gone.
+            InputError: If there is no such sweep.
         """
-        spec = root.load_spec(name)
-        return cls(spec, root.store(), preview_data(spec).prepared)
+        spec, ledger = root.load_spec(name), read_ledger(root.sweep(name).journal)
+        return cls(spec, ledger, root.store(), stored_data(root, ledger, spec))
 
     @property
     def _resuming(self) -> str:
@@ -57,7 +58,7 @@ class StoredSweep:
         found = self.data.get(task.data_name(seed))
         if found is None:
             raise InputError(
-                f"the prepared data of {study.task} are gone from the storage; "
+                f"the prepared data of {study.task} are damaged or gone from the storage; "
                 f"`{self._resuming}` prepares them again"
             )
         return found

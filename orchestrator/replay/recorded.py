@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from orchestrator.running.data import stored_data
 from orchestrator.storage.events import Epoch
 from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger, Trial, read_ledger
@@ -207,7 +207,7 @@ def _read(
     test: bool,
 ) -> RecordedSweep:
     spec = storage.load_spec(folder.name)
-    plan, data = make_plan(spec), _data(storage, ledger, spec)
+    plan, data = make_plan(spec), stored_data(storage, ledger, spec)
     every = {study.recipe.name for study in plan}
     for recipe in recipes:
         if recipe not in every:
@@ -288,25 +288,6 @@ class _Reader:
             return RecordedTrial(trial, logits, logits[:0], {})
         test, judged = evaluate_on_test(self._store, trial.ref, data)
         return RecordedTrial(trial, logits, judged.tensors("test")["log_probs"], test)
-
-
-def _data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, PreparedData]:
-    """Return the prepared data that are still there, by ``TaskSpec.data_name``."""
-    folders = sorted(path.parent for path in storage.data.glob("*/split.json"))
-    prepared = {found.key: found for found in map(PreparedData.open, folders)}
-    tasks = {task.id: task for task in spec.tasks}
-    names: dict[str, PreparedData] = {}
-    for study in ledger.studies.values():
-        task, first = tasks[study.task], prepared.get(study.fingerprint)
-        if first is None:
-            continue
-        same = [found for found in prepared.values() if found.fingerprint == first.fingerprint]
-        for seed in spec.all_seeds:
-            split = task.split_on(seed, first.split.validation_seed is None)
-            own = (found for found in same if found.split == split)
-            names |= {task.data_name(seed): found for found in islice(own, 1)}
-        names[task.data_name(spec.all_seeds[0])] = first
-    return names
 
 
 def _apart(parameter: Parameter, one: Any, other: Any) -> float:

@@ -17,8 +17,8 @@ LOOK_SECONDS = 1.0
 class Control:
     """Reads the wish for a sweep (pause, stop), and reports it.
 
-    ``cancel`` stops it as SIGTERM does, if it runs in the main thread; ``pause`` holds what the
-    sources of ``source`` would give out. ``tell`` says each text once.
+    ``cancel`` stops it as SIGTERM does, if it runs in the main thread; ``pause`` holds the
+    next jobs of the sources. ``tell`` says each text once.
     """
 
     def __init__(self, folder: SweepFolder, say: Callable[[str], None]) -> None:

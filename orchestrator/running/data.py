@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 
 from rich.console import Console
 
 from orchestrator.running.progress import say
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.documents import naming
 from orchestrator.sweep.plan import searches
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from trainables.common.errors import InputError
 from trainables.data import (
     Copies,
     PreparedData,
@@ -124,3 +128,33 @@ def _missing_downloads(
         if found is not None:
             suite.check(found.info)
         yield from filter(None, [suite.missing_download()])
+
+
+def stored_data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, PreparedData]:
+    """Return the data that a sweep was computed on, by ``TaskSpec.data_name``.
+
+    They are found by their hash, whatever has become of their source. Those that are damaged or
+    not there are left out.
+    """
+    folders = sorted(path.parent for path in storage.data.glob("*/split.json"))
+    prepared = {found.key: found for found in filter(None, map(_opened, folders))}
+    tasks = {task.id: task for task in spec.tasks}
+    names: dict[str, PreparedData] = {}
+    for study in ledger.studies.values():
+        task, first = tasks[study.task], prepared.get(study.fingerprint)
+        if first is None:
+            continue
+        same = [found for found in prepared.values() if found.fingerprint == first.fingerprint]
+        for seed in spec.all_seeds:
+            split = task.split_on(seed, first.split.validation_seed is None)
+            own = (found for found in same if found.split == split)
+            names |= {task.data_name(seed): found for found in islice(own, 1)}
+        names[task.data_name(spec.all_seeds[0])] = first
+    return names
+
+
+def _opened(folder: Path) -> PreparedData | None:
+    try:
+        return PreparedData.open(folder)
+    except InputError:  # It is damaged: a run prepares it again.
+        return None

@@ -102,13 +102,13 @@ def refusal(spec: SweepSpec) -> str:
         if before[key] != now[key]:
             return (
                 f"sweep {spec.name!r} exists in {folder.path} with another `{key}`; "
-                "give this one another name, or start it with --fresh"
+                "give this one another name, or run the sweep file with --fresh"
             )
     return ""
 
 
 def _identity(spec: SweepSpec) -> dict[str, Any]:
-    """Return what makes a sweep another one; further suites measure the chosen trials once more."""
+    """Return the parts that make it another sweep; further suites are measured later."""
     beside = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
     return spec.model_dump(mode="json", include=set(IDENTITY), exclude=beside)
 

@@ -90,7 +90,7 @@ class Scores:
         return Margin(default.objective - best.objective, error)
 
     def _guarded_terms(self, study: StudyState, one: Ended) -> Tensor:
-        """Return what each row adds to the guarded objective of a trial, up to a constant."""
+        """Return the share of each row in the guarded objective of a trial, up to a constant."""
         terms, reference = self._terms(study.rule.metric, one), self._reference(study)
         if reference is None or one.objective == one.outcome.metrics[study.rule.objective]:
             return terms
@@ -101,8 +101,8 @@ def standard_error(difference: Tensor, images: Tensor | None = None) -> float:
     """Return the standard error of a mean of differences (N,), one a row.
 
     Where rows are pixels, their ``images`` (N,) are independent: the error is that of the
-    sums over images, with the number of pixels taken as known. A single row or image tells nothing
-    of it: then it is ``UNKNOWN``: no multiple of it is exceeded.
+    sums over images, with the number of pixels taken as known. It cannot be estimated from a
+    single row or image: then it is ``UNKNOWN``, of which no multiple is exceeded.
     """
     sums = difference
     if images is not None:

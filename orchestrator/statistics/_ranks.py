@@ -246,7 +246,7 @@ def _pairs(
 
 
 def holm(p_values: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return what divides the level of each test, and its corrected p-value.
+    """Return the divisor of the level of each test, and its corrected p-value.
 
     The smallest of m p-values is multiplied by m, the next by m - 1 and so on; none may fall below
     one before it, and none exceeds 1. Source: Holm, A Simple Sequentially Rejective Multiple Test

@@ -125,7 +125,7 @@ class Dropper:
         self._others: dict[Path, tuple[float, set[ArtifactRef]]] = {}
 
     def drop(self, names: Iterable[ArtifactRef]) -> None:
-        """Drop the weights of outcomes; none if what others need is not known.
+        """Drop the weights of outcomes; none if the needs of other sweeps are not known.
 
         Raises:
             StorageError: If the storage cannot be written.
@@ -241,7 +241,7 @@ def _with_upstream(shelf: Shelf, names: set[ArtifactRef]) -> set[ArtifactRef]:
 
 
 def _upstream(shelf: Shelf, directory: Path) -> ArtifactRef:
-    """Return what an artifact builds on; empty for none or a damaged record."""
+    """Return the artifact that an artifact builds on; empty for none or a damaged record."""
     record = shelf.record(directory)
     request = record.get("request") or {}
     if not isinstance(request, dict):

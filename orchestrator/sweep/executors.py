@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 DEFAULT_EXECUTOR = "ray"
 
 
-class ExecutorKind:
+class ExecutorKind(ABC):
     """A way to compute the jobs of a sweep.
 
     Attributes:
@@ -27,7 +28,7 @@ class ExecutorKind:
     name: str
     spans_machines = False
 
-    @classmethod
+    @classmethod  # noqa: B027
     def check(cls, spec: SweepSpec) -> None:
         """Refuse a sweep that it cannot compute.
 
@@ -35,16 +36,16 @@ class ExecutorKind:
             InputError: If the sweep asks for something that it does not do.
         """
 
-    @classmethod
+    @classmethod  # noqa: B027
     def start_early(cls, concurrent: Any) -> None:
         """Start processes that take long to start; ``resources.concurrent`` is not checked yet."""
 
     @classmethod
+    @abstractmethod
     def open(
         cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
     ) -> AbstractContextManager[Any]:
         """Return a context with the ``Executor`` of a sweep; see ``open_executor``."""
-        raise NotImplementedError
 
 
 EXECUTORS: Registry[ExecutorKind] = Registry(

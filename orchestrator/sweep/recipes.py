@@ -180,8 +180,10 @@ def _expand(pattern: str, plain: list[str]) -> list[str]:
     matches = [method for method in plain if fnmatchcase(method, head)]
     if not matches or "*" in tail:
         listing = ", ".join(plain) or "none"
+        hint = f"; for given logits write {tail!r}" if tail and not plain else ""
         raise InputError(
             f"recipe {pattern!r}: the wildcard matches no plain method of the list ({listing})"
+            f"{hint}"
         )
     return [f"{method}+{tail}" if tail else method for method in matches]
 

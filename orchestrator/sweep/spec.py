@@ -459,7 +459,7 @@ class SweepSpec(_Strict):
         search: Budget and rules of the search.
         seeds: Chosen configurations run with all of them; the search uses the first, unless
             ``search.seed`` names another.
-        executor: What runs the trials: ``ray``, on this machine or a cluster, ``local``:
+        executor: The kind that runs the trials: ``ray``, on this machine or a cluster, ``local``:
             processes of this machine, or this very one where only one trial may run at once, or
             one of a plugin.
         resources: What a trial takes.

@@ -42,7 +42,7 @@ MODELS = (
 SKIPPING = "resnet110-sd"
 METHODS = ("ce", "mixup", "cutmix", "mit", "balcal", "mcdrop")
 HEADS, FEATURES = 64, 512
-PIXELS = (8, 8)  # Of the images whose pixels losses are of.
+PIXELS = (8, 8)  # The size of the images whose pixels have losses.
 SHORT, LONG = 2, 6
 """Steps of two epochs whose difference is taken: an epoch's own launches do not count."""
 
@@ -52,8 +52,8 @@ ANSWERS = torch.library.Library("aten", "IMPL")
 EVALUATED = f"""\
 A batch of {EVALUATION_BATCH:,} images, and one of {HELD_PIXELS:,} pixels. Logits of images stay
 on the device until all are there. Metrics of pixels are added up batch by batch, which waits for
-the sizes of the images, the number of labelled pixels and checks of logits and labels. What the
-pretended card would have to count for that, it is told.
+the sizes of the images, the number of labelled pixels and checks of logits and labels. The
+pretended card gets these numbers; it cannot count them.
 """
 
 
@@ -75,7 +75,7 @@ def recording(graph: Recording, **how: Any) -> Iterator[None]:
 
 
 def counted(run: Callable[[], object]) -> Counts:
-    """Return what a call launches."""
+    """Return the launches of a call."""
     with import_module("nullgpu").counted() as counts:
         run()
     return counts
@@ -110,7 +110,7 @@ def rows_for(model: str, count: int) -> tuple[RowArrays, DatasetInfo]:
 
 
 def epoch(steps: int, model: str, parts: dict[str, dict[str, Any]], graph: bool = False) -> Counts:
-    """Return what the second epoch of so many steps launches."""
+    """Return the launches of the second epoch of so many steps."""
     arrays, info = rows_for(model, steps * BATCH)
     protocol = Protocol(epochs=2, batch_size=BATCH, lr=0.1)
     device = torch.device("cuda", 0)
@@ -135,7 +135,7 @@ def epoch(steps: int, model: str, parts: dict[str, dict[str, Any]], graph: bool 
 
 def step(model: str, parts: dict[str, dict[str, Any]], graph: bool = False) -> list[float]:
     """Return launches, fills, waits and pageable copies of a training step."""
-    # Of an epoch that is recorded, the first steps run as they are written.
+    # The first steps of a recorded epoch run as they are written.
     short, long = (epoch(steps + WARM_UP * graph, model, parts, graph) for steps in (SHORT, LONG))
     return each(short, long)
 
@@ -147,7 +147,7 @@ def each(short: Counts, long: Counts) -> list[float]:
 
 
 def loss_step(name: str, classes: int, *pixels: int) -> Counts:
-    """Return what a loss and its gradient launch; of images of so many ``pixels`` if given."""
+    """Return the launches of a loss and its gradient; ``pixels`` is the size of images."""
     device = torch.device("cuda", 0)
     loss = build_loss(name).to(device)
     loss.prepare(10 * BATCH, classes)
@@ -189,7 +189,7 @@ def answer() -> None:
 
 
 def images_evaluated(batches: int) -> Counts:
-    """Return what predictions of so many batches launch."""
+    """Return the launches of predictions of so many batches."""
     device = torch.device("cuda", 0)
     arrays, info = training_images(None, batches * EVALUATION_BATCH)
     network = place(seeded_network("resnet50", info, 0), device, "bfloat16")
@@ -198,7 +198,7 @@ def images_evaluated(batches: int) -> Counts:
 
 
 def pixels_evaluated(batches: int, scaled: bool = False) -> Counts:
-    """Return what the metrics of so many batches of pixels launch, perhaps with a temperature."""
+    """Return the launches of metrics of so many batches of pixels, perhaps with a temperature."""
     device = torch.device("cuda", 0)
     rows, info = masked_images(batches * HELD_PIXELS // SIDE**2)
     network = place(seeded_network("deeplabv3-resnet50", info, 0), device, "bfloat16")

@@ -161,7 +161,7 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
 
 
 def describe_files(folder: Path, pattern: str = "*") -> Files:
-    """Return what a manifest says of the files below a folder that match a pattern."""
+    """Return the manifest of the files below a folder that match a pattern."""
     found = (path for path in sorted(folder.rglob(pattern)) if path.is_file())
     return {path.relative_to(folder).as_posix(): file_facts(path) for path in found}
 
@@ -174,7 +174,7 @@ def check_files(folder: Path, files: Files, hashed: bool = True) -> None:
 
 
 def file_fault(path: Path, facts: Mapping[str, Any], hashed: bool = True) -> str:
-    """Return how a file differs from what a manifest says, or ""; its content only if hashed."""
+    """Return the difference of a file from its manifest, or ""; its content only if hashed."""
     if not path.is_file():
         return "is absent"
     if (size := path.stat().st_size) != facts["bytes"]:

@@ -59,7 +59,7 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
 
 
 def require_writable(path: Path, what: str) -> None:
-    """Refuse a path for results in a place that is no folder or is read-only; nothing is made.
+    """Refuse a path for results below a file or in a read-only folder; nothing is made.
 
     Raises:
         InputError: If it is, or see ``local_path``.

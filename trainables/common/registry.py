@@ -22,7 +22,7 @@ class Addition(NamedTuple):
 
 
 def import_modules(package: str) -> None:
-    """Import a module, and those in it if it is a package: they register what they define."""
+    """Import a module, and those in it if it is a package: they register their entries."""
     places = getattr(importlib.import_module(package), "__path__", ())
     for module in pkgutil.iter_modules(places):
         importlib.import_module(f"{package}.{module.name}")
@@ -131,7 +131,7 @@ class Registry(Catalogue[type[T]]):
         """Return a class decorator that makes the class known under ``name``, its attribute.
 
         Raises:
-            TypeError: If it does not derive from the registry's base.
+            TypeError: If it does not derive from the registry's base, or leaves a method undefined.
         """
 
         def add(entry: type[T]) -> type[T]:
@@ -140,6 +140,8 @@ class Registry(Catalogue[type[T]]):
                 raise TypeError(
                     f"{self.noun} {name!r}: {given} does not derive from {self._base.__name__}"
                 )
+            if missing := ", ".join(sorted(getattr(entry, "__abstractmethods__", ()))):
+                raise TypeError(f"{self.noun} {name!r}: {entry.__name__} does not define {missing}")
             self.add(name, entry)
             entry.name = name  # type: ignore[attr-defined]
             return entry

@@ -39,7 +39,7 @@ def require_database(file: Path, hint: str = ELSEWHERE) -> None:
 
 
 def renewal(file: Path) -> str:
-    """Return how to build a damaged database again; a storage's own is renamed by ``sync``."""
+    """Return the remedy for a damaged database; ``sync`` renames that of a storage."""
     command, own = _delivery(file)
     if own:
         return f"{command} renames it and builds it again"

@@ -237,7 +237,9 @@ def test_a_changed_plugin_is_named_before_run_refuses_it(calsweep, small):
     (line,) = [line for line in calsweep("plan", small).out.splitlines() if told in line]
     refused = calsweep("run", small)
     assert (refused.code, refused.err) == (2, line.replace(told, "calsweep: ") + "\n")
-    assert line.endswith("another `plugins`; give this one another name, or start it with --fresh")
+    assert line.endswith(
+        "another `plugins`; give this one another name, or run the sweep file with --fresh"
+    )
     assert json.loads(calsweep("plan", small, "--json").out)["refused"] == line.removeprefix(told)
 
 

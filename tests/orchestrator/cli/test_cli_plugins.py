@@ -1,4 +1,4 @@
-"""``doctor --plugin`` on what keeps to everything and on what does not, and wrong plugins."""
+"""``doctor --plugin`` on good plugins, on plugins that break promises, and on wrong input."""
 
 from __future__ import annotations
 
@@ -151,15 +151,16 @@ def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_fol
     (empty_folder / "mine.py").write_text(refusing.replace("SPOILT", ""))
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
     assert code == 0
-    assert "info    suite my-dark: there is no check of it\n" in out
+    assert "info    suite my-dark: cannot be checked\n" in out
     assert "ok      suite my-dark" not in out
 
 
 def test_a_part_without_a_check_is_told(calsweep, empty_folder):
-    register = "from calsweep import TRACKERS, Tracker\n@TRACKERS.register('lab')\n"
-    (empty_folder / "mine.py").write_text(f"{register}class Lab(Tracker): 0")
+    imports = "from calsweep import TRACKERS\nfrom tests.orchestrator.folder_tracker import *\n"
+    lab = "@TRACKERS.register('lab')\nclass Lab(FolderTracker): 0"
+    (empty_folder / "mine.py").write_text(f"{imports}{lab}")
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")
-    told = "info    tracker lab: there is no check of it without --tracking-uri ADDRESS"
+    told = "info    tracker lab: cannot be checked without --tracking-uri ADDRESS"
     assert (code, out.splitlines()[0]) == (0, told)
 
 
@@ -299,6 +300,10 @@ def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
         ("[./nope.py]", "plugin './nope.py': there is no file or package /"),
         ("[./vague.py]", "vague.py, line 3: ValueError: metric 'x': better='' is not one of high"),
         ("[./bare.py]", "TypeError: calibrator 'x': Bare does not derive from Calibrator"),
+        (
+            "[./shut.py]",
+            "shut.py, line 2: TypeError: tracker 'x': Shut does not define create_run, ",
+        ),
         ("[./fine.py, ./fine.py]", "plugin 'fine' is named twice"),
         ("./bare.py", "must be a list of packages and files, such as [mypackage, ./my_loss.py]"),
         ("[3]", "plugins[0]: 3 is no package, ./FILE.py or {path, code}"),
@@ -309,6 +314,8 @@ def test_a_wrong_plugin_is_one_line(calsweep, empty_folder, plugins, message):
     for name, better in (("vague", ""), ("fine", "lower")):
         head = f"from calsweep import METRICS\n\n@METRICS.register('x', better='{better}')\n"
         (empty_folder / f"{name}.py").write_text(f"{head}def x(p, y): return 0")
+    shut = "from calsweep import TRACKERS, Tracker\n@TRACKERS.register('x')\nclass Shut(Tracker): 0"
+    (empty_folder / "shut.py").write_text(shut)
     bare = "from calsweep import CALIBRATORS\n@CALIBRATORS.register('x')\nclass Bare: pass"
     (empty_folder / "bare.py").write_text(bare)
     task = "{dataset: digits, model: convnet, protocol: digits}"

@@ -15,6 +15,7 @@ from orchestrator.packages.predictions import RowPredictions
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import results_of
 from orchestrator.storage.storage import Storage
+from tests.orchestrator.one_process import one_process
 from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
 from trainables.metrics import evaluation_report
@@ -108,3 +109,30 @@ def test_a_foreign_file_is_checked(tmp_path: Path, name: str, value: np.ndarray,
     np.savez(path, **{key: value for key, value in honest.items() if key != name})
     with pytest.raises(InputError, match="predictions are logits, labels"):
         RowPredictions.read(path)
+
+
+def test_rows_are_those_of_the_sweep_after_its_file_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = (np.random.default_rng(seed) for seed in (1, 2))
+    sweep = (
+        "name: NAME\ntasks: [{name: t, logits: own.npz, split: {test: 0.5}}]\n"
+        "recipes: [given, ts]\nseeds: [0, 1]\nsearch: {trials: 1}\nexecutor: local\n"
+        "resources: {concurrent: 1}\nstorage: kept\n"
+    )
+    found = []
+    for name, draw in (("before", first), ("after", second)):
+        labels = draw.integers(3, size=200)
+        logits = draw.normal(size=(200, 3)) + 2 * np.eye(3)[labels]
+        np.savez("own.npz", logits=logits, labels=labels)
+        Path(f"{name}.yaml").write_text(sweep.replace("NAME", name))
+        with one_process():
+            assert main(["run", f"{name}.yaml", "--quiet"]) == 0
+        out = f"cells-{name}"
+        place = ("--storage", "kept", "--out", out)
+        assert main(["package", "predictions", "before", *place]) == 0
+        cells = {path.name: np.load(path) for path in sorted(Path(out).iterdir())}
+        found.append({name: cell["rows"].tolist() for name, cell in cells.items()})
+    assert len(found[0]) == 4
+    assert found[0] == found[1]

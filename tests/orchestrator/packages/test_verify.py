@@ -314,7 +314,7 @@ def test_a_foreign_file_is_refused(
 
 
 def test_what_is_no_package_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no package; name the zip file"):
+    with pytest.raises(InputError, match="there is no such file; name the zip file"):
         verify(tmp_path, WHOLE)
     (tmp_path / "p.zip").write_text("words")
     (problem,) = verify(tmp_path / "p.zip", WHOLE).problems

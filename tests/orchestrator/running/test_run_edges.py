@@ -83,7 +83,7 @@ def test_a_sweep_resumes_only_unchanged(tmp_path: Path, old: str, new: str, key:
     SweepFolder.of(before).write_spec(before)
     told = (
         f"sweep 'edges' exists in {tmp_path}/sweeps/edges with another `{key}`; "
-        "give this one another name, or start it with --fresh"
+        "give this one another name, or run the sweep file with --fresh"
     )
     for resume in (True, False):
         with refused(key and f"^{re.escape(told)}$"):

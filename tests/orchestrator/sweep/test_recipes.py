@@ -185,7 +185,7 @@ def test_a_wildcard_method_is_no_method_of_the_list():
 @pytest.mark.parametrize(
     ("patterns", "line"),
     [
-        (("*+ts",), f"recipe '*+ts': {MATCHES} (none)"),
+        (("*+ts",), f"recipe '*+ts': {MATCHES} (none); for given logits write 'ts'"),
         (("fl", "x*+ts", "ce"), f"recipe 'x*+ts': {MATCHES} (fl, ce)"),
         (("ce", "ce+*"), f"recipe 'ce+*': {MATCHES} (ce)"),
         (("ce", "ce"), "recipe 'ce' stands twice"),

@@ -98,7 +98,7 @@ def test_an_experiment_that_was_thrown_away_is_delivered_again(writer, folder):
 
 
 def test_runs_and_memory_are_replaced_as_a_whole(writer, folder, tmp_path, monkeypatch):
-    """Who is killed while writing leaves what was there, or all that is new, on the disk."""
+    """A process that is killed while writing leaves the old file or the whole new one."""
     synced = []
 
     def sync_file(file):
