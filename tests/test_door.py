@@ -42,6 +42,7 @@ def test_every_public_function_and_type_is_documented() -> None:
     assert [name for name, value in own.items() if not value.__doc__] == []
 
 
+@pytest.mark.full
 def test_every_public_method_is_documented_there_or_where_a_base_declares_it() -> None:
     root = Path(__file__).parents[1]
     classes: dict[str, list[ast.ClassDef]] = {}  # Some share a name.

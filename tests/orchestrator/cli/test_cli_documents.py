@@ -65,6 +65,7 @@ DOCUMENTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", DOCUMENTS)
 def test_a_document_gets_one_line_at_once(calsweep, empty_folder, fault):
     content, expected = DOCUMENTS[fault]

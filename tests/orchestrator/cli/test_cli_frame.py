@@ -102,6 +102,7 @@ def test_ctrl_c_after_the_end_does_not_take_the_exit_code() -> None:
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
 
 
+@pytest.mark.full
 def test_ctrl_c_within_an_exec_of_a_library_is_130_as_elsewhere(empty_folder) -> None:
     (empty_folder / "lab.py").write_text('exec("raise KeyboardInterrupt")\n')
     sweep = empty_folder / "sweep.yaml"

@@ -156,6 +156,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
     assert f"process {process.pid}, since" in now.owner
 
 
+@pytest.mark.full
 @one_process()
 def test_status_and_logs_of_a_finished_sweep(calsweep, empty_folder):
     write_sweep(empty_folder, epochs=2)

@@ -34,6 +34,7 @@ def merged(*paths: Path, out: Path) -> int:
     return main(["package", "merge", *map(str, paths), "--out", str(out)])
 
 
+@pytest.mark.full
 def test_what_is_merged_is_verified_as_one(machines: tuple[Path, Path], tmp_path: Path) -> None:
     assert merged(*machines, out=tmp_path) == 0
     found = verify(tmp_path / "package.zip", VerifyOptions(share=0.2, revision="c0ffee"))

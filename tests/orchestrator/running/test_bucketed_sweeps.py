@@ -422,6 +422,7 @@ def test_doctor_knows_buckets(weather: Weather, address: str) -> None:
     assert _storage(address).detail == f"{address} is writable, on condition too"
 
 
+@pytest.mark.full
 def test_gc_leaves_of_a_bucket_what_it_leaves_of_a_folder(
     wanted: tuple[Path, list[str]],
     swept: Swept,

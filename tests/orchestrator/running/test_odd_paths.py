@@ -48,6 +48,7 @@ def write_sweep(folder: Path, name: str) -> Path:
     return file
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sweep_runs_in_a_folder_of_any_name(name, tmp_path, monkeypatch):
     file = write_sweep(tmp_path, name)

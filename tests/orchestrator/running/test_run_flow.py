@@ -504,6 +504,7 @@ def test_the_local_executor_seals_its_search(
     assert reached == {(StageWork, False), (TestWork, True)}
 
 
+@pytest.mark.full
 def test_local_processes_find_the_same(two: SweepSpec, company: Company, tmp_path: Path) -> None:
     """Their epochs, logs and plugins are as of one process; none of them outlives the sweep."""
     expected, _ = ran(two)

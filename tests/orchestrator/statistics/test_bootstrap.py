@@ -35,6 +35,7 @@ def resampled_by_loop(log_probs, metric, draws, seed, numbers=None):
     return np.array(found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("metric", "block"),
     [*((metric, 7) for metric in (*BOOTSTRAPPED, "mce", "cwaece")), ("cwece", 45)],

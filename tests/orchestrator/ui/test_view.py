@@ -82,6 +82,7 @@ def test_nothing_is_seen_without_the_token(view) -> None:
     assert stranger.post("/sweeps/night").status_code == 405
 
 
+@pytest.mark.full
 def test_pages_run_and_fetch_nothing_of_others(view) -> None:
     pages = everything(view.client, "/")
     assert len(pages) > 40
@@ -212,6 +213,7 @@ def test_only_the_end_of_a_long_log_is_shown(view) -> None:
     assert len(page) < 150_000
 
 
+@pytest.mark.full
 def test_a_copy_is_shown_and_nothing_is_written(view, tmp_path) -> None:
     copy = tmp_path / "laptop"
     shutil.copytree(view.storage.folder / "sweeps", copy / "sweeps")

@@ -184,6 +184,7 @@ def test_a_recipe_gives_each_parameter_to_whom_it_belongs():
         calibrator_from_recipe("ts-ls", {"bins": 4})
 
 
+@pytest.mark.full
 @settings(max_examples=30, deadline=None)
 @given(
     values=arrays(

@@ -110,6 +110,7 @@ def test_a_class_with_one_row_is_no_obstacle(rows):
     assert bool(torch.isfinite(out).all())
 
 
+@pytest.mark.full
 def test_there_may_be_as_many_folds_as_rows(rows):
     logits, labels = rows[0][:6], rows[1][:6]
     out = cross_fit(lambda: build_calibrator("vs"), logits, labels, folds=6)

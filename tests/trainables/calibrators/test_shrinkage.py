@@ -49,6 +49,7 @@ def hundred_classes() -> tuple[Tensor, Tensor]:
     return 1.7 * honest, labels
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RICH)
 def test_six_rows_a_class_are_no_worse_than_one_temperature(name, hundred_classes) -> None:
     ts = losses(("ts",), hundred_classes, 600)["ts"]
@@ -56,6 +57,7 @@ def test_six_rows_a_class_are_no_worse_than_one_temperature(name, hundred_classe
     assert losses((name,), hundred_classes, 600, variant="paper")[name] > ts + HARMED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MIXED)
 def test_six_rows_a_class_are_mixed_with_one_temperature(name, hundred_classes) -> None:
     ts = losses(("ts",), hundred_classes, 600)["ts"]
@@ -102,6 +104,7 @@ def test_the_likeliest_share_is_that_of_the_mixture_that_was_drawn() -> None:
     assert share == pytest.approx(0.5 / (1 - math.exp(-2.5)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "own"),
     [("histogram-binning", {"bins": 4}), ("spline", {"knots": 4}), ("platt", {}), ("kernel", {})],
@@ -222,6 +225,7 @@ def test_where_nothing_is_gained_the_objective_is_that_of_temperature_scaling(na
     assert fitted.report.objective == pytest.approx(math.log(3))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scale", [0.1, 10.0])
 def test_the_pull_does_not_know_the_scale_of_the_logits(scale, rows) -> None:
     logits, labels = rows

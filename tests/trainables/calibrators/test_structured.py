@@ -83,6 +83,7 @@ def test_a_strong_penalty_leaves_temperature_scaling(rows: Rows, name: str) -> N
     torch.testing.assert_close(found, features(logits, labels), rtol=0, atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["svs", "sms"])
 def test_cls_ends_where_classes_lose_alike_if_the_map_can_bring_that_about(name) -> None:
     logits, labels = draw_rows(rows=600, classes=4)

@@ -135,6 +135,7 @@ def test_a_history_is_of_each_images_pixels_that_count(name: str) -> None:
         assert state[key].tolist() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loss_and_what_it_keeps_follow_the_batch_to_its_device(name: str) -> None:
     for setting in settings(name):

@@ -38,6 +38,7 @@ def simulated(log_probs, draws):
     return {name: np.array([row[name] for row in found]) for name in ("ece", "aece", "cwece")}
 
 
+@pytest.mark.full
 def test_the_floor_is_what_a_plain_simulation_gives():
     log_probs = predictions(150, 4)
     plain = simulated(log_probs, 200)

@@ -46,6 +46,7 @@ def test_rows_without_a_gap_have_no_error() -> None:
         assert float(row_terms(metric, sure, sure.argmax(1)).mean()) == pytest.approx(expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("metric", ["acc", "nll", "brier", "ece", "debiased_ece", "smooth_ece"])
 def test_the_spread_of_the_terms_is_the_standard_error(metric: str) -> None:
     values, errors = [], []

@@ -84,6 +84,7 @@ def test_no_gap_is_none():
     assert (smooth_ece(**rows), debiased_ece(**rows)) == (0.0, 0.0)
 
 
+@pytest.mark.full
 def test_debiasing_takes_four_tenths_off_a_calibrated_model_and_little_off_another():
     plain, less = [], []
     for seed in range(10):

@@ -99,6 +99,7 @@ def test_rows_of_which_each_has_its_cell_are_cut_exactly(bins: int) -> None:
     assert error_of_aece(*predictions(60, 3, 1.0), bins)[0] < 1e-12
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("counts", "confidences", "right"),
     [

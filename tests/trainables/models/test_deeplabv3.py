@@ -33,6 +33,7 @@ def test_logits_are_of_pixels_and_features_of_eighths(name: str, millions: float
     assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.06)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("content", [None, b"no weights"])
 def test_pretrained_weights_are_read_from_their_file(
     checkpoints: Path, content: bytes | None
@@ -50,6 +51,7 @@ def test_pretrained_weights_are_read_from_their_file(
         build_model("deeplabv3-resnet34@pretrained", 3, SHAPE)
 
 
+@pytest.mark.full
 def test_pretrained_weights_are_those_that_the_extractor_begins_with(checkpoints: Path) -> None:
     from torchvision.models import resnet34
 

@@ -37,6 +37,7 @@ def test_split(name: str, channels: int, size: int) -> None:
     assert network(batch).shape == (2, 7)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["vit_b_16", "alexnet", "resnet18"])
 def test_other_channels_change_nothing_else_of_the_first_layer(name: str) -> None:
     layers = []
@@ -78,6 +79,7 @@ def test_networks_that_want_to_be_told_something_are(name: str, size: int) -> No
     assert network.train()(torch.empty(2, 3, size, size, device="meta")).shape == (2, 4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["vit_small_patch16_224", "swin_tiny_patch4_window7_224"])
 def test_networks_of_the_papers_on_64_pixels(name: str) -> None:
     network = build_model(f"timm:{name}", 200, ImageShape(3, 64))

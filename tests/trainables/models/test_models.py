@@ -95,6 +95,7 @@ def test_shapes_on_meta(name: str, channels: int, size: int) -> None:
     assert network.classify(features).shape == (2, 7)
 
 
+@pytest.mark.full
 @torch.no_grad()
 @pytest.mark.parametrize("name", [*LAYERS, "timm:resnet18", "torchvision:resnet18"])
 def test_logits_are_those_of_float32_weights_under_autocast(name: str) -> None:

@@ -170,6 +170,7 @@ OTHERWISE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("usual_first", [True, False])
 @pytest.mark.parametrize("name", REFINEMENTS.parameter_names("macal"))
 def test_whoever_may_be_trained_together_is_as_if_alone(name, usual_first):

@@ -49,6 +49,7 @@ def test_the_next_network_of_the_same_form_takes_the_graph(graphs):
     assert len(graphs) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("frozen_first", [True, False])
 def test_what_is_frozen_is_known_to_the_graph(frozen_first, graphs):
     """Also where the graph was made for another network of the same form."""
@@ -82,6 +83,7 @@ def test_freezing_too_often_says_so(graphs, monkeypatch):
     ]
 
 
+@pytest.mark.full
 def test_plp_freezes_a_compiled_network_as_it_does_another(graphs):
     plain, made = (trainer(METHODS["plp"], rows=2 * BATCH, compile=c) for c in (False, True))
     for _ in range(made.protocol.epochs):

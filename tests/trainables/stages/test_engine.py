@@ -111,6 +111,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_seed_gives_the_same_weights(method):
     first = weights(run(trainer(METHODS[method]), 1))
@@ -376,6 +377,7 @@ def test_a_compiled_training_is_the_same_up_to_rounding(monkeypatch):
     assert compiled.remarks() == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "reads"),
     [("ce", 1), ("au", 1), ("crl", 1), ("plp", 1), ("balcal", 3), ("mcdrop", 1)],

@@ -240,6 +240,7 @@ def test_a_head_whose_q_ended_is_reported_once_stored(workshop, trained, monkeyp
 # -- calibration
 
 
+@pytest.mark.full
 def test_the_seed_of_a_calibration_decides_its_folds(workshop, trained):
     parts = {"isotonic": {}}
     fitted = workshop.compute(request(workshop.prepared, "calibrate", parts, trained, seed=1))

@@ -72,6 +72,7 @@ def test_killed_process_is_a_fault_of_the_machine_and_its_job_resumes(calm, tmp_
     assert found[-1].metrics == calm[1].metrics
 
 
+@pytest.mark.full
 def test_stopped_worker_frees_its_processes(tmp_path):
     worker = Place(tmp_path).worker(processes=2)
     worker.step()

@@ -45,6 +45,7 @@ def test_same_attempts_succeed_where_nothing_is_sealed(prize):
     assert in_a_process("open", prize.folder) == REACHED
 
 
+@pytest.mark.full
 def test_seal_for_a_while_holds_while_it_lasts(prize):
     place = Place(prize.folder, prize.data)
     for _ in range(2):

@@ -82,6 +82,7 @@ def temperature_stuck(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TemperatureScaling, "_temperatures", stuck)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("plant", "recipe"),
     [(smoothing_off, "ls"), (mask_not_applied, "ce+macal"), (temperature_stuck, "ce+ts")],
