@@ -20,7 +20,7 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
 from trainables.common.addresses import redacted
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, require_addresses
 from trainables.common.paths import bucket_address, sync_command
 from trainables.common.sharing import writing
 
@@ -41,6 +41,7 @@ def run_and_show(
     take: bool = False,
 ) -> int:
     """Run a sweep as ``run_sweep`` does, print the outcome and return the exit code."""
+    require_addresses()
     from orchestrator.running.run import run_sweep
 
     console = None if quiet else Console(stderr=True)

@@ -18,7 +18,7 @@ from rich.console import Console
 from orchestrator import nightly
 from orchestrator.cli._console import complain, echo, output, print_plain
 from orchestrator.cli._options import Quiet
-from trainables.common.errors import InputError, UnwrittenError
+from trainables.common.errors import InputError, UnwrittenError, require_addresses
 from trainables.common.sharing import writing
 
 File = Annotated[
@@ -105,6 +105,7 @@ def _check_night(night: str) -> None:
 
 
 def _run(benchmark: nightly.Nightly, name: str, address: str | None, quiet: bool) -> int:
+    require_addresses()
     console = None if quiet else Console(stderr=True)
     outcome = nightly.run_night(benchmark, name, address=address, console=console)
     for message in outcome.messages:

@@ -21,6 +21,7 @@ NO_MEMORY = re.compile(
     "|failed to map segment|unable to mmap|resource temporarily unavailable",
     re.IGNORECASE,
 )
+ADDRESSES = 4096 << 20  # Bytes: what the libraries of a sweep map, with room for its arrays.
 PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
@@ -75,6 +76,17 @@ def lacks_memory(error: BaseException) -> str:
         remedy = f"this process is limited to {limit >> 20} MiB; raise the limit with `ulimit -v`"
     said = " ".join(str(found).split()) or "no more is known"
     return f"out of memory or threads ({type(found).__name__}: {said}); {remedy}"
+
+
+def require_addresses() -> None:
+    """Refuse a process that may not map the libraries of a sweep: some try for ever.
+
+    Raises:
+        MemoryError: If ``ulimit -v`` is below ``ADDRESSES``.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
+        raise MemoryError(f"the libraries of a sweep need {ADDRESSES >> 20} MiB of addresses")
 
 
 def _listed(most: int, found: re.Match[str]) -> str:

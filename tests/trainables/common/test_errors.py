@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pickle
 import re
+import resource
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainables.common.errors import InputError, StorageError, lacks_memory, one_line, printable
+from trainables.common.errors import (
+    InputError,
+    StorageError,
+    lacks_memory,
+    one_line,
+    printable,
+    require_addresses,
+)
 
 
 @given(text=st.text() | st.text(st.characters(codec=None)))
@@ -62,6 +70,22 @@ def test_memory_that_ran_out_is_told_whatever_raises_it():
     assert lacks_memory(MemoryError()).startswith("out of memory or threads (MemoryError: no more")
     assert lacks_memory(RuntimeError("can't start new thread"))
     assert lacks_memory(ValueError("3 rows")) == ""
+
+
+@pytest.mark.parametrize("limit", [resource.RLIM_INFINITY, 4 << 30])
+def test_a_sweep_starts_where_its_libraries_find_room(monkeypatch, limit):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, limit))
+    require_addresses()
+
+
+def test_a_sweep_is_refused_where_its_libraries_find_no_room(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (3_450_000 << 10, -1))
+    with pytest.raises(MemoryError) as refused:
+        require_addresses()
+    assert lacks_memory(refused.value) == (
+        "out of memory or threads (MemoryError: the libraries of a sweep need 4096 MiB of "
+        "addresses); this process is limited to 3369 MiB; raise the limit with `ulimit -v`"
+    )
 
 
 def test_a_list_in_a_long_message_is_cut_first():
