@@ -66,8 +66,10 @@ def daemons(started: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterato
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """Return the table of the same sweep without SLURM."""
     folder = tmp_path_factory.mktemp("alone")
+    path = folder / "alone.yaml"
+    path.write_text(f"{SWEEP}storage: {folder}/alone\n")
     with one_process():
-        run_sweep(load_sweep(str(written(folder, "alone"))))
+        run_sweep(load_sweep(str(path)))
     return table(folder / "alone" / "sweeps" / "far")
 
 
