@@ -130,7 +130,7 @@ def tracked_results(
 def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResult]]:
     """Return the results of those sweeps whose journals a storage has, by name."""
     from orchestrator.storage.ledger import read_ledger
-    from orchestrator.storage.results import results_of
+    from orchestrator.storage.status import current_results
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.names import is_sweep_name
     from orchestrator.tracking import delivered_runs
@@ -140,5 +140,5 @@ def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResul
         folder.fetch()
         if folder.journal.is_file():
             runs = delivered_runs(folder.journal)
-            found[folder.name] = results_of(read_ledger(folder.journal), runs)
+            found[folder.name] = current_results(folder, read_ledger(folder.journal), runs)
     return found

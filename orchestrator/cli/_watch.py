@@ -49,6 +49,8 @@ def status(
         _list(found)
     else:
         _show(found[0])
+        if found[0].state in ("interrupted", "died"):
+            echo(f"resume it with: {_about(folders[0], 'run --resume')}")
         if found[0].job:
             output = folders[0].path / f"slurm-{found[0].job}.out"
             told = f"its output: {output}" if output.exists() else "it has no output yet"

@@ -9,7 +9,7 @@ from orchestrator.storage.ledger import Ledger, Study, Trial
 from trainables.common.stages import GIVEN
 
 T = TypeVar("T")
-STATUSES = ("finished", "failed", "running")
+STATUSES = ("finished", "failed", "running", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class StudyResult:
     Attributes:
         task: ``dataset/model/protocol``, or the name that the sweep file gives it.
         recipe: Such as ``mbls+macal+ts``.
-        status: ``finished``, ``failed`` (no trial finished) or ``running``.
+        status: ``finished``, ``failed`` (no trial finished), ``running`` or ``interrupted``.
         configuration: Part of the recipe to its parameters, of the chosen trial.
         validation: Metrics of the chosen trial on validation data, fractions.
         test: Metrics of the chosen configuration on test data, one mapping a seed, with the keys of
@@ -50,7 +50,7 @@ class StudyResult:
             they were not counted.
 
     Raises:
-        ValueError: If ``status`` is none of the three, or a count is negative.
+        ValueError: If ``status`` is none of the four, or a count is negative.
     """
 
     sweep: str

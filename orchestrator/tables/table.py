@@ -582,6 +582,8 @@ class ComparisonTable:
         return [*dict.fromkeys(told)]
 
     def _failures(self) -> Iterator[str]:
+        stopped = [result for result in self._used if result.status == "interrupted"]
+        yield from dict.fromkeys(f"sweep {own.sweep}: {own.reason}" for own in stopped)
         for result in self._used:
             lost = sum(charge > CHARGED for charge in result.charged)
             if lost:
@@ -628,6 +630,8 @@ def _outcome(result: StudyResult | None) -> Notice | None:
     if result.status == "running":
         counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
         return Notice("running", f"running ({counts})")
+    if result.status == "interrupted":
+        return Notice("interrupted", "interrupted")
     return None if result.test else Notice("no figures", "finished, without test figures")
 
 

@@ -340,6 +340,16 @@ def test_failed_and_running_studies_are_shown(troubled, name):
     assert "less validation accuracy than the guard allows on 1 of 3 seeds" in text
 
 
+@pytest.mark.parametrize("name", [name for name in RENDERERS if name != "csv"])
+def test_interrupted_studies_are_not_shown_as_failed(name):
+    reason = "it was interrupted; resume it with: calsweep run --resume one"
+    lost = [study(recipe, status="interrupted", reason=reason) for recipe in ("ce", "ls")]
+    text = render(table_of(*lost), name)
+    assert "interrupted" in text
+    assert "failed" not in text
+    assert name == "json" or text.count("calsweep run --resume one") == 1
+
+
 def test_a_reason_stands_below_with_its_place():
     good, bad = {"trials_finished": 1}, {"status": "failed", "trials_failed": 1, "reason": "NaN"}
     results = [placed("ce", "a", "x", **good), placed("ce", "b", "x", **good)]
