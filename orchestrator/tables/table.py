@@ -564,7 +564,19 @@ class ComparisonTable:
             found = [f"from the sweeps {', '.join(names)}"]
             found += ["their code differs"] if len(codes) > 1 else []
             found += ["their data differ"] if len(data) > len({task for task, _ in data}) else []
+            found += self._plugins()
             yield "; ".join(found)
+
+    def _plugins(self) -> Iterator[str]:
+        """Yield the plugins whose code differs between sweeps, and the code in each sweep."""
+        sweeps: dict[str, dict[str, str]] = {}
+        for result in self._used:
+            for name, code in result.plugins.items():
+                sweeps.setdefault(name, {})[result.sweep] = code[:12]
+        for name, codes in sweeps.items():
+            if len({*codes.values()}) > 1:
+                told = ", ".join(f"{code} in {sweep}" for sweep, code in codes.items())
+                yield f"the code of plugin {name} differs: {told}"
 
     def _codes(self) -> Iterator[str]:
         """Yield which figures which code computed, if not all are of the same."""

@@ -996,16 +996,17 @@ def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
         [of_sweep("a", "ce"), of_sweep("a", "ls")],
         [of_sweep("b", "ce"), of_sweep("b", "fl")],
     ]
-    with pytest.raises(InputError, match=f"ce on {TASK} is in sweeps a and b; leave one out"):
+    with pytest.raises(InputError, match=f"sweeps a and b both have ce on {TASK}; leave one out"):
         combine(sweeps)
     said: list[str] = []
     found = [(result.sweep, result.recipe) for result in combine(sweeps[::-1], said.append)]
     assert found == [("b", "ce"), ("b", "fl"), ("a", "ls")]
-    assert said == [f"ce on {TASK} is in sweeps b and a; shown is b, which is named first"]
+    assert said == [
+        f"sweeps b and a both have ce on {TASK}; the table shows b, which is named first"
+    ]
     combine([*sweeps, [of_sweep("c", "ce"), of_sweep("c", "ls"), of_sweep("c", "fl")]], said.append)
-    assert (
-        said[2] == f"ce on {TASK} and 1 more is in sweeps a and c; shown is a, which is named first"
-    )
+    both = f"sweeps a and c both have ce on {TASK} and 1 more"
+    assert said[2] == f"{both}; the table shows a, which is named first"
     assert len(said) == 4
 
 
@@ -1042,6 +1043,22 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     assert len(combine(resumed)) == 2
     unknown = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls")]]
     assert make_table(combine(unknown)).notes() == ["from the sweeps a, b"]
+
+
+def test_other_code_of_a_plugin_is_told():
+    one, two = {"mine": "1" * 64, "same": "3" * 64}, {"mine": "2" * 64, "same": "3" * 64}
+    first, second = (of_sweep("a", "ce", plugins=one), of_sweep("b", "ls", plugins=two))
+    told = (
+        "the code of plugin mine differs between sweeps a and b; --show mixed shows them together"
+    )
+    assert refusal(combine, [[first], [second]]) == told
+    (note,) = make_table(combine([[first], [second]], mixed=True)).notes()
+    codes = f"{'1' * 12} in a, {'2' * 12} in b"
+    assert note == f"from the sweeps a, b; the code of plugin mine differs: {codes}"
+    said: list[str] = []
+    combine([[first], [of_sweep("b", "ce", plugins=two)]], said.append)
+    both = f"sweeps a and b both have ce on {TASK}; the code of plugin mine differs"
+    assert said == [f"{both}; the table shows a, which is named first"]
 
 
 def test_figures_of_different_code_are_marked():
