@@ -74,8 +74,3 @@ def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = Non
     history = Ledger(iterate_events(path, kinds=None), CURVES)
     found = current_results(folder, history) if results is None else results
     return ReportSource(name, found, history, store, delivered_runs(path))
-
-
-def many(count: int, noun: str) -> str:
-    """Return how many there are of something."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -14,8 +14,8 @@ from orchestrator.sweep.names import BASELINES
 from search_spaces import known_spaces
 from trainables.common.paths import sweep_command
 from trainables.common.stages import GIVEN, STAGES
+from trainables.common.words import HOUR
 
-HOUR = 3600.0
 EARLY_SECONDS = 5.0  # A trial is placed by its first report, which may tell of many epochs.
 
 
@@ -241,15 +241,6 @@ def _stage(study: Study) -> str:
     variants: Mapping[str, str] = study.origin.get("variants", {})
     kinds = {space.kind for space in known_spaces(variants.get(part, part))}
     return "calibrate" if "calibrators" in kinds else "refine"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as people say it."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def title(trial: Trial) -> str:

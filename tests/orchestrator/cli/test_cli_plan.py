@@ -190,7 +190,7 @@ def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
 def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
     alone = calsweep("plan", small).out.splitlines()
     there = calsweep("plan", small, "--nodes", "2", "--cpus-per-node", "1").out.splitlines()
-    expected = "on 2 nodes, at once at most: train 2, calibrate 1; no estimate of hours"
+    expected = "on 2 nodes, at once at most: train 2, calibrate 1; no estimate of the time"
     assert [line for line in there if line not in alone] == [expected]
     told = json.loads(calsweep("plan", small, "--json", "--nodes", "2").out)["cluster"]
     assert told == {"nodes": 2, "at_once": {"train": 4, "calibrate": 1}, "hours": None}

@@ -98,11 +98,12 @@ def test_rows_in_two_parts_are_told_once_a_task():
 def test_values_that_no_paper_has_are_named():
     ours = {"cts": {"assignment": "prediction", "shrinkage": 3.0}, "pts": {"weight_decay": 0.002}}
     table = table_of(study("ce+cts", figures(), configuration=ours))
-    assert "values of no paper, ours: cts.assignment" in table.notes()
+    assert "no paper gives these values; calsweep chose them: cts.assignment" in table.notes()
     # The paper of macal gives no gamma; its clock and its acceptance are the defaults.
     macal = {"gamma": 0.95, "q0": 0.5, "clock": "start", "accept": "always", "feedback": "deployed"}
     table = table_of(study("ce+macal", figures(), configuration={"macal": macal}))
-    assert "values of no paper, ours: macal.feedback, macal.gamma" in table.notes()
+    ours = "macal.feedback, macal.gamma"
+    assert f"no paper gives these values; calsweep chose them: {ours}" in table.notes()
 
 
 @pytest.mark.parametrize(
@@ -337,7 +338,7 @@ def test_failed_and_running_studies_are_shown(troubled, name):
     assert "running (2 trials finished, 1 failed)" in text
     assert "finished, without test figures" in text
     assert f"ce on {TASK}: 2 of 10 trials failed" in text
-    assert "less validation accuracy than the guard allows on 1 of 3 seeds" in text
+    assert "lost more validation accuracy than the guard allows on 1 of 3 seeds" in text
 
 
 @pytest.mark.parametrize("name", [name for name in RENDERERS if name != "csv"])
@@ -405,7 +406,7 @@ def test_what_a_mean_lacks_is_told_in_full():
     assert notice.short == "of 9: 2 failed, 1 running, 1 not run"
     assert notice.text == (
         "of 9: 2 failed, 1 running, 1 not run; failed (2 of 6 trials): NaN; "
-        "running (1 trials finished, 3 failed)"
+        "running (1 trial finished, 3 failed)"
     )
 
 
@@ -982,6 +983,15 @@ def test_csv_has_the_metrics_of_suites():
     (line,) = csv.DictReader(io.StringIO(render(found, "csv")))
     assert [name for name in line if "/" in name][::2] == [f"{name}_mean" for name in sorted(names)]
     assert float(line["g/ece_mean"]) == 0.2
+
+
+def test_only_signs_that_occur_are_explained():
+    floor = "on average on these test data"
+    cases = {(0.02, 0.05): "; † a figure not above it", (0.05, 0.02): ""}
+    for (ece, least), signs in cases.items():
+        results = [study("ce", {**figures(ece=ece), "ece_floor": least})]
+        (note,) = make_table(results, TableOptions(metrics=["ece"], floor=True)).notes()
+        assert note.endswith(f"{floor}{signs}")
 
 
 # Several sweeps
