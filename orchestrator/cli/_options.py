@@ -42,6 +42,9 @@ SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=
 SweepName = Annotated[
     str, typer.Argument(help="The sweep's name.", autocompletion=lambda: _sweeps_here())
 ]
+SweepStorage = Annotated[
+    str | None, typer.Option(help="The storage to use, instead of the sweep file's.")
+]
 Sweeps = Annotated[
     list[str] | None,
     typer.Argument(

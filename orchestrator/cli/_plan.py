@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli._console import output, print_json, print_plain
-from orchestrator.cli._options import Json, SweepFile
+from orchestrator.cli._options import Json, SweepFile, SweepStorage
 from trainables.common.words import HOUR, duration, many
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ FIELDS = ("task", "recipe", "stage", "trials", "searches", "builds_on", "row")
 
 def plan(
     sweep: SweepFile,
+    storage: SweepStorage = None,
     as_json: Json = False,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes of a cluster: what runs there at once.")
@@ -36,7 +37,7 @@ def plan(
     from orchestrator.sweep.spec import load_sweep
 
     size = None if nodes is None else ClusterSize(nodes, gpus_per_node, cpus_per_node or PLENTY)
-    spec = load_sweep(sweep)
+    spec = load_sweep(sweep, storage)
     if size is not None:
         size.require_room(make_plan(spec))
     (_print_plan if as_json else show_plan)(spec, size)

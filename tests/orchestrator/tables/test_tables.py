@@ -137,6 +137,7 @@ def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
 )
 def test_a_column_that_is_not_there_is_refused(name, near):
     told = f"unknown metric '{name}'; {near}, and SUITE/METRIC for a suite"
+    told += "; `calsweep list metrics` shows all"
     assert refusal(column, name) == told
 
 
