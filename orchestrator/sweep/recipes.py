@@ -148,8 +148,8 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
     hint = near_names(part, [name for names in known.values() for name in names])
     listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
     return (
-        f"recipe {text!r}: {part!r} is unknown{hint} ({listing}); `calsweep list WORD` shows "
-        "all, with WORD one of methods, refinements, calibrators"
+        f"recipe {text!r}: {part!r} is unknown{hint} ({listing}); `calsweep list methods` shows "
+        "all, likewise refinements and calibrators"
     )
 
 

@@ -174,3 +174,20 @@ def test_fit_that_the_rows_do_not_allow_has_a_reason(tmp_path, monkeypatch):
         {},
         "meta-mis: no fitting row is classified right, so no threshold exists",
     )
+
+
+@pytest.mark.parametrize(
+    ("cost", "ending"),
+    [
+        (Cost(seconds=75.0), "finished after 1 min 15 s"),
+        (Cost(), "finished after 4 s"),  # Measurements count no seconds of their own.
+        (Cost(reused=True), "finished: its outcome was stored already"),
+    ],
+)
+def test_the_log_ends_with_the_time_that_the_job_took(tmp_path, monkeypatch, cost, ending):
+    bench = Bench(tmp_path, sealed=False)
+    worker = Worker(bench)
+    worker._opened = 10.0
+    monkeypatch.setattr(bench, "clock", lambda: 14.0)
+    report = Report(status=Status.FINISHED, metrics={}, epoch=0, history=(), cost=cost)
+    assert worker._ending(report) == ending
