@@ -501,7 +501,7 @@ class ComparisonTable:
         ours = {f"{part}.{name}" for part, space, own in spaces for name in space.own_values(own)}
         if ours:
             listing = ", ".join(sorted(ours))
-            yield f"no paper gives these values; calsweep chose them: {listing}"
+            yield f"no paper gives these values; they were chosen by calsweep: {listing}"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:
             other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"

@@ -98,12 +98,14 @@ def test_rows_in_two_parts_are_told_once_a_task():
 def test_values_that_no_paper_has_are_named():
     ours = {"cts": {"assignment": "prediction", "shrinkage": 3.0}, "pts": {"weight_decay": 0.002}}
     table = table_of(study("ce+cts", figures(), configuration=ours))
-    assert "no paper gives these values; calsweep chose them: cts.assignment" in table.notes()
+    assert (
+        "no paper gives these values; they were chosen by calsweep: cts.assignment" in table.notes()
+    )
     # The paper of macal gives no gamma; its clock and its acceptance are the defaults.
     macal = {"gamma": 0.95, "q0": 0.5, "clock": "start", "accept": "always", "feedback": "deployed"}
     table = table_of(study("ce+macal", figures(), configuration={"macal": macal}))
     ours = "macal.feedback, macal.gamma"
-    assert f"no paper gives these values; calsweep chose them: {ours}" in table.notes()
+    assert f"no paper gives these values; they were chosen by calsweep: {ours}" in table.notes()
 
 
 @pytest.mark.parametrize(

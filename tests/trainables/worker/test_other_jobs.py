@@ -191,5 +191,5 @@ def test_the_log_ends_with_the_time_that_the_job_took(
     worker = Worker(bench)
     worker._opened = 10.0
     monkeypatch.setattr(bench, "clock", lambda: 14.0)
-    report = Report(Status.FINISHED, cost=cost)
+    report = Report(status=Status.FINISHED, cost=cost)
     assert worker._ending(report) == ending
