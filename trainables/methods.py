@@ -96,7 +96,8 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
     for name, parameters in parts.items():
         kind = method_kind(name)
         if kind is None:
-            raise InputError(f"unknown method {name!r}; {known_names(name, method_names())}")
+            known = known_names(name, method_names(), "methods")
+            raise InputError(f"unknown method {name!r}; {known}")
         if kind in built:
             raise InputError(f"a method has one {kind} at most; {name!r} is a second one")
         built[kind] = _REGISTRIES[kind].build(name, **parameters)

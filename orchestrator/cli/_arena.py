@@ -11,6 +11,7 @@ import typer
 
 from orchestrator.cli._console import echo, print_csv, print_table, progress_bar
 from orchestrator.cli._options import Processes, SweepFile, TextFormat
+from trainables.common.words import many
 
 if TYPE_CHECKING:
     from orchestrator.statistics import Arena, Interval, Standing
@@ -78,8 +79,9 @@ def show_arena(found: Arena, format: str) -> None:
 
 def _notes(found: Arena) -> Iterator[str]:
     yield (
-        f"{len(found.networks)} networks ({', '.join(found.networks)}), {found.tasks} tasks, "
-        f"{found.seeds} splits of each; gains are over {found.baseline!r}, above 0 is better; "
+        f"{many(len(found.networks), 'network')} ({', '.join(found.networks)}), "
+        f"{many(found.tasks, 'task')}, {many(found.seeds, 'split')} of each; "
+        f"gains are over {found.baseline!r}, above 0 is better; "
         "strength: points of Elo over it, by the Bradley-Terry model of who has the lower NLL; in "
         "brackets 95 % intervals, networks and splits resampled"
     )

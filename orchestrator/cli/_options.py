@@ -42,6 +42,9 @@ SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=
 SweepName = Annotated[
     str, typer.Argument(help="The sweep's name.", autocompletion=lambda: _sweeps_here())
 ]
+SweepStorage = Annotated[
+    str | None, typer.Option(help="The storage to use, instead of the sweep file's.")
+]
 Sweeps = Annotated[
     list[str] | None,
     typer.Argument(
@@ -130,7 +133,7 @@ def tracked_results(
 def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResult]]:
     """Return the results of those sweeps whose journals a storage has, by name."""
     from orchestrator.storage.ledger import read_ledger
-    from orchestrator.storage.results import results_of
+    from orchestrator.storage.status import current_results
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.names import is_sweep_name
     from orchestrator.tracking import delivered_runs
@@ -140,5 +143,5 @@ def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResul
         folder.fetch()
         if folder.journal.is_file():
             runs = delivered_runs(folder.journal)
-            found[folder.name] = results_of(read_ledger(folder.journal), runs)
+            found[folder.name] = current_results(folder, read_ledger(folder.journal), runs)
     return found

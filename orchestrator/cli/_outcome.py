@@ -23,6 +23,7 @@ from trainables.common.addresses import redacted
 from trainables.common.errors import InputError, require_addresses
 from trainables.common.paths import bucket_address, sync_command
 from trainables.common.sharing import writing
+from trainables.common.words import duration
 
 if TYPE_CHECKING:
     from orchestrator.running.run import SweepOutcome
@@ -133,7 +134,7 @@ def _where(outcome: SweepOutcome) -> str:
     spec = outcome.spec
     place = _relative(SweepFolder.of(spec).path)
     return (
-        f"{outcome.seconds:.0f} s · tracking: {_tracking(spec.tracking_uri)} · "
+        f"{duration(outcome.seconds)} · tracking: {_tracking(spec.tracking_uri)} · "
         f"artifacts: {_relative(Storage.of(spec).artifacts)} · "
         f"configurations: {place}/chosen · tables: {place}/table.md, .csv, .tex, .html"
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli._console import output, print_json, print_plain
-from orchestrator.cli._options import Json, SweepFile
+from orchestrator.cli._options import Json, SweepFile, SweepStorage
+from trainables.common.words import HOUR, duration, many
 
 if TYPE_CHECKING:
     from orchestrator.cluster.size import ClusterSize
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from orchestrator.sweep.plan import StudyPlan
     from orchestrator.sweep.spec import SweepSpec
 
-
 FIELDS = ("task", "recipe", "stage", "trials", "searches", "builds_on", "row")
 
 
 def plan(
     sweep: SweepFile,
+    storage: SweepStorage = None,
     as_json: Json = False,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes of a cluster: what runs there at once.")
@@ -36,7 +37,7 @@ def plan(
     from orchestrator.sweep.spec import load_sweep
 
     size = None if nodes is None else ClusterSize(nodes, gpus_per_node, cpus_per_node or PLENTY)
-    spec = load_sweep(sweep)
+    spec = load_sweep(sweep, storage)
     if size is not None:
         size.require_room(make_plan(spec))
     (_print_plan if as_json else show_plan)(spec, size)
@@ -86,24 +87,24 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
         rows.append((task, recipe if row else f"({recipe})", *map(str, others)))
     print_plain([heading.replace("_", " ") for heading in FIELDS[:-1]], rows)
     stages = plan.stage_trials()
-    counted = f"{len(plan.studies)} studies, {plan.trials} trials"
+    counted = f"{many(len(plan.studies), 'study', 'studies')}, {many(plan.trials, 'trial')}"
     if spec.given:
-        console.print(f"{counted}: {stages['calibrate']} calibrations of given logits")
+        console.print(f"{counted}: {many(stages['calibrate'], 'calibration')} of given logits")
     else:
         console.print(
-            f"{counted}: at most {stages['train']} trainings, "
-            f"{stages['refine']} refinements on stored features, "
-            f"{stages['calibrate']} calibrations of stored logits"
+            f"{counted}: at most {many(stages['train'], 'training')}, "
+            f"{many(stages['refine'], 'refinement')} on stored features, "
+            f"{many(stages['calibrate'], 'calibration')} of stored logits"
         )
         own = "with a training of its own for every trial it would be"
-        console.print(f"{own} {plan.trials} trainings")
+        console.print(f"{own} {many(plan.trials, 'training')}")
     previewed = preview(plan, data)
     _print_work(previewed)
     if size is not None:
         held = ", ".join(f"{stage} {count}" for stage, count in at_once(plan, size).items())
         hours = fewest_hours(plan, previewed, size)
-        least = "no estimate of hours" if hours is None else f"at least {hours:.2f} hours"
-        console.print(f"on {size.nodes} nodes, at once at most: {held}; {least}")
+        least = "no estimate of the time" if hours is None else f"at least {duration(hours * HOUR)}"
+        console.print(f"on {many(size.nodes, 'node')}, at once at most: {held}; {least}")
     for missing in data.missing:
         console.print(missing)
     for task, copies in data.copies.items():
@@ -115,8 +116,8 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
     if fault := refusal(spec):
         console.print(f"calsweep run refuses this file: {fault}")
     console.print(
-        f"sweep {plan.spec.name!r}; hours are of one after another, by the last runs on the same "
-        "data, model and protocol that the tracking store knows"
+        f"sweep {plan.spec.name!r}; times are of one trial after another, by the last runs on the "
+        "same data, model and protocol that the tracking store knows"
     )
 
 
@@ -133,15 +134,15 @@ def _print_work(stages: Sequence[StagePreview]) -> None:
     """Print what each stage computes and reuses, then what it computes again."""
     rows = []
     for stage in stages:
-        seconds = "" if stage.seconds is None else f"{stage.seconds:.1f}"
-        hours = "no estimate" if stage.hours is None else f"{stage.hours:.2f}"
+        each = "" if stage.seconds is None else duration(stage.seconds)
+        whole = "no estimate" if stage.hours is None else duration(stage.hours * HOUR)
         counts = str(stage.computed), str(stage.reused)
-        rows.append((stage.task, stage.stage, *counts, seconds, hours))
-    headings = ("task", "stage", "to compute, at most", "reused", "s each", "hours in all")
+        rows.append((stage.task, stage.stage, *counts, each, whole))
+    headings = ("task", "stage", "to compute, at most", "reused", "time each", "time in all")
     print_plain(headings, rows, headings[:2])
     for stage in stages:
         if stage.dropped:
             output().print(
-                f"{stage.task}: at least {stage.dropped} {stage.stage} outcomes are computed "
-                "again, for their weights were dropped (keep: logits)"
+                f"{stage.task}: at least {many(stage.dropped, f'{stage.stage} outcome')} must be "
+                "computed again, because their weights were dropped (keep: logits)"
             )

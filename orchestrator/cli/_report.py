@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli._console import echo, progress_bar
 from orchestrator.cli._options import StorageFolder, SweepName, TrackingUri, tracked_results
 from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.words import many
 
 if TYPE_CHECKING:
     from orchestrator.report import ReportSource
@@ -68,6 +69,6 @@ def _plot(journal: Path, folder: Path) -> None:
     if not written:
         echo("there is nothing to plot yet")
         return
-    echo(f"{len(written)} plots in {folder}:")
+    echo(f"{many(len(written), 'plot')} in {folder}:")
     for path in written:
         echo(f"  {path.name}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, SweepFile, Take
+from orchestrator.cli._options import Address, DryRun, Fresh, Quiet, SweepFile, SweepStorage, Take
 from orchestrator.cli._plan import show_plan
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, sweep_command
@@ -39,12 +39,7 @@ def run(
     reproduce: Annotated[
         str | None, typer.Option(help="Tracked run to compute again: 0 if its figures are equal.")
     ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            help="The storage, instead of the file's; with --resume or --reproduce, the one to use."
-        ),
-    ] = None,
+    storage: SweepStorage = None,
     dry_run: DryRun = False,
     fresh: Fresh = False,
     address: Address = None,

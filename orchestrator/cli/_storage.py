@@ -13,6 +13,7 @@ from orchestrator.cli._options import Take, TrackingUri
 from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.words import many
 
 if TYPE_CHECKING:
     from orchestrator.storage.storage import Storage, SweepFolder
@@ -75,7 +76,9 @@ def _deliver(place: Storage, folder: SweepFolder) -> None:
         sealed = journal.delivered()
     waiting = place.store().deliver() + (folder.bucket.share() if folder.bucket else 0)
     if waiting or not sealed:
-        raise InputError(f"{place.address} does not answer: {waiting} files wait still")
+        raise InputError(
+            f"{place.address} does not answer: {many(waiting, 'file')} still to be sent"
+        )
     echo(f"everything of {folder.name} on this machine has reached {place.address}")
 
 

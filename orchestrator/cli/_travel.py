@@ -11,6 +11,7 @@ from rich.console import Console
 from orchestrator.cli._console import echo, print_json, progress_bar
 from orchestrator.cli._options import DataRoot, Json, StorageFolder, SweepName, Tolerance
 from trainables.common.paths import DEFAULT_STORAGE
+from trainables.common.words import many
 
 ACCEPTED, REFUSED = 0, 3
 Site = Annotated[
@@ -137,4 +138,4 @@ def export_blackbox(
     with progress_bar("gathering trials") as show:
         about = export(Storage(storage), sweep, out, recipe or (), every_epoch, show)
     runs = sum(len(study["runs"]) for study in about["studies"])
-    echo(f"wrote {out}: {len(about['studies'])} studies, {runs} runs")
+    echo(f"wrote {out}: {many(len(about['studies']), 'study', 'studies')}, {many(runs, 'run')}")

@@ -11,6 +11,7 @@ from orchestrator.cli._options import Json, StorageFolder, SweepName, Take
 from orchestrator.cli._run import run
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, sweep_command
+from trainables.common.words import HOUR, duration, many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +50,8 @@ def status(
         _list(found)
     else:
         _show(found[0])
+        if found[0].state in ("interrupted", "died"):
+            echo(f"resume it with: {_about(folders[0], 'run --resume')}")
         if found[0].job:
             output = folders[0].path / f"slurm-{found[0].job}.out"
             told = f"its output: {output}" if output.exists() else "it has no output yet"
@@ -100,25 +103,26 @@ def _show(each: "SweepStatus") -> None:
     rows = []
     for r in each.recipes:
         counts = map(str, (r.ended, r.running, r.failed))
-        rows.append((r.recipe, *counts, f"{r.hours:.2f}", f"{r.gpu_hours:.2f}"))
-    headings = ("recipe", "ended", "running", "failed", "hours", "GPU hours")
+        spent = (duration(hours * HOUR) for hours in (r.hours, r.gpu_hours))
+        rows.append((r.recipe, *counts, *spent))
+    headings = ("recipe", "ended", "running", "failed", "time", "GPU time")
     if rows:
         print_table(headings, rows, ("recipe",))
     running = [
-        (r.trial, r.host or "not placed", "" if r.seconds is None else f"{r.seconds:.0f}")
+        (r.trial, r.host or "not placed", "" if r.seconds is None else duration(r.seconds))
         for r in each.running[:LISTED]
     ]
     if running:
-        print_table(("runs now", "on", "seconds"), running, ("runs now", "on"))
+        print_table(("runs now", "on", "for"), running, ("runs now", "on"))
     for trial, reason in list(each.failures.items())[:LISTED]:
         echo(f"failed: {trial}: {reason}")
     more = max(0, len(each.running) - LISTED) + max(0, len(each.failures) - LISTED)
     if more:
-        echo(f"and {more} more lines: --json has them")
+        echo(f"and {many(more, 'more line')}: --json has them")
 
 
 def _left(each: "SweepStatus") -> str:
-    return "" if each.seconds_left is None else f"{each.seconds_left / 3600:.2f} h"
+    return "" if each.seconds_left is None else duration(each.seconds_left)
 
 
 def _since(each: "SweepStatus") -> str:
@@ -142,17 +146,20 @@ def logs(
 
     folder = _existing(name, storage)
     folder.fetch(files=True)
-    trials = {title(each): each.key for each in read_ledger(folder.journal).trials.values()}
+    known = read_ledger(folder.journal).trials.values()
+    trials = {title(each): each.key for each in known}
+    reused = {title(each) for each in known if each.reused}
     jobs = {f"slurm-{job.number}": job for job in _jobs([folder]).values()}
     files = {called: folder.path / f"{called}.out" for called in jobs}
     files |= outputs(folder) | {it: folder.logs / f"{key}.log" for it, key in trials.items()}
     if trial is None:
         for called, file in files.items():
             lines = folder.text(file).splitlines()
-            last = lines[-1] if lines else "no log: nothing was computed"
+            why = "its outcome was stored already" if called in reused else "nothing was computed"
+            last = lines[-1] if lines else f"no log: {why}"
             job = jobs.get(called)  # Ray's words are the last of a job that ended.
-            known = job is not None and job.state not in ("", "running", "finished")
-            echo(f"{called}: {job if known else last}")
+            told = job is not None and job.state not in ("", "running", "finished")
+            echo(f"{called}: {job if told else last}")
         return
     files |= {key: folder.logs / f"{key}.log" for key in trials.values()}
     if trial not in files:

@@ -20,6 +20,7 @@ from orchestrator.cli._console import complain, echo, output, print_plain
 from orchestrator.cli._options import Quiet
 from trainables.common.errors import InputError, UnwrittenError, require_addresses
 from trainables.common.sharing import writing
+from trainables.common.words import many
 
 File = Annotated[
     Path | None,
@@ -169,7 +170,7 @@ def _print_trends(book: nightly.Book, metric: str, nights: int) -> None:
         values = nightly.series_of(records, cell)
         line, last = nightly.sparkline(values), nightly.figure(cell, values[-1])
         rows.append((cell.recipe, cell.task, line, last))
-    print_plain(("recipe", "task", f"{metric}, {len(records)} nights", "last"), rows)
+    print_plain(("recipe", "task", f"{metric}, {many(len(records), 'night')}", "last"), rows)
 
 
 def history(
@@ -201,7 +202,7 @@ def history(
         nightly.plotted(records, cells, alarmed).savefig(folder / "history.png", dpi=110)
     except OSError as error:
         raise UnwrittenError(f"--out {folder}: cannot be written: {error}") from error
-    echo(f"{len(records)} nights, {len(cells)} series: {folder / 'history.csv'}, .png")
+    echo(f"{many(len(records), 'night')}, {len(cells)} series: {folder / 'history.csv'}, .png")
     return 0
 
 

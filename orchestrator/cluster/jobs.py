@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import tempfile
 import time
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1.0
 CLIENT = "ray://"
+LAST_PORT = 65535
+# Of ASCII letters, digits, dots and hyphens inside; or an IPv6 address in brackets.
+HOST = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(%\w+)?\]", re.ASCII)
 CLUSTERS = "auto, HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
 
@@ -43,6 +47,8 @@ def check_cluster(address: str, option: str = "--address") -> None:
             f"{option}: Ray's client port (ray://) is not supported; use `calsweep submit` with "
             "the dashboard's address, or --address auto on a node of the cluster"
         )
+    if not {*"@?#/"} & {*address} and not _is_host_and_port(address):
+        raise InputError(f"{option} {shown(address)} is not HOST:PORT; expected {CLUSTERS}")
     full = address if "://" in address else f"{CLIENT}{address}"
     check_server(option, full, CLUSTERS)
     if redacted(full) != full:
@@ -50,6 +56,12 @@ def check_cluster(address: str, option: str = "--address") -> None:
             f"{option} {shown(full)} holds a login or a query; a cluster's token is given by "
             "RAY_AUTH_TOKEN_PATH (deploy/README.md)"
         )
+
+
+def _is_host_and_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= LAST_PORT
+    return is_port and HOST.fullmatch(host) is not None
 
 
 def job_client(address: str) -> JobSubmissionClient:

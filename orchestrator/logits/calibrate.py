@@ -127,15 +127,16 @@ def check_names(calibrators: Sequence[str], objectives: Sequence[str]) -> None:
     Raises:
         InputError: If a name is unknown or given twice; the text lists what exists.
     """
-    for what, names, known in (
-        ("calibrator", calibrators, CALIBRATORS.names()),
-        ("objective", objectives, OBJECTIVES.names()),
+    for what, names, catalogue in (
+        ("calibrator", calibrators, CALIBRATORS),
+        ("objective", objectives, OBJECTIVES),
     ):
+        known, word = catalogue.names(), catalogue.word
         if not names:
             raise InputError(f"no {what} given; there are: {', '.join(known)}")
         for name in names:
             if name not in known:
-                raise InputError(f"unknown {what} {name!r}; {known_names(name, known)}")
+                raise InputError(f"unknown {what} {name!r}; {known_names(name, known, word)}")
             if list(names).count(name) > 1:
                 raise InputError(f"{what} {name!r} is given twice")
 

@@ -21,6 +21,7 @@ from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
 from orchestrator.nightly.verdict.limits import measure_of
 from orchestrator.tables.markup import templates
+from trainables.common.words import many
 from trainables.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def headline(name: str, night: str, verdict: Verdict) -> str:
     groups = grouped(verdict.alarms or verdict.suspicions)
     tail = f": {told(groups[0])}" if groups else ""
     others = len(groups) - 1
-    more = f"; {others} more finding{'s' * (others > 1)}" if others > 0 else ""
+    more = f"; {many(others, 'more finding')}" if others > 0 else ""
     return f"nightly {name}, {night}: {HEADLINES[verdict.status]}{tail}{more}"
 
 
@@ -73,7 +74,7 @@ def told(group: Group) -> str:
     if worst.kind == "soft" and worst.value is not None:
         before, after = figure(worst.cell, worst.expected), figure(worst.cell, worst.value)
         text = f"{worst.cell} {before} -> {after} ({difference(worst)}; {_sureness(worst)})"
-    beside = f", and {more} more figure{'s' * (more > 1)} with it" if more else ""
+    beside = f", and {many(more, 'more figure')} with it" if more else ""
     return " ".join(f"{text}{beside}".split())
 
 
@@ -196,7 +197,7 @@ def _plain(text: str) -> str:
 
 def _title(cell: CellKey, values: Series) -> str:
     last = next((value for value in reversed(values) if value is not None), None)
-    return f"{cell}, {len(values)} nights, last {figure(cell, last)}"
+    return f"{cell}, {many(len(values), 'night')}, last {figure(cell, last)}"
 
 
 def _points(values: Series) -> str:

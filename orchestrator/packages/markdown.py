@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from orchestrator.packages.verify import Verdict
 from trainables.common.errors import one_line
+from trainables.common.words import many
 
 SIGNS = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@])")
 MOST, LONGEST = 50, 300
@@ -22,7 +23,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield "| checked | of | outcome |"
     yield "| --- | --- | --- |"
     for check in verdict.checks:
-        outcome = f"{len(check.problems)} problems" if check.problems else "as it is said"
+        outcome = many(len(check.problems), "problem") if check.problems else "as it is said"
         yield f"| {check.title} | {_plain(check.detail)} | {outcome} |"
     if verdict.problems:
         yield "\n## What is wrong\n"

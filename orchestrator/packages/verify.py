@@ -25,6 +25,7 @@ from orchestrator.storage.ledger import Trial
 from orchestrator.storage.provenance import git_commit
 from trainables.common.errors import InputError, one_line
 from trainables.common.portable import require_portable
+from trainables.common.words import many
 from trainables.plugins import Pinned
 
 TOLERANCE = 1e-6
@@ -148,7 +149,7 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     if problems:
         return
     problems = tuple(check_journals(package, options.revision))
-    yield Check("journals and code revision", f"{count} sweeps", problems)
+    yield Check("journals and code revision", many(count, "sweep"), problems)
     if not problems:
         _require_fit(package, options)
         if plugins := ", ".join(f"{Path(path).stem} {code}" for path, code in _named(package)):
@@ -157,7 +158,7 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     problems = tuple(check_derived(package))
     yield Check("derived files", "equal to those made again", problems)
     problems = tuple(check_figures(package, options.tolerance))
-    yield Check("figures from the predictions", f"{len(package.cells)} cells", problems)
+    yield Check("figures from the predictions", many(len(package.cells), "cell"), problems)
     if not problems:
         problems = tuple(islice(check_likeness(package, options.tolerance), MOST))
         yield Check("predictions compared", "between seeds, models and calibrators", problems)
@@ -208,12 +209,14 @@ def _compute(
         yield Check("validation figures", "of the rows that choices compare", problems)
         problems = tuple(check_search(package, again, options.tolerance))
         trials = len(package.trials)
-        yield Check("search and choices, made again", f"{trials} trials", problems)
+        yield Check("search and choices, made again", many(trials, "trial"), problems)
         for trial in _drawn(package, options):
             progress(f"computing trial {trial.key[:12]} of {trial.study} again")
             retrained.append(retrain(package, again, trial, options.tolerance))
         problems = tuple(problem for found in retrained for problem in found.problems)
-        yield Check("trainings, computed again", f"{len(retrained)} of {trials} trials", problems)
+        yield Check(
+            "trainings, computed again", f"{len(retrained)} of {many(trials, 'trial')}", problems
+        )
 
 
 def _without_rows(package: Package) -> list[Trial]:

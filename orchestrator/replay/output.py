@@ -13,6 +13,7 @@ from orchestrator.replay.run import Judged, ReplayOutcome, Summary
 from orchestrator.tables.columns import Column, column
 from trainables.common.errors import UnwrittenError
 from trainables.common.sharing import writing
+from trainables.common.words import many
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,8 +130,9 @@ def notes(outcome: ReplayOutcome) -> list[str]:
             "made again by its own settings"
             for name, found in outcome.repeated.items()
         ),
-        f"{studies} studies, {outcome.settings.searches} searches of each by every strategy, "
-        f"validation rows {rows}; the published default tests {shown.show(first.default)}",
+        f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "
+        f"each by every strategy, validation rows {rows}; "
+        f"the published default tests {shown.show(first.default)}",
         "regret: to the best recorded trial, which no search knows; distance: of a configuration "
         "from the recorded one that answered for it, the largest of its parameters', in % of the "
         "range",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from orchestrator.report._source import ReportSource, many
+from orchestrator.report._source import ReportSource
 from orchestrator.statistics import (
     Arena,
     arena,
@@ -20,6 +20,7 @@ from orchestrator.storage.results import StudyResult, trials_of_choice, usual_ba
 from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
+from trainables.common.words import duration, many
 
 SHORT = 12  # Letters of a key that are shown.
 
@@ -99,20 +100,14 @@ def computed(history: Ledger) -> str:
     """Return in a sentence what the sweep computed, and what it could reuse."""
     trials = [trial for study in history.studies.values() for trial in study.begun.values()]
     fresh = [trial for trial in trials if not trial.reused]
-    stages = {"train": "trainings", "refine": "refinements", "calibrate": "calibrations"}
+    stages = {"train": "training", "refine": "refinement", "calibrate": "calibration"}
     counts = {name: sum(t.stage == stage for t in fresh) for stage, name in stages.items()}
-    listing = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    duration = _duration(sum(trial.seconds or 0.0 for trial in fresh))
+    listing = ", ".join(many(count, name) for name, count in counts.items() if count)
+    spent = duration(sum(trial.seconds or 0.0 for trial in fresh))
     return (
-        f"{len(trials)} trials computed {listing or 'nothing'} in {duration} of processing; "
+        f"{many(len(trials), 'trial')} computed {listing or 'nothing'} in {spent} of processing; "
         f"{len(trials) - len(fresh)} took an outcome that was stored already."
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 def failures(source: ReportSource) -> Iterator[Failure]:
@@ -128,7 +123,8 @@ def failures(source: ReportSource) -> Iterator[Failure]:
                 yield Failure(study.recipe, study.task, what, reason, configuration)
     for result in source.results:
         if result.status != "finished":
-            counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
+            finished = many(result.trials_finished, "trial")
+            counts = f"{finished} finished, {result.trials_failed} failed"
             reason = result.reason or counts
             yield Failure(result.recipe, result.task, f"study {result.status}", reason)
 
@@ -202,7 +198,7 @@ def _rule(result: StudyResult) -> str:
 def _circumstances(history: Ledger) -> Iterator[tuple[str, str]]:
     search, seeds = history.spec.get("search", {}), history.spec.get("seeds", [])
     words = [str(search["sampler"])] if "sampler" in search else []
-    words += [f"{search['trials']} trials a study"] if "trials" in search else []
+    words += [f"{many(search['trials'], 'trial')} per study"] if "trials" in search else []
     yield "Search", ", ".join(words)
     yield "Seeds", ", ".join(map(str, seeds))
     for name in ("versions", "hardware"):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from orchestrator.report._search import CURVES
 from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger, Study
-from orchestrator.storage.results import StudyResult, results_of
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.status import current_results
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.names import study_id
 from trainables.common.stages import ArtifactRef
@@ -71,10 +72,5 @@ def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = Non
     if results is not None and not path.is_file():
         return ReportSource(name, results, None, store)
     history = Ledger(iterate_events(path, kinds=None), CURVES)
-    found = results_of(history) if results is None else results
+    found = current_results(folder, history) if results is None else results
     return ReportSource(name, found, history, store, delivered_runs(path))
-
-
-def many(count: int, noun: str) -> str:
-    """Return how many there are of something."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.report import _search
 from orchestrator.report._chart import Figure, fitting
-from orchestrator.report._source import many
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import column
+from trainables.common.words import many
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -67,9 +67,9 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
 def _weighed(shares: dict[str, float], scored: int) -> str:
     """Return what the importance of parameters rests on, or why there is none."""
     if shares:
-        return f"Share of the objective's variance (fANOVA, {scored} trials)."
+        return f"Share of the objective's variance (fANOVA, {many(scored, 'trial')})."
     if scored < ENOUGH:
-        return f"{scored} trials are too few to tell importance; {ENOUGH} are needed."
+        return f"Importance needs {ENOUGH} trials; there are fewer: {scored}."
     return "These trials do not tell which parameter is important."
 
 

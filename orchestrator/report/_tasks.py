@@ -9,11 +9,12 @@ from orchestrator.report._chart import Chart, Figure
 from orchestrator.report._maps import confidence_maps
 from orchestrator.report._panels import COMPARED, Measured
 from orchestrator.report._scatter import Place, scatter
-from orchestrator.report._source import ReportSource, many
+from orchestrator.report._source import ReportSource
 from orchestrator.statistics import TaskComparison
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
 from orchestrator.tables.table import ComparisonTable
+from trainables.common.words import many
 
 METRICS = ("acc", "ece", "ece_floor")
 FURTHER = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")

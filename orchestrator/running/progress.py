@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from orchestrator.search.state import SweepState
-from orchestrator.storage.status import duration
 from trainables.common.errors import printable
+from trainables.common.words import duration
 
 PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
 LIVE_SECONDS = 0.25  # Between two pictures on a terminal.

@@ -39,6 +39,7 @@ from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command, sync_command
 from trainables.common.portable import require_portable
 from trainables.common.stages import ArtifactRef
+from trainables.common.words import many
 from trainables.data import PreparedData
 from trainables.data.suites import find_suite, suite_directory
 from trainables.stages import validation_rows
@@ -198,7 +199,7 @@ def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console 
     """Say what a bucket does not have yet, if there is something."""
     if files or not sealed:
         path = SweepFolder.of(spec).path
-        what = f"{files} files" + ("" if sealed else " and the end of the journal")
+        what = many(files, "file") + ("" if sealed else " and the end of the journal")
         say(
             console,
             f"{what} have not reached {spec.storage}; on this machine "

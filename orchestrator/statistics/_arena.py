@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from orchestrator.statistics._ranks import RankComparison, rank_comparison
 from orchestrator.storage.results import StudyResult
 from trainables.common.errors import InputError
+from trainables.common.words import many
 
 ARENA_METRICS = ("nll", "brier", "ece")
 DRAWS = 1000
@@ -157,7 +158,7 @@ def _gap(own: dict[str, StudyResult], tasks: Sequence[str], seeds: int) -> str:
         count = sum(bool(np.isfinite(row).all()) for row in figures)
         if result.status != "finished" or count < seeds:
             reason = f": {result.reason}" if result.reason else ""
-            return f"{count} of {seeds} seeds on {task}{reason}"
+            return f"{count} of {many(seeds, 'seed')} on {task}{reason}"
     return ""
 
 

@@ -172,8 +172,8 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
 def _reason(result: StudyResult) -> str:
     """Return why a result has no predictions, or an empty string."""
-    if result.status == "failed":
-        return f"failed: {result.reason}" if result.reason else "failed"
+    if result.status in ("failed", "interrupted"):
+        return f"{result.status}: {result.reason}" if result.reason else result.status
     if result.status == "running":
         return "running"
     return "" if result.predictions else "no predictions on record"

@@ -102,7 +102,7 @@ class Study(StudyOpened):
         index: Its place among the studies.
         code: Git commit that it was opened with.
         versions: Of the libraries that it was opened with.
-        status: ``running``, ``finished`` or ``failed``.
+        status: ``running``, ``finished``, ``failed`` or ``interrupted``.
         closed: The event of its end, if it has ended.
         chosen: Key of the chosen trial.
         finished, failed: How many search trials did.
@@ -317,7 +317,7 @@ class Ledger:
         self.status, self.ended = event.status, event.time
         for study in self.studies.values():
             if study.status == "running":
-                study.status = "failed"
+                study.status = "interrupted"
                 study.reason = f"the sweep ended ({event.status}) before this did"
         for trial in self.trials.values():
             trial.open = False

@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from trainables.common.stages import GIVEN
 
 T = TypeVar("T")
-STATUSES = ("finished", "failed", "running")
+STATUSES = ("finished", "failed", "running", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class StudyResult:
     Attributes:
         task: ``dataset/model/protocol``, or the name that the sweep file gives it.
         recipe: Such as ``mbls+macal+ts``.
-        status: ``finished``, ``failed`` (no trial finished) or ``running``.
+        status: ``finished``, ``failed`` (no trial finished), ``running`` or ``interrupted``.
         configuration: Part of the recipe to its parameters, of the chosen trial.
         validation: Metrics of the chosen trial on validation data, fractions.
         test: Metrics of the chosen configuration on test data, one mapping a seed, with the keys of
@@ -48,9 +49,10 @@ class StudyResult:
             whole data set took part.
         copies: Sentences about rows that are in two parts of the data; none if there are none, or
             they were not counted.
+        plugins: Hash of the code of each plugin that the sweep file names, by the plugin's name.
 
     Raises:
-        ValueError: If ``status`` is none of the three, or a count is negative.
+        ValueError: If ``status`` is none of the four, or a count is negative.
     """
 
     sweep: str
@@ -82,6 +84,7 @@ class StudyResult:
     metrics: tuple[str, ...] = ()
     subset: str = ""
     copies: tuple[str, ...] = ()
+    plugins: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -186,6 +189,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         metrics=tuple(study.origin.get("metrics", ())),
         subset=_subset(study),
         copies=tuple(study.origin.get("copies", ())),
+        plugins={Path(p["path"]).stem: p["code"] for p in study.origin.get("plugins", ())},
     )
 
 

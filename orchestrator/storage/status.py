@@ -8,12 +8,14 @@ from orchestrator.storage.events import DECISIONS
 from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.pace import Work, costs_of, seconds_left
+from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import PAUSE, SweepFolder
 from orchestrator.sweep.names import BASELINES
 from search_spaces import known_spaces
+from trainables.common.paths import sweep_command
 from trainables.common.stages import GIVEN, STAGES
+from trainables.common.words import HOUR
 
-HOUR = 3600.0
 EARLY_SECONDS = 5.0  # A trial is placed by its first report, which may tell of many epochs.
 
 
@@ -100,7 +102,9 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
         return found
     from orchestrator.sweep.plan import make_plan  # It takes PyTorch.
 
-    return replace(found, trials=make_plan(folder.storage.load_spec(folder.name)).trials)
+    plan = make_plan(folder.storage.load_spec(folder.name))
+    measurements = sum(study.row for study in plan) * len(plan.spec.all_seeds)
+    return replace(found, trials=plan.trials, measurements=measurements)
 
 
 def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
@@ -137,6 +141,30 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         failures={title(t): t.reason for t in ledger.trials.values() if t.status == "failed"},
         recipes=tuple(_recipes(ledger, owned, gpus)),
     )
+
+
+def current_results(
+    folder: SweepFolder, ledger: Ledger, runs: Mapping[str, str] | None = None
+) -> list[StudyResult]:
+    """Return the rows of a sweep's table; if it stopped early, they say how to resume it.
+
+    See ``results_of``.
+
+    Raises:
+        InputError: If its lock cannot be read.
+    """
+    found = results_of(ledger, runs)
+    state = _state(folder, ledger, folder.is_owned())
+    if state not in ("interrupted", "died"):
+        return found
+    how = "was interrupted" if state == "interrupted" else "died"
+    reason = f"it {how}; resume it with: {sweep_command('run --resume', folder.path)}"
+    return [
+        replace(result, status="interrupted", reason=reason)
+        if result.status in ("running", "interrupted")
+        else result
+        for result in found
+    ]
 
 
 def _measurements(ledger: Ledger) -> tuple[int, int]:
@@ -213,15 +241,6 @@ def _stage(study: Study) -> str:
     variants: Mapping[str, str] = study.origin.get("variants", {})
     kinds = {space.kind for space in known_spaces(variants.get(part, part))}
     return "calibrate" if "calibrators" in kinds else "refine"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration as people say it."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def title(trial: Trial) -> str:

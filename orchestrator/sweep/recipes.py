@@ -147,7 +147,10 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
         return f"recipe {text!r}: {part!r} is misplaced; write method[+refinement][+calibrator]"
     hint = near_names(part, [name for names in known.values() for name in names])
     listing = "; ".join(f"{kind}s: {', '.join(names)}" for kind, names in known.items() if names)
-    return f"recipe {text!r}: {part!r} is unknown{hint} ({listing})"
+    return (
+        f"recipe {text!r}: {part!r} is unknown{hint} ({listing}); `calsweep list methods` shows "
+        "all, likewise refinements and calibrators"
+    )
 
 
 def expand_recipes(

@@ -9,6 +9,7 @@ from trainables.common.addresses import redacted, shown
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, storage_folder
 from trainables.common.registry import Registry
+from trainables.common.words import many
 
 SQLITE, SQLITE_DRIVER = "sqlite:///", "sqlite+pysqlite"
 ESCAPED = {ord(sign): f"%{ord(sign):X}" for sign in "%?#"}
@@ -62,7 +63,7 @@ class TrackerKind:
         Raises:
             InputError: If the address cannot be used, or nothing answers there.
         """
-        return f"{redacted(uri)} has {len(cls.open(uri).sweeps())} sweeps"
+        return f"{redacted(uri)} has {many(len(cls.open(uri).sweeps()), 'sweep')}"
 
 
 TRACKERS: Registry[TrackerKind] = Registry("tracker", "orchestrator.tracking._kinds", TrackerKind)

@@ -103,22 +103,24 @@ def combine(
 
     Raises:
         InputError: If two sweeps have the same recipe and task and there is no ``say``, or their
-            data or code differ and they are not to be ``mixed``.
+            data, code or plugins differ and they are not to be ``mixed``.
     """
-    owners: dict[tuple[str, str], str] = {}
+    owners: dict[tuple[str, str], StudyResult] = {}
     found, left = [], defaultdict(list)
     for result in chain.from_iterable(sweeps):
-        owner = owners.setdefault((result.recipe, result.task), result.sweep)
-        if owner == result.sweep:
+        owner = owners.setdefault((result.recipe, result.task), result)
+        if owner.sweep == result.sweep:
             found.append(result)
         else:
-            left[owner, result.sweep].append(f"{result.recipe} on {result.task}")
-    for (owner, other), cells in left.items():
-        more = f" and {len(cells) - 1} more" if cells[1:] else ""
-        both = f"{cells[0]}{more} is in sweeps {owner} and {other}"
+            left[owner.sweep, result.sweep].append((owner, result))
+    for (name, other), pairs in left.items():
+        first, more = pairs[0][0], f" and {len(pairs) - 1} more" if pairs[1:] else ""
+        both = f"sweeps {name} and {other} both have {first.recipe} on {first.task}{more}"
         if say is None:
             raise InputError(f"{both}; leave one out")
-        say(f"{both}; shown is {owner}, which is named first")
+        differing = dict.fromkeys(what for pair in pairs for what in _differences(*pair))
+        told = "".join(f"; {what} differs" for what in differing)
+        say(f"{both}{told}; the table shows {name}, which is named first")
     if not mixed:
         _check_same(found)
     return found
@@ -128,14 +130,25 @@ def _check_same(results: Sequence[StudyResult]) -> None:
     """Refuse sweeps whose data on one task, or whose code, differ from the first one's."""
     first: dict[str, StudyResult] = {}
     for result in results:
-        for what, field in ((f"the data of {result.task}", "fingerprint"), ("the code", "code")):
-            value = getattr(result, field)
-            other = first.setdefault(what, result) if value else result
-            if result.sweep != other.sweep and value != getattr(other, field):
+        for what in _versions(result):
+            other = first.setdefault(what, result)
+            if result.sweep != other.sweep and what in _differences(other, result):
                 raise InputError(
                     f"{what} differs between sweeps {other.sweep} and {result.sweep}; "
                     "--show mixed shows them together"
                 )
+
+
+def _versions(result: StudyResult) -> dict[str, str]:
+    """Return the hashes of a result's data, code and plugins, as far as they are known."""
+    found = {f"the data of {result.task}": result.fingerprint, "the code": result.code}
+    found |= {f"the code of plugin {name}": code for name, code in result.plugins.items()}
+    return {what: version for what, version in found.items() if version}
+
+
+def _differences(one: StudyResult, other: StudyResult) -> list[str]:
+    first, second = _versions(one), _versions(other)
+    return [what for what in first if what in second and first[what] != second[what]]
 
 
 def select(

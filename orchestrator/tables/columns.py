@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from trainables.common.errors import InputError, known_names
+from trainables.common.errors import InputError, known_names, listed_by
 from trainables.metrics import METRICS
 
 
@@ -62,7 +62,8 @@ def column(name: str) -> Column:
         return SECONDS
     if metric not in METRICS or (slash and not SUITE.fullmatch(suite)):
         known = known_names(metric, shown_names())
-        raise InputError(f"unknown metric {name!r}; {known}, and SUITE/METRIC for a suite")
+        known += f", and SUITE/METRIC for a suite; {listed_by('metrics')}"
+        raise InputError(f"unknown metric {name!r}; {known}")
     found = METRICS[metric]
     return Column(
         f"{suite} {found.label}".strip(),

@@ -15,6 +15,7 @@ from orchestrator.tables.columns import Column, column, floor_of
 from orchestrator.tables.markup import HTML, fill_template
 from search_spaces import known_spaces
 from trainables.common.errors import InputError
+from trainables.common.words import many
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -499,7 +500,8 @@ class ComparisonTable:
             yield "calibrators are fitted on the validation rows that choose configurations"
         ours = {f"{part}.{name}" for part, space, own in spaces for name in space.own_values(own)}
         if ours:
-            yield f"values of no paper, ours: {', '.join(sorted(ours))}"
+            listing = ", ".join(sorted(ours))
+            yield f"no paper gives these values; they were chosen by calsweep: {listing}"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:
             other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"
@@ -511,9 +513,15 @@ class ComparisonTable:
         if self.floor:
             yield (
                 "floor: what a perfectly calibrated network with the same confidences would show "
-                f"on average on these test data; {INSIDE} a figure not above it, {SIMILAR} a "
-                "difference not above it"
+                "on average on these test data"
+                + (f"; {INSIDE} a figure not above it" if self._shows(INSIDE) else "")
+                + (f"; {SIMILAR} a difference not above it" if self._shows(SIMILAR) else "")
             )
+
+    def _shows(self, word: str) -> bool:
+        """Return True if a sign or word is next to a figure of the table."""
+        cells = chain.from_iterable(map(self.line, self.rows))
+        return any(word in cell.text + cell.change for cell in cells if isinstance(cell, Cell))
 
     def _of_seeds(self) -> str:
         """Return the notes on seeds: those that the search has seen, and their splits."""
@@ -540,8 +548,9 @@ class ComparisonTable:
         """Yield a note on the gains of the search, and one on rows without."""
         yield (
             "after a figure, what the search of the recipe's last stage brought over the published "
-            f"default, on its own seed, with the 95 % interval over test data; {KEPT}: that was "
-            f"chosen; {SIMILAR} not above the noise floor"
+            "default, on its own seed, with the 95 % interval over test data"
+            + (f"; {KEPT}: that was chosen" if self._shows(KEPT) else "")
+            + (f"; {SIMILAR} not above the noise floor" if self._shows(SIMILAR) else "")
         )
         known = {pair[:2] for pair in self.gains or ()}
         lacking = [r for r in self._used if (r.recipe, r.task) not in known and r.test]
@@ -564,7 +573,19 @@ class ComparisonTable:
             found = [f"from the sweeps {', '.join(names)}"]
             found += ["their code differs"] if len(codes) > 1 else []
             found += ["their data differ"] if len(data) > len({task for task, _ in data}) else []
+            found += self._plugins()
             yield "; ".join(found)
+
+    def _plugins(self) -> Iterator[str]:
+        """Yield the plugins whose code differs between sweeps, and the code in each sweep."""
+        sweeps: dict[str, dict[str, str]] = {}
+        for result in self._used:
+            for name, code in result.plugins.items():
+                sweeps.setdefault(name, {})[result.sweep] = code[:12]
+        for name, codes in sweeps.items():
+            if len({*codes.values()}) > 1:
+                told = ", ".join(f"{code} in {sweep}" for sweep, code in codes.items())
+                yield f"the code of plugin {name} differs: {told}"
 
     def _codes(self) -> Iterator[str]:
         """Yield which figures which code computed, if not all are of the same."""
@@ -582,11 +603,14 @@ class ComparisonTable:
         return [*dict.fromkeys(told)]
 
     def _failures(self) -> Iterator[str]:
+        stopped = [result for result in self._used if result.status == "interrupted"]
+        yield from dict.fromkeys(f"sweep {own.sweep}: {own.reason}" for own in stopped)
         for result in self._used:
             lost = sum(charge > CHARGED for charge in result.charged)
             if lost:
-                what = f"less validation accuracy than the guard allows on {lost} of"
-                yield f"{result.recipe} on {result.task}: {what} {len(result.charged)} seeds"
+                seeds = f"{lost} of {many(len(result.charged), 'seed')}"
+                what = f"lost more validation accuracy than the guard allows on {seeds}"
+                yield f"{result.recipe} on {result.task}: {what}"
             if result.status == "finished" and result.trials_failed:
                 yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"
 
@@ -626,8 +650,10 @@ def _outcome(result: StudyResult | None) -> Notice | None:
         reason = f": {result.reason}" if result.reason else ""
         return Notice("failed", f"failed ({_failed_trials(result)}){reason}")
     if result.status == "running":
-        counts = f"{result.trials_finished} trials finished, {result.trials_failed} failed"
+        counts = f"{many(result.trials_finished, 'trial')} finished, {result.trials_failed} failed"
         return Notice("running", f"running ({counts})")
+    if result.status == "interrupted":
+        return Notice("interrupted", "interrupted")
     return None if result.test else Notice("no figures", "finished, without test figures")
 
 
@@ -638,4 +664,4 @@ def _named(results: Sequence[StudyResult]) -> str:
 
 def _failed_trials(result: StudyResult) -> str:
     total = result.trials_finished + result.trials_failed
-    return f"{result.trials_failed} of {total} trials"
+    return f"{result.trials_failed} of {many(total, 'trial')}"

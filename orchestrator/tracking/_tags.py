@@ -70,7 +70,7 @@ def study_of(run: Run) -> Study:
         row=tags[names.ROW] == "true",
         time=run.started,
         upstream=tags[names.UPSTREAM] or None,
-        status="failed" if run.status == names.KILLED else run.status.lower(),
+        status="interrupted" if run.status == names.KILLED else run.status.lower(),
         chosen=tags.get(names.CHOSEN) or None,
         finished=int(metrics.get(names.TRIALS_FINISHED, 0)),
         failed=int(metrics.get(names.TRIALS_FAILED, 0)),

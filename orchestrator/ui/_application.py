@@ -16,13 +16,14 @@ from starlette.routing import Route
 from orchestrator.report import environment
 from orchestrator.storage.following import FollowedSweep
 from orchestrator.storage.ledger import Ledger, Study
-from orchestrator.storage.status import duration, status_of, title
+from orchestrator.storage.status import status_of, title
 from orchestrator.ui import _pages
 from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 from trainables.common.paths import sweep_command
+from trainables.common.words import duration
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
 FOLLOW_SECONDS = 2.0

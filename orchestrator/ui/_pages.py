@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from orchestrator.report import MOST_CURVES, study_part, trial_curves
 from orchestrator.storage.ledger import Ledger, Study, Trial
-from orchestrator.storage.results import StudyResult, results_of
-from orchestrator.storage.status import SweepStatus, status_of
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.status import SweepStatus, current_results, status_of
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column
@@ -65,7 +65,7 @@ def sweep_page(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
     failed = [trial for trial in ledger.trials.values() if trial.status == "failed"]
     return {
         **common,
-        "tables": list(_tables(results_of(ledger))),
+        "tables": list(_tables(current_results(folder, ledger))),
         "lines": [_line(study, ledger, status) for study in ledger.studies.values()],
         "running": list(zip(status.running[:SHOWN], running, strict=False)),
         "failed": failed[-SHOWN:][::-1],
@@ -173,7 +173,7 @@ def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
     """Return two sweeps side by side: how far they are, what differs, and test figures."""
     (first, one), (second, other) = pair
     statuses = [status_of(folder, ledger) for folder, ledger in pair]
-    found = [results_of(ledger) for _, ledger in pair]
+    found = [current_results(folder, ledger) for folder, ledger in pair]
     tasks = dict.fromkeys(result.task for results in found for result in results)
     return {
         "names": (first.name, second.name),

@@ -59,5 +59,5 @@ class Augmentation(CheckedFields, ABC):
 
 
 AUGMENTATIONS: Registry[Augmentation] = Registry(
-    "augmentation", "trainables.augmentations", Augmentation
+    "augmentation", "trainables.augmentations", Augmentation, "methods"
 )

@@ -126,7 +126,7 @@ class Calibrator(CheckedFields, ABC):
             self.num_classes = 0  # Half fitted is not fitted.
             raise
         unit = self.logit_scale.unit
-        note = "" if unit == 1 else f"logits are measured in units of {unit:g}"
+        note = "" if unit == 1 else f"the fit divided all logits by {unit:g}"
         note = "; ".join(filter(None, (report.note, note)))
         self.report = replace(report, note=note, doubt=doubt)
         if warning := "; ".join(filter(None, (lost, doubt))):
@@ -275,7 +275,9 @@ class ObjectiveCalibrator(Calibrator):
         return {**super().summary(), **self.objective.state()}
 
 
-CALIBRATORS: Registry[Calibrator] = Registry("calibrator", "trainables.calibrators", Calibrator)
+CALIBRATORS: Registry[Calibrator] = Registry(
+    "calibrator", "trainables.calibrators", Calibrator, "calibrators"
+)
 
 
 def spread(name: str, values: Tensor) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainables.calibrators._base import CALIBRATORS, Calibrator, ObjectiveCalibrator
 from trainables.calibrators.objectives import OBJECTIVES
-from trainables.common.errors import InputError, known_names
+from trainables.common.errors import InputError, known_names, listed_by
 from trainables.common.stages import splits
 
 DEFAULT_OBJECTIVE = "ce"
@@ -80,7 +80,8 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     if split is None:
         raise InputError(
             f"unknown calibrator {text!r}; {known_names(text, CALIBRATORS.names())}, "
-            f"and {_with_objective()} followed by -{', -'.join(OBJECTIVES.names())}"
+            f"and {_with_objective()} followed by -{', -'.join(OBJECTIVES.names())}; "
+            f"{listed_by('calibrators')}"
         )
     name, objective = split
     if not CALIBRATORS.get(name).takes_objective:

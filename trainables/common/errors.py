@@ -57,10 +57,19 @@ def one_line(text: str, longest: int) -> str:
     return PLACE.sub(lambda found: paths[int(found[1])] if found[1] else "", _cut(short, longest))
 
 
-def known_names(name: object, known: Collection[str]) -> str:
-    """Return the part of a message that says what a misspelled name may mean, or all there is."""
+def known_names(name: object, known: Collection[str], word: str = "") -> str:
+    """Return the part of a message that says what a misspelled name may mean, or all there is.
+
+    ``word`` is that of the command ``calsweep list`` which shows all of them.
+    """
     near = get_close_matches(str(name), known, n=3)
-    return f"near are: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"
+    text = f"near are: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"
+    return f"{text}; {listed_by(word)}" if word else text
+
+
+def listed_by(word: str) -> str:
+    """Return the part of a message that names the command which shows all names."""
+    return f"`calsweep list {word}` shows all"
 
 
 def lacks_memory(error: BaseException) -> str:

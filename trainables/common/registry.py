@@ -52,10 +52,11 @@ class Catalogue(Generic[E]):
         noun: What an entry is called in messages, such as ``loss``.
         package: The package whose modules register their entries when imported, or the module that
             does.
+        word: The word of ``calsweep list`` that shows the entries, if there is one.
     """
 
-    def __init__(self, noun: str, package: str) -> None:
-        self.noun = noun
+    def __init__(self, noun: str, package: str, word: str = "") -> None:
+        self.noun, self.word = noun, word
         self._package = package
         self._entries: dict[str, E] = {}
         self._plugged: Mapping[str, tuple[E, str]] = {}
@@ -123,8 +124,8 @@ class Catalogue(Generic[E]):
 class Registry(Catalogue[type[T]]):
     """Classes of one concept that derive from one base; see ``Catalogue``."""
 
-    def __init__(self, noun: str, package: str, base: type) -> None:
-        super().__init__(noun, package)
+    def __init__(self, noun: str, package: str, base: type, word: str = "") -> None:
+        super().__init__(noun, package, word)
         self._base = base
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
@@ -151,7 +152,9 @@ class Registry(Catalogue[type[T]]):
     def get(self, name: str) -> type[T]:
         """Return a class; raise ``InputError``, with near names or all of them, if it is none."""
         if name not in self:
-            raise InputError(f"unknown {self.noun} {name!r}; {known_names(name, self.names())}")
+            raise InputError(
+                f"unknown {self.noun} {name!r}; {known_names(name, self.names(), self.word)}"
+            )
         return self[name]
 
     def build(self, name: str, **parameters: Any) -> T:

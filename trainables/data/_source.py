@@ -227,7 +227,7 @@ def files_signature(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-SOURCES: Registry[Reader] = Registry("dataset", "trainables.data", Reader)
+SOURCES: Registry[Reader] = Registry("dataset", "trainables.data", Reader, "datasets")
 
 
 def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None = None) -> Reader:

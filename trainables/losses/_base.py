@@ -150,4 +150,4 @@ def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
     return masked_sum(values, valid) / valid.sum().clamp(min=1)
 
 
-LOSSES: Registry[Loss] = Registry("loss", "trainables.losses", Loss)
+LOSSES: Registry[Loss] = Registry("loss", "trainables.losses", Loss, "methods")

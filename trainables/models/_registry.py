@@ -96,7 +96,8 @@ def check_model(name: str) -> None:
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:
     """Return the error for a name that is not in ``known``: near names, or a list where short."""
-    listed = known_names(name, known)
+    listed = known_names(name, known, "models")
     if listed.startswith("there") and len(known) > SHOWN:
-        listed = known_names(name, [*known[:SHOWN], f"... ({len(known) - SHOWN} more)"])
+        first = [*known[:SHOWN], f"... ({len(known) - SHOWN} more)"]
+        listed = known_names(name, first, "models")
     return InputError(f"unknown model {name!r}; {listed}")

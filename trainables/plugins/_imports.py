@@ -61,7 +61,10 @@ class Brought:
 
 
 def combined(own: str, identity: Mapping[str, str]) -> str:
-    """Return the hash of a plugin's code and of its imports; its own hash if it imports nothing."""
+    """Return one hash of a plugin's own code and all that it imports.
+
+    Without imports it is the hash of the plugin's own code.
+    """
     if not identity:
         return own
     return hashlib.sha256(f"{own}\n{json.dumps(identity, sort_keys=True)}".encode()).hexdigest()

@@ -132,4 +132,6 @@ class Refinement(CheckedFields, ABC):
         return []
 
 
-REFINEMENTS: Registry[Refinement] = Registry("refinement", "trainables.refinements", Refinement)
+REFINEMENTS: Registry[Refinement] = Registry(
+    "refinement", "trainables.refinements", Refinement, "refinements"
+)

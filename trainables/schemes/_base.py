@@ -65,4 +65,4 @@ class Scheme(CheckedFields):
         """Resume from ``state``."""
 
 
-SCHEMES: Registry[Scheme] = Registry("training scheme", "trainables.schemes", Scheme)
+SCHEMES: Registry[Scheme] = Registry("training scheme", "trainables.schemes", Scheme, "methods")

@@ -198,7 +198,7 @@ def named_protocol(name: str) -> Protocol:
     base, slash, share = name.partition("/")
     known = protocol_names()
     if base not in known:
-        raise InputError(f"unknown protocol {name!r}; {known_names(base, known)}")
+        raise InputError(f"unknown protocol {name!r}; {known_names(base, known, 'protocols')}")
     if not slash:
         return Protocol(name=name, **load_protocol(name))
     try:

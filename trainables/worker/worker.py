@@ -13,6 +13,7 @@ from trainables.common.devices import trial_device
 from trainables.common.errors import AlteredCodeError, StorageError
 from trainables.common.faults import is_machines_fault, reason_of, where_raised
 from trainables.common.pulse import beat
+from trainables.common.words import duration
 from trainables.jobs import (
     Cost,
     EpochMetrics,
@@ -57,6 +58,7 @@ class Worker:
     def open(self, job: Job) -> None:
         """Begin a job, and forget the last one."""
         self.close()
+        self._opened = self._bench.clock()
         if job.gpus and not torch.cuda.is_available() and not self._without_gpu:
             self._without_gpu = True
             self._bench.notices.append(
@@ -89,10 +91,17 @@ class Worker:
                 for text in report.notices:
                     self._log.line(text)
             if report.ended:
-                self._log.line(f"{report.status} after {report.cost.seconds:.1f} s")
+                self._log.line(self._ending(report))
         if report.ended and self._log.path is not None:
             self._bench.store.share(self._log.path)
         return report
+
+    def _ending(self, report: Report) -> str:
+        """Return how a job ended: after the seconds of all attempts, else of this one."""
+        if report.cost.reused:
+            return f"{report.status}: its outcome was stored already"
+        seconds = report.cost.seconds or self._bench.clock() - self._opened
+        return f"{report.status} after {duration(seconds)}"
 
     def _step(self) -> Report:
         computation = self._computation

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from orchestrator.sweep.documents import read_document, validate
 from orchestrator.tables.columns import column
 from orchestrator.tables.published import load_published
-from trainables.common.errors import InputError, known_names
+from trainables.common.errors import InputError, known_names, listed_by
 from trainables.common.paths import local_path
 from trainables.common.yaml_text import read_mapping
 
@@ -165,7 +165,7 @@ def load_layout(name: str) -> Layout:
     shipped = name in layout_names()
     if not shipped and not name.endswith((ENDING, ".yml")):
         there = known_names(name, layout_names())
-        raise InputError(f"unknown layout {name!r}; {there}, or PATH.yaml")
+        raise InputError(f"unknown layout {name!r}; {there}, or PATH.yaml; {listed_by('layouts')}")
     where = f"layout {name}"
     path: Traversable = FOLDER / f"{name}{ENDING}" if shipped else local_path(name, where)
     text = read_document(path, where)

@@ -176,6 +176,17 @@ def test_a_plan_tells_of_test_rows_among_training_rows(calsweep, own):
     assert "all 10 test rows are copies of training or validation rows" in failed.err
 
 
+def test_a_plan_looks_into_the_storage_that_is_named(calsweep, empty_folder, monkeypatch):
+    (empty_folder / "s.yaml").write_text(
+        "{name: s, tasks: [{dataset: digits, model: convnet, protocol: digits}], recipes: [ce]}"
+    )
+    seen = []
+    monkeypatch.setattr("orchestrator.cli._plan.show_plan", lambda spec, _: seen.append(spec))
+    assert calsweep("plan", "s.yaml", "--storage", "other").code == 0
+    assert calsweep("plan", "s.yaml").code == 0
+    assert [Path(spec.storage).name for spec in seen] == ["other", "calsweep-storage"]
+
+
 def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
     from orchestrator.running.data import prepare_data
     from orchestrator.sweep.spec import load_sweep
@@ -190,7 +201,7 @@ def test_what_is_stored_needs_no_source(calsweep, own, empty_folder):
 def test_a_plan_for_a_cluster_says_what_runs_there_at_once(calsweep, small):
     alone = calsweep("plan", small).out.splitlines()
     there = calsweep("plan", small, "--nodes", "2", "--cpus-per-node", "1").out.splitlines()
-    expected = "on 2 nodes, at once at most: train 2, calibrate 1; no estimate of hours"
+    expected = "on 2 nodes, at once at most: train 2, calibrate 1; no estimate of the time"
     assert [line for line in there if line not in alone] == [expected]
     told = json.loads(calsweep("plan", small, "--json", "--nodes", "2").out)["cluster"]
     assert told == {"nodes": 2, "at_once": {"train": 4, "calibrate": 1}, "hours": None}

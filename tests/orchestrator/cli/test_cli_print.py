@@ -199,7 +199,7 @@ def test_progress_is_told_now_and_then(capsys, epochs, told):
 # Plans and sweeps
 
 
-def test_a_plan_tells_hours_where_they_are_known(calsweep, monkeypatch, empty_folder):
+def test_a_plan_shows_times_where_they_are_known(calsweep, monkeypatch, empty_folder):
     (empty_folder / "night.yaml").write_text(SWEEP)
     stages = [StagePreview("t", "train", 40, 2, 90.0), StagePreview("t", "refine", 3, 0, None)]
     stages += [StagePreview("t", "calibrate", 0, 5, 0.25)]
@@ -212,18 +212,18 @@ def test_a_plan_tells_hours_where_they_are_known(calsweep, monkeypatch, empty_fo
         ["task", "recipe", "stage", "trials", "searches", "builds on"],
         [task, "ce", "train", "1", "nothing: one trial"],
         [
-            "1 studies, 1 trials: at most 1 trainings, 0 refinements on stored features, "
+            "1 study, 1 trial: at most 1 training, 0 refinements on stored features, "
             "0 calibrations of stored logits"
         ],
-        ["with a training of its own for every trial it would be 1 trainings"],
-        ["task", "stage", "to compute, at most", "reused", "s each", "hours in all"],
-        ["t", "train", "40", "2", "90.0", "1.00"],
+        ["with a training of its own for every trial it would be 1 training"],
+        ["task", "stage", "to compute, at most", "reused", "time each", "time in all"],
+        ["t", "train", "40", "2", "1 min 30 s", "1 h 00 min"],
         ["t", "refine", "3", "0", "no estimate"],
-        ["t", "calibrate", "0", "5", "0.2", "0.00"],
-        ["u", "calibrate", "4", "0", "0.0", "0.00"],
+        ["t", "calibrate", "0", "5", "0.2 s", "0 s"],
+        ["u", "calibrate", "4", "0", "0 s", "0 s"],
         [
-            "sweep 'night'; hours are of one after another, by the last runs on the same data, "
-            "model and protocol that the tracking store knows"
+            "sweep 'night'; times are of one trial after another, by the last runs on the same "
+            "data, model and protocol that the tracking store knows"
         ],
     ]
 
@@ -249,7 +249,7 @@ def test_a_sweep_ends_with_its_table_and_places(capsys, outcome):
     assert untracked.startswith("tables and report are not tracked: ")
     assert "secret" not in out
     assert where == (
-        "61 s · tracking: http://host:5000 · artifacts: kept/artifacts · "
+        "1 min 01 s · tracking: http://host:5000 · artifacts: kept/artifacts · "
         "configurations: kept/sweeps/night/chosen · "
         "tables: kept/sweeps/night/table.md, .csv, .tex, .html"
     )

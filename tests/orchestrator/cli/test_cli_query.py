@@ -19,7 +19,8 @@ from orchestrator.tracking.tracker import RunQuery
 TASK = "digits/convnet/digits"
 TEST = {"test_acc": 0.98, "test_ece": 0.0123, "test_aece": 0.01, "test_cwece": 0.004}
 UNKNOWN = (
-    f"unknown metric 'foo'; there are: {', '.join(shown_names())}, and SUITE/METRIC for a suite"
+    f"unknown metric 'foo'; there are: {', '.join(shown_names())}, and SUITE/METRIC for a suite; "
+    "`calsweep list metrics` shows all"
 )
 SWEEP = """
 name: {name}

@@ -47,7 +47,7 @@ def ask(calsweep, writer, store):
         (
             ["--layout", "macal/tabel1"],
             "unknown layout 'macal/tabel1'; near are: macal/table1, macal/table5, macal/table4, "
-            "or PATH.yaml",
+            "or PATH.yaml; `calsweep list layouts` shows all",
         ),
         (
             ["--show", "published"],

@@ -195,6 +195,26 @@ def test_status_of_a_calibration_that_has_not_begun_is_light(empty_folder, journ
         assert ", trials 0/2, measured 0/1" in assert_light("status far")
 
 
+def test_sweep_that_stopped_early_says_how_to_resume_it(calsweep, empty_folder, journal_writer):
+    """The journal ends with the interruption, or without an end if the process was killed."""
+    far = Storage("store").sweep("far")
+    writer = journal_writer(far.path, "far")
+    writer.start()
+    writer.open("ls")
+    far.spec_file.touch()
+    for state, how in (("died", "died"), ("interrupted", "was interrupted")):
+        command = f"calsweep run --resume far --storage {empty_folder}/store"
+        table = calsweep("table", "far", "--storage", "store", "--format", "markdown").out
+        assert f"sweep far: it {how}; resume it with: {command}\n" in table
+        assert "| ls | interrupted |" in table
+        assert "failed" not in table
+        status = calsweep("status", "far", "--storage", "store").out
+        assert f"far: {state} since" in status
+        assert ", trials 0/2, measured 0/1\n" in status
+        assert f"resume it with: {command}\n" in status
+        writer.write("sweep_ended", status="interrupted")
+
+
 def test_resume_continues_a_paused_sweep_that_runs_or_waits(calsweep, empty_folder, monkeypatch):
     far = Storage("store").sweep("far")
     far.path.mkdir(parents=True)

@@ -145,6 +145,8 @@ def test_places_of_one_machine_are_refused(
         ("auto", True),
         ("local", True),
         ("10.0.0.1:6379", True),
+        ("head_1.cluster-2:65535", True),
+        ("[::1]:6379", True),
         ("https://head:8265", True),
         ("me:secret@head:6379", False),
         ("http://head:8265/?token=secret", False),
@@ -160,6 +162,19 @@ def test_an_address_of_a_cluster_holds_no_login(address: str, fine: bool) -> Non
         with pytest.raises(InputError, match=r"^--address ") as caught:
             asked(address)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["hü:6379", "-h:6379", "h-:6379", "a b:1", "h\x07:1", "h", "h:0", "h:65536", "h:"],
+)
+def test_an_odd_address_is_refused_with_its_value(address: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_cluster(address)
+    assert str(caught.value) == (
+        f"--address {address!r} is not HOST:PORT; expected auto, HOST:PORT, or "
+        "http(s)://HOST:PORT of a dashboard"
+    )
 
 
 def test_an_address_is_named_by_the_option_that_gave_it() -> None:

@@ -387,7 +387,7 @@ def test_a_file_in_the_place_of_a_folder_for_results_is_named(npz):
 @pytest.mark.parametrize(
     ("calibrators", "objectives", "text"),
     [
-        (["tss"], ["ce"], "unknown calibrator 'tss'; near are: ts, svs, sms"),
+        (["tss"], ["ce"], "unknown calibrator 'tss'; near are: ts, svs, sms; `calsweep list"),
         (["ts"], ["xe"], "unknown objective 'xe'; there are: ce, cls"),
         (["ts", "vs", "tss"], ["ce"], "unknown calibrator 'tss'"),
         (["ts"], ["ce", "xe"], "unknown objective 'xe'"),

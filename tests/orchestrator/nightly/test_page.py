@@ -156,7 +156,7 @@ def test_html_draws_each_series_below_the_first_block():
     text = re.sub(r"<svg.*?<polyline points=\"([^\"]*)\".*?</svg>", r"\1", page)
     text = re.sub(r"\s*(<[^>]*>)\s*", r"\1", text.split("<body>")[1])
     first = f"<figure><figcaption>{ECE}, 5 nights, last 0.0200</figcaption>"
-    second = f"<figure><figcaption>{WALL}, 1 nights, last 1.00 s</figcaption>"
+    second = f"<figure><figcaption>{WALL}, 1 night, last 1.00 s</figcaption>"
     rows = "<tr><th>x</th><th>y</th></tr><tr><td>1</td><td>2</td></tr><tr><td>3</td><td>4</td></tr>"
     assert text == (
         f"<h1>one</h1><p>a_b</p><p>c</p>{first}0.0,44.0 160.0,4.0 240.0,24.0</figure>"

@@ -131,7 +131,7 @@ def reuse(writer, key, **fields):
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(119.4, "119 seconds"), (120, "2 minutes"), (7199, "120 minutes"), (7200, "2.0 hours")],
+    [(119.4, "1 min 59 s"), (7200, "2 h 00 min")],
 )
 def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds, words):
     journal.start()
@@ -145,7 +145,7 @@ def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds
     journal.begin(tuned, 0, stage="refine")
     journal.end("interrupted")
     assert computed(gathered(tmp_path).history) == (
-        f"5 trials computed 3 trainings, 1 refinements in {words} of processing; "
+        f"5 trials computed 3 trainings, 1 refinement in {words} of processing; "
         "1 took an outcome that was stored already."
     )
 
@@ -171,7 +171,7 @@ def test_what_failed_and_what_did_not_end(journal, tmp_path, ended):
         Failure("ce", TASK, "trial 0", "NaN", '{"ce": {"é": 1}}'),
         *pending,
         Failure("ce", TASK, "seed 7", "full", '{"ce": {"margin": 0.5}}'),
-        Failure("ls", TASK, "study failed", "1 trials finished, 2 failed"),
+        Failure("ls", TASK, "study failed", "1 trial finished, 2 failed"),
     ]
     reasons = [result("fl", status="failed", reason="why"), result("au", status="running")]
     assert [(one.what, one.reason) for one in failures(told(reasons, None))] == [
@@ -255,7 +255,7 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
         (f"Data of {TASK}", "f1, f2; a part of the data set: test_limit 9"),
         ("Data of other", "not known"),
         ("Choice", both),
-        ("Search", "tpe, 12 trials a study"),
+        ("Search", "tpe, 12 trials per study"),
         ("Seeds", "3, 1"),
         ("Versions", "torch 2, ray 3"),
         ("Hardware", "gpus none, cpu 4, hosts b, a"),

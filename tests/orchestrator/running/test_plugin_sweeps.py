@@ -226,7 +226,7 @@ def test_runs_go_to_a_tracker_of_ones_own(
     assert outcome.journal.with_name("shipper.log").read_text().count("opened") == 1
     (row,) = study_results(uri, "own")
     assert (row.recipe, len(row.test)) == ("ls", 1)
-    assert ping(uri) == (True, f"shelf:{tmp_path}/runs has 1 sweeps")
+    assert ping(uri) == (True, f"shelf:{tmp_path}/runs has 1 sweep")
     shutil.rmtree(tmp_path / "runs")
     load_plugins((), installed=True)
     with pytest.raises(InputError, match=r"tracking uri 'shelf:.*' is not supported"):

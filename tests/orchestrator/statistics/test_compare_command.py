@@ -184,7 +184,7 @@ def test_more_is_better_in_lines_and_diagram_where_it_is(
         (
             ("compare", "s", "--ranks", "--metric", "foo"),
             f"unknown metric 'foo'; there are: {', '.join(shown_names())}, "
-            "and SUITE/METRIC for a suite",
+            "and SUITE/METRIC for a suite; `calsweep list metrics` shows all",
         ),
         (
             ("compare", "s", "--ranks", "--control", "mbls"),

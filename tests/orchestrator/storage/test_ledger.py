@@ -235,7 +235,7 @@ def expected_of_study(events: Sequence[Event], name: str) -> dict[str, Any]:
         elif isinstance(event, StudyOpened):
             status, reason = "running", ""
         elif isinstance(event, SweepEnded) and status == "running":
-            status, reason = "failed", f"the sweep ended ({event.status}) before this did"
+            status, reason = "interrupted", f"the sweep ended ({event.status}) before this did"
     close = next((event for event in ours[::-1] if isinstance(event, StudyClosed)), None)
     at = next((n for n, event in enumerate(events) if event is close), -1)
     counts = {

@@ -75,7 +75,7 @@ def test_a_recipe_of_given_logits_is_a_calibrator_at_most(text, calibrator, stag
 def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is():
     with pytest.raises(InputError) as caught:
         parse_recipe("mbsl")
-    near, listing = caught.value.args[0].split(" (")
+    near, listing = caught.value.args[0].partition(")")[0].split(" (")
     assert near == "recipe 'mbsl': 'mbsl' is unknown; near are: mbls, ms"
     kinds = [kind.split(": ")[0] for kind in listing.split("; ")]
     assert kinds == ["methods", "refinements", "calibrators"]
@@ -84,14 +84,19 @@ def test_what_is_unknown_is_told_with_all_that_is_near_and_all_that_there_is():
 METHODS = ", ".join(method_names())
 LISTING = f"methods: {METHODS}; refinements: {', '.join(REFINEMENTS.names())}; calibrators: "
 LISTING += f"{', '.join(CALIBRATORS.names())}; variants: macal-static, mbls-wide, ts-fit"
+ALL = "; `calsweep list methods` shows all, likewise refinements and calibrators"
 ORDER = "write method[+refinement][+calibrator]"
 
 
 @pytest.mark.parametrize(
     ("text", "given", "line"),
     [
-        ("ce+q", False, f"recipe 'ce+q': 'q' is unknown ({LISTING})"),
-        ("ce+tss", False, f"recipe 'ce+tss': 'tss' is unknown; near are: ts, tst, svs ({LISTING})"),
+        ("ce+q", False, f"recipe 'ce+q': 'q' is unknown ({LISTING}){ALL}"),
+        (
+            "ce+tss",
+            False,
+            f"recipe 'ce+tss': 'tss' is unknown; near are: ts, tst, svs ({LISTING}){ALL}",
+        ),
         ("ce+ts+ets", False, f"recipe 'ce+ts+ets': 'ets' is misplaced; {ORDER}"),
         ("mbls+mbls-wide", False, "recipe 'mbls+mbls-wide': a part stands twice"),
         (

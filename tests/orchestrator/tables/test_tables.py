@@ -98,11 +98,14 @@ def test_rows_in_two_parts_are_told_once_a_task():
 def test_values_that_no_paper_has_are_named():
     ours = {"cts": {"assignment": "prediction", "shrinkage": 3.0}, "pts": {"weight_decay": 0.002}}
     table = table_of(study("ce+cts", figures(), configuration=ours))
-    assert "values of no paper, ours: cts.assignment" in table.notes()
+    assert (
+        "no paper gives these values; they were chosen by calsweep: cts.assignment" in table.notes()
+    )
     # The paper of macal gives no gamma; its clock and its acceptance are the defaults.
     macal = {"gamma": 0.95, "q0": 0.5, "clock": "start", "accept": "always", "feedback": "deployed"}
     table = table_of(study("ce+macal", figures(), configuration={"macal": macal}))
-    assert "values of no paper, ours: macal.feedback, macal.gamma" in table.notes()
+    ours = "macal.feedback, macal.gamma"
+    assert f"no paper gives these values; they were chosen by calsweep: {ours}" in table.notes()
 
 
 @pytest.mark.parametrize(
@@ -136,6 +139,7 @@ def test_a_column_says_what_is_better_and_in_which_unit(name, heading):
 )
 def test_a_column_that_is_not_there_is_refused(name, near):
     told = f"unknown metric '{name}'; {near}, and SUITE/METRIC for a suite"
+    told += "; `calsweep list metrics` shows all"
     assert refusal(column, name) == told
 
 
@@ -337,7 +341,17 @@ def test_failed_and_running_studies_are_shown(troubled, name):
     assert "running (2 trials finished, 1 failed)" in text
     assert "finished, without test figures" in text
     assert f"ce on {TASK}: 2 of 10 trials failed" in text
-    assert "less validation accuracy than the guard allows on 1 of 3 seeds" in text
+    assert "lost more validation accuracy than the guard allows on 1 of 3 seeds" in text
+
+
+@pytest.mark.parametrize("name", [name for name in RENDERERS if name != "csv"])
+def test_interrupted_studies_are_not_shown_as_failed(name):
+    reason = "it was interrupted; resume it with: calsweep run --resume one"
+    lost = [study(recipe, status="interrupted", reason=reason) for recipe in ("ce", "ls")]
+    text = render(table_of(*lost), name)
+    assert "interrupted" in text
+    assert "failed" not in text
+    assert name == "json" or text.count("calsweep run --resume one") == 1
 
 
 def test_a_reason_stands_below_with_its_place():
@@ -395,7 +409,7 @@ def test_what_a_mean_lacks_is_told_in_full():
     assert notice.short == "of 9: 2 failed, 1 running, 1 not run"
     assert notice.text == (
         "of 9: 2 failed, 1 running, 1 not run; failed (2 of 6 trials): NaN; "
-        "running (1 trials finished, 3 failed)"
+        "running (1 trial finished, 3 failed)"
     )
 
 
@@ -974,6 +988,15 @@ def test_csv_has_the_metrics_of_suites():
     assert float(line["g/ece_mean"]) == 0.2
 
 
+def test_only_signs_that_occur_are_explained():
+    floor = "on average on these test data"
+    cases = {(0.02, 0.05): "; † a figure not above it", (0.05, 0.02): ""}
+    for (ece, least), signs in cases.items():
+        results = [study("ce", {**figures(ece=ece), "ece_floor": least})]
+        (note,) = make_table(results, TableOptions(metrics=["ece"], floor=True)).notes()
+        assert note.endswith(f"{floor}{signs}")
+
+
 # Several sweeps
 
 
@@ -986,16 +1009,17 @@ def test_two_sweeps_with_one_recipe_and_task_are_not_mixed_unasked():
         [of_sweep("a", "ce"), of_sweep("a", "ls")],
         [of_sweep("b", "ce"), of_sweep("b", "fl")],
     ]
-    with pytest.raises(InputError, match=f"ce on {TASK} is in sweeps a and b; leave one out"):
+    with pytest.raises(InputError, match=f"sweeps a and b both have ce on {TASK}; leave one out"):
         combine(sweeps)
     said: list[str] = []
     found = [(result.sweep, result.recipe) for result in combine(sweeps[::-1], said.append)]
     assert found == [("b", "ce"), ("b", "fl"), ("a", "ls")]
-    assert said == [f"ce on {TASK} is in sweeps b and a; shown is b, which is named first"]
+    assert said == [
+        f"sweeps b and a both have ce on {TASK}; the table shows b, which is named first"
+    ]
     combine([*sweeps, [of_sweep("c", "ce"), of_sweep("c", "ls"), of_sweep("c", "fl")]], said.append)
-    assert (
-        said[2] == f"ce on {TASK} and 1 more is in sweeps a and c; shown is a, which is named first"
-    )
+    both = f"sweeps a and c both have ce on {TASK} and 1 more"
+    assert said[2] == f"{both}; the table shows a, which is named first"
     assert len(said) == 4
 
 
@@ -1032,6 +1056,22 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     assert len(combine(resumed)) == 2
     unknown = [[of_sweep("a", "ce", **{field: "1"})], [of_sweep("b", "ls")]]
     assert make_table(combine(unknown)).notes() == ["from the sweeps a, b"]
+
+
+def test_other_code_of_a_plugin_is_told():
+    one, two = {"mine": "1" * 64, "same": "3" * 64}, {"mine": "2" * 64, "same": "3" * 64}
+    first, second = (of_sweep("a", "ce", plugins=one), of_sweep("b", "ls", plugins=two))
+    told = (
+        "the code of plugin mine differs between sweeps a and b; --show mixed shows them together"
+    )
+    assert refusal(combine, [[first], [second]]) == told
+    (note,) = make_table(combine([[first], [second]], mixed=True)).notes()
+    codes = f"{'1' * 12} in a, {'2' * 12} in b"
+    assert note == f"from the sweeps a, b; the code of plugin mine differs: {codes}"
+    said: list[str] = []
+    combine([[first], [of_sweep("b", "ce", plugins=two)]], said.append)
+    both = f"sweeps a and b both have ce on {TASK}; the code of plugin mine differs"
+    assert said == [f"{both}; the table shows a, which is named first"]
 
 
 def test_figures_of_different_code_are_marked():

@@ -204,7 +204,7 @@ def test_results_agree_at_every_moment_of_a_sweep_and_after_its_resumption(write
     writer.end("interrupted")
     ours, theirs = both(writer, store)
     assert without_runs(theirs) == without_runs(ours)
-    assert ours[2].status == "failed"
+    assert ours[2].status == "interrupted"
     assert "interrupted" in ours[2].reason
     writer.start()
     running = writer.open("dfl")

@@ -106,7 +106,8 @@ def test_parse_calibrator(text, expected):
 
 THERE_ARE = (
     f"there are: {', '.join(NAMES)}, "
-    f"and {', '.join(WITH_OBJECTIVE)} followed by -{', -'.join(OBJECTIVES.names())}"
+    f"and {', '.join(WITH_OBJECTIVE)} followed by -{', -'.join(OBJECTIVES.names())}; "
+    "`calsweep list calibrators` shows all"
 )
 
 
@@ -114,7 +115,11 @@ THERE_ARE = (
     ("text", "words"),
     [
         ("st", f"unknown calibrator 'st'; {THERE_ARE}"),
-        ("ts-xx", f"unknown fitting objective 'xx'; there are: {', '.join(OBJECTIVES.names())}"),
+        (
+            "ts-xx",
+            f"unknown fitting objective 'xx'; there are: {', '.join(OBJECTIVES.names())}; "
+            "`calsweep list objectives` shows all",
+        ),
         ("vs-cls", f"'vs-cls': vs takes no fitting objective; {', '.join(WITH_OBJECTIVE)} do"),
         (
             "meta-acc-cls",
@@ -461,7 +466,11 @@ def test_loading_damaged_files_is_a_clear_error(rows, tmp_path, file, content, c
     [
         ({"name": None}, ""),
         ({"name": {}}, ""),
-        ({"objective": "xx"}, "unknown fitting objective 'xx'; there are: ce, cls, fl, ls, mse"),
+        (
+            {"objective": "xx"},
+            "unknown fitting objective 'xx'; there are: ce, cls, fl, ls, mse; "
+            "`calsweep list objectives` shows all",
+        ),
         ({"objective_parameters": {"gamma": 1.0}}, "ls has no parameter 'gamma'"),
         ({"parameters": {"selection": "x"}}, "selection='x' is not one of objective, ece, "),
         ({"parameters": None}, ""),

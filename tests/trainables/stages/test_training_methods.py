@@ -159,7 +159,8 @@ def test_a_method_has_at_most_one_part_of_a_kind():
     with pytest.raises(InputError) as caught:
         build_method({"word": {}})
     names = sorted([*LOSSES.names(), *NAMES])
-    assert str(caught.value) == f"unknown method 'word'; there are: {', '.join(names)}"
+    there = f"there are: {', '.join(names)}; `calsweep list methods` shows all"
+    assert str(caught.value) == f"unknown method 'word'; {there}"
     for parts, kind in ((("fl", "ce"), "loss"), (("plp", "mcdrop"), "scheme")):
         told = f"^a method has one {kind} at most; {parts[1]!r} is a second one$"
         with pytest.raises(InputError, match=told):

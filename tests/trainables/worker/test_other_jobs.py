@@ -18,7 +18,7 @@ from trainables.calibrators import build_calibrator
 from trainables.common.devices import computed_on
 from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, SplitSpec, prepare
-from trainables.jobs import FitWork, Job, Report, Status, TestWork
+from trainables.jobs import Cost, FitWork, Job, Report, Status, TestWork
 from trainables.metrics import calibration_report
 from trainables.stages import evaluate_on_test
 from trainables.store.artifacts import Artifact
@@ -174,3 +174,22 @@ def test_fit_that_the_rows_do_not_allow_has_a_reason(tmp_path, monkeypatch):
         {},
         "meta-mis: no fitting row is classified right, so no threshold exists",
     )
+
+
+@pytest.mark.parametrize(
+    ("cost", "ending"),
+    [
+        (Cost(seconds=75.0), "finished after 1 min 15 s"),
+        (Cost(), "finished after 4 s"),  # Measurements count no seconds of their own.
+        (Cost(reused=True), "finished: its outcome was stored already"),
+    ],
+)
+def test_the_log_ends_with_the_time_that_the_job_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cost: Cost, ending: str
+) -> None:
+    bench = Bench(tmp_path, sealed=False)
+    worker = Worker(bench)
+    worker._opened = 10.0
+    monkeypatch.setattr(bench, "clock", lambda: 14.0)
+    report = Report(status=Status.FINISHED, cost=cost)
+    assert worker._ending(report) == ending

@@ -86,5 +86,5 @@ class Objective(CheckedFields, ABC):
 
 
 OBJECTIVES: Registry[Objective] = Registry(
-    "fitting objective", "trainables.calibrators.objectives", Objective
+    "fitting objective", "trainables.calibrators.objectives", Objective, "objectives"
 )

@@ -184,7 +184,7 @@ class Suite(ABC):
         return InputError(f"suite {self.name!r}: {reason}")
 
 
-SUITES: Registry[Suite] = Registry("suite", "trainables.data.suites", Suite)
+SUITES: Registry[Suite] = Registry("suite", "trainables.data.suites", Suite, "suites")
 
 
 def find_suite(name: str, root: Path | str) -> Suite:
@@ -195,7 +195,7 @@ def find_suite(name: str, root: Path | str) -> Suite:
     """
     entry, argument = _split(name)
     if entry not in SUITES or not SUITES.get(entry).accepts(argument):
-        raise InputError(f"unknown suite {name!r}; {known_names(name, suite_names())}")
+        raise InputError(f"unknown suite {name!r}; {known_names(name, suite_names(), SUITES.word)}")
     return SUITES.get(entry)(name, argument, local_path(root, "data root"))
 
 

@@ -198,7 +198,7 @@ def test_a_wrong_layout_gets_one_line(tmp_path, monkeypatch, file_regression):
 def test_a_layout_that_is_not_there_is_refused(tmp_path):
     assert refusal(load_layout, "macal/tabel1") == (
         "unknown layout 'macal/tabel1'; near are: macal/table1, macal/table5, macal/table4, "
-        "or PATH.yaml"
+        "or PATH.yaml; `calsweep list layouts` shows all"
     )
     with pytest.raises(InputError, match=r"'\?'; there are: acls/table1, .* more\), or PATH"):
         load_layout("?")

@@ -99,7 +99,8 @@ def test_wrong_names(names, text):
 
 
 def test_a_name_that_is_like_no_other_is_answered_by_all():
-    told = f"unknown suite 'zzz'; there are: {', '.join(suite_names())}"
+    there = f"there are: {', '.join(suite_names())}"
+    told = f"unknown suite 'zzz'; {there}; `calsweep list suites` shows all"
     assert refusal(find_suite, "zzz", NOWHERE) == told
 
 
