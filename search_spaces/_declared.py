@@ -5,7 +5,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from trainables.common.checks import check_choice, check_count, check_number
+from trainables.common.fields import check_choice, check_count, check_number
 from trainables.common.registry import Catalogue
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from search_spaces._declared import declared, own_entry
-from trainables.common.checks import check_choice, check_count, check_number
+from trainables.common.fields import check_choice, check_count, check_number
 from trainables.common.stages import splits
 
 OURS = ("ours", "chosen here")  # How the source of a default begins that no paper gives.

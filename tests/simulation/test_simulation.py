@@ -34,7 +34,7 @@ from trainables import jobs
 from trainables.data import PreparedData
 from trainables.jobs import Job
 from trainables.worker import Worker
-from trainables.worker._stage import StageComputation
+from trainables.worker._computations import StageComputation
 
 SEEDS, LONG, MOST = 300, 10_000, 300
 

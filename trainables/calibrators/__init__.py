@@ -5,11 +5,9 @@ from trainables.calibrators._base import (
     Calibrator,
     FitReport,
     FitWarning,
-    check_rows,
-)
-from trainables.calibrators._build import (
     build_calibrator,
     calibrator_from_recipe,
+    check_rows,
     is_calibrator,
     parse_calibrator,
 )

@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 
 from trainables.common.errors import InputError
-from trainables.common.files import describe_files, write_whole
-from trainables.common.sharing import why
+from trainables.common.files import describe_files, why, write_whole
 from trainables.data._copies import Copies, count_copies, keyed
 from trainables.data._guard import is_sealed
 from trainables.data._inputs import DatasetInfo
 from trainables.data._labels import SHOWN
-from trainables.data._prepared import MANIFEST, SEARCH, TEST, PreparedData
-from trainables.data._rows import Rows
+from trainables.data._prepared import (
+    MANIFEST,
+    SCHEMA,
+    SEARCH,
+    TEST,
+    Notice,
+    PreparedData,
+    digest,
+    find_or_make,
+    make_folder,
+    silent,
+    write_blocks,
+)
+from trainables.data._rows import Rows, Split, SplitSpec, make_split
 from trainables.data._source import (
     SOURCES,
     OutlinedReader,
@@ -24,16 +35,6 @@ from trainables.data._source import (
     Source,
     find_reader,
     read_source,
-)
-from trainables.data._split import Split, SplitSpec, make_split
-from trainables.data._stored import (
-    SCHEMA,
-    Notice,
-    digest,
-    find_or_make,
-    make_folder,
-    silent,
-    write_blocks,
 )
 
 RECORDS = "sources"

@@ -9,11 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.common.checks import check_choice, check_count
-from trainables.metrics._binning import bin_index, bin_sums, mass_edges, width_edges
+from trainables.common.fields import check_choice, check_count
 from trainables.metrics._metrics import FLOORED, METRICS
 from trainables.metrics._registered import DRAWS, registered_draws
-from trainables.metrics._scores import BLOCK_ELEMENTS, ArrayLike, Scores
+from trainables.metrics._scores import (
+    BLOCK_ELEMENTS,
+    ArrayLike,
+    Scores,
+    bin_index,
+    bin_sums,
+    mass_edges,
+    width_edges,
+)
 
 
 class NoiseFloor(NamedTuple):

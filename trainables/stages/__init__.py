@@ -5,11 +5,14 @@ in an artifact that other stages build on. Nothing here knows Ray, MLflow or Opt
 """
 
 from trainables.stages.base import (
+    StageRequest,
     StageRun,
     TaskData,
     ValidationRows,
+    check_part,
     objective_terms,
     open_stage,
+    stage_precision,
     validation_rows,
     with_objective,
 )
@@ -18,7 +21,6 @@ from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled,
 from trainables.stages.given import GivenStage
 from trainables.stages.networks import LastPass, predictor
 from trainables.stages.refine import RefineStage
-from trainables.stages.request import StageRequest, check_part, stage_precision
 from trainables.stages.train import TrainStage
 
 __all__ = [

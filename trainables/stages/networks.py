@@ -14,10 +14,9 @@ from trainables.data import Batcher, DatasetInfo, MaskedImages
 from trainables.methods import build_method
 from trainables.models import PRETRAINED, Network
 from trainables.refinements import build_refinement
-from trainables.stages.base import find_artifact
+from trainables.stages.base import Parts, find_artifact
 from trainables.stages.engine import EVALUATION_BATCH, every_row, in_batches, place, seeded_network
 from trainables.stages.pixels import PixelOutputs, calibrated, outputs_of, predict_pixels
-from trainables.stages.request import Parts
 from trainables.store.artifacts import Artifact, ArtifactStore
 
 
