@@ -19,10 +19,15 @@ from trainables.data._masked import (
     MaskedImages,
     MaskedShape,
 )
-from trainables.data._prepare import find_prepared, missing_download, prepare, preview_copies
+from trainables.data._prepare import (
+    find_prepared,
+    missing_download,
+    prepare,
+    preview_copies,
+    seal_test_data,
+)
 from trainables.data._prepared import PreparedData, SearchData
 from trainables.data._rows import RowArrays, Rows, SplitSpec
-from trainables.data._seal import seal_test_data
 from trainables.data._source import (
     SOURCES,
     Reader,

@@ -10,6 +10,7 @@ from trainables.common.errors import InputError
 from trainables.common.files import describe_files
 from trainables.data import PreparedData
 from trainables.data._guard import require_unsealed
+from trainables.data._prepare import SUITE_MANIFEST
 from trainables.data._prepared import (
     SCHEMA,
     SUITES,
@@ -20,7 +21,6 @@ from trainables.data._prepared import (
     silent,
     write_blocks,
 )
-from trainables.data._seal import SUITE_MANIFEST
 from trainables.data.suites._base import LABELS, Suite, SuiteData, find_suite
 
 
