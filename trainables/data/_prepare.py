@@ -1,4 +1,4 @@
-"""Reads, splits and stores a data set once, for every process that asks, and seals its test data."""
+"""Reads, splits and stores a data set once, for every process that asks; seals its test data."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -13,8 +13,13 @@ from ._floor import (
     noise_floors_of_groups,
 )
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
-from ._registered import registered_report
-from ._report import calibration_report, evaluation_report, row_terms, rows_or_value
+from ._report import (
+    calibration_report,
+    evaluation_report,
+    registered_report,
+    row_terms,
+    rows_or_value,
+)
 from ._scores import Binned, bin_index, width_edges
 from ._smooth import estimated_error
 from ._streamed import StreamedReport

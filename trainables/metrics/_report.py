@@ -8,10 +8,17 @@ import torch
 from torch import Tensor
 
 from trainables.common.fields import check_choice, check_count
-from trainables.metrics._floor import NoiseFloor, noise_floors
-from trainables.metrics._metrics import FLOORED, METRICS
-from trainables.metrics._registered import registered_terms, registered_value
-from trainables.metrics._scores import ArrayLike, Binned, Scores, mass_edges, width_edges
+from trainables.metrics._floor import NoiseFloor, noise_floors, registered_draws
+from trainables.metrics._metrics import FLOORED, METRICS, Metric
+from trainables.metrics._scores import (
+    ArrayLike,
+    Binned,
+    Scores,
+    mass_edges,
+    plugins_metric,
+    probs_and_labels,
+    width_edges,
+)
 from trainables.metrics._smooth import smooth_error, smooth_terms
 
 
@@ -84,6 +91,30 @@ def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> d
     ``brier``. For arguments and errors see ``calibration_report``.
     """
     return _compute(EVALUATION, Predictions(Scores(logits, None, labels), bins))
+
+
+def registered_report(
+    logits: ArrayLike, labels: ArrayLike, floors: bool = False
+) -> dict[str, float]:
+    """Return the metrics of all plugins that are known, by name; with their noise floors if asked.
+
+    Args:
+        logits: (N, K), unnormalised or log-probabilities.
+        labels: (N,), integers in [0, K).
+        floors: Whether the noise floor of each that has one is given as well, as ``NAME_floor``.
+
+    Raises:
+        InputError: If one fails, is not finite, or is neither a scalar nor a value for each row.
+    """
+    metrics = METRICS.plugged
+    if not metrics:
+        return {}
+    rows = probs_and_labels(logits, labels)
+    found = {metric.name: float(plugins_metric(metric, *rows).mean()) for metric in metrics}
+    for metric in metrics if floors else ():
+        if metric.floored:
+            found[metric.floor().name] = float(registered_draws(metric, logits).mean())
+    return found
 
 
 class Predictions:
@@ -162,6 +193,7 @@ def _compute(metrics: Mapping[str, Compute], predictions: Predictions) -> dict[s
     return dict(zip(metrics, torch.cat(values).tolist(), strict=True))
 
 
+GROUPS = 50  # Of rows, each left out once.
 OF_ROWS = ("acc", "nll", "brier")  # Means of what each row has by itself.
 
 
@@ -184,9 +216,32 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
             them.
     """
     if METRICS.code(metric) is not None:
-        return registered_terms(METRICS[metric], logits, labels)
+        return _plugins_terms(METRICS[metric], logits, labels)
     check_choice("metric", metric, list(_TERMS))
     return _TERMS[metric](Predictions(Scores(logits, None, labels)))
+
+
+def _plugins_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+    """Return terms (N,), float64, whose mean is a plugin's metric; see ``row_terms``.
+
+    Of a scalar they are pseudo-values of the jackknife that leaves out one of 50 groups of rows at
+    a time, so that their standard error is the jackknife's; rows are taken as independent.
+
+    Raises:
+        InputError: As ``registered_report`` does.
+    """
+    probs, truth = probs_and_labels(logits, labels)
+    found = plugins_metric(metric, probs, truth)
+    if found.ndim:
+        return found
+    count = len(truth)
+    group = torch.arange(count, device=truth.device) % min(GROUPS, count)
+    groups = int(group.max()) + 1
+    if groups < 2:
+        return found.expand(count)
+    without = [plugins_metric(metric, probs[group != g], truth[group != g]) for g in range(groups)]
+    pseudo = -(groups - 1) * torch.stack([each.mean() for each in without])[group]
+    return found + (pseudo - pseudo.mean()) * (count / groups) ** 0.5
 
 
 def rows_or_value(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
@@ -205,7 +260,7 @@ def rows_or_value(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """
     check_choice("metric", metric, METRICS.measurable)
     if METRICS.code(metric) is not None:
-        return registered_value(METRICS[metric], logits, labels)
+        return plugins_metric(METRICS[metric], *probs_and_labels(logits, labels))
     found = Predictions(Scores(logits, None, labels))
     if metric in OF_ROWS:
         return _TERMS[metric](found)

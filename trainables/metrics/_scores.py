@@ -14,7 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from trainables.common.errors import InputError
 from trainables.common.logit_rows import as_tensor, check_labels, row_blocks
+from trainables.metrics._metrics import Metric
 
 ArrayLike: TypeAlias = Tensor | NDArray
 
@@ -131,6 +133,31 @@ def _check_sums(sums: Tensor, dtype: torch.dtype) -> None:
         raise ValueError(
             f"a row of probs sums to {worst:.6g}; expected 1 (logits go in as logits=)"
         )
+
+
+def probs_and_labels(logits: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Return the arguments of a plugin's metric: float64 probabilities (N, K), labels (N,)."""
+    scores = Scores(logits, None, labels)
+    return scores.values.double().softmax(1), scores.labels
+
+
+def plugins_metric(metric: Metric, probs: Tensor, labels: Tensor) -> Tensor:
+    """Return a metric of a plugin: a value for each row, (N,), or a scalar; float64, finite."""
+    assert metric.compute is not None
+    try:
+        given = metric.compute(probs, labels)
+        found = torch.as_tensor(given, dtype=torch.float64, device=probs.device)
+    except Exception as error:  # It is somebody else's code.
+        kind = type(error).__name__
+        raise InputError(f"metric {metric.name!r} failed: {kind}: {error}") from error
+    rows = f"for {len(labels)} rows"
+    if found.shape not in ((), labels.shape):
+        wanted = "return a scalar, or a value for each row"
+        raise InputError(f"metric {metric.name!r} has shape {tuple(found.shape)} {rows}; {wanted}")
+    if not bool(found.isfinite().all()):
+        bad = float(found[~found.isfinite()].flatten()[0])
+        raise InputError(f"metric {metric.name!r} is {bad} {rows}; it must be finite")
+    return found
 
 
 def width_edges(bins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
