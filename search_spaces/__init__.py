@@ -17,21 +17,3 @@ from search_spaces._spaces import (
     protocol_names,
     space_names,
 )
-
-__all__ = [
-    "KINDS",
-    "Parameter",
-    "SearchSpace",
-    "SpaceError",
-    "declared",
-    "is_number",
-    "known_spaces",
-    "limits_of",
-    "load_protocol",
-    "load_space",
-    "parse_space",
-    "part_catalogues",
-    "plug_spaces",
-    "protocol_names",
-    "space_names",
-]

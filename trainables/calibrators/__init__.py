@@ -15,25 +15,3 @@ from trainables.calibrators._crossfit import cross_fit, fold_calibrators, nll_af
 from trainables.calibrators._storage import load_calibrator, save_calibrator
 from trainables.calibrators.objectives import OBJECTIVES, Objective, RowTerms, build_objective
 from trainables.calibrators.ts import fit_temperature
-
-__all__ = [
-    "CALIBRATORS",
-    "OBJECTIVES",
-    "Calibrator",
-    "FitReport",
-    "FitWarning",
-    "Objective",
-    "RowTerms",
-    "build_calibrator",
-    "build_objective",
-    "calibrator_from_recipe",
-    "check_rows",
-    "cross_fit",
-    "fit_temperature",
-    "fold_calibrators",
-    "is_calibrator",
-    "load_calibrator",
-    "nll_after_ts_terms",
-    "parse_calibrator",
-    "save_calibrator",
-]

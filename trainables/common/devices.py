@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import torch
 
-from trainables.common.code import code_hash
+from trainables.common.files import code_hash
 
 # What a process takes of a GPU beside the tensors that torch counts: the CUDA context and kernels.
 CONTEXT_BYTES = 768 * 2**20

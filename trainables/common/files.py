@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, manifests of them, and folders that several users share.
+"""Files that appear whole or not at all, manifests of them and of the code, and shared folders.
 
 All that write raise ``OSError`` where the disk does not take it.
 """
@@ -12,11 +12,12 @@ import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from trainables.common.errors import InputError, StorageError
+from trainables.common.errors import AlteredCodeError, InputError, StorageError
 
 # Of lock files, which hold nothing: by default filelock keeps a folder's group out.
 LOCK_MODE = 0o664
@@ -261,3 +262,35 @@ def file_hash(path: Path) -> str:
     """Return the SHA-256 (hex) of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+ROOMS, ENDINGS = ("trainables", "search_spaces"), (".py", ".yaml")
+
+
+@cache
+def code_files() -> dict[str, str]:
+    """Return the SHA-256 (hex) of each file, code or settings, by its path."""
+    root = Path(__file__).parents[2]
+    files = (path for room in ROOMS for path in (root / room).rglob("*"))
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(files)
+        if path.suffix in ENDINGS
+    }
+
+
+@cache
+def code_hash() -> str:
+    """Return the SHA-256 (hex) of all of ``code_files``."""
+    return hashlib.sha256(repr(code_files()).encode()).hexdigest()
+
+
+def altered_file(here: Mapping[str, str], there: Mapping[str, str]) -> str:
+    """Return the first file whose code differs between two processes; empty if none."""
+    return min((name for name, _ in here.items() ^ there.items()), default="")
+
+
+def require_code(files: Mapping[str, str]) -> None:
+    """Raise ``AlteredCodeError``, which names a file, unless this process runs given code."""
+    if name := altered_file(files, code_files()):
+        raise AlteredCodeError(f"{name} is not as it was when the sweep began")

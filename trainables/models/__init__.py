@@ -12,16 +12,3 @@ from trainables.models._base import (
     register_model,
     units,
 )
-
-__all__ = [
-    "GRANULARITIES",
-    "MODELS",
-    "PRETRAINED",
-    "Network",
-    "build_model",
-    "check_model",
-    "check_takes",
-    "model_names",
-    "register_model",
-    "units",
-]

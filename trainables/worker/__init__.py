@@ -4,14 +4,3 @@ from trainables.worker._bench import Bench, Computation
 from trainables.worker._computations import stored_report
 from trainables.worker._inspection import Inspection, inspect_machine, remove_nonce, write_nonce
 from trainables.worker.worker import Worker
-
-__all__ = [
-    "Bench",
-    "Computation",
-    "Inspection",
-    "Worker",
-    "inspect_machine",
-    "remove_nonce",
-    "stored_report",
-    "write_nonce",
-]

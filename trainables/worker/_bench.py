@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from trainables.common.code import require_code
 from trainables.common.devices import Meter
 from trainables.common.errors import AlteredCodeError
-from trainables.common.files import follow_folder
+from trainables.common.files import follow_folder, require_code
 from trainables.common.paths import on_this_machine
 from trainables.data import PreparedData, seal_test_data
 from trainables.jobs import EpochMetrics, Fault, Status

@@ -6,5 +6,3 @@ from trainables.calibrators.objectives._base import (
     RowTerms,
     build_objective,
 )
-
-__all__ = ["OBJECTIVES", "Objective", "RowTerms", "build_objective"]
