@@ -13,5 +13,5 @@ from trainables.calibrators._base import (
 )
 from trainables.calibrators._crossfit import cross_fit, fold_calibrators, nll_after_ts_terms
 from trainables.calibrators._storage import load_calibrator, save_calibrator
+from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import OBJECTIVES, Objective, RowTerms, build_objective
-from trainables.calibrators.ts import fit_temperature

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from trainables.calibrators._affine_fit import TOLERANCE, AffineFit, product_precision
 from trainables.calibrators._base import Calibrator, FitReport, by_block, matrix_summary
 from trainables.calibrators._shrinkage import VARIANTS, fit_shrunk
-from trainables.calibrators.ts import fit_temperature
+from trainables.calibrators._temperature import fit_temperature
 from trainables.common.fields import choice, fitted, number
 from trainables.common.logit_rows import find_masked, raise_masked
 

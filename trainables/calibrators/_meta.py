@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import Calibrator, FitReport, by_block
-from trainables.calibrators.ts import fit_temperature
+from trainables.calibrators._temperature import fit_temperature
 from trainables.common.errors import InputError
 from trainables.common.fields import count, fitted
 

@@ -10,7 +10,6 @@ import numpy as np
 import scipy
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from trainables.calibrators._base import FitReport
 from trainables.calibrators.objectives import Objective, RowTerms
@@ -229,11 +228,6 @@ class MappedLoss(WeightedLoss):
         masked = None if self._masked is None else self._masked[part]
         terms = row_terms(log_probs, self.labels[part], self.objective, masked)
         return self.objective.per_row(terms)
-
-
-def divide(temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:
-    """Return the log-probabilities of logits divided by the one tensor in ``temperatures``."""
-    return F.log_softmax(logits / temperatures[0], dim=1)
 
 
 def row_terms(

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import Calibrator, FitReport
-from trainables.calibrators._minimize import divide
 from trainables.calibrators._shrinkage import EQUAL_NOTE, VARIANTS, validation_folds
-from trainables.calibrators.ts import fit_temperature
+from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.common.fields import choice, fitted
 
 LARGEST_LOG_RATIO = 500.0  # Of likelihoods: the sum of many is then still a number.

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport
-from trainables.calibrators._minimize import MappedLoss, Transform, divide
+from trainables.calibrators._minimize import MappedLoss, Transform
+from trainables.calibrators._temperature import divide
 from trainables.calibrators.objectives import Objective
 
 CONSTANT = ((0.02, 1000),)

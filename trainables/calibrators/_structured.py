@@ -10,14 +10,13 @@ from torch.nn import functional as F
 from trainables.calibrators._base import FitReport, ObjectiveCalibrator, by_block
 from trainables.calibrators._minimize import (
     WeightedLoss,
-    divide,
     minimize,
     residuals_in_place,
     row_gradients,
     row_terms,
 )
+from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import Objective
-from trainables.calibrators.ts import fit_temperature
 from trainables.common.fields import fitted, number
 from trainables.common.logit_rows import MASKED, find_masked, row_blocks
 

@@ -4,9 +4,14 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS, FitReport, first_argmax, spread
-from trainables.calibrators._minimize import MappedLoss, TemperaturePasses, divide, minimize
+from trainables.calibrators._minimize import MappedLoss, TemperaturePasses, minimize
 from trainables.calibrators._released import released_temperatures
-from trainables.calibrators.ts import TemperatureCalibrator, TemperatureFit, fit_temperature
+from trainables.calibrators._temperature import (
+    TemperatureCalibrator,
+    TemperatureFit,
+    divide,
+    fit_temperature,
+)
 from trainables.common.fields import choice, fitted, number
 
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from trainables.calibrators._base import CALIBRATORS, FitReport
 from trainables.calibrators._minimize import row_gradients
 from trainables.calibrators._released import ReleasedRun, released_temperatures
+from trainables.calibrators._temperature import TemperatureCalibrator, fit_temperature
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective
-from trainables.calibrators.ts import TemperatureCalibrator, fit_temperature
 from trainables.common.fields import choice, fitted
 from trainables.common.logit_rows import find_masked, mean_allowed, row_blocks
 

@@ -7,9 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport, by_block
-from trainables.calibrators._minimize import TemperaturePasses, WeightedLoss, divide, minimize
+from trainables.calibrators._minimize import TemperaturePasses, WeightedLoss, minimize
 from trainables.calibrators._released import ReleasedRun
-from trainables.calibrators.ts import HIGH, LOW, TemperatureCalibrator, TemperatureFit
+from trainables.calibrators._temperature import (
+    HIGH,
+    LOW,
+    TemperatureCalibrator,
+    TemperatureFit,
+    divide,
+)
 from trainables.common.fields import choice, count, fitted, number
 from trainables.common.logit_rows import find_masked, raise_masked
 

@@ -567,7 +567,7 @@ def test_a_fit_that_is_not_to_be_trusted_warns(name, logits, labels, doubt):
 
 @pytest.mark.parametrize("name", ["ts", "ets", "svs", "meta-mis"])
 def test_a_fit_that_did_not_converge_warns(rows, monkeypatch, name):
-    monkeypatch.setattr("trainables.calibrators.ts.MAX_PASSES", 1)
+    monkeypatch.setattr("trainables.calibrators._temperature.MAX_PASSES", 1)
     with pytest.warns(FitWarning, match=f"{name}: not converged: last change"):
         build(name).fit(*rows)
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from trainables.calibrators import build_calibrator, build_objective, calibrator_from_recipe
 from trainables.calibrators._minimize import TemperaturePasses
-from trainables.calibrators.ts import TemperatureFit
+from trainables.calibrators._temperature import TemperatureFit
 
 Rows = tuple[Tensor, Tensor]
 
