@@ -25,8 +25,13 @@ from trainables.jobs import (
     Status,
     TestWork,
 )
-from trainables.worker._bench import Bench, Computation
-from trainables.worker._computations import FitComputation, StageComputation, TestComputation
+from trainables.worker._computations import (
+    Bench,
+    Computation,
+    FitComputation,
+    StageComputation,
+    TestComputation,
+)
 
 HOST = os.uname().nodename
 KINDS: dict[type, Callable[..., Computation]] = {
