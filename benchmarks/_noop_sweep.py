@@ -65,8 +65,7 @@ def run_no_ops(
     from orchestrator.executors import ray_tune
     from orchestrator.loop import Loop
     from orchestrator.running.data import prepare_data
-    from orchestrator.search.source import SearchSource
-    from orchestrator.search.state import SweepState
+    from orchestrator.search.state import SearchSource, SweepState
     from orchestrator.storage.events import SweepEnded, SweepStarted
     from orchestrator.storage.journal import Journal
     from orchestrator.storage.storage import Storage, SweepFolder

@@ -27,7 +27,7 @@ from torch import Tensor
 from orchestrator.replay import RecordedStudy, ReplayOutcome, ReplaySettings, replay
 from orchestrator.replay.run import Judged, study_of
 from orchestrator.search.choice import DEFAULT
-from orchestrator.search.scores import standard_error
+from orchestrator.search.study_state import standard_error
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.plan import make_plan
 from orchestrator.tables.columns import column

@@ -1,34 +1,19 @@
 """One YAML file a method, refinement, calibrator, fitting objective and training protocol."""
 
-from search_spaces._declared import declared, is_number, limits_of, part_catalogues
 from search_spaces._spaces import (
     KINDS,
     Parameter,
     SearchSpace,
     SpaceError,
+    declared,
+    is_number,
     known_spaces,
+    limits_of,
     load_protocol,
     load_space,
     parse_space,
+    part_catalogues,
     plug_spaces,
     protocol_names,
     space_names,
 )
-
-__all__ = [
-    "KINDS",
-    "Parameter",
-    "SearchSpace",
-    "SpaceError",
-    "declared",
-    "is_number",
-    "known_spaces",
-    "limits_of",
-    "load_protocol",
-    "load_space",
-    "parse_space",
-    "part_catalogues",
-    "plug_spaces",
-    "protocol_names",
-    "space_names",
-]

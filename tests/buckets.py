@@ -213,7 +213,7 @@ def impatient(patch: pytest.MonkeyPatch, **more: float) -> None:
     for place, value in {
         "trainables.store.bucket.PAUSES": (0.01,) * 6,
         "trainables.store.cache.LONGEST_PAUSE": 0.2,
-        "trainables.store.leases.LOOK_SECONDS": 0.1,
+        "trainables.store.locks.LOOK_SECONDS": 0.1,
         **more,
     }.items():
         patch.setattr(place, value)

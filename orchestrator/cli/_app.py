@@ -31,7 +31,7 @@ from orchestrator.cli._travel import export_blackbox, merge, publish, verify
 from orchestrator.cli._ui import ui
 from orchestrator.cli._watch import cancel, logs, pause, resume, status
 from trainables.common.errors import InputError, UnwrittenError
-from trainables.common.sharing import why
+from trainables.common.files import why
 
 UNWRITTEN, WRONG_INPUT = 1, 2
 NOTE = "DataNote"  # Its class takes PyTorch's second to import.

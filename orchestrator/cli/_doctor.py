@@ -14,10 +14,9 @@ import typer
 
 from orchestrator.cli._console import echo, print_json
 from orchestrator.cli._options import DataRoot, Json
-from trainables.common.addresses import shown
 from trainables.common.errors import AwayError, InputError
-from trainables.common.paths import DEFAULT_STORAGE, bucket_address, storage_folder
-from trainables.common.sharing import why
+from trainables.common.files import why
+from trainables.common.paths import DEFAULT_STORAGE, bucket_address, shown, storage_folder
 
 DATASET = "dataset "
 STEP_SECONDS = 180  # A first start from a slow disk takes most of it.

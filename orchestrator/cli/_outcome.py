@@ -19,10 +19,9 @@ from orchestrator.sweep.tracking_uri import mlflow_uri
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError, require_addresses
-from trainables.common.paths import bucket_address, sync_command
-from trainables.common.sharing import writing
+from trainables.common.files import writing
+from trainables.common.paths import bucket_address, redacted, sync_command
 from trainables.common.words import duration
 
 if TYPE_CHECKING:

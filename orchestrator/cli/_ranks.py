@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli._console import echo, output, print_json
 from trainables.common.errors import InputError, UnwrittenError
-from trainables.common.sharing import writing
+from trainables.common.files import writing
 
 if TYPE_CHECKING:
     from orchestrator.statistics import BlockScores, RankComparison

@@ -10,9 +10,8 @@ import typer
 
 from orchestrator.cli._console import echo, output, print_plain
 from orchestrator.cli._options import Take, TrackingUri
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, local_path
+from trainables.common.paths import DEFAULT_STORAGE, local_path, redacted
 from trainables.common.words import many
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from orchestrator import nightly
 from orchestrator.cli._console import complain, echo, output, print_plain
 from orchestrator.cli._options import Quiet
 from trainables.common.errors import InputError, UnwrittenError, require_addresses
-from trainables.common.sharing import writing
+from trainables.common.files import writing
 from trainables.common.words import many
 
 File = Annotated[

@@ -15,8 +15,8 @@ from orchestrator.cluster.local import require_shared, short_reason
 from orchestrator.storage.storage import SPEC
 from orchestrator.sweep.documents import read_document
 from orchestrator.sweep.tracking_uri import check_no_login
-from trainables.common.addresses import check_server, redacted, shown
 from trainables.common.errors import InputError
+from trainables.common.paths import check_server, redacted, shown
 from trainables.common.yaml_text import read_mapping, write_mapping
 from trainables.plugins import load_plugins
 

@@ -18,9 +18,8 @@ import psutil
 from orchestrator.cluster.interrupt import interrupt_later
 from orchestrator.sweep.executors import EXECUTORS
 from orchestrator.sweep.tracking_uri import tracker_kind
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
-from trainables.common.paths import bucket_address, require_socket_room, storage_folder
+from trainables.common.paths import bucket_address, redacted, require_socket_room, storage_folder
 
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from orchestrator.cluster.slurm_queue import EXIT, JOB, call_slurm, job_name, queued_job
 from orchestrator.storage.storage import SPEC, SweepFolder
 from trainables.common.errors import InputError
-from trainables.common.files import write_whole
+from trainables.common.files import write_whole, writing
 from trainables.common.paths import control_fault
-from trainables.common.sharing import writing
 
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec

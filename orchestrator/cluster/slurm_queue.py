@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.storage.storage import SweepFolder
 from trainables.common.errors import InputError
-from trainables.common.files import write_whole
-from trainables.common.sharing import writing
+from trainables.common.files import write_whole, writing
 
 if TYPE_CHECKING:
     from orchestrator.storage.status import SweepStatus

@@ -12,8 +12,8 @@ from typing import Any
 from orchestrator.executors._base import Executor
 from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop, Pause
-from trainables.common.code import code_files
 from trainables.common.devices import VISIBLE, visible_gpus
+from trainables.common.files import code_files
 from trainables.common.pulse import kill_tree
 from trainables.fork_server import CONTEXT, start_fork_server, unseen
 from trainables.jobs import Job, Report, Status, hung, lost

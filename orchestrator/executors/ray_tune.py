@@ -22,8 +22,8 @@ from orchestrator.executors._hung_actors import HungActors
 from orchestrator.executors._nodes import Limit, Nodes, inspecting, require_node
 from orchestrator.loop import Loop, Pause
 from orchestrator.storage.storage import SweepFolder
-from trainables.common.code import code_files
 from trainables.common.errors import InputError
+from trainables.common.files import code_files
 from trainables.jobs import FaultKind, Job, Report, Status, lost
 from trainables.plugins import Pinned
 from trainables.ray_edge import JobTrainable

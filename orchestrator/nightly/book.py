@@ -13,8 +13,7 @@ from filelock import FileLock, Timeout
 
 from orchestrator.nightly.record import CellKey, NightRecord, Verdict
 from trainables.common.errors import InputError, StorageError
-from trainables.common.files import make_folders, write_whole
-from trainables.common.sharing import LOCK_MODE, writing
+from trainables.common.files import LOCK_MODE, make_folders, write_whole, writing
 
 FACTS, RECORD, VERDICT, DELIVERED = "night.json", "record.json", "verdict.json", "delivered.json"
 TOLD = "told.json"

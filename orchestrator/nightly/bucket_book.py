@@ -18,7 +18,7 @@ from orchestrator.nightly.book import (
 from orchestrator.storage.storage import answering, describe_process
 from trainables.common.errors import StorageError
 from trainables.store.cache import Cache
-from trainables.store.leases import Lease
+from trainables.store.locks import Lease
 
 log = logging.getLogger(__name__)
 LAST_SECONDS = 30.0

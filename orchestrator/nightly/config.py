@@ -16,9 +16,8 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.documents import read_document, validate
 from orchestrator.sweep.spec import SweepSpec, load_sweep, parse_sweep
 from orchestrator.tables.columns import DEFAULT_METRICS
-from trainables.common.addresses import check_server
 from trainables.common.errors import InputError
-from trainables.common.paths import local_path
+from trainables.common.paths import check_server, local_path
 from trainables.common.yaml_text import read_mapping, write_mapping
 from trainables.store.artifacts import stage_key
 

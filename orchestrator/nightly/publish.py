@@ -29,8 +29,8 @@ from orchestrator.nightly.record import COULD_NOT_RUN, NightRecord, Verdict
 from orchestrator.nightly.verdict.judge import detectable
 from orchestrator.storage.storage import Storage
 from orchestrator.tracking import SingleRun, deliver_run, sync
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import redacted
 
 WEBHOOK_SECONDS = 10
 MAIL_SECONDS = 60

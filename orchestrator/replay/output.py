@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.replay.run import Judged, ReplayOutcome, Summary
 from orchestrator.tables.columns import Column, column
 from trainables.common.errors import UnwrittenError
-from trainables.common.sharing import writing
+from trainables.common.files import writing
 from trainables.common.words import many
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial
 from orchestrator.search.choice import FINISHED
-from orchestrator.search.scores import Predictions
 from orchestrator.search.state import SweepState
-from orchestrator.search.trials import TrialSpec
+from orchestrator.search.study_state import Predictions, TrialSpec
 from orchestrator.storage.events import Event, StudyOpened, TrialFinished, TrialStarted, fields_of
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import Plan, make_plan

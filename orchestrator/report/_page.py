@@ -22,8 +22,7 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
 from orchestrator.tables.markup import templates
 from trainables.common.errors import InputError, UnwrittenError, known_names
-from trainables.common.files import write_whole
-from trainables.common.sharing import writing
+from trainables.common.files import write_whole, writing
 
 
 def render_report(

@@ -13,8 +13,7 @@ from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.tables.columns import column
 from trainables.common.errors import UnwrittenError
-from trainables.common.files import write_whole
-from trainables.common.sharing import writing
+from trainables.common.files import write_whole, writing
 
 KEYS = 12  # Numbers in a key.
 

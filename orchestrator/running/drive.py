@@ -7,8 +7,7 @@ from orchestrator.executors import Executor
 from orchestrator.loop import Loop
 from orchestrator.running.control import Control
 from orchestrator.running.measuring import MeasuringSource, pending_measurements
-from orchestrator.search.source import SearchSource
-from orchestrator.search.state import SweepState
+from orchestrator.search.state import SearchSource, SweepState
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.machines import Machines

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.loop import Pause, Source
 from orchestrator.search.state import SweepState
-from orchestrator.search.study_state import StudyState
-from orchestrator.search.trials import Ended
+from orchestrator.search.study_state import Ended, StudyState
 from orchestrator.storage.events import TEST_PREFIX, Evaluated
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import SweepFolder

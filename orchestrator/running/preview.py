@@ -10,8 +10,7 @@ from typing import Any
 from orchestrator.cluster.size import ClusterSize
 from orchestrator.running.data import DataPreview, preview_data
 from orchestrator.search.state import SweepState
-from orchestrator.search.study_state import setting_of
-from orchestrator.search.trials import TrialSpec
+from orchestrator.search.study_state import TrialSpec, setting_of
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan, resources_key

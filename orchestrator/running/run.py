@@ -19,10 +19,9 @@ from orchestrator.running.preview import refusal
 from orchestrator.running.progress import Snapshot, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
-from orchestrator.storage.following import FollowedSweep
 from orchestrator.storage.garbage import Dropper
 from orchestrator.storage.journal import Journal
-from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.ledger import FollowedSweep, Ledger, read_ledger
 from orchestrator.storage.machines import Machines
 from orchestrator.storage.plugins import keep_plugins, pin_plugins
 from orchestrator.storage.provenance import provenance

@@ -1,22 +1,135 @@
-"""The state of one study while its sweep runs, and its events for the journal."""
+"""One study while its sweep runs: its trials, their scores, the choice, and its events."""
 
+import hashlib
 import math
+import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from orchestrator.search.choice import FINISHED, SEARCH, ChoiceRule, Margin
+from torch import Tensor
+
+from orchestrator.search.choice import (
+    FINISHED,
+    SEARCH,
+    SEED,
+    ChoiceRule,
+    Margin,
+    Rank,
+    stands_for_choice,
+)
 from orchestrator.search.study import StudySearch
-from orchestrator.search.trials import Ended, TrialSpec
-from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialScored
+from orchestrator.storage.events import (
+    StudyClosed,
+    StudyOpened,
+    TrialFinished,
+    TrialScored,
+    TrialStarted,
+    fields_of,
+)
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import PreparedData
 from trainables.metrics import METRICS
+from trainables.stages import StageRequest, ValidationRows, objective_terms, stage_precision
 from trainables.store.artifacts import stage_key
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialSpec(TrialStarted):
+    """One configuration to compute, as the journal tells of it.
+
+    Numbers of the further seeds of the chosen one come last; the key is the same when the sweep is
+    resumed. Stages of the trials that come next may be computed ``together`` with its own.
+    """
+
+    request: StageRequest
+    together: tuple[StageRequest, ...] = ()
+
+    def starting(self) -> TrialStarted:
+        """Return the event that gives the trial out."""
+        return TrialStarted(**fields_of(self, TrialStarted))
+
+    def ending(self, status: str, metrics: Mapping[str, float], **facts: Any) -> TrialFinished:
+        """Return the event that tells how the trial ended."""
+        return TrialFinished(key=self.key, status=status, metrics=metrics, **facts)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A trial, how it ended, and what its study minimises: NaN before it is scored."""
+
+    trial: TrialSpec
+    outcome: TrialFinished
+    objective: float = math.nan
+
+    @property
+    def ref(self) -> ArtifactRef:
+        """Return the reference to the outcome that it left behind."""
+        return ArtifactRef(self.trial.stage, self.outcome.artifact)
+
+
+class TrialMaker:
+    """Makes the trials of a sweep: the same parameters give the same trial, resumed or not."""
+
+    def __init__(self, sweep_id: str, spec: SweepSpec, data: Mapping[str, PreparedData]) -> None:
+        self._sweep_id, self._spec, self._data = sweep_id, spec, data
+        self._protocols = {task.id: task.resolved_protocol.to_dict() for task in spec.tasks}
+
+    def make(
+        self,
+        plan: StudyPlan,
+        number: int,
+        parameters: Mapping[str, Any],
+        base: Ended | None,
+        position: int = 0,
+    ) -> TrialSpec:
+        """Return a trial of a study, on the sweep's seed at a position; the search takes the first.
+
+        ``base`` is what the trial builds on, None for a training.
+        """
+        parts, seed = _configured(plan, parameters), self._spec.all_seeds[position]
+        training = self._spec.resources.train
+        request = StageRequest(
+            stage=plan.stage,
+            parts={self._spec.base(part): values for part, values in parts.items()},
+            data=str(self._data[plan.task.data_name(seed)].directory),
+            model=plan.task.model,
+            protocol=self._protocols[plan.task.id],
+            seed=seed,
+            upstream=base.ref.key if base else None,
+            upstream_stage=base.ref.stage if base else None,
+            upstream_request=base.trial.request.plain() if base else None,
+            precision=stage_precision(plan.stage, training.gpu, training.precision),
+            portable=self._spec.resources.portable,
+        )
+        role = SEED if position else SEARCH
+        before = base.trial.configuration if base else {}
+        identity = (self._sweep_id, plan.id, role, str(number), request.key())
+        return TrialSpec(
+            study=plan.id,
+            number=number,
+            key=hashlib.sha256("|".join(identity).encode()).hexdigest(),
+            role=role,
+            seed=request.seed,
+            stage=plan.stage,
+            parameters=dict(parameters),
+            configuration={**before, **parts},
+            request=request,
+        )
+
+
+def _configured(plan: StudyPlan, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return every part's parameters: the searched ones as suggested, the others at default."""
+    parts = {part: dict(values) for part, values in plan.defaults.items()}
+    for name, value in parameters.items():
+        part, parameter = name.split(".", 1)
+        parts[part][parameter] = value
+    return parts
 
 
 @dataclass
@@ -224,3 +337,104 @@ def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, A
         **({"plugins": plugins} if (plugins := [p.model_dump() for p in spec.plugins]) else {}),
         **({"metrics": metrics} if (metrics := METRICS.described()) else {}),
     }
+
+
+UNKNOWN = sys.float_info.max
+"""A standard error that cannot be told; finite, so that a journal can hold it."""
+
+Predictions = Callable[[ArtifactRef], ValidationRows]
+"""Returns the stored validation rows of an outcome."""
+
+
+def no_predictions(ref: ArtifactRef) -> ValidationRows:
+    """Raise ``LookupError``: for a search whose rule never compares rows."""
+    raise LookupError(f"no predictions are known of {ref.stage} {ref.key}")
+
+
+class Scores:
+    """Scores the trials of studies, by name, and chooses between them.
+
+    Decisions of the ``past`` that are final are repeated; ``predictions`` are asked for by rules
+    that compare configurations row by row.
+    """
+
+    def __init__(
+        self, studies: Mapping[str, StudyState], past: Past, predictions: Predictions
+    ) -> None:
+        self._studies, self._past, self._predictions = studies, past, predictions
+
+    def score(self, study: StudyState, one: Ended, position: int = 0) -> TrialScored | None:
+        """Return the value that a trial on a seed is minimised by; None for a failed one."""
+        metrics, status = one.outcome.metrics, one.outcome.status
+        if status == "failed":
+            return None
+        reference = self._reference(study, position)
+        if reference is None:
+            return TrialScored(key=one.trial.key, objective=study.rule.score(metrics))
+        error = None
+        if study.rule.pairs_accuracy and status == FINISHED:
+            error = self._accuracy_error(one, reference)
+        value = study.rule.score(metrics, reference.outcome.metrics, error or 0.0)
+        return TrialScored(key=one.trial.key, objective=value, error=error)
+
+    def choice(self, study: StudyState, trials: int) -> tuple[Ended | None, Margin | None]:
+        """Return the choice of a study from its first trials, which are all scored."""
+        ranked = [
+            Rank(objective, number)
+            for number, objective in study.objectives.items()
+            if number < trials
+            and stands_for_choice(study.trials[number].role, study.outcomes[number].status)
+        ]
+        if not ranked:
+            return None, None
+        best, margin = study.rule.choose(ranked, partial(self._margin, study))
+        return study.ended(best.number), margin
+
+    def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
+        """Return the plain cross-entropy that guards a study on a seed, if one does."""
+        reference = self._studies.get(study.plan.reference or "")
+        return reference.seeds.get(position) if reference else None
+
+    def _accuracy_error(self, one: Ended, plain: Ended) -> float:
+        known = self._past.accuracy_error(one.trial)
+        if known is not None:
+            return known
+        lost = self._terms("acc", plain) - self._terms("acc", one)
+        return standard_error(lost, self._predictions(one.ref).images)
+
+    def _terms(self, metric: str, one: Ended) -> Tensor:
+        rows = self._predictions(one.ref)
+        return objective_terms(metric, rows.logits, rows.labels)
+
+    def _margin(self, study: StudyState, best: Rank, default: Rank) -> Margin:
+        known = self._past.margin(study.plan.id)
+        if known is not None:
+            return known
+        first, other = study.ended(best.number), study.ended(default.number)
+        change = self._guarded_terms(study, other) - self._guarded_terms(study, first)
+        error = standard_error(change, self._predictions(first.ref).images)
+        return Margin(default.objective - best.objective, error)
+
+    def _guarded_terms(self, study: StudyState, one: Ended) -> Tensor:
+        """Return the share of each row in the guarded objective of a trial, up to a constant."""
+        terms, reference = self._terms(study.rule.metric, one), self._reference(study)
+        if reference is None or one.objective == one.outcome.metrics[study.rule.objective]:
+            return terms
+        return terms + self._terms("acc", reference) - self._terms("acc", one)
+
+
+def standard_error(difference: Tensor, images: Tensor | None = None) -> float:
+    """Return the standard error of a mean of differences (N,), one a row.
+
+    Where rows are pixels, their ``images`` (N,) are independent: the error is that of the
+    sums over images, with the number of pixels taken as known. It cannot be estimated from a
+    single row or image: then it is ``UNKNOWN``, of which no multiple is exceeded.
+    """
+    sums = difference
+    if images is not None:
+        units, place = images.unique(return_inverse=True)
+        away = difference - difference.mean()
+        sums = away.new_zeros(len(units)).index_add_(0, place, away)
+    if len(sums) < 2:
+        return UNKNOWN
+    return float(sums.std() * len(sums) ** 0.5 / len(difference))

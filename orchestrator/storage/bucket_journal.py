@@ -9,7 +9,7 @@ from orchestrator.storage.bucket_sweep import BucketSweep
 from orchestrator.storage.events import Event
 from orchestrator.storage.journal import Journal
 from trainables.common.errors import AwayError, InputError, StorageError
-from trainables.store.leases import Lease
+from trainables.store.locks import Lease
 
 SEAL_SECONDS = 3.0
 """Seconds between two segments."""

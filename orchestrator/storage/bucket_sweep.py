@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trainables.common.errors import AwayError, InputError
 from trainables.store.cache import Cache
-from trainables.store.leases import Lease
+from trainables.store.locks import Lease
 
 SPEC = "sweep.yaml"
 SHARED = (SPEC, "report.html", "chosen", "logs", "plots")

@@ -29,9 +29,8 @@ from orchestrator.storage.events import (
     to_line,
 )
 from trainables.common.errors import InputError
-from trainables.common.files import make_folders, sync
+from trainables.common.files import make_folders, sync, why
 from trainables.common.paths import sweep_command
-from trainables.common.sharing import why
 
 SAID_AGAIN = (TrialStarted, TrialPlaced, Epoch, TrialScored)
 HOLE = b"\0"  # What a file holds where a write was lost and a later one was not.

@@ -1,11 +1,14 @@
-"""The ledger of a sweep: the one fold from the events of its journal to its state."""
+"""The ledger of a sweep: the one fold from the events of its journal to its state, read on live."""
 
 from __future__ import annotations
 
+import os
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from orchestrator.storage.events import (
@@ -23,7 +26,8 @@ from orchestrator.storage.events import (
     TrialStarted,
     fields_of,
 )
-from orchestrator.storage.journal import iterate_events
+from orchestrator.storage.journal import iterate_events, read_events
+from orchestrator.storage.storage import SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.stages import ArtifactRef
 from trainables.metrics import METRICS
@@ -330,3 +334,60 @@ def read_ledger(path: Path) -> Ledger:
         InputError: If the journal is damaged or holds more than one sweep.
     """
     return Ledger(iterate_events(path) if path.exists() else ())
+
+
+PIECE = 4_000_000  # Bytes whose events are held at once.
+
+
+class FollowedSweep:
+    """A sweep and what its journal has told so far; threads may share it.
+
+    The figures named by ``curves`` are kept for each epoch.
+
+    Attributes:
+        folder: Where it lies.
+        problem: Why its journal cannot be read on; empty if it can.
+    """
+
+    def __init__(self, folder: SweepFolder, curves: Collection[str] = ()) -> None:
+        self.folder, self.problem, self._curves = folder, "", curves
+        self._lock = RLock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ledger = Ledger(curves=self._curves)
+        self._file, self._offset = -1, 0
+
+    @contextmanager
+    def ledger(self) -> Iterator[Ledger]:
+        """Yield what the journal tells by now; it does not change within the block."""
+        with self._lock:
+            self.read_on()
+            yield self._ledger
+
+    def read_on(self) -> None:
+        """Take in all lines since the last time, or all if it is another file by now."""
+        with self._lock:
+            try:
+                found = os.stat(self.folder.journal)
+            except OSError:
+                self._forget()
+                return
+            if found.st_ino != self._file or found.st_size < self._offset:
+                self._forget()
+                self._file = found.st_ino
+            if found.st_size == self._offset:
+                return
+            try:
+                self._take_in()
+                self.problem = ""
+            except InputError as error:
+                self.problem = str(error)
+
+    def _take_in(self) -> None:
+        end = -1
+        while end != self._offset:
+            self._offset = max(end, self._offset)
+            events, end = read_events(self.folder.journal, self._offset, PIECE)
+            for event in events:
+                self._ledger.apply(event)

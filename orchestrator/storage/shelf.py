@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainables.common.errors import InputError
-from trainables.common.files import MANIFEST
-from trainables.common.sharing import why
+from trainables.common.files import MANIFEST, why
 from trainables.store.artifacts import RECORD
 
 

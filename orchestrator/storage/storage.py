@@ -18,7 +18,16 @@ from filelock import FileLock, Timeout
 
 from orchestrator.sweep.names import is_sweep_name
 from trainables.common.errors import AwayError, InputError
-from trainables.common.files import make_folders, open_inside, write_whole
+from trainables.common.files import (
+    LOCK_MODE,
+    follow_folder,
+    make_folders,
+    open_inside,
+    user_of,
+    why,
+    write_whole,
+    writing,
+)
 from trainables.common.paths import (
     DEFAULT_STORAGE,
     ELSEWHERE,
@@ -26,7 +35,6 @@ from trainables.common.paths import (
     bucket_address,
     storage_folder,
 )
-from trainables.common.sharing import LOCK_MODE, follow_folder, user_of, why, writing
 from trainables.common.yaml_text import write_mapping
 
 if TYPE_CHECKING:
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
     from trainables.store.artifacts import ArtifactStore
     from trainables.store.bucket import Bucket
-    from trainables.store.leases import Lease
+    from trainables.store.locks import Lease
 
 SPEC = "sweep.yaml"
 MACHINES = "machines"  # Holds a file for each machine, or GPU of one, that is left out.

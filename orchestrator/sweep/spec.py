@@ -36,12 +36,12 @@ from orchestrator.sweep.recipes import (
 )
 from orchestrator.sweep.tracking_uri import check_tracking_uri, database_uri, tracker_kind
 from search_spaces import Parameter
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
 from trainables.common.paths import (
     DEFAULT_STORAGE,
     bucket_address,
     local_path,
+    redacted,
     storage_folder,
 )
 from trainables.common.stages import GIVEN, splits

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from trainables.common.addresses import redacted, shown
 from trainables.common.errors import InputError
-from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, storage_folder
+from trainables.common.paths import DEFAULT_STORAGE, ELSEWHERE, redacted, shown, storage_folder
 from trainables.common.registry import Registry
 from trainables.common.words import many
 

@@ -9,8 +9,8 @@ import os
 import sys
 
 from orchestrator.tracking._process import URI_VARIABLE
-from trainables.common.addresses import scrubbed
 from trainables.common.errors import InputError
+from trainables.common.paths import scrubbed
 
 logger = logging.getLogger("orchestrator.tracking")
 

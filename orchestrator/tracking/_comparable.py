@@ -13,8 +13,8 @@ from orchestrator.tracking import _names as names
 from orchestrator.tracking._queries import there_are
 from orchestrator.tracking._tags import study_of
 from orchestrator.tracking.tracker import Run, RunQuery, Tracker
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import redacted
 
 ANY = "any"
 """As a filter of fingerprint or code: rank different ones together."""

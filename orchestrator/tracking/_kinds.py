@@ -18,10 +18,9 @@ from orchestrator.sweep.tracking_uri import (
 )
 from orchestrator.tracking.mlflow.sqlite import describe_database, require_database
 from orchestrator.tracking.tracker import Tracker
-from trainables.common.addresses import check_server, shown
 from trainables.common.errors import InputError
-from trainables.common.paths import control_fault
-from trainables.common.sharing import user_of, why
+from trainables.common.files import user_of, why
+from trainables.common.paths import check_server, control_fault, shown
 
 PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 

@@ -11,9 +11,8 @@ from orchestrator.tracking import _names as names
 from orchestrator.tracking._open import open_tracker, ping
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.tracker import RunQuery, Tracker
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
-from trainables.common.paths import ELSEWHERE
+from trainables.common.paths import ELSEWHERE, redacted
 
 RECENT = 50  # Trials whose median is told.
 MOST = 1000  # Runs that are looked at for them.

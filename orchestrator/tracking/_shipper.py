@@ -32,10 +32,9 @@ from orchestrator.tracking.tracker import (
     Tracker,
     UnreachableError,
 )
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
-from trainables.common.files import is_inside
-from trainables.common.sharing import LOCK_MODE
+from trainables.common.files import LOCK_MODE, is_inside
+from trainables.common.paths import redacted
 
 CHUNK = 4 << 20
 """Bytes of journal delivered before the place reached is written down.

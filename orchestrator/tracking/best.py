@@ -21,8 +21,8 @@ from orchestrator.tracking._open import open_tracker
 from orchestrator.tracking._queries import find_experiments
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.tracker import PAGE, RefusedError, Run, RunQuery, Tracker
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import redacted
 from trainables.common.yaml_text import write_mapping
 
 _ORDER = (names.OBJECTIVE, names.TRIAL_NUMBER)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from orchestrator.sweep.tracking_uri import TrackerKind
 from orchestrator.tracking._changes import Change
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import redacted
 
 PAGE = 1000
 """Runs asked for at once."""

@@ -14,8 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from orchestrator.report import environment
-from orchestrator.storage.following import FollowedSweep
-from orchestrator.storage.ledger import Ledger, Study
+from orchestrator.storage.ledger import FollowedSweep, Ledger, Study
 from orchestrator.storage.status import status_of, title
 from orchestrator.ui import _pages
 from orchestrator.ui._book import Book

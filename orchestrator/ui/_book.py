@@ -7,7 +7,7 @@ from threading import Lock
 
 from orchestrator.cluster.slurm_queue import Job, find_jobs, with_job
 from orchestrator.report import CURVES
-from orchestrator.storage.following import FollowedSweep
+from orchestrator.storage.ledger import FollowedSweep
 from orchestrator.storage.status import SweepStatus
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError

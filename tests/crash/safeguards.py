@@ -13,8 +13,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import SweepFolder
 from trainables.calibrators import _storage
 from trainables.common import files
-from trainables.store.artifacts import ArtifactStore
-from trainables.store.checkpoints import Checkpoint
+from trainables.store.artifacts import ArtifactStore, Checkpoint
 
 
 class Safeguard(NamedTuple):

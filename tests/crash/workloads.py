@@ -34,8 +34,7 @@ from trainables.calibrators import build_calibrator, load_calibrator, save_calib
 from trainables.common.errors import InputError
 from trainables.common.files import damage, make_folders, write_whole
 from trainables.common.stages import ArtifactRef
-from trainables.store.artifacts import ArtifactStore
-from trainables.store.checkpoints import Checkpoint
+from trainables.store.artifacts import ArtifactStore, Checkpoint
 
 SWEEP = """
 name: crash

@@ -66,7 +66,7 @@ def nothing_drawn(*_: object, **__: object) -> Figure:
 
 git_asked_once = cache(provenance._git)  # It is three programs a sweep.
 GIT = "orchestrator.storage.provenance._git"
-DIAGRAM = "trainables.worker._test.reliability_diagram"
+DIAGRAM = "trainables.worker._computations.reliability_diagram"
 REPLACED: dict[str, Callable[..., Any]] = {
     DIAGRAM: nothing_drawn,
     "orchestrator.running.run.open_executor": open_here,

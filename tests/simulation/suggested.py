@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.search.study import StudySearch
-from orchestrator.search.study_state import StudyState
-from orchestrator.search.trials import Ended, TrialMaker, TrialSpec
+from orchestrator.search.study_state import Ended, StudyState, TrialMaker, TrialSpec
 from orchestrator.storage.events import StudyOpened
 from orchestrator.sweep.plan import StudyPlan
 

@@ -21,8 +21,7 @@ from orchestrator.running.measuring import MeasuringSource
 from orchestrator.search import state as state_module
 from orchestrator.search.state import SweepState
 from orchestrator.search.study import StudySearch
-from orchestrator.search.study_state import Past, StudyState
-from orchestrator.search.trials import TrialMaker
+from orchestrator.search.study_state import Past, StudyState, TrialMaker
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.machines import IN_A_ROW, Machines
 from orchestrator.tracking._shipper import _Shipper
@@ -34,7 +33,7 @@ from trainables import jobs
 from trainables.data import PreparedData
 from trainables.jobs import Job
 from trainables.worker import Worker
-from trainables.worker._stage import StageComputation
+from trainables.worker._computations import StageComputation
 
 SEEDS, LONG, MOST = 300, 10_000, 300
 

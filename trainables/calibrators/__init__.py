@@ -5,11 +5,9 @@ from trainables.calibrators._base import (
     Calibrator,
     FitReport,
     FitWarning,
-    check_rows,
-)
-from trainables.calibrators._build import (
     build_calibrator,
     calibrator_from_recipe,
+    check_rows,
     is_calibrator,
     parse_calibrator,
 )
@@ -17,25 +15,3 @@ from trainables.calibrators._crossfit import cross_fit, fold_calibrators, nll_af
 from trainables.calibrators._storage import load_calibrator, save_calibrator
 from trainables.calibrators._temperature import fit_temperature
 from trainables.calibrators.objectives import OBJECTIVES, Objective, RowTerms, build_objective
-
-__all__ = [
-    "CALIBRATORS",
-    "OBJECTIVES",
-    "Calibrator",
-    "FitReport",
-    "FitWarning",
-    "Objective",
-    "RowTerms",
-    "build_calibrator",
-    "build_objective",
-    "calibrator_from_recipe",
-    "check_rows",
-    "cross_fit",
-    "fit_temperature",
-    "fold_calibrators",
-    "is_calibrator",
-    "load_calibrator",
-    "nll_after_ts_terms",
-    "parse_calibrator",
-    "save_calibrator",
-]

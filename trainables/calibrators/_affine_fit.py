@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import FitReport
-from trainables.calibrators._minimize import lbfgs
-from trainables.calibrators._passes import residuals_in_place, softmax_in_place
+from trainables.calibrators._minimize import lbfgs, residuals_in_place, softmax_in_place
 from trainables.common.logit_rows import MASKED, find_masked, raise_masked, row_blocks
 
 SINGLE_PRECISION_CLASSES = 50

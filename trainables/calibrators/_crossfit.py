@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import Calibrator, FitWarning, check_rows
-from trainables.calibrators._build import build_calibrator
-from trainables.common.checks import check_count
+from trainables.calibrators._base import Calibrator, FitWarning, build_calibrator, check_rows
 from trainables.common.errors import InputError
+from trainables.common.fields import check_count
 
 
 def cross_fit(

@@ -11,12 +11,23 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from trainables.calibrators._base import Calibrator, FitReport, ObjectiveCalibrator
-from trainables.calibrators._build import build_calibrator
+from trainables.calibrators._base import (
+    Calibrator,
+    FitReport,
+    ObjectiveCalibrator,
+    build_calibrator,
+)
 from trainables.common.errors import InputError, StorageError
-from trainables.common.files import MANIFEST, damage, place_folder, read_document, seal, sync
+from trainables.common.files import (
+    MANIFEST,
+    damage,
+    inherit,
+    place_folder,
+    read_document,
+    seal,
+    sync,
+)
 from trainables.common.paths import local_path
-from trainables.common.sharing import inherit
 
 TENSORS, DESCRIPTION = "calibrator.safetensors", "calibrator.json"
 FORMAT = 2

@@ -8,8 +8,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import FitReport, ObjectiveCalibrator, by_block
-from trainables.calibrators._minimize import WeightedLoss, minimize, row_terms
-from trainables.calibrators._passes import residuals_in_place, row_gradients
+from trainables.calibrators._minimize import (
+    WeightedLoss,
+    minimize,
+    residuals_in_place,
+    row_gradients,
+    row_terms,
+)
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.calibrators.objectives import Objective
 from trainables.common.fields import fitted, number

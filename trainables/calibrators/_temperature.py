@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import FitReport, ObjectiveCalibrator
-from trainables.calibrators._minimize import WeightedLoss, minimize
-from trainables.calibrators._passes import RowPass, TemperaturePasses
+from trainables.calibrators._minimize import RowPass, TemperaturePasses, WeightedLoss, minimize
 from trainables.calibrators.objectives import Objective, build_objective
 
 TEMPERATURE_LOW, TEMPERATURE_HIGH = 0.01, 100.0

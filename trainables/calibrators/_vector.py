@@ -8,8 +8,7 @@ from torch import Tensor
 
 from trainables.calibrators._base import FitReport
 from trainables.calibrators._minimize import TOLERANCE as LBFGS_TOLERANCE
-from trainables.calibrators._minimize import lbfgs
-from trainables.calibrators._passes import residuals_in_place, softmax_in_place
+from trainables.calibrators._minimize import lbfgs, residuals_in_place, softmax_in_place
 from trainables.calibrators._temperature import fit_temperature
 from trainables.common.logit_rows import row_blocks
 

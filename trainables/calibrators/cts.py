@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from trainables.calibrators._base import CALIBRATORS, FitReport, first_argmax, spread
-from trainables.calibrators._minimize import MappedLoss, minimize
-from trainables.calibrators._passes import TemperaturePasses
+from trainables.calibrators._minimize import MappedLoss, TemperaturePasses, minimize
 from trainables.calibrators._released import released_temperatures
 from trainables.calibrators._temperature import (
     TemperatureCalibrator,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport
-from trainables.calibrators._passes import row_gradients
+from trainables.calibrators._minimize import row_gradients
 from trainables.calibrators._released import ReleasedRun, released_temperatures
 from trainables.calibrators._temperature import TemperatureCalibrator, fit_temperature
 from trainables.calibrators.objectives import Objective, RowTerms, build_objective

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.calibrators._base import CALIBRATORS, FitReport, by_block
-from trainables.calibrators._minimize import WeightedLoss, minimize
-from trainables.calibrators._passes import TemperaturePasses
+from trainables.calibrators._minimize import TemperaturePasses, WeightedLoss, minimize
 from trainables.calibrators._released import ReleasedRun
 from trainables.calibrators._temperature import (
     HIGH,

@@ -1,13 +1,17 @@
-"""Where a process computes: on the CPU or on one GPU, always named by its index, and its share."""
+"""Where a process computes, its share of that device, and the cost of a running trial."""
 
 import os
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 
-from trainables.common.code import code_hash
+from trainables.common.files import code_hash
 
 # What a process takes of a GPU beside the tensors that torch counts: the CUDA context and kernels.
 CONTEXT_BYTES = 768 * 2**20
@@ -106,3 +110,60 @@ def computed_on(device: torch.device, precision: str = "float32") -> dict[str, A
     bitwise = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     how = {"device": device_kind(device), "precision": precision, "deterministic": bitwise}
     return {**how, "code": code_hash()}
+
+
+RESET = Path("/proc/self/clear_refs")
+STATUS = Path("/proc/self/status")
+PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+FORGET_THE_PEAK = "5"  # proc(5): sets the peak of resident memory to its present size.
+
+
+class Meter:
+    """Measures one trial of a process that serves many, one after the other.
+
+    On a CPU seconds are those that the processor spent on this process, all threads together: other
+    programs on the machine hardly change them. On a GPU they are those of the clock on the wall.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device = concrete(device)
+        self._clock = time.monotonic if device.type == "cuda" else time.process_time
+        self._epochs = 0
+        self._seconds = 0.0
+        self._resident = psutil.Process().memory_info().rss
+        self._forgets = _forget_peak()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+    @contextmanager
+    def epoch(self) -> Iterator[None]:
+        """Time the block as one epoch."""
+        started = self._clock()
+        yield
+        self._seconds += self._clock() - started
+        self._epochs += 1
+        if not self._forgets:
+            self._resident = max(self._resident, psutil.Process().memory_info().rss)
+
+    def report(self) -> dict[str, float]:
+        """Return ``epoch_seconds`` (mean; 0 before any) and ``peak_memory`` (bytes).
+
+        The memory is the device's for a trial on a GPU, else what the process had resident at
+        most, libraries included; where the system cannot tell that, at the end of an epoch at most.
+        """
+        peak = self._resident
+        if self._device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self._device)
+        elif self._forgets and (found := PEAK.search(STATUS.read_text(encoding="ascii"))):
+            peak = int(found[1]) * 1024
+        seconds = self._seconds / self._epochs if self._epochs else 0.0
+        return {"epoch_seconds": seconds, "peak_memory": float(peak)}
+
+
+def _forget_peak() -> bool:
+    """Reset the peak of memory of this process; return True if the system can."""
+    try:
+        RESET.write_text(FORGET_THE_PEAK, encoding="ascii")
+        return PEAK.search(STATUS.read_text(encoding="ascii")) is not None
+    except OSError:
+        return False

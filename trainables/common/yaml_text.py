@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
+from trainables.common.paths import redacted
 
 LARGEST_DOCUMENT = 2**20  # Characters of all values, repeated as often as aliases repeat them.
 DEEPEST = 32

@@ -5,17 +5,3 @@ from trainables.contracts.losses import LOSS_CHECKS, batch, seasoned, settings, 
 from trainables.contracts.maps import CALIBRATOR_CHECKS, draw_rows
 from trainables.contracts.no_waiting import NoWaiting
 from trainables.contracts.require import require
-
-__all__ = [
-    "CALIBRATOR_CHECKS",
-    "LOSS_CHECKS",
-    "Check",
-    "NoWaiting",
-    "batch",
-    "checks_of",
-    "draw_rows",
-    "require",
-    "seasoned",
-    "settings",
-    "value_and_gradient",
-]

@@ -1,6 +1,5 @@
 """Data sets: read, split, prepared once, and kept out of reach where they must be."""
 
-from trainables.data._batches import Batcher, move
 from trainables.data._copies import Copies, count_copies
 from trainables.data._guard import (
     TestDataSealedError,
@@ -9,7 +8,7 @@ from trainables.data._guard import (
     sealed_within,
 )
 from trainables.data._images import IMAGE_AUGMENTATIONS, Images, ImageShape
-from trainables.data._inputs import DatasetInfo, Inputs, InputShape, Pixels
+from trainables.data._inputs import Batcher, DatasetInfo, Inputs, InputShape, Pixels, move
 from trainables.data._labels import DataNote
 from trainables.data._logit_arrays import split_address
 from trainables.data._logit_files import LogitFile, LogitRows, logit_sets, read_logits
@@ -20,10 +19,15 @@ from trainables.data._masked import (
     MaskedImages,
     MaskedShape,
 )
-from trainables.data._prepare import find_prepared, missing_download, prepare, preview_copies
+from trainables.data._prepare import (
+    find_prepared,
+    missing_download,
+    prepare,
+    preview_copies,
+    seal_test_data,
+)
 from trainables.data._prepared import PreparedData, SearchData
-from trainables.data._rows import RowArrays, Rows
-from trainables.data._seal import seal_test_data
+from trainables.data._rows import RowArrays, Rows, SplitSpec
 from trainables.data._source import (
     SOURCES,
     Reader,
@@ -33,57 +37,7 @@ from trainables.data._source import (
     read_source,
     source_names,
 )
-from trainables.data._split import SplitSpec
 from trainables.data._texts import Texts, TextShape
 from trainables.data.logits import GivenLogits, LogitShape
-
-__all__ = [
-    "IMAGE_AUGMENTATIONS",
-    "MASK_AUGMENTATIONS",
-    "MASK_OUTSIDE",
-    "SOURCES",
-    "Batcher",
-    "Copies",
-    "DataNote",
-    "DatasetInfo",
-    "GivenLogits",
-    "ImageShape",
-    "Images",
-    "InputShape",
-    "Inputs",
-    "LogitFile",
-    "LogitRows",
-    "LogitShape",
-    "MaskedBatcher",
-    "MaskedImages",
-    "MaskedShape",
-    "Pixels",
-    "PreparedData",
-    "Reader",
-    "RowArrays",
-    "Rows",
-    "SearchData",
-    "Source",
-    "SourceStatus",
-    "SplitSpec",
-    "TestDataSealedError",
-    "TextShape",
-    "Texts",
-    "count_copies",
-    "find_prepared",
-    "find_reader",
-    "logit_sets",
-    "missing_download",
-    "move",
-    "prepare",
-    "preview_copies",
-    "read_logits",
-    "read_source",
-    "require_unsealed",
-    "seal_test_data",
-    "sealed_within",
-    "source_names",
-    "split_address",
-]
 
 inherit_seal()

@@ -12,9 +12,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from trainables.common.archives import ArrayHeader
-from trainables.common.checks import check_choice, check_count
-from trainables.data._batches import Batcher, move
-from trainables.data._inputs import DatasetInfo, Inputs, InputShape
+from trainables.common.fields import check_choice, check_count
+from trainables.data._inputs import Batcher, DatasetInfo, Inputs, InputShape, move
 from trainables.data._rows import Rows
 
 IMAGE_AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")

@@ -13,7 +13,7 @@ import numpy as np
 from trainables.common.errors import InputError
 from trainables.data._class_numbers import whole_number
 from trainables.data._labels import note
-from trainables.data._stored import read_array
+from trainables.data._prepared import read_array
 from trainables.data._tables import column_names, read_columns
 
 # Each word that an array's name is made of, and how it is written in those we look for.

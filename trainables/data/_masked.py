@@ -10,10 +10,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from trainables.common.checks import check_choice, check_count
-from trainables.data._batches import move
+from trainables.common.fields import check_choice, check_count
 from trainables.data._images import ImageBatcher, crop_grid
-from trainables.data._inputs import Inputs, InputShape, Pixels
+from trainables.data._inputs import Inputs, InputShape, Pixels, move
 from trainables.data._rows import RowArrays
 
 MASK_AUGMENTATIONS = ("none", "crop-flip", "scale-crop-flip", "crop-flip-light")

@@ -24,9 +24,8 @@ from trainables.data._files import (
 from trainables.data._inputs import DatasetInfo
 from trainables.data._masked import MASK_OUTSIDE, VOID, MaskedImages
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
-from trainables.data._rows import Rows
+from trainables.data._rows import OWN, Rows
 from trainables.data._source import Reader, SourceStatus
-from trainables.data._split import OWN
 
 IMAGES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentation"
 CLASSES = "classes.json"

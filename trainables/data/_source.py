@@ -15,8 +15,7 @@ from trainables.common.registry import Registry
 from trainables.data._guard import hand_out, require_unsealed
 from trainables.data._images import Images
 from trainables.data._inputs import DatasetInfo, Inputs
-from trainables.data._rows import Rows, fingerprint
-from trainables.data._split import TENTH
+from trainables.data._rows import TENTH, Rows, fingerprint
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.common.checks import check_choice, check_count
 from trainables.common.errors import InputError
-from trainables.data._batches import Batcher
-from trainables.data._inputs import Inputs, InputShape
+from trainables.common.fields import check_choice, check_count
+from trainables.data._inputs import Batcher, Inputs, InputShape
 from trainables.data._rows import RowArrays, Rows
 
 PADDING = 0  # The number that stands before a text; words are numbered from 1.

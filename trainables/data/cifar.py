@@ -7,9 +7,8 @@ from trainables.common.errors import InputError
 from trainables.data._images import Images
 from trainables.data._inputs import DatasetInfo
 from trainables.data._published import Checked, TorchvisionReader
-from trainables.data._rows import Rows
+from trainables.data._rows import Rows, take_counts
 from trainables.data._source import SOURCES, Reader
-from trainables.data._split import take_counts
 
 # The released code of Mukhoti et al. (2020) and of MbLS (2022) uses these for CIFAR-10 and, in the
 # former, for CIFAR-100 as well. The deviations are means over images of each image's own deviation;

@@ -14,9 +14,8 @@ from trainables.common.logit_rows import LogitScale
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import ArrayFiles, split_address
 from trainables.data._logit_files import KINDS, LogitRows, read_logits
-from trainables.data._rows import RowArrays
+from trainables.data._rows import ALL, RowArrays
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
-from trainables.data._split import ALL
 
 
 @dataclass(frozen=True)

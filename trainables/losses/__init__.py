@@ -4,8 +4,6 @@ from typing import Any
 
 from trainables.losses._base import LOSSES, Loss, ReducedLoss, RowLoss, loss_aside
 
-__all__ = ["LOSSES", "Loss", "ReducedLoss", "RowLoss", "build_loss", "loss_aside"]
-
 
 def build_loss(name: str, **parameters: Any) -> Loss:
     """Make a loss by name, for example ``build_loss("mbls", margin=6.0, weight=0.1)``.

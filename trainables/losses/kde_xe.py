@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from trainables.common.checks import check_number
-from trainables.common.fields import checked, choice, number
+from trainables.common.fields import check_number, checked, choice, number
 from trainables.losses._base import LOSSES, VARIANTS, masked_mean
 from trainables.losses._penalised import PenalisedLoss, top_label
 

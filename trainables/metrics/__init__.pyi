@@ -1,4 +1,3 @@
-from ._binning import Binned, bin_index, width_edges
 from ._curves import (
     ReliabilityCurve,
     RiskCoverageCurve,
@@ -6,7 +5,6 @@ from ._curves import (
     reliability_diagram,
     risk_coverage_curve,
 )
-from ._estimated import estimated_error
 from ._floor import (
     NoiseFloor,
     bin_spread_of_groups,
@@ -15,9 +13,15 @@ from ._floor import (
     noise_floors_of_groups,
 )
 from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
-from ._registered import registered_report
-from ._report import calibration_report, evaluation_report
-from ._row_terms import row_terms, rows_or_value
+from ._report import (
+    calibration_report,
+    evaluation_report,
+    registered_report,
+    row_terms,
+    rows_or_value,
+)
+from ._scores import Binned, bin_index, width_edges
+from ._smooth import estimated_error
 from ._streamed import StreamedReport
 
 __all__ = [

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trainables.common.checks import check_choice, check_count
-from trainables.metrics._binning import Binned, mass_edges, width_edges
-from trainables.metrics._scores import ArrayLike, Scores
+from trainables.common.fields import check_choice, check_count
+from trainables.metrics._scores import ArrayLike, Binned, Scores, mass_edges, width_edges
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,11 +9,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trainables.common.checks import check_choice, check_count
-from trainables.metrics._binning import bin_index, bin_sums, mass_edges, width_edges
-from trainables.metrics._metrics import FLOORED, METRICS
-from trainables.metrics._registered import DRAWS, registered_draws
-from trainables.metrics._scores import BLOCK_ELEMENTS, ArrayLike, Scores
+from trainables.common.fields import check_choice, check_count
+from trainables.metrics._metrics import FLOORED, METRICS, Metric
+from trainables.metrics._scores import (
+    BLOCK_ELEMENTS,
+    ArrayLike,
+    Scores,
+    bin_index,
+    bin_sums,
+    mass_edges,
+    plugins_metric,
+    probs_and_labels,
+    width_edges,
+)
+
+DRAWS = 400  # Sets of labels: the mean is then known to a twentieth of the spread.
 
 
 class NoiseFloor(NamedTuple):
@@ -69,6 +79,17 @@ def noise_floors(
     simulation = _Simulation(log_probs, *_checked(metrics, bins, draws), metrics)
     simulation.run(seed)
     return {metric: _summary(simulation.errors(metric)) for metric in metrics}
+
+
+def registered_draws(
+    metric: Metric, logits: ArrayLike, draws: int = DRAWS, seed: int = 0
+) -> Tensor:
+    """Return a plugin's metric of labels drawn from the probabilities, (draws,), float64."""
+    values = torch.as_tensor(logits).detach().cpu()
+    probs, _ = probs_and_labels(values, values.argmax(1))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.multinomial(probs, draws, replacement=True, generator=generator)
+    return torch.stack([plugins_metric(metric, probs, own).mean() for own in labels.T])
 
 
 def noise_floors_of_groups(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
-from trainables.common.checks import check_choice
+from trainables.common.fields import check_choice
 from trainables.common.registry import Catalogue
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""All metrics of one set of predictions."""
+"""All metrics of one set of predictions, and what each row adds to them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -7,12 +7,19 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from trainables.common.checks import check_choice, check_count
-from trainables.metrics._binning import Binned, mass_edges, width_edges
-from trainables.metrics._floor import NoiseFloor, noise_floors
-from trainables.metrics._metrics import FLOORED
-from trainables.metrics._scores import ArrayLike, Scores
-from trainables.metrics._smooth import smooth_error
+from trainables.common.fields import check_choice, check_count
+from trainables.metrics._floor import NoiseFloor, noise_floors, registered_draws
+from trainables.metrics._metrics import FLOORED, METRICS, Metric
+from trainables.metrics._scores import (
+    ArrayLike,
+    Binned,
+    Scores,
+    mass_edges,
+    plugins_metric,
+    probs_and_labels,
+    width_edges,
+)
+from trainables.metrics._smooth import smooth_error, smooth_terms
 
 
 def calibration_report(
@@ -86,6 +93,30 @@ def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> d
     return _compute(EVALUATION, Predictions(Scores(logits, None, labels), bins))
 
 
+def registered_report(
+    logits: ArrayLike, labels: ArrayLike, floors: bool = False
+) -> dict[str, float]:
+    """Return the metrics of all plugins that are known, by name; with their noise floors if asked.
+
+    Args:
+        logits: (N, K), unnormalised or log-probabilities.
+        labels: (N,), integers in [0, K).
+        floors: Whether the noise floor of each that has one is given as well, as ``NAME_floor``.
+
+    Raises:
+        InputError: If one fails, is not finite, or is neither a scalar nor a value for each row.
+    """
+    metrics = METRICS.plugged
+    if not metrics:
+        return {}
+    rows = probs_and_labels(logits, labels)
+    found = {metric.name: float(plugins_metric(metric, *rows).mean()) for metric in metrics}
+    for metric in metrics if floors else ():
+        if metric.floored:
+            found[metric.floor().name] = float(registered_draws(metric, logits).mean())
+    return found
+
+
 class Predictions:
     """Checked scores of one set of predictions; what several metrics need is computed once."""
 
@@ -125,14 +156,14 @@ class Predictions:
         return noise_floors(self.scores.values, bins=self._bins)
 
 
-Metric: TypeAlias = Callable[[Predictions], Tensor | float]
+Compute: TypeAlias = Callable[[Predictions], Tensor | float]
 
 
-def _floor(name: str) -> Metric:
+def _floor(name: str) -> Compute:
     return lambda found: found.floors[name].mean
 
 
-_REPORT: Mapping[str, Metric] = {
+_REPORT: Mapping[str, Compute] = {
     "acc": lambda found: found.scores.correct.mean(),
     "nll": lambda found: found.scores.nll.mean(),
     "brier": lambda found: found.scores.brier.mean(),
@@ -142,11 +173,11 @@ _REPORT: Mapping[str, Metric] = {
     "cwaece": lambda found: found.by_class[1],
     "mce": lambda found: found.width.largest_gap(),
 }
-_DIRECTION: Mapping[str, Metric] = {
+_DIRECTION: Mapping[str, Compute] = {
     "ece_over": lambda found: found.width.excess(),
     "ece_under": lambda found: found.width.error() - found.width.excess(),
 }
-EVALUATION: Mapping[str, Metric] = {
+EVALUATION: Mapping[str, Compute] = {
     **_REPORT,
     "debiased_ece": lambda found: found.width.debiased_error(),
     "smooth_ece": lambda found: smooth_error(found.scores),
@@ -154,9 +185,104 @@ EVALUATION: Mapping[str, Metric] = {
 }
 
 
-def _compute(metrics: Mapping[str, Metric], predictions: Predictions) -> dict[str, float]:
+def _compute(metrics: Mapping[str, Compute], predictions: Predictions) -> dict[str, float]:
     # On the device until the last one is there: one wait for all of them.
     device = predictions.scores.labels.device
     found = [metric(predictions) for metric in metrics.values()]
     values = [torch.as_tensor(v, dtype=torch.float64, device=device).reshape(1) for v in found]
     return dict(zip(metrics, torch.cat(values).tolist(), strict=True))
+
+
+GROUPS = 50  # Of rows, each left out once.
+OF_ROWS = ("acc", "nll", "brier")  # Means of what each row has by itself.
+
+
+def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+    """Return terms (N,), float64, whose mean is a metric of ``evaluation_report``.
+
+    Of proper scores and accuracy a term is the row's own score. Of a calibration error it is the
+    row's gap between score and hit, with the sign of what the bin, or the neighbourhood, sums to:
+    the linear part of the error at these rows. So the standard deviation of the terms over
+    sqrt(N), of one network or of the difference of two on the same rows, is the standard error of
+    the metric by the delta method; where a bin's gap is close to 0 it is too large.
+
+    Args:
+        metric: ``acc``, a plugin's, or one that a search can minimise, ``nll_after_ts`` apart.
+        logits: (N, K), unnormalised or log-probabilities.
+        labels: (N,), integers in [0, K).
+
+    Raises:
+        ValueError: If the metric has no terms, or the rows are not as ``calibration_report`` wants
+            them.
+    """
+    if METRICS.code(metric) is not None:
+        return _plugins_terms(METRICS[metric], logits, labels)
+    check_choice("metric", metric, list(_TERMS))
+    return _TERMS[metric](Predictions(Scores(logits, None, labels)))
+
+
+def _plugins_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+    """Return terms (N,), float64, whose mean is a plugin's metric; see ``row_terms``.
+
+    Of a scalar they are pseudo-values of the jackknife that leaves out one of 50 groups of rows at
+    a time, so that their standard error is the jackknife's; rows are taken as independent.
+
+    Raises:
+        InputError: As ``registered_report`` does.
+    """
+    probs, truth = probs_and_labels(logits, labels)
+    found = plugins_metric(metric, probs, truth)
+    if found.ndim:
+        return found
+    count = len(truth)
+    group = torch.arange(count, device=truth.device) % min(GROUPS, count)
+    groups = int(group.max()) + 1
+    if groups < 2:
+        return found.expand(count)
+    without = [plugins_metric(metric, probs[group != g], truth[group != g]) for g in range(groups)]
+    pseudo = -(groups - 1) * torch.stack([each.mean() for each in without])[group]
+    return found + (pseudo - pseudo.mean()) * (count / groups) ** 0.5
+
+
+def rows_or_value(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+    """Return a value for each row, (N,), float64, whose mean is a metric, or the metric, ().
+
+    Which of both is a property of the metric: the first is resampled without computing it again.
+
+    Args:
+        metric: One of ``METRICS.measurable``.
+        logits: (N, K), unnormalised or log-probabilities.
+        labels: (N,), integers in [0, K).
+
+    Raises:
+        ValueError: If it is another metric, or the rows are not as ``calibration_report`` wants
+            them.
+    """
+    check_choice("metric", metric, METRICS.measurable)
+    if METRICS.code(metric) is not None:
+        return plugins_metric(METRICS[metric], *probs_and_labels(logits, labels))
+    found = Predictions(Scores(logits, None, labels))
+    if metric in OF_ROWS:
+        return _TERMS[metric](found)
+    return torch.as_tensor(EVALUATION[metric](found), dtype=torch.float64).reshape(())
+
+
+def _class_wise(found: Predictions, place: int) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for pair in found.classes():
+        total = total + pair[place].error_terms().sum(0)
+    return total / found.scores.num_classes
+
+
+_TERMS: Mapping[str, Callable[[Predictions], Tensor]] = {
+    "acc": lambda found: found.scores.correct,
+    "nll": lambda found: found.scores.nll,
+    "brier": lambda found: found.scores.brier,
+    "ece": lambda found: found.width.error_terms()[0],
+    "aece": lambda found: found.mass.error_terms()[0],
+    "cwece": lambda found: _class_wise(found, 0),
+    "cwaece": lambda found: _class_wise(found, 1),
+    "mce": lambda found: found.width.largest_gap_terms()[0],
+    "debiased_ece": lambda found: found.width.debiased_terms()[0],
+    "smooth_ece": lambda found: smooth_terms(found.scores),
+}

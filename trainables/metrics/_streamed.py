@@ -4,14 +4,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.common.checks import check_count
-from trainables.metrics._binning import chance_gaps, width_edges
+from trainables.common.fields import check_count
 from trainables.metrics._scores import (
     BLOCK_ELEMENTS,
     ArrayLike,
+    chance_gaps,
     check_values,
     read_labels,
     read_values,
+    width_edges,
 )
 from trainables.metrics._smooth import GRID, grid_cell, smooth_error_of
 

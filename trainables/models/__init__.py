@@ -1,25 +1,14 @@
 """Networks by name, each split into feature extractor and classifier."""
 
-from trainables.models._base import GRANULARITIES, Network, units
-from trainables.models._registry import (
+from trainables.models._base import (
+    GRANULARITIES,
     MODELS,
     PRETRAINED,
+    Network,
     build_model,
     check_model,
     check_takes,
     model_names,
     register_model,
+    units,
 )
-
-__all__ = [
-    "GRANULARITIES",
-    "MODELS",
-    "PRETRAINED",
-    "Network",
-    "build_model",
-    "check_model",
-    "check_takes",
-    "model_names",
-    "register_model",
-    "units",
-]

@@ -3,8 +3,7 @@ from itertools import pairwise
 from torch import nn
 
 from trainables.data import ImageShape
-from trainables.models._base import Network
-from trainables.models._registry import register_model
+from trainables.models._base import Network, register_model
 
 
 @register_model("convnet")

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
-from trainables.models._base import GlobalAverage, Network
+from trainables.models._base import GlobalAverage, Network, register_model
 from trainables.models._blocks import assemble, convolution, norm_relu
-from trainables.models._registry import register_model
 
 
 class DenseLayer(nn.Module):

@@ -2,8 +2,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.data import TextShape
-from trainables.models._base import Network
-from trainables.models._registry import register_model
+from trainables.models._base import Network, register_model
 
 EMBEDDING, WIDTH, KERNEL, POOLED = 100, 128, 5, 5
 SPREAD = 0.05  # As Keras has it: from torch's unit deviation, learning takes several times as long.

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trainables.common.checks import check_number
+from trainables.common.fields import check_number
 from trainables.data import ImageShape
-from trainables.models._base import GlobalAverage, Network
+from trainables.models._base import GlobalAverage, Network, register_model
 from trainables.models._blocks import (
     EXPANSION,
     BlockMaker,
@@ -30,7 +30,6 @@ from trainables.models._blocks import (
     stages,
     stem,
 )
-from trainables.models._registry import register_model
 
 TINY_IMAGENET_SIZE = 64
 LAST_SURVIVAL = 0.5

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from trainables.data import ImageShape
-from trainables.models._base import GlobalMaximum, Network
-from trainables.models._registry import register_model
+from trainables.models._base import GlobalMaximum, Network, register_model
 
 PATCH = 2
 WIDTHS = (32, 128, 128)

@@ -11,7 +11,7 @@ from functools import partial
 from torch import nn
 
 from trainables.data import ImageShape
-from trainables.models._base import GlobalAverage, Network
+from trainables.models._base import GlobalAverage, Network, register_model
 from trainables.models._blocks import (
     BlockMaker,
     PreActivation,
@@ -22,7 +22,6 @@ from trainables.models._blocks import (
     stages,
     stem,
 )
-from trainables.models._registry import register_model
 
 
 def wide_block(

@@ -9,14 +9,3 @@ from trainables.plugins._load import (
     named_plugins_only,
     part_codes,
 )
-
-__all__ = [
-    "GROUP",
-    "Pinned",
-    "Plugin",
-    "active_plugins",
-    "find_source",
-    "load_plugins",
-    "named_plugins_only",
-    "part_codes",
-]

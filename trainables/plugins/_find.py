@@ -10,8 +10,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 
-from trainables.common.code import altered_file
 from trainables.common.errors import InputError
+from trainables.common.files import altered_file
 from trainables.common.paths import local_path
 from trainables.plugins._imports import Brought, brought_by, combined, find_spec
 from trainables.plugins._serve import Module

@@ -6,8 +6,6 @@ from trainables.refinements._base import REFINEMENTS, Refinement
 from trainables.refinements._together import HeadsTogether
 from trainables.refinements._trainer import HeadTrainer
 
-__all__ = ["REFINEMENTS", "HeadTrainer", "HeadsTogether", "Refinement", "build_refinement"]
-
 
 def build_refinement(name: str, **parameters: Any) -> Refinement:
     """Make a refinement by name, for example ``build_refinement("macal", gamma=0.9)``.

@@ -5,41 +5,26 @@ in an artifact that other stages build on. Nothing here knows Ray, MLflow or Opt
 """
 
 from trainables.stages.base import (
+    StageRequest,
     StageRun,
     TaskData,
     ValidationRows,
+    check_part,
     objective_terms,
     open_stage,
+    stage_precision,
     validation_rows,
     with_objective,
 )
 from trainables.stages.calibrate import CalibrateStage
-from trainables.stages.evaluate import evaluate_on_test, evaluate_suite, pooled, suite_key
 from trainables.stages.given import GivenStage
-from trainables.stages.networks import LastPass, predictor
+from trainables.stages.networks import (
+    LastPass,
+    evaluate_on_test,
+    evaluate_suite,
+    pooled,
+    predictor,
+    suite_key,
+)
 from trainables.stages.refine import RefineStage
-from trainables.stages.request import StageRequest, check_part, stage_precision
 from trainables.stages.train import TrainStage
-
-__all__ = [
-    "CalibrateStage",
-    "GivenStage",
-    "LastPass",
-    "RefineStage",
-    "StageRequest",
-    "StageRun",
-    "TaskData",
-    "TrainStage",
-    "ValidationRows",
-    "check_part",
-    "evaluate_on_test",
-    "evaluate_suite",
-    "objective_terms",
-    "open_stage",
-    "pooled",
-    "predictor",
-    "stage_precision",
-    "suite_key",
-    "validation_rows",
-    "with_objective",
-]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.nn import functional as shared
 
-from trainables.common.code import code_files
+from trainables.common.files import code_files
 from trainables.models import Network
 
 PATIENCE = timedelta(minutes=10)  # Until a collective operation that does not end is given up.

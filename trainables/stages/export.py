@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from trainables.common.errors import InputError
-from trainables.common.files import read_document
-from trainables.common.sharing import writing
+from trainables.common.files import read_document, writing
 from trainables.common.stages import ArtifactRef
 from trainables.data import DatasetInfo
 from trainables.stages import predictor

@@ -6,7 +6,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from trainables.common.code import require_code
+from trainables.common.files import require_code
 from trainables.data import PreparedData
 from trainables.plugins import load_plugins
 from trainables.stages.base import TaskData

@@ -10,8 +10,7 @@ from trainables.common.errors import TrainingDivergedError
 from trainables.data import MaskedBatcher, Pixels, move
 from trainables.metrics import StreamedReport
 from trainables.models import Network
-from trainables.stages.compiled import as_written
-from trainables.stages.engine import in_precision
+from trainables.stages.engine import as_written, in_precision
 
 SHOWN = 4  # Images whose whole maps the evaluation keeps.
 CERTAIN = 255  # The stored value of a confidence of 1.

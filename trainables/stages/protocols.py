@@ -11,9 +11,17 @@ from functools import cache
 from typing import Any, Self
 
 from search_spaces import load_protocol, protocol_names
-from trainables.common.checks import check_count, check_number
 from trainables.common.errors import InputError, known_names
-from trainables.common.fields import CheckedFields, checked, choice, count, flag, number
+from trainables.common.fields import (
+    CheckedFields,
+    check_count,
+    check_number,
+    checked,
+    choice,
+    count,
+    flag,
+    number,
+)
 from trainables.data import IMAGE_AUGMENTATIONS, MASK_AUGMENTATIONS
 
 CUSTOM = "custom"

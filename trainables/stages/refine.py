@@ -17,9 +17,8 @@ from trainables.common.errors import StorageError, TrainingDivergedError
 from trainables.common.stages import ArtifactRef
 from trainables.metrics import row_terms
 from trainables.refinements import HeadsTogether, HeadTrainer, build_refinement
-from trainables.stages.base import StageRun, TaskData
+from trainables.stages.base import StageRequest, StageRun, TaskData
 from trainables.stages.networks import extract_features, restore_network
-from trainables.stages.request import StageRequest
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
 

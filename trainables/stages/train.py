@@ -5,11 +5,10 @@ from torch import Tensor
 
 from trainables.data import MaskedBatcher
 from trainables.methods import build_method
-from trainables.stages.base import StageRun, TaskData
+from trainables.stages.base import StageRequest, StageRun, TaskData
 from trainables.stages.data_parallel import Team, lead
 from trainables.stages.engine import Trainer, predict
 from trainables.stages.pixels import outputs_of, score_pixels
-from trainables.stages.request import StageRequest
 from trainables.store.artifacts import ArtifactStore
 
 

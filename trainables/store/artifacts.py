@@ -6,26 +6,92 @@ import logging
 import os
 import shutil
 import uuid
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from trainables.common.errors import StorageError
-from trainables.common.files import MANIFEST, damage, file_facts, place_folder, seal, sync_names
+from trainables.common.errors import AwayError, StorageError
+from trainables.common.files import (
+    LOCK_MODE,
+    MANIFEST,
+    damage,
+    drafted,
+    file_facts,
+    inherit,
+    permitted,
+    place_folder,
+    seal,
+    sync_names,
+    why,
+)
 from trainables.common.paths import PLUGINS, bucket_address
-from trainables.common.sharing import LOCK_MODE, inherit, permitted, why
 from trainables.common.stages import ArtifactRef
 from trainables.store.cache import Cache
-from trainables.store.checkpoints import Checkpoint
-from trainables.store.leases import Lease
-from trainables.store.locks import ArtifactLock
+from trainables.store.locks import ArtifactLock, Lease
+
+
+class Checkpoint:
+    """The file of one stage's state; it outlives trial and driver.
+
+    In the local copy of a bucket, ``cache``, the latest state there counts.
+    """
+
+    def __init__(self, path: Path, cache: Cache | None = None) -> None:
+        self.path, self._cache = path, cache
+
+    def __str__(self) -> str:
+        """Return where it lies."""
+        return str(self.path)
+
+    def exists(self) -> bool:
+        """Return True if a state was written."""
+        if self._cache is not None:
+            with suppress(AwayError):
+                return self._cache.fetch(self.path)
+        return self.path.exists()
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Write a state, tensors and plain values; raise ``StorageError`` if that cannot be."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with drafted(self.path) as draft, draft.open("wb") as stream:
+                torch.save(content, stream)
+        except (OSError, RuntimeError) as error:
+            # Of a full disk torch says only at which byte it stopped.
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            reason = why(cause) if isinstance(cause, PermissionError) else cause
+            raise StorageError(f"cannot write checkpoint {self}: {reason}") from error
+        if self._cache is not None:
+            self._cache.keep(self.path)
+
+    def read(self) -> dict[str, Any]:
+        """Return a state whose every checksum holds: torch writes them, but does not look at them.
+
+        Raises:
+            ValueError: If one does not hold. Other damage raises whatever it happens to raise.
+        """
+        with zipfile.ZipFile(self.path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise ValueError(f"{damaged} does not match its checksum")
+        return dict(torch.load(self.path, map_location="cpu", weights_only=True))
+
+    def remove(self) -> None:
+        """Remove it; harmless if it is not there."""
+        if self._cache is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            self._cache.remove(self.path)
+
 
 SCHEMA_VERSION = 2  # Raise it when a stage computes something else from the same inputs.
 RECORD = "record.json"

@@ -21,9 +21,9 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from trainables.common.addresses import scrubbed
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.files import drafted
+from trainables.common.paths import scrubbed
 from trainables.common.pulse import beat
 
 # Seconds before each further attempt, at least; at random up to twice as many.

@@ -1,17 +1,5 @@
 """The work of a process on its jobs: pure PyTorch and files, under any executor."""
 
-from trainables.worker._bench import Bench, Computation
+from trainables.worker._computations import Bench, Computation, stored_report
 from trainables.worker._inspection import Inspection, inspect_machine, remove_nonce, write_nonce
-from trainables.worker._stage import stored_report
 from trainables.worker.worker import Worker
-
-__all__ = [
-    "Bench",
-    "Computation",
-    "Inspection",
-    "Worker",
-    "inspect_machine",
-    "remove_nonce",
-    "stored_report",
-    "write_nonce",
-]

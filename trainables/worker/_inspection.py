@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from trainables.common.code import altered_file, code_files
+from trainables.common.files import altered_file, code_files
 from trainables.common.paths import bucket_address, on_this_machine
 from trainables.store.bucket import Bucket
 

@@ -26,10 +26,13 @@ from trainables.jobs import (
     Status,
     TestWork,
 )
-from trainables.worker._bench import Bench, Computation
-from trainables.worker._fit import FitComputation
-from trainables.worker._stage import StageComputation
-from trainables.worker._test import TestComputation
+from trainables.worker._computations import (
+    Bench,
+    Computation,
+    FitComputation,
+    StageComputation,
+    TestComputation,
+)
 
 HOST = os.uname().nodename
 KINDS: dict[type, Callable[..., Computation]] = {

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from orchestrator.sweep.tracking_uri import sqlite_file
 from orchestrator.tracking.mlflow.sqlite import renewal
 from orchestrator.tracking.tracker import BlockedError, LoginError, RefusedError, UnreachableError
-from trainables.common.addresses import redacted, scrubbed
+from trainables.common.paths import redacted, scrubbed
 
 MAX_TEXT = 180
 """About how many characters are shown of MLflow's own words; the reason stands at their end."""

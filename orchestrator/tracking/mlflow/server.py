@@ -44,10 +44,9 @@ from orchestrator.tracking.tracker import (
     Tracker,
     model_name,
 )
-from trainables.common.addresses import redacted
 from trainables.common.errors import InputError
-from trainables.common.files import drafted
-from trainables.common.sharing import inherit
+from trainables.common.files import drafted, inherit
+from trainables.common.paths import redacted
 
 # MLflow logs a traceback of each error that it raises as well; the caller tells it in one line.
 logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)

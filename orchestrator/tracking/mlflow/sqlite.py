@@ -10,8 +10,8 @@ from filelock import FileLock
 
 from orchestrator.sweep.tracking_uri import database_uri, sqlite_file
 from trainables.common.errors import InputError
+from trainables.common.files import LOCK_MODE, why
 from trainables.common.paths import ELSEWHERE, SYNC, sync_command
-from trainables.common.sharing import LOCK_MODE, why
 
 OPEN_WAIT = 120.0
 """Seconds that another process may take to create a database."""

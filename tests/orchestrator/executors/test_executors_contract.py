@@ -32,8 +32,8 @@ from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.executors.small_jobs import Deadly, Jobs, Telling, fit, prepared_logits
 from tests.orchestrator.one_process import one_process
-from trainables.common.code import code_files
 from trainables.common.errors import InputError
+from trainables.common.files import code_files
 from trainables.data import TestDataSealedError
 from trainables.jobs import FaultKind, Status
 from trainables.store.artifacts import ArtifactStore

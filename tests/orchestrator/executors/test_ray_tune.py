@@ -32,8 +32,8 @@ from orchestrator.loop import Loop
 from orchestrator.storage.machines import Machines
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.executors.small_jobs import Jobs, fit
-from trainables.common.code import code_files
 from trainables.common.errors import InputError
+from trainables.common.files import code_files
 from trainables.jobs import EpochMetrics, Fault, FaultKind, Report, Status, lost
 from trainables.ray_edge import JobTrainable
 from trainables.worker import inspect_machine

@@ -17,7 +17,7 @@ from orchestrator.nightly.record import CellKey
 from orchestrator.sweep.spec import SweepSpec
 from tests.buckets import impatient, log_in, make_bucket
 from trainables.common.errors import InputError
-from trainables.store import cache, leases
+from trainables.store import cache, locks
 
 FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
 
@@ -25,7 +25,7 @@ FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
 @pytest.fixture
 def weather(disturbed, monkeypatch):
     log_in(disturbed[0], monkeypatch)
-    shorter = {f"{leases.__name__}.BEAT_SECONDS": 0.2, f"{leases.__name__}.SILENT_SECONDS": 2.0}
+    shorter = {f"{locks.__name__}.BEAT_SECONDS": 0.2, f"{locks.__name__}.SILENT_SECONDS": 2.0}
     impatient(monkeypatch, **shorter, **{f"{bucket_book.__name__}.LAST_SECONDS": 1.0})
     yield disturbed[1]
     disturbed[1].away, disturbed[1].share = False, 0.0
@@ -197,7 +197,7 @@ def test_a_run_that_was_taken_over_stops(benchmark, told_sweep, on, monkeypatch)
     def taken_over(spec: SweepSpec) -> None:
         with monkeypatch.context() as patch:
             # As of a machine that slept for a minute.
-            patch.setattr(leases, "_is_free", lambda told: True)
+            patch.setattr(locks, "_is_free", lambda told: True)
             on("two")
             with benchmark.book(fresh=False).held():
                 time.sleep(1.0)  # Some beats of the first.

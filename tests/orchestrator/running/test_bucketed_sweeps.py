@@ -30,7 +30,7 @@ from trainables.data import sealed_within
 from trainables.jobs import Job
 from trainables.losses import LOSSES
 from trainables.plugins import load_plugins
-from trainables.store import cache, leases
+from trainables.store import cache, locks
 from trainables.store.bucket import Bucket
 from trainables.worker import Bench, Worker, inspect_machine, remove_nonce, write_nonce
 
@@ -322,7 +322,7 @@ def test_outage_at_the_end_is_told_and_delivered_later(
     assert f"`calsweep storage sync {place}`" in " ".join(told.err.split())
     weather.away = False
     # What an outage kept from being passed on is free once it has been silent for 35 seconds.
-    monkeypatch.setattr(leases, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "SILENT_SECONDS", 1.0)
     assert main(["storage", "sync", place]) == 0
     assert f"everything of bucketed on this machine has reached {address}" in capfd.readouterr().out
     elsewhere()
@@ -397,7 +397,7 @@ def test_sweep_that_runs_elsewhere_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.1)
     with Storage(address).sweep("bucketed").owned():
         elsewhere()
         assert main(["run", write_sweep(tmp_path, address)]) == 2

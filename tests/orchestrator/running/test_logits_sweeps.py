@@ -47,7 +47,7 @@ from trainables.data import (
 from trainables.jobs import Job, Report
 from trainables.metrics import calibration_report
 from trainables.stages.export import export_chain, load_chain
-from trainables.worker import _fit as fitting
+from trainables.worker import _computations as fitting
 
 SWEEP = """
 name: logits

@@ -21,8 +21,7 @@ from tests.orchestrator.one_process import one_process
 from trainables.data import ImageShape
 from trainables.data._guard import is_sealed
 from trainables.models import MODELS
-from trainables.models._base import Network
-from trainables.models._registry import register_model
+from trainables.models._base import Network, register_model
 
 pytestmark = pytest.mark.slow
 

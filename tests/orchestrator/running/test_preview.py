@@ -15,8 +15,7 @@ from orchestrator.cluster.size import ClusterSize
 from orchestrator.running.data import DataPreview, prepare_data
 from orchestrator.running.preview import StagePreview, at_once, fewest_hours, preview
 from orchestrator.search.state import SweepState
-from orchestrator.search.study_state import setting_of
-from orchestrator.search.trials import TrialSpec
+from orchestrator.search.study_state import TrialSpec, setting_of
 from orchestrator.storage.events import SweepStarted, TrialFinished
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage, SweepFolder

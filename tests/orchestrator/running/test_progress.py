@@ -13,7 +13,7 @@ from rich.console import Console
 
 from orchestrator.running.progress import Snapshot, _panel, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
-from orchestrator.search.trials import TrialSpec
+from orchestrator.search.study_state import TrialSpec
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep

@@ -33,7 +33,7 @@ from trainables.common.errors import InputError
 from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, SplitSpec
 from trainables.stages.export import load_chain
-from trainables.worker._test import chain_of
+from trainables.worker._computations import chain_of
 
 CHAMPION = "models:/digits.convnet.tiny@champion"
 

@@ -50,7 +50,7 @@ from trainables.data import PreparedData, TestDataSealedError
 from trainables.jobs import Job, Report, StageWork, TestWork
 from trainables.metrics import reliability_diagram
 from trainables.store.artifacts import ArtifactStore
-from trainables.worker import _test as measuring
+from trainables.worker import _computations as measuring
 from trainables.worker import worker
 
 SERVER = "http://127.0.0.1:9"

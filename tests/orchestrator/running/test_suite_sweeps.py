@@ -22,7 +22,7 @@ from orchestrator.tracking import study_results
 from tests.orchestrator.one_process import one_process
 from trainables.common.errors import InputError
 from trainables.data import ImageShape
-from trainables.worker import _test as measuring
+from trainables.worker import _computations as measuring
 from trainables.worker import worker
 
 SWEEP = """
@@ -91,7 +91,7 @@ def test_a_suite_that_does_not_fit_is_refused(
 def test_suites_are_stored_beside_the_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainables.data._stored.SECONDS_BETWEEN_NOTICES", -1.0)
+    monkeypatch.setattr("trainables.data._prepared.SECONDS_BETWEEN_NOTICES", -1.0)
     suite = write_noise(tmp_path / "a.npz", 1)
     spec = make_spec(tmp_path, suite)
     prepare_data(spec, Console())

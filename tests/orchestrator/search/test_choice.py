@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from orchestrator.search.choice import ChoiceRule, Margin, Rank, stands_for_choice
-from orchestrator.search.scores import UNKNOWN, standard_error
+from orchestrator.search.study_state import UNKNOWN, standard_error
 from orchestrator.storage.events import StudyClosed, from_line, to_line
 from orchestrator.sweep.spec import SearchModel, TaskSpec
 

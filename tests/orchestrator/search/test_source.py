@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.loop import Pause
-from orchestrator.search.source import SearchSource
-from orchestrator.search.state import SweepState
+from orchestrator.search.state import SearchSource, SweepState
 from orchestrator.storage.events import Event, TrialFinished
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import parse_sweep

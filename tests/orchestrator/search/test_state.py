@@ -14,8 +14,14 @@ import pytest
 import torch
 
 from orchestrator.search.state import SweepState
-from orchestrator.search.study_state import Past, StudyState, setting_of
-from orchestrator.search.trials import Ended, TrialMaker, TrialSpec
+from orchestrator.search.study_state import (
+    Ended,
+    Past,
+    StudyState,
+    TrialMaker,
+    TrialSpec,
+    setting_of,
+)
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialStarted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import make_plan

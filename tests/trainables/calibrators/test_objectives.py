@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from trainables.calibrators import build_calibrator, build_objective
-from trainables.calibrators._minimize import row_terms
-from trainables.calibrators._passes import TemperaturePasses
+from trainables.calibrators._minimize import TemperaturePasses, row_terms
 from trainables.calibrators.objectives.cls import ClasswiseScaling, normalize
 
 ALL = [

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.calibrators import build_calibrator, build_objective, calibrator_from_recipe
-from trainables.calibrators._passes import TemperaturePasses
+from trainables.calibrators._minimize import TemperaturePasses
 from trainables.calibrators._temperature import TemperatureFit
 
 Rows = tuple[Tensor, Tensor]
@@ -19,7 +19,7 @@ def test_blocks_made_anew_for_each_pass_give_what_kept_ones_give(
     recipe: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = calibrator_from_recipe(recipe, {}).fit(*rows)
-    monkeypatch.setattr("trainables.calibrators._passes.KEPT_VALUES", 0)
+    monkeypatch.setattr("trainables.calibrators._minimize.KEPT_VALUES", 0)
     anew = calibrator_from_recipe(recipe, {}).fit(*rows)
     for name, tensor in whole.state_dict().items():
         assert torch.equal(anew.state_dict()[name], tensor)

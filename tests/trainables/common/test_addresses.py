@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from trainables.common.addresses import check_server, redacted, scrubbed, shown
 from trainables.common.errors import InputError
+from trainables.common.paths import check_server, redacted, scrubbed, shown
 
 FORMS = [
     "http://me:{}@host:5000/path",

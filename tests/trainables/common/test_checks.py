@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainables.common.checks import check_choice, check_count, check_number
-from trainables.common.fields import CheckedFields, choice, count, fitted, flag, number
+from trainables.common.fields import (
+    CheckedFields,
+    check_choice,
+    check_count,
+    check_number,
+    choice,
+    count,
+    fitted,
+    flag,
+    number,
+)
 
 
 @given(

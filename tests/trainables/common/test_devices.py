@@ -8,7 +8,6 @@ import pytest
 import torch
 from pretended_card import pretended_card
 
-from trainables.common.code import code_hash
 from trainables.common.devices import (
     CONTEXT_BYTES,
     computed_on,
@@ -20,6 +19,7 @@ from trainables.common.devices import (
     one_thread,
     trial_device,
 )
+from trainables.common.files import code_hash
 
 CPU = torch.device("cpu")
 GIBIBYTE = 2**30

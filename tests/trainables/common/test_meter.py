@@ -9,8 +9,8 @@ import pytest
 import torch
 from pretended_card import pretended_card
 
-from trainables.common import meter
-from trainables.common.meter import Meter
+from trainables.common import devices
+from trainables.common.devices import Meter
 
 CPU = torch.device("cpu")
 MEBIBYTE = 2**20
@@ -20,7 +20,7 @@ def test_seconds_are_the_processors_and_the_mean_of_the_epochs(monkeypatch):
     ticks = iter([1.0, 1.5, 7.0, 8.5])
     # The clock on the wall, which goes on while the processor does something else, is not asked.
     monkeypatch.setattr(
-        meter, "time", SimpleNamespace(process_time=ticks.__next__, monotonic=pytest.fail)
+        devices, "time", SimpleNamespace(process_time=ticks.__next__, monotonic=pytest.fail)
     )
     own = Meter(CPU)
     assert own.report()["epoch_seconds"] == 0.0
@@ -48,10 +48,10 @@ def test_a_trials_peak_is_its_own_and_not_that_of_the_one_before():
 
 
 def test_without_the_systems_help_memory_is_read_after_each_epoch(monkeypatch):
-    monkeypatch.setattr(meter, "_forget_peak", lambda: False)
+    monkeypatch.setattr(devices, "_forget_peak", lambda: False)
     resident = iter([30, 20, 50, 40])
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=next(resident)))
-    monkeypatch.setattr(meter, "psutil", SimpleNamespace(Process=lambda: process))
+    monkeypatch.setattr(devices, "psutil", SimpleNamespace(Process=lambda: process))
     own = Meter(CPU)
     for most in (30, 50, 50):
         with own.epoch():
@@ -65,9 +65,9 @@ def test_without_the_systems_help_memory_is_read_after_each_epoch(monkeypatch):
 )
 def test_the_peak_is_what_the_system_tells_or_what_is_resident(tmp_path, monkeypatch, status, peak):
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=7))
-    monkeypatch.setattr(meter, "psutil", SimpleNamespace(Process=lambda: process))
+    monkeypatch.setattr(devices, "psutil", SimpleNamespace(Process=lambda: process))
     for name in ("RESET", "STATUS"):
-        monkeypatch.setattr(meter, name, tmp_path / name)
+        monkeypatch.setattr(devices, name, tmp_path / name)
     (tmp_path / "STATUS").write_text(status)
     assert Meter(CPU).report()["peak_memory"] == peak
     assert (tmp_path / "RESET").read_text() == "5"
@@ -76,7 +76,7 @@ def test_the_peak_is_what_the_system_tells_or_what_is_resident(tmp_path, monkeyp
 def test_on_a_gpu_the_wall_clock_and_the_devices_memory_count(monkeypatch):
     ticks = iter([1.0, 4.0])
     monkeypatch.setattr(
-        meter, "time", SimpleNamespace(process_time=pytest.fail, monotonic=ticks.__next__)
+        devices, "time", SimpleNamespace(process_time=pytest.fail, monotonic=ticks.__next__)
     )
     most = {torch.device("cuda:1"): 99}
     with pretended_card(1):

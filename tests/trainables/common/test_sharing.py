@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainables.common.errors import StorageError
-from trainables.common.sharing import follow_folder, inherit, permitted, why
+from trainables.common.files import follow_folder, inherit, permitted, why
 
 NAMES = ("LOGNAME", "USER", "LNAME", "USERNAME")  # Where Python looks first.
 NAMELESS = """

@@ -203,7 +203,7 @@ def test_nothing_is_copied_on_the_cpu(digits):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("resident", [True, False])
 def test_batches_come_in_order_wherever_the_images_lie(images, device, resident, monkeypatch):
-    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
+    monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: resident)
     batcher = form().batcher(images, device)
     assert batcher.resident is resident
     order = torch.randperm(50, generator=torch.Generator().manual_seed(2))
@@ -216,7 +216,7 @@ def test_batches_come_in_order_wherever_the_images_lie(images, device, resident,
 
 
 def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images, monkeypatch):
-    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
+    monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: False)
     batcher = form().batcher(images)
     before = threading.active_count()
     with pytest.raises(IndexError):
@@ -228,7 +228,7 @@ def test_a_reader_that_fails_is_heard_and_one_that_is_left_ends(images, monkeypa
 
 
 def test_few_batches_are_read_before_they_are_wanted(images, monkeypatch):
-    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
+    monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: False)
     batcher = form().batcher(images)
     read: list[Tensor] = []
     whole = batcher._read

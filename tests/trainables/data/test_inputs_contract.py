@@ -181,7 +181,7 @@ def _registered() -> Iterator[None]:
     register_model("test-perceptron", takes=VectorShape)(perceptron)
     yield
     del SOURCES._entries["test-vectors"], Inputs.kinds["vectors"]
-    from trainables.models import _registry
+    from trainables.models import _base as _registry
 
     del _registry.MODELS._entries["test-perceptron"]
 

@@ -19,7 +19,7 @@ from trainables.data import (
     RowArrays,
     Source,
     SplitSpec,
-    _stored,
+    _prepared,
     find_prepared,
     find_reader,
     prepare,
@@ -142,17 +142,17 @@ def test_blocks_are_all_rows_in_order(step, monkeypatch):
 def test_rows_are_written_block_by_block_and_told_every_few_seconds(tmp_path, monkeypatch):
     told: list[str] = []
     seconds = [0.0]
-    monkeypatch.setattr(_stored, "time", SimpleNamespace(monotonic=lambda: seconds[-1]))
+    monkeypatch.setattr(_prepared, "time", SimpleNamespace(monotonic=lambda: seconds[-1]))
 
     def blocks() -> Iterator[np.ndarray]:
         for _ in range(7):
             seconds.append(seconds[-1] + 2)
             yield np.full((3, 2), seconds[-1], np.float32)
 
-    _stored.write_blocks(tmp_path / "a.npy", GivenLogits(2), 21, blocks(), told.append)
+    _prepared.write_blocks(tmp_path / "a.npy", GivenLogits(2), 21, blocks(), told.append)
     assert told == ["9 of 21 logits", "18 of 21 logits"]
     np.testing.assert_array_equal(
-        _stored.read_array(tmp_path / "a.npy"), np.repeat(seconds[1:], 6).reshape(21, 2)
+        _prepared.read_array(tmp_path / "a.npy"), np.repeat(seconds[1:], 6).reshape(21, 2)
     )
 
 
@@ -277,7 +277,7 @@ def test_an_array_whose_head_is_damaged_is_named(header, tmp_path):
     for content in (path.read_bytes(), b"PK\x03\x04", b"\x80"):
         path.write_bytes(content)
         with pytest.raises(InputError, match=rf"^{path} cannot be read: "):
-            _stored.read_array(path)
+            _prepared.read_array(path)
 
 
 def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path):

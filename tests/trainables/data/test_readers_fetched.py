@@ -29,8 +29,7 @@ from trainables.data import imagenet as imagenet_module
 from trainables.data._files import ImageFiles, ListedReader
 from trainables.data._masked_files import MaskedFiles
 from trainables.data._prepare import raw_test_paths
-from trainables.data._rows import Rows, fingerprint
-from trainables.data._split import make_split
+from trainables.data._rows import Rows, fingerprint, make_split
 from trainables.data.cub200 import Cub200Reader
 from trainables.data.tiny_imagenet import TinyImageNetReader
 

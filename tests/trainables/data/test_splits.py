@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainables.data import SplitSpec
-from trainables.data._split import MAX_SEED, allot, limit_rows, make_split, shuffled, take_counts
+from trainables.data._rows import MAX_SEED, allot, limit_rows, make_split, shuffled, take_counts
 
 LABELS = np.repeat(np.arange(4), [400, 200, 100, 10])
 TEST = np.repeat(np.arange(4), 25)

@@ -9,9 +9,8 @@ import pytest
 import torch
 from test_engine import BATCH, METHODS, facts, images, same, trainer, weights
 
-from trainables.stages import compiled
-from trainables.stages.compiled import CompiledFeatures
-from trainables.stages.engine import predict
+from trainables.stages import engine
+from trainables.stages.engine import CompiledFeatures, predict
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
     torch.compiler.reset()
     monkeypatch.setattr(CompiledFeatures, "learning", ())
-    monkeypatch.setattr(compiled, "BACKEND", backend)
+    monkeypatch.setattr(engine, "BACKEND", backend)
     yield found
     torch.compiler.reset()
 
@@ -72,7 +71,7 @@ def test_a_network_that_is_no_graph_says_so(graphs):
 
 
 def test_freezing_too_often_says_so(graphs, monkeypatch):
-    monkeypatch.setattr(compiled, "MOST_GRAPHS", 2)
+    monkeypatch.setattr(engine, "MOST_GRAPHS", 2)
     made = trainer(compile=True)
     for weight in list(made.network.parameters())[:3]:
         assert not made.remarks()

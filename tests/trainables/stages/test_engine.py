@@ -355,7 +355,7 @@ def test_clipping_does_not_wait_for_the_device():
 def test_images_on_the_host_give_the_same_weights(method, monkeypatch):
     """Both ways to bring a batch to the device, bitwise on a CPU, a short last batch included."""
     kept = weights(run(trainer(METHODS[method], rows=110, augmentation="crop-flip"), 2))
-    monkeypatch.setattr("trainables.data._batches.fits", lambda *_: False)
+    monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: False)
     made = trainer(METHODS[method], rows=110, augmentation="crop-flip")
     assert not made._batcher.resident
     assert same(weights(run(made, 2)), kept)
@@ -445,7 +445,7 @@ def test_networks_are_placed_in_the_fast_memory_format(monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_trains_the_same_wherever_the_images_lie(monkeypatch):
     def losses(resident: bool) -> list[float]:
-        monkeypatch.setattr("trainables.data._batches.fits", lambda *_: resident)
+        monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: resident)
         made = Trainer(
             "convnet",
             build_method({"ce": {}}),

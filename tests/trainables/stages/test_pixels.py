@@ -13,7 +13,7 @@ from trainables.common.errors import TrainingDivergedError
 from trainables.data import DatasetInfo, MaskedBatcher, MaskedImages, Pixels, RowArrays
 from trainables.metrics import evaluation_report, noise_floors_of_groups
 from trainables.models.deeplabv3 import PixelNetwork
-from trainables.stages.evaluate import _judge_pixels, slug
+from trainables.stages.networks import _judge_pixels, slug
 from trainables.stages.pixels import (
     calibrated,
     outputs_of,

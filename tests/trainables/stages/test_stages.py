@@ -31,7 +31,6 @@ from trainables.stages import (
     base,
     calibrate,
     check_part,
-    evaluate,
     evaluate_on_test,
     export,
     networks,
@@ -441,7 +440,7 @@ def test_an_evaluation_is_stored_and_recomputed_when_damaged(workshop, refined, 
     arguments = (workshop.store, refined.ref, workshop.prepared)
     metrics, stored = evaluate_on_test(*arguments)
     with monkeypatch.context() as patched:
-        patched.setattr(evaluate, "evaluation_report", lambda *_: pytest.fail("computed again"))
+        patched.setattr(networks, "evaluation_report", lambda *_: pytest.fail("computed again"))
         assert evaluate_on_test(*arguments)[0] == metrics
     (stored.directory / "test.safetensors").write_bytes(b"damaged")
     again, repaired = evaluate_on_test(*arguments)
@@ -457,7 +456,7 @@ def test_one_pass_of_a_network_serves_all_that_builds_on_it(
     info, device = workshop.prepared.info, workshop.data.device
     network = networks.restore_network(trained, info, device)
     alone = [
-        evaluate.predictor(workshop.store, each.ref, info, device)(test)
+        networks.predictor(workshop.store, each.ref, info, device)(test)
         for each in (*chain, direct)
     ]
     logits = predict(network, info.inputs.batcher(test, device))
@@ -478,7 +477,7 @@ def test_one_pass_of_a_network_serves_all_that_builds_on_it(
     assert len(passes) == 1
     other = workshop.store, augmented.ref
     _, found = evaluate_on_test(*other, workshop.prepared, device, last)
-    expected = evaluate.predictor(*other, info, device)(test)
+    expected = networks.predictor(*other, info, device)(test)
     assert torch.equal(found.tensors("test")["log_probs"], expected)
 
 

@@ -19,10 +19,10 @@ from tests.own_process import OwnProcess
 from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.common.paths import bucket_address, on_this_machine, storage_folder
 from trainables.common.stages import ArtifactRef
-from trainables.store import cache, leases
+from trainables.store import cache, locks
 from trainables.store.artifacts import Artifact, ArtifactStore
 from trainables.store.bucket import Bucket
-from trainables.store.leases import Lease
+from trainables.store.locks import Lease
 
 KEY = "ab" * 32
 DIALECTS = pytest.mark.parametrize("address", ["s3", "gs"], indirect=True)
@@ -234,10 +234,10 @@ def test_lease_is_one_process_s_alone(address):
 @DIALECTS
 def test_lease_of_a_silent_machine_passes_on(address, monkeypatch):
     for name, seconds in (("LOOK_SECONDS", 0.0), ("SILENT_SECONDS", 0.5), ("BEAT_SECONDS", 0.1)):
-        monkeypatch.setattr(leases, name, seconds)
+        monkeypatch.setattr(locks, name, seconds)
     bucket = Bucket(address)
     holder, other = Lease(bucket, "leases/x", "someone"), Lease(bucket, "leases/x")
-    monkeypatch.setattr(leases, "_is_free", lambda told: bool(told.get("free")))
+    monkeypatch.setattr(locks, "_is_free", lambda told: bool(told.get("free")))
     assert holder.take()
     assert not wait_until(other.take, 1.0)  # It beats.
     assert other.alive
@@ -254,7 +254,7 @@ def test_lease_of_a_silent_machine_passes_on(address, monkeypatch):
 def test_lease_of_a_dead_process_here_passes_on_at_once(address):
     script = (
         "import os, sys; from trainables.store.bucket import Bucket\n"
-        "from trainables.store.leases import Lease\n"
+        "from trainables.store.locks import Lease\n"
         "assert Lease(Bucket(sys.argv[1]), 'leases/x').take(); os._exit(9)"
     )
     assert OwnProcess(script, address, environment=os.environ).code() == 9
@@ -350,7 +350,7 @@ def test_claim_needs_an_answer(address, weather, monkeypatch):
     with pytest.raises(AwayError, match="gives no answer"):
         lease.claim(InputError)
     weather.away = False
-    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(locks, "LOOK_SECONDS", 0.0)
     lease.claim(InputError)
     assert lease.is_held()
     lease.release()

@@ -22,8 +22,8 @@ from trainables.jobs import Cost, FitWork, Job, Report, Status, TestWork
 from trainables.metrics import calibration_report
 from trainables.stages import evaluate_on_test
 from trainables.store.artifacts import Artifact
-from trainables.worker import Bench, Worker, _fit
-from trainables.worker._test import chain_of, chain_seconds
+from trainables.worker import Bench, Worker, _computations
+from trainables.worker._computations import chain_of, chain_seconds
 
 
 def run(root: Path, work: Any) -> Report:
@@ -156,14 +156,14 @@ def test_fits_are_judged_on_test_rows(logits, tmp_path):
 
 def test_fit_that_the_rows_do_not_allow_has_a_reason(tmp_path, monkeypatch):
     warm: list[int] = []
-    real = _fit._fitted
-    monkeypatch.setattr(_fit, "_warm", set())
+    real = _computations._fitted
+    monkeypatch.setattr(_computations, "_warm", set())
 
     def fitted(name: str, parameters: Any, rows: Any, labels: Any) -> Any:
         warm.append(len(rows))
         return real(name, parameters, rows, labels)
 
-    monkeypatch.setattr(_fit, "_fitted", fitted)
+    monkeypatch.setattr(_computations, "_fitted", fitted)
     parts = {"meta": ("meta-mis", {}), "ts": ("ts", {})}
     data = str(prepared_logits(tmp_path, wrong=True).directory)
     work = FitWork(data=data, calibrators=parts, metrics=("ece",))

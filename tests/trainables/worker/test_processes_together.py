@@ -13,7 +13,7 @@ import pytest
 
 from tests.own_process import OwnProcess
 from tests.trainables.worker.bench_here import Place, fault_of, finish, notices
-from trainables.common.code import code_files
+from trainables.common.files import code_files
 from trainables.jobs import FaultKind, Report, Status
 from trainables.stages import data_parallel
 

@@ -12,18 +12,3 @@ from trainables.data.suites._base import (
 )
 from trainables.data.suites._prepare import prepare_suite, suite_directory
 from trainables.data.suites.ood import auroc, fpr_at_tpr
-
-__all__ = [
-    "SUITES",
-    "Part",
-    "Suite",
-    "SuiteData",
-    "auroc",
-    "check_suites",
-    "find_suite",
-    "fpr_at_tpr",
-    "prepare_suite",
-    "suite_code",
-    "suite_directory",
-    "suite_names",
-]

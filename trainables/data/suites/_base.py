@@ -15,8 +15,8 @@ from trainables.common.paths import local_path, on_this_machine
 from trainables.common.registry import Registry
 from trainables.data import DatasetInfo, Images, PreparedData
 from trainables.data._guard import hand_out, require_unsealed
-from trainables.data._seal import SUITE_MANIFEST
-from trainables.data._stored import read_array, read_manifest
+from trainables.data._prepare import SUITE_MANIFEST
+from trainables.data._prepared import read_array, read_manifest
 
 LABELS = "labels"
 

@@ -10,10 +10,10 @@ from trainables.common.errors import InputError
 from trainables.common.files import describe_files
 from trainables.data import PreparedData
 from trainables.data._guard import require_unsealed
-from trainables.data._prepared import SUITES
-from trainables.data._seal import SUITE_MANIFEST
-from trainables.data._stored import (
+from trainables.data._prepare import SUITE_MANIFEST
+from trainables.data._prepared import (
     SCHEMA,
+    SUITES,
     Notice,
     digest,
     find_or_make,

@@ -5,10 +5,10 @@ import numpy as np
 
 from trainables.common.errors import InputError
 from trainables.data import DatasetInfo, PreparedData
+from trainables.data._prepared import read_array
 from trainables.data._published import FAILURES, Checked, line_of, unpack
+from trainables.data._rows import limit_rows
 from trainables.data._source import files_signature
-from trainables.data._split import limit_rows
-from trainables.data._stored import read_array
 from trainables.data.cifar import CLASSES, FINE_CLASSES
 from trainables.data.suites._base import LABELS, SUITES, Part
 from trainables.data.suites._corruptions import CORRUPTIONS, SEVERITIES, CorruptionSuite

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainables.common.checks import check_number
+from trainables.common.fields import check_number
 from trainables.data import (
     SOURCES,
     DatasetInfo,
@@ -17,7 +17,7 @@ from trainables.data import (
     read_source,
     source_names,
 )
-from trainables.data._split import limit_rows
+from trainables.data._rows import limit_rows
 from trainables.data.cifar import LongTailMixin
 from trainables.data.suites._base import SUITES, Judgement, Outputs, Part, Suite, SuiteData, Tensors
 

@@ -74,7 +74,7 @@ def test_another_suite_computes_nothing_again(workshop, chain, suites, monkeypat
     with monkeypatch.context() as patched:
         for name in ("predictor", "evaluate_on_test"):
             patched.setattr(
-                f"trainables.stages.evaluate.{name}", lambda *_: pytest.fail("computed again")
+                f"trainables.stages.networks.{name}", lambda *_: pytest.fail("computed again")
             )
         assert evaluate_suite(*where, suites[0].directory)[0] == first
     (stored.directory / "suite.safetensors").write_bytes(b"damaged")

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trainables.common.errors import InputError
 from trainables.data import Images, PreparedData
-from trainables.data._stored import digest
+from trainables.data._prepared import digest
 from trainables.data.suites import (
     check_suites,
     find_suite,
@@ -590,7 +590,7 @@ def test_a_suite_that_cannot_be_stored_is_refused(make_task):
 
 
 def test_how_far_a_suite_is_is_told_by_its_part(make_task, arrays, monkeypatch):
-    monkeypatch.setattr("trainables.data._stored.SECONDS_BETWEEN_NOTICES", -1.0)
+    monkeypatch.setattr("trainables.data._prepared.SECONDS_BETWEEN_NOTICES", -1.0)
     told: list[str] = []
     prepare_suite("cifar10-c", arrays, make_task(), download=False, notice=told.append)
     assert [line for line in told if line.startswith("fog")] == [

@@ -1,0 +1,459 @@
+"""The computation of each kind of job, on the bench that all jobs of a process share."""
+
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from trainables.calibrators import Calibrator, FitWarning, calibrator_from_recipe
+from trainables.common.devices import Meter
+from trainables.common.errors import AlteredCodeError, InputError, StorageError
+from trainables.common.files import (
+    drafted,
+    follow_folder,
+    make_folders,
+    require_code,
+    write_whole,
+    writing,
+)
+from trainables.common.paths import on_this_machine
+from trainables.common.pulse import beat
+from trainables.common.stages import ArtifactRef
+from trainables.data import PreparedData, seal_test_data
+from trainables.data.suites import SuiteData, find_suite
+from trainables.jobs import (
+    Cost,
+    EpochMetrics,
+    Fault,
+    FaultKind,
+    Fit,
+    FitWork,
+    Job,
+    Measured,
+    Part,
+    Report,
+    StageWork,
+    Status,
+    TestWork,
+)
+from trainables.metrics import (
+    calibration_report,
+    registered_report,
+    reliability_curve,
+    reliability_diagram,
+)
+from trainables.plugins import Pinned, load_plugins
+from trainables.stages import (
+    LastPass,
+    StageRequest,
+    StageRun,
+    TaskData,
+    evaluate_on_test,
+    evaluate_suite,
+    open_stage,
+    pooled,
+    with_objective,
+)
+from trainables.store.artifacts import Artifact, ArtifactStore, Checkpoint
+from trainables.store.locks import ArtifactLock, Lease
+
+
+class Bench:
+    """Store, data, device and clock of a process that computes one job after another.
+
+    Device, meter and processes are those of the job at hand; ``notices`` are what a person should
+    know of, such as a damaged artifact.
+
+    Args:
+        storage: Root of the artifact store.
+        sealed: Whether the process gives up test data, for the rest of its life.
+        report_seconds: Epochs shorter than this are reported together.
+        checkpoint_seconds: How long a stage computes between stored states; None for never.
+        logs: Folder of the jobs' logs; None for none.
+        plugins: What the parts of jobs may come from.
+        code: ``code_files`` of the driver, without which nothing is computed; None for any.
+    """
+
+    def __init__(
+        self,
+        storage: Path | str,
+        *,
+        sealed: bool,
+        report_seconds: float = 2.0,
+        checkpoint_seconds: float | None = None,
+        logs: Path | str | None = None,
+        plugins: Sequence[Pinned] = (),
+        code: Mapping[str, str] | None = None,
+    ) -> None:
+        self._plugins = tuple(plugins)
+        self.notices: list[str] = []
+        root = on_this_machine(Path(storage))
+        follow_folder(root.parent)
+        self.store = ArtifactStore(root, self.notices.append)
+        self.store.fetch_plugins(plugin.code for plugin in plugins)
+        self._altered: AlteredCodeError | None = None  # Of a plugin: no job can be computed.
+        try:
+            load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
+        except AlteredCodeError as error:
+            self._altered = error
+        self.report_seconds, self.checkpoint_seconds = report_seconds, checkpoint_seconds
+        self.logs = on_this_machine(Path(logs)) if logs else None
+        self.last_pass = LastPass()
+        self.use(torch.device("cpu"))
+        self._sealed, self._code = sealed, code
+        self._tasks: dict[tuple[str, torch.device, int], TaskData] = {}
+        if sealed:
+            seal_test_data()
+
+    def require_code(self) -> None:
+        """Raise ``AlteredCodeError`` unless this process runs the code of the driver."""
+        if self._altered is not None:
+            raise self._altered
+        if self._code is not None:
+            require_code(self._code)
+
+    def use(self, device: torch.device, processes: int = 1) -> None:
+        """Compute on a device from now on, with so many processes, and measure there."""
+        self.device, self.processes, self.meter = device, processes, Meter(device)
+
+    def clock(self) -> float:
+        """Return seconds, rising."""
+        return time.monotonic()
+
+    def pause(self, seconds: float) -> None:
+        """Do nothing for a while."""
+        time.sleep(seconds)
+
+    def task(self, directory: str, graph: bool) -> TaskData:
+        """Return the training and validation data of a task on the device, read once."""
+        place = directory, self.device, self.processes
+        if place not in self._tasks:
+            if self.device.type != "cpu":
+                self._tasks.clear()  # The memory of a GPU is for the task at hand.
+            data = self.open_data(directory)
+            if self._sealed:
+                # Stored evaluations hold the test labels too.
+                evaluations = self.store.root / "evaluate"
+                evaluations.mkdir(parents=True, exist_ok=True)
+                seal_test_data(data.directory, evaluations)
+            self._tasks[place] = TaskData(data, self.device, graph, self.processes, self._plugins)
+        return self._tasks[place]
+
+    def open_data(self, directory: str) -> PreparedData:
+        """Return prepared data, taken from the storage's bucket if they are not here."""
+        self.store.fetch_folder(on_this_machine(Path(directory)))
+        return PreparedData.open(directory)
+
+    def open_run(
+        self, request: StageRequest, together: Sequence[StageRequest], data: TaskData
+    ) -> StageRun:
+        """Return the run of a stage; see ``open_stage``."""
+        return open_stage(request, self.store, data, together)
+
+
+class Computation(ABC):
+    """One job, being computed; ``what`` names it in notices."""
+
+    def __init__(self, bench: Bench, what: str) -> None:
+        self.bench, self.what = bench, what
+        self.metrics: Mapping[str, float] = {}  # The last ones.
+        self.history: list[EpochMetrics] = []
+        self.seconds = 0.0  # Those before an interruption included.
+        self.reused = False  # Whether the outcome was found in the store.
+
+    @abstractmethod
+    def advance(self) -> Status:
+        """Compute until it is time to report or all is done; return the job's status."""
+
+    @abstractmethod
+    def outcome(self) -> dict[str, Any]:
+        """Return the fields of the last report that hold the result of a finished job."""
+
+    def rest(self) -> None:  # noqa: B027
+        """Store all that another process needs to resume, before a report of a running job."""
+
+    def ended(self, fault: Fault | None) -> None:  # noqa: B027
+        """Remove what a job that ended, perhaps by a fault, leaves behind."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release all locks."""
+
+
+WAIT_SECONDS = 0.2  # Pause of a job that waits for another one that computes the same stage.
+
+
+class StageComputation(Computation):
+    """Computes a stage, or takes its outcome from the store.
+
+    Every so many seconds the state of the stage is written beside the artifacts, under the stage's
+    key: so a job resumes there whether its process, its node or the driver died, and in whichever
+    trial or sweep the same stage is requested again.
+    """
+
+    def __init__(self, bench: Bench, job: Job, work: StageWork) -> None:
+        super().__init__(bench, f"{work.request.stage} of {'+'.join(work.request.parts)}")
+        self._work, self._request, self._graph = work, work.request, job.graph
+        self._run: StageRun | None = None
+        self._lock: ArtifactLock | Lease | None = None
+        self._saved = 0.0
+
+    def advance(self) -> Status:
+        """Compute some epochs; store the outcome after the last one."""
+        started = self.bench.clock()
+        try:
+            run = self._run or self._begin()
+            if run is None:
+                return Status.FINISHED if self.reused else Status.WAITING
+            while run.epoch < run.epochs:
+                with self.bench.meter.epoch():
+                    self.metrics = run.run_epoch()
+                beat()
+                self.history.append(EpochMetrics(run.epoch, self.metrics))
+                if self.bench.clock() - started > self.bench.report_seconds:
+                    break
+            if run.epoch < run.epochs:
+                return Status.RUNNING
+            spent = self.seconds + self.bench.clock() - started
+            run.finish(self.metrics, [vars(epoch) for epoch in self.history], spent)
+            self.bench.store.settle()
+            return Status.FINISHED
+        finally:
+            self.seconds += self.bench.clock() - started
+
+    def outcome(self) -> dict[str, Any]:
+        return {"artifact": self._request.key()}
+
+    def _begin(self) -> StageRun | None:
+        """Open the stage; None if another worker has computed it or is computing it now."""
+        data = self.bench.task(self._request.data, self._graph)
+        lock = self.bench.store.lock(self._request.ref)
+        if not lock.take():
+            self.bench.pause(WAIT_SECONDS)
+            return None
+        self._lock = lock
+        if found := self.bench.store.find(self._request.ref):
+            self.metrics, self.history = _told(found, self._work.score)
+            self.reused = True
+        else:
+            self._run = self._opened(data)
+        return self._run
+
+    def _opened(self, data: TaskData) -> StageRun:
+        """Return the stage's run, resumed from a checkpoint if there is one that fits."""
+        run, checkpoint = self._fresh_run(data), self._checkpoint
+        if not checkpoint.exists():
+            return run
+        try:
+            state = checkpoint.read()
+            run.load_state_dict(state["stage"])
+        except Exception as error:  # noqa: BLE001 - there is no telling how damage shows
+            told = f"checkpoint {checkpoint} is damaged ({type(error).__name__})"
+            self.bench.notices.append(f"{told}: the stage starts anew")
+            checkpoint.remove()
+            run.close()
+            return self._fresh_run(data)
+        self.seconds = self._saved = state["seconds"]
+        self.history = [EpochMetrics(**epoch) for epoch in state["history"]]
+        self.bench.notices.append(f"{self.what} resumes after epoch {run.epoch} of {run.epochs}")
+        return run
+
+    def _fresh_run(self, data: TaskData) -> StageRun:
+        run = self.bench.open_run(self._request, self._work.together, data)
+        run.ask_for(self._work.score)
+        return run
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        return self.bench.store.checkpoint(self._request.ref)
+
+    def rest(self) -> None:
+        """Give a sign of life, and store the state of the unfinished stage if its turn has come."""
+        if self._lock is not None:
+            self._lock.keep()
+        if self._run is None:
+            return
+        every = self.bench.checkpoint_seconds
+        if every is not None and self.seconds - self._saved >= every:
+            self._saved = self.seconds
+            history = [vars(epoch) for epoch in self.history]
+            content = {"stage": self._run.state_dict(), "seconds": self.seconds}
+            self._checkpoint.write({**content, "history": history})
+
+    def ended(self, fault: Fault | None) -> None:
+        """Remove the checkpoint, unless the stage failed by no fault of its own."""
+        final = fault is None or fault.kind == FaultKind.CONFIGURATION
+        if final and self._run is not None:
+            self._checkpoint.remove()
+
+    def close(self) -> None:
+        """Forget the stage and pass its lock on."""
+        if self._run is not None:
+            self._run.close()
+        self._run = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _told(found: Artifact, score: str) -> tuple[dict[str, float], list[EpochMetrics]]:
+    """Return the metrics of a stored outcome, the score among them, and its epochs."""
+    metrics = with_objective(found.record["metrics"], score, found)
+    return metrics, [EpochMetrics(**epoch) for epoch in found.record["history"]]
+
+
+def stored_report(store: ArtifactStore, job: Job) -> Report | None:
+    """Return the report on a job whose outcome is stored here, or None if a worker is needed.
+
+    Outcomes of the jobs of one pass are stored when its first one ends. Trained networks are left
+    to workers: to check one takes longer than a loop that serves all jobs may stand still.
+    """
+    work = job.work
+    if not isinstance(work, StageWork) or work.request.stage == "train":
+        return None
+    ref = work.request.ref
+    # Nothing is fetched from a bucket first, which takes time too.
+    if not store.holds(ref) or (found := store.find(ref)) is None:
+        return None
+    metrics, history = _told(found, work.score)
+    cost = Cost(reused=True)
+    return Report(
+        status=Status.FINISHED, metrics=metrics, history=history, artifact=ref.key, cost=cost
+    )
+
+
+class TestComputation(Computation):
+    """Measures a configuration on test data and suites; writes its diagram and configuration."""
+
+    __test__ = False
+
+    def __init__(self, bench: Bench, job: Job, work: TestWork) -> None:
+        super().__init__(bench, f"{work.title or work.artifact.key} on test data")
+        self._work = work
+        self._outcome: dict[str, Any] = {}
+
+    def advance(self) -> Status:
+        store, work, device = self.bench.store, self._work, self.bench.device
+        data, last = self.bench.open_data(work.data), self.bench.last_pass
+        default = None
+        # First, so that the last pass is that of what others build on.
+        if work.default is not None and store.find(work.default) is not None:
+            default = evaluate_on_test(store, work.default, data, device, last)[1].key
+        metrics, artifact = evaluate_on_test(store, work.artifact, data, device, last)
+        rows = artifact.tensors("test")
+        # Pixels of one image go wrong together: chance alone is not known of a plugin's metric.
+        floors = "images" not in rows
+        metrics |= registered_report(rows["log_probs"], rows["labels"], floors)
+        for directory in work.suites.values():
+            store.fetch_folder(on_this_machine(Path(directory)))
+            metrics |= evaluate_suite(store, work.artifact, data, directory, device)[0]
+        stored = {label: SuiteData.open(place) for label, place in work.suites.items()}
+        pools = {label: find_suite(suite.name, suite.root).pool for label, suite in stored.items()}
+        self.metrics = metrics | pooled(metrics, pools)
+        written = self._written(rows)
+        store.settle()
+        chain = chain_of(store, work.artifact)
+        computed = {each.stage: each.record["computed"] for each in chain}
+        measured = Measured(default, chain_seconds(chain), computed, written)
+        self._outcome = {"artifact": artifact.key, "measured": measured}
+        return Status.FINISHED
+
+    def outcome(self) -> dict[str, Any]:
+        """Return the key of the predictions, and what else is known."""
+        return self._outcome
+
+    def _written(self, rows: Mapping[str, Tensor]) -> dict[str, str]:
+        """Write the diagram and the configuration, if there is a place for them."""
+        if not self._work.folder:
+            return {}
+        folder = on_this_machine(Path(self._work.folder))
+        diagram, configuration = folder / "reliability.png", folder / "configuration.yaml"
+        curve = reliability_curve(logits=rows["log_probs"], labels=rows["labels"])
+        with writing(folder, StorageError):
+            make_folders(folder)
+            with drafted(diagram, durable=True) as draft:
+                figure = reliability_diagram(curve, title=self._work.title)
+                figure.savefig(draft, dpi=110, format="png")
+            text = yaml.safe_dump(dict(self._work.configuration), sort_keys=False)
+            write_whole(configuration, text, durable=True)
+        for path in (diagram, configuration):
+            self.bench.store.share(path)
+        return {path.name: str(path) for path in (diagram, configuration)}
+
+
+def chain_of(store: ArtifactStore, ref: ArtifactRef | None) -> list[Artifact]:
+    """Return a stage's outcome and the outcomes that it builds on, as far as they are stored."""
+    chain: list[Artifact] = []
+    while ref is not None and (found := store.find(ref)):
+        chain.append(found)
+        ref = found.upstream
+    return chain
+
+
+def chain_seconds(chain: Sequence[Artifact]) -> float | None:
+    """Return the cost of a chain of stages; None if a link is missing or does not know."""
+    costs = [link.record["seconds"] for link in chain if link.record.get("seconds") is not None]
+    whole = bool(chain) and chain[-1].upstream is None
+    return round(sum(costs), 3) if whole and len(costs) == len(chain) else None
+
+
+class FitComputation(Computation):
+    """Fits every calibrator of a job; one that the rows do not allow has a reason, not metrics."""
+
+    def __init__(self, bench: Bench, job: Job, work: FitWork) -> None:
+        super().__init__(bench, f"{len(work.calibrators)} calibrators on {work.data}")
+        self._work = work
+        self._fits: dict[str, Fit] = {}
+
+    def advance(self) -> Status:
+        prepared = self.bench.open_data(self._work.data)
+        fit, test = prepared.search().validation, prepared.test()
+        rows, truth = _tensors(fit.values, fit.labels)
+        judged, labels = _tensors(test.values, test.labels)
+        for recipe, part in self._work.calibrators.items():
+            _warm_up(recipe, part)
+            started = time.process_time()
+            try:
+                calibrator = part and _fitted(*part, rows, truth)
+            except InputError as error:
+                self._fits[recipe] = Fit({}, reason=str(error))
+                continue
+            seconds = time.process_time() - started
+            logits = calibrator(judged) if calibrator else judged
+            report = calibration_report(logits=logits, labels=labels, metrics=self._work.metrics)
+            self._fits[recipe] = Fit(report, seconds)
+        return Status.FINISHED
+
+    def outcome(self) -> dict[str, Any]:
+        return {"fits": self._fits}
+
+
+_warm: set[str] = set()  # Recipes that this process has fitted before.
+
+
+def _warm_up(recipe: str, part: Part) -> None:
+    """Fit a calibrator on a few rows once, so that no fit's seconds hold what it imports."""
+    if part is None or recipe in _warm:
+        return
+    _warm.add(recipe)
+    draw = torch.Generator().manual_seed(0)
+    rows, labels = torch.randn(64, 3, generator=draw), torch.randint(3, (64,), generator=draw)
+    with suppress(InputError):  # What so few rows do not allow.
+        _fitted(*part, rows, labels)
+
+
+def _fitted(name: str, parameters: Mapping[str, Any], rows: Tensor, labels: Tensor) -> Calibrator:
+    with warnings.catch_warnings():  # What a fit doubts shows in its figures.
+        warnings.simplefilter("ignore", FitWarning)
+        return calibrator_from_recipe(name, parameters).fit(rows, labels)
+
+
+def _tensors(values: np.ndarray, labels: np.ndarray) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(values.copy()), torch.from_numpy(labels.copy())
