@@ -11,7 +11,7 @@ from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.tables.columns import column
 from trainables.charts import Chart, side_by_side
 from trainables.common.errors import UnwrittenError
-from trainables.common.files import write_whole
+from trainables.common.files import drafted
 from trainables.common.sharing import writing
 
 
@@ -26,6 +26,10 @@ class Plot(NamedTuple):
     kind: str
     title: str
     charts: Sequence[Chart]
+
+    def image(self) -> bytes:
+        """Return the file's content."""
+        return side_by_side(self.title.split("\n"), self.charts).image(".svg")
 
 
 def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
@@ -58,7 +62,8 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
             path = folder / f"{stem}-{plot.kind}.svg"
             with writing(f"plot {path}", UnwrittenError):
                 folder.mkdir(parents=True, exist_ok=True)
-                write_whole(path, side_by_side(plot.title.split("\n"), plot.charts).svg())
+                with drafted(path) as draft:
+                    draft.write_bytes(plot.image())
             written.append(path)
     return written
 

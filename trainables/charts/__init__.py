@@ -24,6 +24,7 @@ from trainables.charts._chart import (
     spread_widely,
     thinned,
     tips,
+    writable,
 )
 from trainables.charts._reliability import reliability_diagram
 
@@ -48,4 +49,5 @@ __all__ = [
     "spread_widely",
     "thinned",
     "tips",
+    "writable",
 ]

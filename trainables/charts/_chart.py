@@ -19,6 +19,9 @@ POINTS = 100  # Most points of a curve: more cannot be told apart.
 WIDE = 20.0  # Ratio of the largest to the smallest value from which an axis is logarithmic.
 
 RAMP = ("#3d6fb6", "#2f93a8", "#55a868", "#b59a2f", "#d9742b")  # Read on white and on black.
+# What XML 1.0 has no way to write.
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+COLOUR = re.compile(r"var\(--(\w+)\)")
 # Of files. Pages have variables of the same names, which follow the theme of the reader.
 COLOURS = {
     "paper": "#ffffff",
@@ -94,35 +97,43 @@ class Chart:
             spec["width"] = self.width
         if self.title:
             spec["title"] = {"text": self.title, "subtitle": self.text}
-        found = re.sub(
-            r"var\(--(\w+)\)", lambda m: COLOURS.get(m[1], m[0]), json.dumps(spec, allow_nan=False)
-        )
-        return json.loads(found)
+        return _plain(spec)
 
-    def svg(self) -> str:
-        """Return the chart as an SVG image."""
-        import vl_convert
-
-        return vl_convert.vegalite_to_svg(self.alone, VERSION)
-
-    def save(self, path: str | Path) -> None:
-        """Write the chart; the ending of the file says how: ``.svg``, ``.pdf`` or ``.png``.
+    def image(self, kind: str) -> bytes:
+        """Return the chart as an image of one of ``KINDS``.
 
         Raises:
-            ValueError: If the ending is another one.
-            OSError: If the file cannot be written.
+            ValueError: If it is not one of them.
         """
         import vl_convert
 
-        path = Path(path)
-        if path.suffix == ".png":
-            path.write_bytes(vl_convert.vegalite_to_png(self.alone, VERSION, scale=SCALE))
-        elif path.suffix == ".pdf":
-            path.write_bytes(vl_convert.vegalite_to_pdf(self.alone, VERSION))
-        elif path.suffix == ".svg":
-            path.write_text(self.svg(), encoding="utf-8")
-        else:
-            raise ValueError(f"{path}: expected one of {', '.join(KINDS)}, got {path.suffix!r}")
+        spec = json.dumps(self.alone, allow_nan=False)
+        if kind == ".png":
+            return vl_convert.vegalite_to_png(spec, VERSION, scale=SCALE)
+        if kind == ".pdf":
+            return vl_convert.vegalite_to_pdf(spec, VERSION)
+        if kind == ".svg":
+            return vl_convert.vegalite_to_svg(spec, VERSION).encode()
+        raise ValueError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
+
+    def save(self, path: str | Path) -> None:
+        """Write the chart as an image; the ending of the file is one of ``KINDS``."""
+        image = self.image(Path(path).suffix)
+        Path(path).write_bytes(image)
+
+
+def writable(text: str) -> str:
+    """Return a text without characters that XML cannot hold: they abort vl_convert."""
+    return FORBIDDEN.sub("\ufffd", text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a part of a specification for a file: colours instead of variables."""
+    if isinstance(value, str):
+        return COLOUR.sub(lambda found: COLOURS.get(found[1], found[0]), writable(value))
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def drawn(

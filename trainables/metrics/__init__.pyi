@@ -3,7 +3,6 @@ from ._curves import (
     ReliabilityCurve,
     RiskCoverageCurve,
     reliability_curve,
-    reliability_diagram,
     risk_coverage_curve,
 )
 from ._estimated import estimated_error
@@ -41,7 +40,6 @@ __all__ = [
     "noise_floors_of_groups",
     "registered_report",
     "reliability_curve",
-    "reliability_diagram",
     "risk_coverage_curve",
     "row_terms",
     "rows_or_value",

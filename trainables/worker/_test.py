@@ -5,6 +5,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
+from trainables.charts import reliability_diagram
 from trainables.common.errors import StorageError
 from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import on_this_machine
@@ -12,7 +13,7 @@ from trainables.common.sharing import writing
 from trainables.common.stages import ArtifactRef
 from trainables.data.suites import SuiteData, find_suite
 from trainables.jobs import Job, Measured, Status, TestWork
-from trainables.metrics import registered_report, reliability_curve, reliability_diagram
+from trainables.metrics import registered_report, reliability_curve
 from trainables.stages import evaluate_on_test, evaluate_suite, pooled
 from trainables.store.artifacts import Artifact, ArtifactStore
 from trainables.worker._bench import Bench, Computation
@@ -68,8 +69,7 @@ class TestComputation(Computation):
         with writing(folder, StorageError):
             make_folders(folder)
             with drafted(diagram, durable=True) as draft:
-                figure = reliability_diagram(curve, title=self._work.title)
-                figure.savefig(draft, dpi=110, format="png")
+                draft.write_bytes(reliability_diagram(curve, self._work.title).image(".png"))
             text = yaml.safe_dump(dict(self._work.configuration), sort_keys=False)
             write_whole(configuration, text, durable=True)
         for path in (diagram, configuration):
