@@ -32,6 +32,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = "·"
 RAREST = 1e-6  # Chances below are not told: no noise is known that well.
 COLUMNS = 3
+NIGHTS = {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 10}
 UNITS = {"peak_memory": (2**-20, "MB"), "images_per_second": (1, "images/s")}
 SIGHT = "Smallest change that raises the alarm on nine second nights in ten"
 
@@ -288,13 +289,12 @@ def series_chart(
         {"night": record.night, "value": None if value is None else factor * value}
         for record, value in zip(records, values, strict=True)
     ]
-    x = names("night", "night", sort=None, axis={"labelOverlap": "greedy", "labelAngle": 0})
+    x = names("night", "night", sort=None, axis=NIGHTS)
     y = amount("value", f"{cell.metric} in {unit}" if unit else cell.metric)
+    at, alarms = {"x": x, "y": y}, [rows[night] for night in alarmed]
     layers = [
-        layer("series", "line", {"x": x, "y": y}, tone="blue", point={"color": "var(--blue)"}),
-        layer(
-            "alarm", "point", {"x": x, "y": y}, [rows[night] for night in alarmed], tone="orange"
-        ),
+        layer("series", "line", at, tone="blue", point={"color": "var(--blue)"}),
+        layer("alarm", "point", at, alarms, tone="orange", size=220, strokeWidth=3, opacity=1),
     ]
     last = next((value for value in reversed(values) if value is not None), None)
     text = f"{len(values)} nights, last {figure(cell, last)}"

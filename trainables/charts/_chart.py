@@ -50,7 +50,7 @@ CONFIG: Spec = {
         "labelLimit": 120,
     },
     "axisX": {"grid": False},
-    "legend": {**TEXT, "symbolLimit": 12, "symbolStrokeWidth": 3},
+    "legend": {**TEXT, "symbolLimit": 12, "symbolStrokeWidth": 3, "symbolOpacity": 1},
     "title": {"color": "var(--ink)", "subtitleColor": "var(--soft)", "anchor": "start"},
     "text": {"color": "var(--ink)", "fontSize": 12},
     "line": {"strokeJoin": "round"},
