@@ -33,7 +33,7 @@ from trainables.calibrators import (
     load_calibrator,
     save_calibrator,
 )
-from trainables.charts import reliability_diagram
+from trainables.charts.reliability import reliability_diagram
 from trainables.common.errors import InputError
 from trainables.common.fields import choice, count, fitted, flag, number
 from trainables.data import (

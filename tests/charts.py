@@ -8,8 +8,7 @@ from typing import Any
 
 import vl_convert
 
-from trainables.charts import Chart
-from trainables.charts._chart import VERSION
+from trainables.charts.chart import VERSION, Chart
 
 HELD = re.compile(
     r'<div class="drawing"><script type="application/json">(.*?)</script></div>', re.S

@@ -79,7 +79,7 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
 
 def check_diagram(out: Path | None, option: str = "--out") -> None:
     """Refuse a file that the diagram cannot be written to."""
-    from trainables.charts import KINDS
+    from trainables.charts.chart import KINDS
 
     if out is not None and out.suffix not in KINDS:
         allowed = ", ".join(KINDS)

@@ -18,7 +18,15 @@ from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
 from orchestrator.nightly.verdict.limits import measure_of
 from orchestrator.tables.markup import templates
-from trainables.charts import Chart, amount, drawn, layer, names, side_by_side, writable
+from trainables.charts.chart import (
+    Chart,
+    amount,
+    drawn,
+    layer,
+    names,
+    side_by_side,
+    writable,
+)
 from trainables.metrics import METRICS
 
 HEADLINES = {

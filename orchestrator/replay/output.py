@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.replay.run import Judged, ReplayOutcome, Summary
 from orchestrator.tables.columns import Column, column
-from trainables.charts import Chart, amount, drawn, layer, names, tips
+from trainables.charts.chart import Chart, amount, drawn, layer, names, tips
 from trainables.common.errors import UnwrittenError
 from trainables.common.sharing import writing
 

@@ -21,7 +21,7 @@ from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.markup import templates
-from trainables.charts import bundle
+from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError, UnwrittenError, known_names
 from trainables.common.files import write_whole
 from trainables.common.sharing import writing

@@ -16,7 +16,7 @@ from orchestrator.statistics import (
 from orchestrator.storage.ledger import Ledger, Trial
 from orchestrator.storage.results import StudyResult, trials_of_choice, usual_baseline
 from orchestrator.tables.columns import column
-from trainables.charts import Chart
+from trainables.charts.chart import Chart
 from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
 

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
-from trainables.charts import ZOOM, Chart, Spec, amount, drawn, layer, names, spread_widely, tips
+from trainables.charts.chart import (
+    ZOOM,
+    Chart,
+    Spec,
+    amount,
+    drawn,
+    layer,
+    names,
+    spread_widely,
+    tips,
+)
 
 SPREAD = 6.0  # Ratio of the errors from which their axis is logarithmic.
 STAGES = {

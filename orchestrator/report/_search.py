@@ -3,11 +3,12 @@
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from orchestrator.report._scatter import unbeaten
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import Column, column
-from trainables.charts import (
+from trainables.charts.chart import (
     ZOOM,
     Chart,
     Spec,
@@ -46,35 +47,33 @@ def objective_by_parameter(study: Study, history: Ledger) -> list[Chart]:
     A ring is around the chosen trial. Trials are coloured by their number. Where one number alone
     varies, a line joins them. Of very many trials some are drawn.
     """
-    searched = searched_parameters(study)
+    searched, charts = searched_parameters(study), list[Chart]()
     numbers = [trial.number for trials in searched.values() for trial in trials]
-    shown = list(enumerate(_searched_metrics(history)))
-    return [
-        _slice(name, (index, metric), study, history, numbers, joined=len(searched) == 1)
-        for name in searched
-        for index, metric in shown
-    ]
+    shown = _searched_metrics(history)
+    for name, found in searched.items():
+        kept = thinned(found, DOTS)
+        kept += [t for t in found if t is study.chosen_trial and t not in kept]
+        for index, metric in enumerate(shown):
+            heights = [metric.factor * searched_for(trial, history)[index] for trial in kept]
+            rows = [
+                {
+                    **{"x": trial.parameters[name], "value": str(trial.parameters[name])},
+                    **{"y": height, "told": f"{height:.4g}", "trial": trial.number},
+                    "chosen": trial is study.chosen_trial,
+                }
+                for trial, height in zip(kept, heights, strict=True)
+            ]
+            word = metric.label if index else "objective"
+            chart = _slice(name, metric, word, rows, numbers, joined=len(searched) == 1)
+            title = f"{metric.label}, {name}" if len(shown) > 1 else name
+            charts.append(replace(chart, title=title))
+    return charts
 
 
 def _slice(
-    name: str,
-    metric: tuple[int, Column],
-    study: Study,
-    history: Ledger,
-    numbers: Sequence[int],
-    joined: bool,
+    name: str, shown: Column, word: str, rows: list[Spec], numbers: Sequence[int], joined: bool
 ) -> Chart:
     """Return one metric over one parameter; ``numbers`` are those of all trials of the study."""
-    index, shown = metric
-    word = shown.label if index else "objective"
-    found = searched_parameters(study)[name]
-    kept = thinned(found, DOTS)
-    kept += [t for t in found if t is study.chosen_trial and t not in kept]
-    rows = []
-    for trial in kept:
-        value, height = trial.parameters[name], shown.factor * searched_for(trial, history)[index]
-        told = {"value": str(value), "told": f"{height:.4g}", "trial": trial.number}
-        rows.append({"x": value, "y": height, **told, "chosen": trial is study.chosen_trial})
     are_names = any(isinstance(row["x"], bool | str) for row in rows)
     if are_names:
         x = names("value", name, axis={"labelAngle": 0})
@@ -85,8 +84,7 @@ def _slice(
     layers = _dots({"x": x, "y": y, "tooltip": tip}, rows, numbers, zoom=not are_names)
     if joined and not are_names:
         layers.insert(0, layer("other", "line", {"x": x, "y": y}, tone="reference"))
-    title = name if len(history.pareto) == 0 else f"{shown.label}, {name}"
-    return drawn(title, f"validation {shown.label} against {name}", layers, rows)
+    return drawn("", f"validation {shown.label} against {name}", layers, rows)
 
 
 def _dots(

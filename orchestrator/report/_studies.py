@@ -11,7 +11,7 @@ from orchestrator.report import _search
 from orchestrator.report._source import many
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import column
-from trainables.charts import Chart, spread_widely
+from trainables.charts.chart import Chart, spread_widely
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -14,7 +14,8 @@ from orchestrator.statistics import TaskComparison
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
 from orchestrator.tables.table import ComparisonTable
-from trainables.charts import Chart, reliability_diagram
+from trainables.charts.chart import Chart
+from trainables.charts.reliability import reliability_diagram
 
 METRICS = ("acc", "ece", "ece_floor")
 FURTHER = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")

@@ -9,7 +9,7 @@ from orchestrator.report import _search
 from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.tables.columns import column
-from trainables.charts import Chart, side_by_side
+from trainables.charts.chart import Chart, side_by_side
 from trainables.common.errors import UnwrittenError
 from trainables.common.files import drafted
 from trainables.common.sharing import writing

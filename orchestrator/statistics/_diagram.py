@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.statistics._ranks import RankComparison
-from trainables.charts import Chart, Spec, amount, drawn, layer
+from trainables.charts.chart import Chart, Spec, amount, drawn, layer
 
 LINE, LEVEL = 20, 9  # Pixels between two names, and between two bars.
 

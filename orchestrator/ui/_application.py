@@ -20,7 +20,7 @@ from orchestrator.storage.status import duration, status_of, title
 from orchestrator.ui import _pages
 from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
-from trainables.charts import bundle
+from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 from trainables.common.paths import sweep_command

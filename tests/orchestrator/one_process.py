@@ -21,7 +21,7 @@ from orchestrator.tracking import sync
 from orchestrator.tracking._process import delivered
 from tests.orchestrator import folder_kind  # noqa: F401  # Makes folder:/PATH known.
 from tests.orchestrator.databases import databases_made
-from trainables.charts import Chart
+from trainables.charts.chart import Chart
 from trainables.store.artifacts import ArtifactStore
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from trainables.charts import reliability_diagram
+from trainables.charts.reliability import reliability_diagram
 from trainables.common.errors import StorageError
 from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import on_this_machine

@@ -24,7 +24,7 @@ from orchestrator.storage.events import (
 )
 from orchestrator.storage.ledger import Ledger
 from tests.charts import axes_of, check_chart, is_log, layer_of, points_of, rows_of
-from trainables.charts import side_by_side
+from trainables.charts.chart import side_by_side
 from trainables.common.errors import InputError
 
 TASK = "digits/convnet/digits"
@@ -110,7 +110,7 @@ def test_charts_beyond_four_are_in_another_row(events: list[Event]) -> None:
     plot = drawn(events)["slice"]
     whole = side_by_side(plot.title.split("\n"), plot.charts * 6).alone
     assert (len(whole["concat"]), whole["columns"]) == (6, 4)
-    root = ElementTree.fromstring(side_by_side(["six"], plot.charts * 6).svg())
+    root = ElementTree.fromstring(side_by_side(["six"], plot.charts * 6).image(".svg"))
     assert [text.text for text in root.iter(f"{SVG}text")].count("macal.gamma") == 12
 
 

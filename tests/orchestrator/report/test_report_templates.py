@@ -21,7 +21,7 @@ from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.arrange import build_table
 from tests.charts import HELD
-from trainables.charts import COLOURS, RAMP, Chart
+from trainables.charts.chart import COLOURS, RAMP, Chart
 
 VOID = ("meta", "link", "input", "img", "br")
 

@@ -44,7 +44,7 @@ from orchestrator.sweep.names import LONGEST_NAME
 from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from tests.orchestrator.one_process import GIT, git_asked_once, nothing_drawn
-from trainables.charts import reliability_diagram
+from trainables.charts.reliability import reliability_diagram
 from trainables.common.errors import InputError, StorageError
 from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, TestDataSealedError

@@ -22,7 +22,7 @@ from orchestrator.statistics import (
     critical_difference_diagram,
 )
 from orchestrator.storage.results import StudyResult
-from trainables.charts import Chart
+from trainables.charts.chart import Chart
 from trainables.common.errors import InputError
 
 # NLL of each recipe: `best` always wins, `even` ties with the baseline on one of two networks.

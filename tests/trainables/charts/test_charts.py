@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from tests.charts import axes_of, check_chart, rows_of
-from trainables.charts import (
+from trainables.charts.bundle import bundle
+from trainables.charts.chart import (
     COLOURS,
     Chart,
     amount,
-    bundle,
     drawn,
     layer,
     names,
     ramp,
-    reliability_diagram,
     side_by_side,
     spread_widely,
     thinned,
 )
+from trainables.charts.reliability import reliability_diagram
 from trainables.metrics import reliability_curve
 
 AT = {"x": amount("a", "epoch"), "y": amount("b", "ECE %")}

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from functools import cache
 
-from trainables.charts._chart import CONFIG, SCHEMA, VERSION
+from trainables.charts.chart import CONFIG, SCHEMA, VERSION
 
 # Vega's own style sheets are left out, since pages forbid inline styles; colours are explained in
 # the text of a page, so there are no legends.

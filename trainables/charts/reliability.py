@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainables.charts._chart import Chart, Spec, amount, drawn, layer
+from trainables.charts.chart import Chart, Spec, amount, drawn, layer
 from trainables.metrics import ReliabilityCurve
 
 STRIP = 0.2  # Height of the strip of counts below the diagram, in units of accuracy.
