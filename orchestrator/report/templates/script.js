@@ -92,7 +92,10 @@
   enhance(document);
   // Charts are drawn within the event of a print only if Vega is there already.
   addEventListener("load", () => { if (document.querySelector(".drawing")) vega ??= load(); });
-  addEventListener("renewed", (event) => enhance(event.detail));
+  addEventListener("renewed", (event) => {
+    for (const [place, view] of views) if (!place.isConnected) views.delete(place) && view.finalize();
+    enhance(event.detail);
+  });
 
   // Paper cannot be opened: all parts are, while the page is printed.
   let closed = [];

@@ -144,3 +144,14 @@ def test_a_trial_that_is_chosen_in_one_chart_shows_in_the_others(visit) -> None:
     )
     assert [each.get_attribute("opacity") for each in other.all()] == ["0.12", "1", "0.12"]
     assert charts.first.get_attribute("aria-label") == "validation ECE against ts.gamma"
+
+
+def test_charts_are_drawn_again_when_a_page_is_renewed(visit, served) -> None:
+    study = served.writer.open("ce", trials=4)
+    for number in range(2):
+        served.writer.trial(study, number, 0.1 + number / 10)
+    page = visit("/sweeps/later/studies/0")
+    page.locator(".trial_marks").first.wait_for()
+    served.writer.trial(study, 2, 0.4)
+    renewed(page, "3 trials")
+    page.wait_for_function("document.querySelectorAll('.trial_marks').length > 0")
