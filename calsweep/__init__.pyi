@@ -33,6 +33,7 @@ from trainables.calibrators import (
     load_calibrator,
     save_calibrator,
 )
+from trainables.charts.reliability import reliability_diagram
 from trainables.common.errors import InputError
 from trainables.common.fields import choice, count, fitted, flag, number
 from trainables.data import (
@@ -55,7 +56,6 @@ from trainables.metrics import (
     estimated_error,
     evaluation_report,
     noise_floor,
-    reliability_diagram,
 )
 from trainables.models import Network, build_model, model_names, register_model
 from trainables.plugins import load_plugins

@@ -79,8 +79,11 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
 
 def check_diagram(out: Path | None, option: str = "--out") -> None:
     """Refuse a file that the diagram cannot be written to."""
-    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
-        raise InputError(f"{option} {out}: ending {out.suffix!r}, allowed are .pdf, .png, .svg")
+    from trainables.charts.chart import KINDS
+
+    if out is not None and out.suffix not in KINDS:
+        allowed = ", ".join(KINDS)
+        raise InputError(f"{option} {out}: ending {out.suffix!r}, allowed are {allowed}")
 
 
 def save_diagram(comparison: RankComparison, title: str, out: Path, option: str = "--out") -> None:
@@ -89,5 +92,5 @@ def save_diagram(comparison: RankComparison, title: str, out: Path, option: str 
 
     with writing(f"{option} {out}", UnwrittenError):
         out.parent.mkdir(parents=True, exist_ok=True)
-        critical_difference_diagram(comparison, title).savefig(out, dpi=150)
+        critical_difference_diagram(comparison, title).save(out)
     echo(f"wrote {out}")

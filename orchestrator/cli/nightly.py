@@ -199,7 +199,7 @@ def history(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "history.csv").write_text(nightly.to_csv(records, cells), encoding="utf-8")
-        nightly.plotted(records, cells, alarmed).savefig(folder / "history.png", dpi=110)
+        nightly.plotted(records, cells, alarmed).save(folder / "history.png")
     except OSError as error:
         raise UnwrittenError(f"--out {folder}: cannot be written: {error}") from error
     echo(f"{many(len(records), 'night')}, {len(cells)} series: {folder / 'history.csv'}, .png")

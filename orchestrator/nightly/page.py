@@ -1,17 +1,14 @@
 """What a person is told: a night as Markdown, HTML and JUnit XML; a series as blocks, plot, CSV."""
 
-from __future__ import annotations
-
+import base64
 import csv
 import html
 import io
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING
 
 from jinja2 import Environment
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
@@ -21,11 +18,17 @@ from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
 from orchestrator.nightly.verdict.limits import measure_of
 from orchestrator.tables.markup import templates
+from trainables.charts.chart import (
+    Chart,
+    amount,
+    drawn,
+    layer,
+    names,
+    side_by_side,
+    writable,
+)
 from trainables.common.words import many
 from trainables.metrics import METRICS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HEADLINES = {
     "ok": "as before",
@@ -34,13 +37,12 @@ HEADLINES = {
     "regression": "something got worse",
     "incomplete": "results are missing",
 }
-# What XML 1.0 has no way to write.
-FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-WIDTH, HEIGHT, MARGIN = 320, 48, 4  # Of a drawing, in pixels.
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = "·"
 RAREST = 1e-6  # Chances below are not told: no noise is known that well.
 COLUMNS = 3
+NIGHTS = {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 10}
+UNITS = {"peak_memory": (2**-20, "MB"), "images_per_second": (1, "images/s")}
 SIGHT = "Smallest change that raises the alarm on nine second nights in ten"
 
 Series = Sequence[float | None]
@@ -175,16 +177,19 @@ def to_markdown(blocks: Sequence[Block]) -> str:
     return _environment(False).get_template("page.md.j2").render(blocks=blocks)
 
 
-def to_html(blocks: Sequence[Block], series: Sequence[tuple[CellKey, Series]] = ()) -> str:
-    """Render blocks as one page that loads nothing, series drawn below the first block."""
-    drawings = [{"title": _title(*drawn), "points": _points(drawn[1])} for drawn in series]
+def to_html(blocks: Sequence[Block], charts: Sequence[Chart] = ()) -> str:
+    """Render blocks as one page that loads nothing, charts as images below the first block.
+
+    A reader of mail runs no script, so these charts do not move.
+    """
     template = _environment(True).get_template("page.html.j2")
-    return template.render(blocks=blocks, drawings=drawings)
+    return template.render(blocks=blocks, charts=charts)
 
 
 def _environment(autoescape: bool) -> Environment:
     environment = templates(__package__, autoescape=autoescape, keep_trailing_newline=True)
     environment.filters["plain"] = _plain
+    environment.filters["address"] = _address
     return environment
 
 
@@ -195,19 +200,9 @@ def _plain(text: str) -> str:
     return escaped
 
 
-def _title(cell: CellKey, values: Series) -> str:
-    last = next((value for value in reversed(values) if value is not None), None)
-    return f"{cell}, {many(len(values), 'night')}, last {figure(cell, last)}"
-
-
-def _points(values: Series) -> str:
-    step = WIDTH / max(1, len(values) - 1)
-    room = HEIGHT - 2 * MARGIN
-    return " ".join(
-        f"{index * step:.1f},{HEIGHT - MARGIN - height * room:.1f}"
-        for index, height in enumerate(heights(values))
-        if height is not None
-    )
+def _address(chart: Chart) -> str:
+    """Return a chart as the address of an image."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(chart.image('.svg')).decode()}"
 
 
 def night_junit(name: str, record: NightRecord, verdict: Verdict) -> str:
@@ -227,20 +222,20 @@ def night_junit(name: str, record: NightRecord, verdict: Verdict) -> str:
 
 def failure_junit(name: str, night: str, started: float, reason: str) -> str:
     """Return the JUnit XML of a night that could not run: one case, an error."""
-    case = _case(night, "night", Error(_writable(reason), "could not run"))
+    case = _case(night, "night", Error(writable(reason), "could not run"))
     return _junit(f"{name} {night}", started, [case], {})
 
 
 def _failure(alarms: Sequence[Finding]) -> Failure:
     message = "; ".join(f"{found.cell}: {found.text}" for found in alarms)
     kind = "hard" if any(found.kind == "hard" for found in alarms) else "soft"
-    failure = Failure(_writable(message), kind)
-    failure.text = _writable("\n".join(cause for found in alarms for cause in found.causes))
+    failure = Failure(writable(message), kind)
+    failure.text = writable("\n".join(cause for found in alarms for cause in found.causes))
     return failure
 
 
 def _case(name: str, home: str, result: Error | Failure | None, seconds: float = 0.0) -> TestCase:
-    case = TestCase(_writable(name), _writable(home), round(seconds, 3))
+    case = TestCase(writable(name), writable(home), round(seconds, 3))
     case.result = [result] if result else []
     return case
 
@@ -248,19 +243,15 @@ def _case(name: str, home: str, result: Error | Failure | None, seconds: float =
 def _junit(
     name: str, started: float, cases: Sequence[TestCase], properties: Mapping[str, str]
 ) -> str:
-    suite = TestSuite(_writable(name))
+    suite = TestSuite(writable(name))
     suite.timestamp = datetime.fromtimestamp(started, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     for key, value in properties.items():
-        suite.add_property(_writable(key), _writable(value))
+        suite.add_property(writable(key), writable(value))
     suite.add_testcases(list(cases))
     suite.time = 0.0  # A stage's seconds stand in every recipe that builds on it.
     document = JUnitXml()
     document.add_testsuite(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + document.tostring().decode() + "\n"
-
-
-def _writable(text: str) -> str:
-    return FORBIDDEN.sub("\ufffd", text)
 
 
 def series_of(records: Sequence[NightRecord], cell: CellKey) -> list[float | None]:
@@ -297,25 +288,33 @@ def to_csv(records: Sequence[NightRecord], cells: Sequence[CellKey]) -> str:
     return text.getvalue()
 
 
+def series_chart(
+    records: Sequence[NightRecord], cell: CellKey, alarmed: Sequence[int] = ()
+) -> Chart:
+    """Return one series as a chart, oldest night first, those marked that raised an alarm."""
+    values = series_of(records, cell)
+    factor, unit = UNITS.get(cell.metric, (1, "s" if cell.metric.endswith("_seconds") else ""))
+    rows = [
+        {"night": record.night, "value": None if value is None else factor * value}
+        for record, value in zip(records, values, strict=True)
+    ]
+    x = names("night", "night", sort=None, axis=NIGHTS)
+    y = amount("value", f"{cell.metric} in {unit}" if unit else cell.metric)
+    at, alarms = {"x": x, "y": y}, [rows[night] for night in alarmed]
+    layers = [
+        layer("series", "line", at, tone="blue", point={"color": "var(--blue)"}),
+        layer("alarm", "point", at, alarms, tone="orange", size=220, strokeWidth=3, opacity=1),
+    ]
+    last = next((value for value in reversed(values) if value is not None), None)
+    text = f"{many(len(values), 'night')}, last {figure(cell, last)}"
+    return drawn(str(cell), f"{cell}, {text}", layers, rows, height=200, text=text)
+
+
 def plotted(
     records: Sequence[NightRecord],
     cells: Sequence[CellKey],
     alarmed: Mapping[CellKey, Sequence[int]],
-) -> Figure:
-    """Plot series, oldest night first, one panel a cell, the nights marked that raised an alarm."""
-    from matplotlib.figure import Figure
-
-    rows = math.ceil(len(cells) / COLUMNS)
-    page = Figure(figsize=(4.2 * COLUMNS, 2.3 * rows), layout="constrained")
-    for position, cell in enumerate(cells):
-        axes = page.add_subplot(rows, COLUMNS, position + 1)
-        values = [math.nan if v is None else v for v in series_of(records, cell)]
-        axes.plot(range(len(values)), values, marker=".", linewidth=1)
-        bad = list(alarmed.get(cell, ()))
-        axes.plot(bad, [values[night] for night in bad], "rx")
-        axes.set_title(str(cell), fontsize=7)
-        axes.tick_params(labelsize=6)
-        if records:
-            ends = [0, len(records) - 1]
-            axes.set_xticks(ends, [records[end].night for end in ends])
-    return page
+) -> Chart:
+    """Return the series of all cells, one panel a cell."""
+    charts = [series_chart(records, cell, alarmed.get(cell, ())) for cell in cells]
+    return side_by_side([f"{len(records)} nights; orange: alarms"], charts, COLUMNS)

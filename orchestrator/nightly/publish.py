@@ -79,10 +79,10 @@ class Publisher:
         sight = detectable(history, limits, restarts)
         blocks = page.night_summary(name, history, verdict, sight)
         found = [*verdict.alarms, *verdict.suspicions]
-        series = [(f.cell, page.series_of(history, f.cell)) for f in found if f.cell.metric]
+        charts = [page.series_chart(history, f.cell) for f in found if f.cell.metric]
         texts = {
             "markdown": page.to_markdown(blocks),
-            "html": page.to_html(blocks, series),
+            "html": page.to_html(blocks, charts),
             "junit": page.night_junit(name, record, verdict),
         }
         for kind, text in texts.items():

@@ -1,22 +1,17 @@
 """What a replay leaves behind: two tables as CSV, and a plot."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from orchestrator.replay.run import Judged, ReplayOutcome, Summary
 from orchestrator.tables.columns import Column, column
+from trainables.charts.chart import Chart, amount, drawn, layer, names, tips
 from trainables.common.errors import UnwrittenError
 from trainables.common.files import writing
 from trainables.common.words import many
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KEYS = ("sweep", "study", "number", "role", "seed", "epoch", "status", "configuration")
 
@@ -39,7 +34,7 @@ def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         _write_outcomes(outcome, files[0])
         _write(files[1], [f.name for f in fields(Judged)], (asdict(j) for j in outcome.judged))
-        draw(outcome).savefig(files[2], dpi=150)
+        draw(outcome).save(files[2])
     return files
 
 
@@ -65,35 +60,37 @@ def _write(path: Path, names: Sequence[str], rows: Iterable[dict[str, object]]) 
         writer.writerows(rows)
 
 
-def draw(outcome: ReplayOutcome) -> Figure:
-    """Draw each strategy's test metric against the budget, with its interval.
+def draw(outcome: ReplayOutcome) -> Chart:
+    """Return each strategy's test metric against the budget, with its interval, as a chart.
 
-    The dashed line is the published default. No global state of matplotlib is touched.
+    The dashed line is the published default.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     shown = column(outcome.settings.judge)
-    figure = Figure(figsize=(8.5, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    summaries = outcome.summaries()
-    for name in outcome.settings.strategies:
-        own = sorted((s for s in summaries if s.strategy == name), key=lambda s: s.budget)
-        budgets = [s.budget for s in own]
-        (line,) = axes.plot(budgets, [shown.factor * s.loss for s in own], "o-", ms=3, label=name)
-        low, high = ([shown.factor * getattr(s, end) for s in own] for end in ("low", "high"))
-        axes.fill_between(budgets, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-    default = shown.factor * outcome.finals()[0].default
-    axes.axhline(default, color="0.4", linestyle="--", linewidth=1, label="published default")
-    axes.set_xscale("log")
-    axes.set_xticks(budgets := sorted({s.budget for s in summaries}), labels=map(str, budgets))
-    axes.minorticks_off()
-    axes.set(xlabel="trials of a study", ylabel=f"test {shown.heading}")
-    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
-    return figure
+    rows = [
+        {
+            **{"strategy": s.strategy, "budget": s.budget},
+            **{end: shown.factor * getattr(s, end) for end in ("loss", "low", "high")},
+        }
+        for s in outcome.summaries()
+    ]
+    budgets = sorted({row["budget"] for row in rows})
+    default = {"loss": shown.factor * outcome.finals()[0].default, "strategy": DEFAULT}
+    x = amount("budget", "trials of a study", log=True, axis={"values": budgets})
+    y = amount("loss", f"test {shown.heading}")
+    strategies = [*outcome.settings.strategies, DEFAULT]
+    colour = {"color": names("strategy", "strategy", sort=None, scale={"domain": strategies})}
+    band = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, **colour}
+    tip = tips(strategy="strategy", budget="trials", loss=shown.heading)
+    layers = [
+        layer("band", "area", band, opacity=0.15),
+        layer("default", "rule", {"y": y, **colour}, [default], strokeDash=[5, 3]),
+        layer("strategy", "line", {"x": x, "y": y, **colour, "tooltip": tip}, point=True),
+    ]
+    label = f"test {shown.heading} of each strategy by the number of trials"
+    return drawn("", label, layers, rows, height=400, width=640)
 
 
+DEFAULT = "published default"
 HEADINGS = ("95% interval", "regret", "worse than default", "default kept", "distance")
 
 

@@ -1,5 +1,6 @@
 """The page: its parts gathered, put into the template, written."""
 
+import base64
 import itertools
 import math
 from collections.abc import Callable
@@ -19,8 +20,8 @@ from orchestrator.storage.provenance import library_version
 from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
-from orchestrator.tables.columns import column
 from orchestrator.tables.markup import templates
+from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError, UnwrittenError, known_names
 from trainables.common.files import write_whole, writing
 
@@ -56,7 +57,7 @@ def render_report(
 
 def _content(source: ReportSource, baseline: str, done: Callable[[], None]) -> dict[str, Any]:
     history, several = source.history, len(source.tasks) > 1
-    diagram, no_ranks = _records.ranks(source) if several else ("", "")
+    diagram, no_ranks = _records.ranks(source) if several else (None, "")
     metrics = ("ece", "acc") if several else ()
     measured = {t: measure(source.of_task(t), source.store, baseline, done) for t in source.tasks}
     # Without its places: the address of a server may hold a password.
@@ -70,7 +71,6 @@ def _content(source: ReportSource, baseline: str, done: Callable[[], None]) -> d
         "overviews": [build_table(source.results, (metric,)) for metric in metrics],
         "diagram": diagram,
         "no_ranks": no_ranks,
-        "rank_label": column(_records.ranked_by(source)).label,
         "arena": arena,
         "no_arena": no_arena,
         "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
@@ -94,6 +94,7 @@ def environment(*packages: str) -> Environment:
     found = templates(__package__, *packages, autoescape=True)
     assert found.loader is not None
     found.tests["finite"] = math.isfinite
+    found.globals["vega"] = lambda: base64.b64encode(bundle()).decode()
     for name in ("style.css", "script.js"):
         # Ours, and no text of a run is in it.
         text = found.loader.get_source(found, name)[0]

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orchestrator.report._chart import Axis, Chart, thinned
 from orchestrator.statistics import (
     Difference,
     KeptPredictions,
@@ -19,6 +19,7 @@ from orchestrator.statistics import (
     search_gains,
 )
 from orchestrator.storage.results import StudyResult
+from trainables.charts.chart import Chart, amount, curves, drawn, layer, thinned
 from trainables.common.errors import InputError
 from trainables.metrics import (
     ReliabilityCurve,
@@ -31,11 +32,8 @@ from trainables.metrics import (
 from trainables.store.artifacts import ArtifactStore
 
 COMPARED = ("acc", "ece")  # Metrics that are compared with the baseline.
-UNIT = Axis(0.0, 1.0)
-THIRDS = ((0.0, "0"), (0.5, "0.5"), (1.0, "1"))
-SHARES = 22  # Height of the strip of counts below a reliability diagram, in pixels.
 FEWEST = 10  # Rows kept at the left end of a risk-coverage curve; fewer jump about.
-INTERVAL = (90, 16)
+TONES = {"reference": "var(--reference)", "ours": "var(--blue)"}
 NORMAL = 1.96  # Standard errors within which 95 % lie.
 FAR = 3.0  # How many times the usual reach of an interval still fits; others are cut off.
 
@@ -55,11 +53,6 @@ class Curves:
     risk: tuple[RiskCoverageCurve, ...]
     error: float
     spread: NDArray[np.float64] | None = None
-
-    @property
-    def area(self) -> float:
-        """Area under the risk-coverage curve, the mean over seeds."""
-        return fmean(curve.area for curve in self.risk)
 
 
 @dataclass(frozen=True)
@@ -122,35 +115,7 @@ def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor], images: Tensor 
     return Curves(reliability_curve(logits=rows, labels=truths), risk, error, spread)
 
 
-def reliability_panel(curves: Curves, recipe: str) -> Chart:
-    """Draw accuracy over confidence, against what chance alone would show."""
-    curve = curves.reliability
-    label = f"{recipe}: accuracy against confidence, error {100 * curve.error:.2f} %"
-    chart = Chart((168, 168 + SHARES + 6), UNIT, UNIT, label, (4, 6, 16 + SHARES + 6, 22))
-    chart.frame((), THIRDS)
-    chart.line(((0, 0), (1, 1)), "diagonal")
-    chance = np.stack(_chance(curves), axis=1).tolist()
-    floor, shares = chart.bottom + SHARES + 3, []
-    for index in map(int, np.flatnonzero(curve.count)):
-        low, high = float(curve.edges[index]), float(curve.edges[index + 1])
-        confidence, accuracy = float(curve.confidence[index]), float(curve.accuracy[index])
-        chart.box((low, high), chance[index], "chance")
-        kind = "over" if accuracy < confidence else "under"
-        chart.line(((confidence, confidence), (confidence, accuracy)), f"gap {kind}")
-        share = float(curve.count[index] / curve.count.sum())
-        title = f"confidence {confidence:.3f}, accuracy {accuracy:.3f}, {100 * share:.1f} % of all"
-        chart.dot(confidence, accuracy, 1.6 + 2.6 * share**0.5, f"dot {kind}", title)
-        left, right = chart.at(low, 0)[0] + 0.4, chart.at(high, 0)[0] - 0.4
-        top = floor - max(SHARES * share, 0.6)
-        shares.append(((left, top), (right, top), (right, floor), (left, floor)))
-    for corners in shares:
-        chart.shape(corners, "share")
-    for place, text in THIRDS:
-        chart.text(chart.at(place, 0)[0], chart.size[1] - 2, text, "middle")
-    return chart
-
-
-def _chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return where 95 % of the accuracies of each bin would lie if its confidence were right."""
     curve = curves.reliability
     probability = np.clip(np.nan_to_num(curve.confidence), 1e-12, 1.0)  # Of 0 nothing is told.
@@ -166,31 +131,47 @@ def _chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def risk_panel(
-    curves: Sequence[RiskCoverageCurve],
+    own: Sequence[RiskCoverageCurve],
     baseline: Sequence[RiskCoverageCurve],
     highest: float,
     recipe: str,
 ) -> Chart:
-    """Draw the error among the most confident rows, the baseline's in grey; one curve is of a seed.
+    """Return the error among the most confident rows, the baseline's in grey; a curve is a seed's.
 
     The highest risk is at the upper end of the axis, the same for all panels.
     """
     label = f"{recipe}: error of the most confident rows against their share"
-    chart = Chart((168, 130), UNIT, Axis(0.0, highest), label, (4, 8, 16, 30))
-    ticks = Axis(0.0, 100 * highest).ticks(3)
-    chart.frame(((0, "0"), (0.5, "50"), (1, "100 %")), ((t / 100, f"{t:g} %") for t in ticks))
-    if baseline:
-        chart.line(_mean_risk(baseline, highest), "reference")
-    chart.line(_mean_risk(curves, highest), "ours")
-    return chart
+    percent = {"format": "%", "tickCount": 4}
+    x = amount("coverage", "share of rows, most confident first", axis=percent)
+    y = amount("risk", "error", axis=percent, scale={"domain": [0, highest], "padding": 0})
+    tip = [
+        {"field": "coverage", "title": "share of rows", "format": ".1%"},
+        {"field": "risk", "title": "error", "format": ".2%"},
+    ]
+    lines = {"reference": baseline, "ours": own}
+    layers = [
+        layer(
+            name,
+            "line",
+            {"x": x, "y": y, "tooltip": tip},
+            [_mean_risk(found, highest)],
+            transform=curves("coverage", "risk"),
+            color=TONES[name],
+            point="transparent",
+        )
+        for name, found in lines.items()
+        if found
+    ]
+    area = fmean(curve.area for curve in own)
+    return drawn(recipe, label, layers, height=200, text=f"area {100 * area:.2f} %")
 
 
-def _mean_risk(curves: Sequence[RiskCoverageCurve], highest: float) -> list[tuple[float, float]]:
+def _mean_risk(own: Sequence[RiskCoverageCurve], highest: float) -> dict[str, list[float]]:
     """Return the mean over seeds; what does not fit on the axis runs along its edge."""
-    coverage = curves[0].coverage
-    risk = np.minimum(np.mean([curve.risk for curve in curves], axis=0), highest)
+    coverage = own[0].coverage
+    risk = np.minimum(np.mean([curve.risk for curve in own], axis=0), highest)
     places = thinned(range(min(FEWEST, len(risk)) - 1, len(risk)))
-    return [(float(coverage[place]), float(risk[place])) for place in places]
+    return {"coverage": coverage[places].tolist(), "risk": risk[places].tolist()}
 
 
 def widest(comparison: TaskComparison) -> float:
@@ -201,17 +182,25 @@ def widest(comparison: TaskComparison) -> float:
     return min(max(ends), FAR * median(ends)) * 1.05 if ends else 1.0
 
 
-def interval_chart(found: Difference, limit: float) -> Chart:
-    """Draw a difference and its interval around zero; an arrow where they extend beyond ±limit."""
-    chart = Chart(INTERVAL, Axis(-limit, limit), Axis(-1.0, 1.0), "", (1, 6, 1, 6))
-    low, high, value = (max(-limit, min(limit, v)) for v in (found.low, found.high, found.value))
-    chart.line(((0, -1), (0, 1)), "zero")
-    chart.line(((low, 0), (high, 0)))
-    if value == found.value:
-        chart.dot(value, 0, 3, "")
-    for side, end in ((-1, -found.low), (1, found.high)):
-        if end > limit:
-            tip, level = INTERVAL[0] / 2 + side * (INTERVAL[0] / 2 - 0.5), INTERVAL[1] / 2
-            base = tip - 6 * side
-            chart.shape(((tip, level), (base, level - 4), (base, level + 4)), "")
-    return chart
+class IntervalBar(NamedTuple):
+    """A difference and its interval in a cell, from 0 at the left end to 100 at the right one.
+
+    Attributes:
+        low, high: Ends of the bar.
+        value: Place of the dot; None if it does not fit.
+        cut: Sides on which the interval extends beyond the cell.
+    """
+
+    low: float
+    high: float
+    value: float | None
+    cut: tuple[str, ...]
+
+
+def interval_bar(found: Difference, limit: float) -> IntervalBar:
+    """Return the places of a difference and its interval around zero, which is at 50."""
+    ends = (max(-limit, min(limit, end)) for end in (found.low, found.high, found.value))
+    low, high, value = (50 + 50 * end / limit for end in ends)
+    sides = {"left": -found.low, "right": found.high}
+    cut = tuple(side for side, end in sides.items() if end > limit)
+    return IntervalBar(low, high, value if abs(found.value) <= limit else None, cut)

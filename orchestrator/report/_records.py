@@ -1,7 +1,5 @@
 """What the page says of the sweep as a whole: its size, ranks, cost, failures, provenance."""
 
-import base64
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -18,6 +16,7 @@ from orchestrator.statistics import (
 from orchestrator.storage.ledger import Ledger, Trial
 from orchestrator.storage.results import StudyResult, trials_of_choice, usual_baseline
 from orchestrator.tables.columns import column
+from trainables.charts.chart import Chart
 from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
 from trainables.common.words import duration, many
@@ -64,18 +63,14 @@ def ranked_by(source: ReportSource) -> str:
     return "nll" if usual_baseline(source.results) == GIVEN else "ece"
 
 
-def ranks(source: ReportSource) -> tuple[str, str]:
-    """Return the critical-difference diagram as a data URI, or why there is none."""
+def ranks(source: ReportSource) -> tuple[Chart | None, str]:
+    """Return the critical-difference diagram, or why there is none."""
     try:
         comparison = rank_comparison(block_scores(source.results, ranked_by(source)).scores)
     except (InputError, ValueError) as error:
-        return "", f"No ranks over data sets and models: {error}."
-    stream = io.BytesIO()
+        return None, f"No ranks over data sets and models: {error}."
     title = f"Average rank by {column(ranked_by(source)).label}"
-    critical_difference_diagram(comparison, title).savefig(
-        stream, format="svg", bbox_inches="tight"
-    )
-    return f"data:image/svg+xml;base64,{base64.b64encode(stream.getvalue()).decode()}", ""
+    return critical_difference_diagram(comparison, title), ""
 
 
 def arena_of(source: ReportSource) -> tuple[Arena | None, str]:

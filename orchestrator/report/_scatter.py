@@ -4,34 +4,26 @@ import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from typing import Any
 
-from orchestrator.report._chart import Chart, fitting, labelled
-
-LETTER = 6.3  # Width of a letter in pixels, near enough to keep labels apart.
-LINE = 13.0
-RING = 8.5
-FLOOR = "noise floor"
-SPREAD = 6.0  # Ratio of the errors from which their axis is logarithmic.
-
-# Corners of the marks that are not round, around their middle.
-SHAPES = {
-    "refine": ((-4.6, 0.0), (0.0, -4.6), (4.6, 0.0), (0.0, 4.6)),
-    "calibrate": ((-4.6, 3.6), (0.0, -4.4), (4.6, 3.6)),
-}
-
-# Where a name may stand beside its mark: how far across and down, and which end of it is there.
-BESIDE = (
-    (11.0, 4.0, "start"),
-    (-11.0, 4.0, "end"),
-    (0.0, -11.0, "middle"),
-    (0.0, 19.0, "middle"),
-    (7.0, -7.0, "start"),
-    (7.0, 15.0, "start"),
-    (-7.0, -7.0, "end"),
-    (-7.0, 15.0, "end"),
+from trainables.charts.chart import (
+    ZOOM,
+    Chart,
+    Spec,
+    amount,
+    drawn,
+    layer,
+    names,
+    spread_widely,
+    tips,
 )
 
-Box = tuple[float, float, float, float]
+SPREAD = 6.0  # Ratio of the errors from which their axis is logarithmic.
+STAGES = {
+    "train": ("circle", "var(--blue)"),
+    "refine": ("diamond", "var(--orange)"),
+    "calibrate": ("triangle-up", "var(--green)"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,76 +55,55 @@ def pareto_front(places: Iterable[Place]) -> list[Place]:
     return sorted(kept, key=lambda place: (place.error, place.accuracy))
 
 
-def scatter(
-    places: Sequence[Place], baseline: str, floor: float | None, size: tuple[int, int]
-) -> Chart:
-    """Draw all recipes; the front is joined, and it and the baseline are named first.
+def scatter(places: Sequence[Place], baseline: str, floor: float | None) -> Chart:
+    """Return all recipes as a chart; the front is joined, it and the baseline are named.
 
-    The noise floor is the baseline's, in percent; the size is in pixels.
+    The noise floor is the baseline's, in percent.
     """
     errors = [place.error for place in places]
-    wide = min(errors) > 0 and max(errors) / min(errors) > SPREAD
-    x = fitting(errors, wide)
-    y = fitting([place.accuracy for place in places])
+    log = spread_widely(errors, SPREAD)
+    x = amount("error", "ECE %, lower is better", log=log, scale={"padding": 40})
+    y = amount("accuracy", "accuracy %", scale={"padding": 25})
     front = pareto_front(places)
+    at = {"x": x, "y": y}
+    kinds, looks = list(STAGES), list(zip(*STAGES.values(), strict=True))
+    shown = {
+        "shape": names("stage", "stage", scale={"domain": kinds, "range": looks[0]}),
+        "color": names("stage", "stage", scale={"domain": kinds, "range": looks[1]}),
+        "tooltip": tips(recipe="recipe", at_accuracy="accuracy", at_error="ECE"),
+    }
+    named = [*front, *(p for p in places if p.recipe == baseline and p not in front)]
+    ring = [_row(place) for place in places if place.recipe == baseline]
+    layers = [
+        *_floor(floor, errors, x),
+        layer("front", "line", at, [*map(_row, front)], tone="soft", interpolate="step-after"),
+        layer("ring", "point", at, ring, size=260, tone="ink"),
+        layer("mark", "point", {**at, **shown}, params=[ZOOM], size=70, filled=True, opacity=1),
+        # Neighbours on the front are named above and below it in turn.
+        _names("above", at, named[::2], dy=-13),
+        _names("below", at, named[1::2], dy=15),
+    ]
     label = "Accuracy against ECE; on the front: " + ", ".join(p.recipe for p in front)
-    chart = Chart(size, x, y, label, (20, 12, 34, 44))
-    if floor is not None and floor > x.low:  # What a perfectly calibrated network would show.
-        chart.box((x.low, min(floor, x.high)), (y.low, y.high), "floor")
-        chart.text(chart.left + 5, chart.bottom - 6, FLOOR)
-    chart.frame(labelled(x.ticks(6)), labelled(y.ticks(5)))
-    chart.text(chart.left - 38, 11, "accuracy %", style="axis")
-    chart.text(chart.right, size[1] - 3, "ECE %, lower is better", "end", "axis")
-    corners = [(front[0].error, front[0].accuracy)]
-    for place in front[1:]:
-        corners += [(place.error, corners[-1][1]), (place.error, place.accuracy)]
-    chart.line(corners, "front")
-    for place in places:
-        _draw_mark(chart, place, place.recipe == baseline)
-    _write_names(chart, places, front, baseline)
-    return chart
+    return drawn("", label, layers, [*map(_row, places)], height=430)
 
 
-def _draw_mark(chart: Chart, place: Place, baseline: bool) -> None:
-    x, y = chart.at(place.error, place.accuracy)
-    title = f"{place.recipe}: accuracy {place.accuracy:.2f} %, ECE {place.error:.2f} %"
-    if baseline:
-        chart.dot(place.error, place.accuracy, RING, "ring")
-    if place.stage in SHAPES:
-        corners = [(x + across, y + down) for across, down in SHAPES[place.stage]]
-        chart.shape(corners, f"mark {place.stage}", title)
-    else:
-        chart.dot(place.error, place.accuracy, 4.2, "mark train", title)
+def _names(name: str, at: Spec, places: Iterable[Place], **looks: Any) -> Spec:
+    shown = {**at, "text": {"field": "recipe", "type": "nominal"}}
+    return layer(name, "text", shown, [*map(_row, places)], **looks)
 
 
-def _write_names(
-    chart: Chart, places: Sequence[Place], front: Sequence[Place], baseline: str
-) -> None:
-    """Write names beside marks where there is room, those of the front and the baseline first."""
-    marks = {place: chart.at(place.error, place.accuracy) for place in places}
-    first = [place for place in places if place in front or place.recipe == baseline]
-    end = chart.left + 5 + LETTER * len(FLOOR)
-    taken: list[Box] = [(chart.left, chart.bottom - LINE - 5, end, chart.bottom)]
-    for place, (x, y) in marks.items():
-        reach = RING if place.recipe == baseline else 5.0
-        taken.append((x - reach, y - reach, x + reach, y + reach))
-    for place in [*first, *(p for p in places if p not in first)]:
-        width = LETTER * len(place.recipe)
-        for across, down, anchor in BESIDE:
-            x, y = marks[place][0] + across, marks[place][1] + down
-            left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
-            box = (left, y - LINE + 3, left + width, y + 2)
-            if _fits(chart, box) and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                style = "name strong" if place in front else "name"
-                chart.text(x, y, place.recipe, anchor, style)
-                break
+def _floor(floor: float | None, errors: Sequence[float], x: Spec) -> list[Spec]:
+    """Return the errors that a perfectly calibrated network would show, if they are on the axis."""
+    if floor is None or floor < min(errors):
+        return []
+    rows = [{"error": min(floor, max(errors)), "text": "noise floor"}]
+    words = {"x": {"value": 5}, "y": {"value": "height"}, "text": {"field": "text"}}
+    return [
+        layer("floor", "rect", {"x": x, "x2": {"value": 0}}, rows, tone="faint"),
+        layer("words", "text", words, rows, tone="soft", align="left", dy=-8),
+    ]
 
 
-def _fits(chart: Chart, box: Box) -> bool:
-    left, top, right, bottom = box
-    return left >= chart.left and right <= chart.size[0] and top >= 0 and bottom <= chart.bottom
-
-
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and one[2] > other[0] and one[1] < other[3] and one[3] > other[1]
+def _row(place: Place) -> dict[str, Any]:
+    told = {"at_accuracy": f"{place.accuracy:.2f} %", "at_error": f"{place.error:.2f} %"}
+    return {**vars(place), **told}

@@ -8,9 +8,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.report import _search
-from orchestrator.report._chart import Figure, fitting
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import column
+from trainables.charts.chart import Chart, spread_widely
 from trainables.common.words import many
 
 if TYPE_CHECKING:
@@ -87,18 +87,19 @@ def _outcome(study: Study, history: Ledger) -> str:
     return f"{words}; chosen: number {chosen.number}, objective {value}"
 
 
-def trial_curves(study: Study, trial: Trial) -> list[Figure]:
+def trial_curves(study: Study, trial: Trial) -> list[Chart]:
     """Return what one trial has reported by epoch."""
     retained = _search.retention("retention probability q by epoch", study, [trial])
     return [*_search.learning_curves(study, [trial]), *retained]
 
 
-def retention_figures(history: Ledger) -> list[Figure]:
+def retention_figures(history: Ledger) -> list[Chart]:
     """Return q by epoch of every study with trials that report it, coloured by gamma."""
     figures = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         trials = _search.best_trials(study, "q")[:MOST_CURVES]
-        gammas = sorted({_search.gamma(trial) for trial in trials})
+        found = {_search.gamma(trial) for trial in trials}
+        gammas = sorted(gamma for gamma in found if gamma is not None)
         span = " to ".join(f"{end:.3g}" for end in (*gammas[:1], *gammas[1:][-1:]))
         figures += _search.retention(f"{_name(study, history)}, gamma {span}", study, trials)
     return figures
@@ -136,5 +137,5 @@ def distribution(values: Sequence[bool | int | float | str]) -> BaseDistribution
 
     if any(isinstance(value, bool | str) for value in values):
         return CategoricalDistribution(sorted(set(values), key=str))
-    axis = fitting(map(float, values), margin=0.0)
-    return FloatDistribution(min(map(float, values)), max(map(float, values)), log=axis.log)
+    found = list(map(float, values))
+    return FloatDistribution(min(found), max(found), log=spread_widely(found))

@@ -2,25 +2,26 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from orchestrator.report import _panels
-from orchestrator.report._chart import Chart, Figure
 from orchestrator.report._maps import confidence_maps
-from orchestrator.report._panels import COMPARED, Measured
+from orchestrator.report._panels import COMPARED, IntervalBar, Measured
 from orchestrator.report._scatter import Place, scatter
 from orchestrator.report._source import ReportSource
 from orchestrator.statistics import TaskComparison
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
 from orchestrator.tables.table import ComparisonTable
+from trainables.charts.chart import Chart
+from trainables.charts.reliability import reliability_diagram
 from trainables.common.words import many
 
 METRICS = ("acc", "ece", "ece_floor")
 FURTHER = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")
 SUITE_METRICS = ("acc", "ece", "auroc", "fpr95")
 MOST = 16  # Columns of figures on other test sets.
-SIZES = ((880, 430), (328, 380))  # Of the scatter plot, for wide and narrow screens.
 
 
 class Shift(NamedTuple):
@@ -29,14 +30,14 @@ class Shift(NamedTuple):
     Attributes:
         text, value: The difference, as text and as a fraction.
         tone: ``better``, ``worse`` or, where chance can explain it, ``similar``.
-        ends, chart: Its interval, as text and drawn, if it has one.
+        ends, bar: Its interval, as text and drawn, if it has one.
     """
 
     text: str
     value: float
     tone: str
     ends: str
-    chart: Chart | None
+    bar: IntervalBar | None
 
 
 KEPT = Shift("the default was chosen", 0.0, "similar", "", None)
@@ -65,7 +66,7 @@ def task_part(source: ReportSource, task: str, measured: Measured, baseline: str
         "gained": build_table(gained, COMPARED) if gained else None,
         "bootstrap": compared.bootstrap if compared else None,
         "further": [(name, build_table(results, own)) for name, own in further.items() if own],
-        "scatter": _scatters(source, table, baseline),
+        "scatter": _scatter(source, table, baseline),
         "reliability": _reliability(table, measured),
         "risk": _risk(table, measured, baseline),
         "maps": confidence_maps(source.of_task(task), source.store),
@@ -84,8 +85,8 @@ def _shifts(comparison: TaskComparison) -> dict[str, Shift]:
             shown.show_change(end).replace("-", "−") for end in (found.value, found.low, found.high)
         )
         sign = "≈ " if comparison.inside_floor(recipe) else ""
-        tone, chart = _tone(comparison, recipe), _panels.interval_chart(found, limit)
-        shifts[recipe] = Shift(sign + value, found.value, tone, f"{low} to {high}", chart)
+        tone, bar = _tone(comparison, recipe), _panels.interval_bar(found, limit)
+        shifts[recipe] = Shift(sign + value, found.value, tone, f"{low} to {high}", bar)
     return shifts
 
 
@@ -132,7 +133,7 @@ def _have(count: int) -> str:
     return f"{many(count, 'recipe') if count else 'no recipe'} {verb}"
 
 
-def _scatters(source: ReportSource, table: ComparisonTable, baseline: str) -> list[Chart]:
+def _scatter(source: ReportSource, table: ComparisonTable, baseline: str) -> Chart | None:
     places, task = [], table.tasks[0]
     for row in table.rows:
         accuracy, error = (table.summary(row.label, task, name) for name in COMPARED)
@@ -141,34 +142,28 @@ def _scatters(source: ReportSource, table: ComparisonTable, baseline: str) -> li
             places.append(Place(row.label, 100 * accuracy.mean, 100 * error.mean, stage))
     floor = table.summary(baseline, task, "ece_floor")
     shown = None if floor is None else 100 * floor.mean
-    return [scatter(places, baseline, shown, size) for size in SIZES] if len(places) > 1 else []
+    return scatter(places, baseline, shown) if len(places) > 1 else None
 
 
-def _reliability(table: ComparisonTable, measured: Measured) -> list[Figure]:
+def _reliability(table: ComparisonTable, measured: Measured) -> list[Chart]:
     panels = []
     for row in table.rows:
         curves = measured.curves.get(row.label)
         found = table.summary(row.label, table.tasks[0], "ece")
         if curves and found:
-            chart = _panels.reliability_panel(curves, row.label)
+            chart = reliability_diagram(curves.reliability, row.label, _panels.chance(curves))
             ece, true = (column("ece").show(value) for value in (found.mean, curves.error))
-            panels.append(Figure(row.label, chart, f"ECE {ece} %, estimated true error {true} %"))
+            panels.append(replace(chart, text=f"ECE {ece} %, estimated true error {true} %"))
     return panels
 
 
-def _risk(table: ComparisonTable, measured: Measured, baseline: str) -> list[Figure]:
+def _risk(table: ComparisonTable, measured: Measured, baseline: str) -> list[Chart]:
     curves = {row.label: measured.curves.get(row.label) for row in table.rows}
     known = {recipe: found for recipe, found in curves.items() if found}
     errors = [float(curve.risk[-1]) for found in known.values() for curve in found.risk]
     highest = 1.1 * max(errors, default=0) or 0.01
     reference = known[baseline].risk if baseline in known else ()
     return [
-        Figure(
-            recipe,
-            _panels.risk_panel(
-                found.risk, () if recipe == baseline else reference, highest, recipe
-            ),
-            f"area {100 * found.area:.2f} %",
-        )
+        _panels.risk_panel(found.risk, () if recipe == baseline else reference, highest, recipe)
         for recipe, found in known.items()
     ]

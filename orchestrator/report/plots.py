@@ -1,45 +1,34 @@
-"""Plots of a sweep from its journal: the report's charts of the search as SVG files."""
+"""Plots of a sweep from its journal: the report's charts of the search as files."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.report import _search
-from orchestrator.report._chart import Figure
-from orchestrator.report._page import environment
 from orchestrator.storage.events import Event
 from orchestrator.storage.ledger import Ledger, Study
 from orchestrator.tables.columns import column
+from trainables.charts.chart import Chart, side_by_side
 from trainables.common.errors import UnwrittenError
-from trainables.common.files import write_whole, writing
-
-KEYS = 12  # Numbers in a key.
+from trainables.common.files import drafted, writing
 
 
 class Plot(NamedTuple):
-    """One file: charts side by side, and what their colours mean.
+    """One file: charts side by side.
 
     Attributes:
         kind: ``slice``, ``front``, ``learning`` or ``q``.
         title: What the charts show together.
-        measure: What the colours stand for.
-        key: Number to its colour.
     """
 
     kind: str
     title: str
-    charts: Sequence[Figure]
-    measure: str
-    key: Mapping[float, str]
+    charts: Sequence[Chart]
 
-    @property
-    def shown_key(self) -> list[tuple[str, str]]:
-        """Return a few of many numbers with their colours; of a single one nothing."""
-        numbers = sorted(self.key) if len(self.key) > 1 else []
-        step = -(-len(numbers) // KEYS) or 1
-        return [(f"{number:.4g}", self.key[number]) for number in numbers[::step]]
+    def image(self) -> bytes:
+        """Return the file's content."""
+        return side_by_side(self.title.split("\n"), self.charts).image(".svg")
 
 
 def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
@@ -61,7 +50,7 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
         UnwrittenError: If the directory cannot be written.
     """
     history = Ledger(events, _search.CURVES)
-    folder, template = Path(directory), environment().get_template("plot.svg")
+    folder = Path(directory)
     written, stems = [], set[str]()
     for study in history.studies.values():
         stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", study.name.replace("|", "--"))
@@ -72,7 +61,8 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
             path = folder / f"{stem}-{plot.kind}.svg"
             with writing(f"plot {path}", UnwrittenError):
                 folder.mkdir(parents=True, exist_ok=True)
-                write_whole(path, template.render(plot=plot))
+                with drafted(path) as draft:
+                    draft.write_bytes(plot.image())
             written.append(path)
     return written
 
@@ -80,26 +70,23 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
 def study_plots(study: Study, history: Ledger) -> Iterator[Plot]:
     """Yield the plots of one study that have something to show."""
     shown = column(history.objective)
-    objective = f"validation {shown.label}{' %' if shown.factor == 100 else ''}"
+    objective = f"validation {_search.in_unit(shown)}"
     if history.guarded:
         objective += " + lost accuracy beyond tolerance"
     for other in map(column, history.pareto):
-        objective += f", {other.label}{' %' if other.factor == 100 else ''}"
+        objective += f", {_search.in_unit(other)}"
     trials = _search.best_trials(study)
     kept = _search.best_trials(study, "q")
     kept += [t for t in study.begun.values() if t.role != "search" and len(t.curve("q")[0]) > 1]
-    scored = chain.from_iterable(_search.searched_parameters(study).values())
     slices = _search.objective_by_parameter(study, history)
     fronts = _search.fronts(study, history)
     curves = _search.learning_curves(study, trials)
     retained = _search.retention("retention probability q by epoch", study, kept)
-    by_number = [_search.colours(trial.number for trial in part) for part in (scored, trials)]
-    by_gamma = _search.colours(map(_search.gamma, kept))
     for plot in (
-        Plot("slice", f"{objective} by parameter, ringed: chosen", slices, "trial", by_number[0]),
-        Plot("front", "grey: beaten in all, ringed: chosen", fronts, "trial", by_number[0]),
-        Plot("learning", "thick: chosen", curves, "trial", by_number[1]),
-        Plot("q", "thick: chosen, dashed: further seeds", retained, "gamma", by_gamma),
+        Plot("slice", f"{objective} by parameter, ringed: chosen", slices),
+        Plot("front", "grey: beaten in all, ringed: chosen", fronts),
+        Plot("learning", "thick: chosen", curves),
+        Plot("q", "thick: chosen, dashed: further seeds", retained),
     ):
         if plot.charts:
             yield plot._replace(title=f"{study.name}\n{plot.title}")

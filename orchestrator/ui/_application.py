@@ -19,6 +19,7 @@ from orchestrator.storage.status import status_of, title
 from orchestrator.ui import _pages
 from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
+from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 from trainables.common.paths import sweep_command
@@ -66,6 +67,7 @@ class _View:
             "/sweeps/{name}/trials/{key}": self._trial,
             "/style.css": self._asset("style_css", "live.css", "text/css"),
             "/script.js": self._asset("script_js", "live.js", "text/javascript"),
+            "/vega.js": _vega,
         }
 
     @asynccontextmanager
@@ -170,6 +172,12 @@ class _View:
         with first.ledger() as one, second.ledger() as other:
             content = _pages.compare_page([(first.folder, one), (second.folder, other)])
             return self._page("compare.html", content)
+
+
+def _vega(request: Request) -> Response:
+    """Return what draws charts; it stays in the browser for an hour."""
+    headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=3600"}
+    return Response(bundle(), media_type="text/javascript", headers=headers)
 
 
 def _moment(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from matplotlib.figure import Figure
 
 from orchestrator.executors.in_process import InProcess
 from orchestrator.storage import provenance
@@ -21,6 +21,7 @@ from orchestrator.tracking import sync
 from orchestrator.tracking._process import delivered
 from tests.orchestrator import folder_kind  # noqa: F401  # Makes folder:/PATH known.
 from tests.orchestrator.databases import databases_made
+from trainables.charts.chart import Chart
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -59,11 +60,21 @@ class ShipperHere:
         return True
 
 
-def nothing_drawn(*_: object, **__: object) -> Figure:
-    """Stand in for a diagram, a fifth of a second of each measurement."""
-    return Figure(figsize=(0.1, 0.1))
+class Undrawn(Chart):
+    """Stands in for a diagram: the first image of a process takes a second."""
+
+    def image(self, kind: str) -> bytes:
+        return PIXEL
 
 
+def nothing_drawn(*_: object, **__: object) -> Chart:
+    return Undrawn("", "", {})
+
+
+# The smallest PNG.
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 git_asked_once = cache(provenance._git)  # It is three programs a sweep.
 GIT = "orchestrator.storage.provenance._git"
 DIAGRAM = "trainables.worker._computations.reliability_diagram"

@@ -2,7 +2,6 @@ from ._curves import (
     ReliabilityCurve,
     RiskCoverageCurve,
     reliability_curve,
-    reliability_diagram,
     risk_coverage_curve,
 )
 from ._floor import (
@@ -45,7 +44,6 @@ __all__ = [
     "noise_floors_of_groups",
     "registered_report",
     "reliability_curve",
-    "reliability_diagram",
     "risk_coverage_curve",
     "row_terms",
     "rows_or_value",

@@ -14,6 +14,7 @@ import yaml
 from torch import Tensor
 
 from trainables.calibrators import Calibrator, FitWarning, calibrator_from_recipe
+from trainables.charts.reliability import reliability_diagram
 from trainables.common.devices import Meter
 from trainables.common.errors import AlteredCodeError, InputError, StorageError
 from trainables.common.files import (
@@ -48,7 +49,6 @@ from trainables.metrics import (
     calibration_report,
     registered_report,
     reliability_curve,
-    reliability_diagram,
 )
 from trainables.plugins import Pinned, load_plugins
 from trainables.stages import (
@@ -379,8 +379,7 @@ class TestComputation(Computation):
         with writing(folder, StorageError):
             make_folders(folder)
             with drafted(diagram, durable=True) as draft:
-                figure = reliability_diagram(curve, title=self._work.title)
-                figure.savefig(draft, dpi=110, format="png")
+                draft.write_bytes(reliability_diagram(curve, self._work.title).image(".png"))
             text = yaml.safe_dump(dict(self._work.configuration), sort_keys=False)
             write_whole(configuration, text, durable=True)
         for path in (diagram, configuration):

@@ -19,6 +19,41 @@
     keyed.sort((a, b) => order(a[0], b[0]));
     body.append(...keyed.map((pair) => pair[1]));
   };
+
+  // Charts: drawn when they come near the screen. The first one loads Vega.
+  const views = new Map();
+  let vega;
+  const load = async () => {
+    const held = document.getElementById("vega"), script = document.createElement("script");
+    const loaded = new Promise((done, fail) => Object.assign(script, { onload: done, onerror: fail }));
+    if (held.dataset.src) script.src = held.dataset.src;
+    else {
+      const bytes = Uint8Array.from(atob(held.textContent), (letter) => letter.charCodeAt(0));
+      const text = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+      script.textContent = await new Response(text).text();
+    }
+    document.head.append(script);
+    if (script.src) await loaded;
+  };
+  const draw = async (place) => {
+    near.unobserve(place);
+    const held = place.querySelector("script");
+    if (!held || place.dataset.begun) return;
+    place.dataset.begun = "";
+    if (!window.drawChart) await (vega ??= load());
+    const { view } = await drawChart(place, JSON.parse(held.textContent));
+    views.set(place, view);
+    const group = place.closest("[data-linked]");
+    if (!group || !("pick" in view.getState().signals)) return;
+    view.addSignalListener("pick", (name, chosen) => {
+      const value = Object.values(chosen).find(Array.isArray)?.[0] ?? null;
+      for (const [other, each] of views) if (group.contains(other)) each.signal("picked", value).runAsync();
+    });
+  };
+  const near = new IntersectionObserver((seen) => {
+    for (const { target, isIntersecting } of seen) if (isIntersecting) draw(target);
+  }, { rootMargin: "400px" });
+
   const enhance = (root) => {
     for (const table of all("table.sortable", root)) {
       all("thead th", table).forEach((heading, index) => {
@@ -52,15 +87,22 @@
       });
     }
     for (const part of all(".controls", root)) part.hidden = false;
+    for (const place of all(".drawing", root)) near.observe(place);
   };
   enhance(document);
-  addEventListener("renewed", (event) => enhance(event.detail));
+  // Charts are drawn within the event of a print only if Vega is there already.
+  addEventListener("load", () => { if (document.querySelector(".drawing")) vega ??= load(); });
+  addEventListener("renewed", (event) => {
+    for (const [place, view] of views) if (!place.isConnected) views.delete(place) && view.finalize();
+    enhance(event.detail);
+  });
 
   // Paper cannot be opened: all parts are, while the page is printed.
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = all("details:not([open])");
     for (const part of closed) part.open = true;
+    for (const place of all(".drawing")) draw(place);
   });
   addEventListener("afterprint", () => {
     for (const part of closed) part.open = false;

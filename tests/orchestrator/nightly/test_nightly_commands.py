@@ -130,8 +130,8 @@ class Plot:
     def __init__(self, records: Any, cells: Any, alarmed: Any) -> None:
         self.drawn = [r.night for r in records], list(cells), dict(alarmed)
 
-    def savefig(self, path: Path, dpi: int) -> None:
-        path.write_text(repr((self.drawn, dpi)))
+    def save(self, path: Path) -> None:
+        path.write_text(repr(self.drawn))
 
 
 def test_history_holds_the_series_asked_for_and_marks_their_alarms(benchmark, command, monkeypatch):
@@ -148,7 +148,7 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(benchmark, co
     cells = [CellKey("ls", TASK, metric) for metric in record(0).shape.metrics]
     alarmed = {ECE: [1, 3], CellKey(*ECE.pair): [3]}
     drawn = ([name(day) for day in range(4)], [*cells, OTHER], alarmed)
-    assert (folder / "history.png").read_text() == repr((drawn, 110))
+    assert (folder / "history.png").read_text() == repr(drawn)
     rows = (folder / "history.csv").read_text()
     assert rows == nightly.to_csv([record(day) for day in range(4)], [*cells, OTHER])
     said = f"4 nights, 15 series: {deep / 'history.csv'}, .png\n"

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib.colors import to_rgb
-from matplotlib.image import imread
+from PIL import Image
 
 from orchestrator.cli import main
 from orchestrator.cli._replay import _settings
@@ -33,6 +32,7 @@ from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
+from tests.charts import axes_of, check_chart, is_log, layer_of, rows_of
 from tests.orchestrator.tiny_sweep import compute_within
 from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
@@ -502,7 +502,8 @@ def test_many_searches_are_shared_by_processes_and_come_to_the_same(
 def test_tables_and_plot_hold_every_figure(outcome: ReplayOutcome, tmp_path: Path) -> None:
     files = write_replay(outcome, tmp_path / "out")
     assert [path.name for path in files] == ["outcomes.csv", "searches.csv", "replay.png"]
-    assert imread(files[2]).shape[:2] == (630, 1275)  # Enough for print.
+    with Image.open(files[2]) as image:
+        assert image.size[0] == 2 * 640  # Enough for print.
     every, searches = (list(csv.DictReader(path.open())) for path in files[:2])
     assert [
         tuple(row[key] for key in ("strategy", "sweep", "study", "search", "budget", "number"))
@@ -539,31 +540,24 @@ def test_the_plot_shows_each_strategy_and_the_default_in_the_metrics_own_unit(
     outcome: ReplayOutcome, judge: str, factor: int, heading: str
 ) -> None:
     settings = outcome.settings.model_copy(update={"judge": judge})
-    (axes,) = draw(replace(outcome, settings=settings)).axes
-    summaries = outcome.summaries()
-    bands = axes.collections
-    for line, band, name in zip(axes.get_lines(), bands, ("as run", "few"), strict=False):
-        own = [one for one in summaries if one.strategy == name]
-        assert (line.get_label(), line.get_linestyle(), line.get_marker()) == (name, "-", "o")
-        drawn = np.column_stack((line.get_xdata(), line.get_ydata()))
-        assert drawn.tolist() == sorted([one.budget, factor * one.loss] for one in own)
-        corners = {tuple(corner) for corner in band.get_paths()[0].vertices}
-        ends = {(one.budget, factor * end) for one in own for end in (one.low, one.high)}
-        assert corners == ends
-        (shade,) = band.get_facecolor()
-        assert tuple(shade) == (*to_rgb(line.get_color()), 0.15)
-    default = axes.get_lines()[2]
-    assert set(np.asarray(default.get_ydata())) == {factor * outcome.finals()[0].default}
-    assert (default.get_label(), default.get_linestyle()) == ("published default", "--")
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("trials of a study", f"test {heading}")
-    assert axes.get_xscale() == "log"
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "2", "3", "4"]
-    assert axes.get_xticks(minor=True).tolist() == []
-    (legend,) = axes.figure.legends
-    told = [text.get_text() for text in legend.get_texts()]
-    assert told == ["as run", "few", "published default"]
-    axes.figure.canvas.draw()
-    assert legend.get_window_extent().x0 > axes.get_window_extent().x1, "beside the lines"
+    chart = draw(replace(outcome, settings=settings))
+    check_chart(chart)
+    rows = rows_of(chart, "strategy")
+    assert [
+        tuple(row[name] for name in ("strategy", "budget", "loss", "low", "high")) for row in rows
+    ] == [
+        (one.strategy, one.budget, *(factor * end for end in (one.loss, one.low, one.high)))
+        for one in outcome.summaries()
+    ]
+    assert rows_of(chart, "band") == rows
+    band = layer_of(chart, "band")["encoding"]
+    assert (band["y"]["field"], band["y2"]["field"]) == ("low", "high")
+    default = {"loss": factor * outcome.finals()[0].default, "strategy": "published default"}
+    assert rows_of(chart, "default") == [default]
+    assert axes_of(chart) == ["trials of a study", f"test {heading}"]
+    assert is_log(chart, "x")
+    assert band["x"]["axis"]["values"] == [1, 2, 3, 4]
+    assert band["color"]["scale"]["domain"] == ["as run", "few", "published default"]
 
 
 def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -> None:

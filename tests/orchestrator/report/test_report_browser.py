@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+ALL_DRAWN = "[...document.querySelectorAll('.drawing')].every((one) => one.querySelector('svg'))"
+
 
 @pytest.fixture(scope="module")
 def address(page, tmp_path_factory):
@@ -60,9 +62,12 @@ def test_a_narrow_screen_does_not_scroll_sideways(visit):
     page.get_by_role("button", name="Open all studies").click()
     page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
-    assert page.locator("figure.narrow").is_visible()
-    assert not page.locator("figure.wide").is_visible()
     assert page.locator("details:not([open])").count() == 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")  # Draws all charts.
+    page.wait_for_function(ALL_DRAWN)
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    wide = "[...document.querySelectorAll('.drawing svg')].filter((one) => one.clientWidth > 330)"
+    assert page.evaluate(f"{wide}.map((one) => one.closest('figure').className)") == []
     for scheme, white in (("light", True), ("dark", False)):
         page.emulate_media(color_scheme=scheme)
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -71,14 +76,33 @@ def test_a_narrow_screen_does_not_scroll_sideways(visit):
 
 def test_nothing_scrolls_on_paper(visit):
     page = visit()
-    assert page.locator("figure.wide").is_visible()
-    assert not page.locator("figure.narrow").is_visible()
     assert style(page, "td[data-kind=number]", "textAlign") == "right"
     assert style(page, ".scroll", "overflowX") == "auto"
     page.emulate_media(media="print")
     assert style(page, ".scroll", "overflowX") == "visible"
     assert page.locator(".controls:visible, nav:visible").count() == 0
     assert page.locator("details").count() == 8
+
+
+def test_charts_are_drawn_near_the_screen_and_all_of_them_on_paper(visit):
+    page = visit()
+    assert page.locator(".drawing svg").count() == 0
+    page.get_by_role("heading", name="Reliability", exact=True).scroll_into_view_if_needed()
+    page.locator(".drawing svg").first.wait_for()
+    assert 0 < page.locator(".drawing svg").count() < page.locator(".drawing").count()
+    # Paper does not wait: everything is drawn within the event.
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(ALL_DRAWN)
+    dot = page.locator(".panels .bin_marks path").first
+    dot.scroll_into_view_if_needed()
+    dot.hover()
+    page.locator("#vg-tooltip-element").wait_for()
+    assert page.locator("#vg-tooltip-element .key").all_inner_texts() == [
+        "mean confidence",
+        "accuracy",
+        "rows",
+        "share of rows",
+    ]
 
 
 def test_it_can_be_read_without_scripts(visit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -10,15 +11,17 @@ from typing import Any
 
 import pytest
 
-from orchestrator.report._chart import Axis, Chart, Figure
 from orchestrator.report._maps import Maps
 from orchestrator.report._page import environment
+from orchestrator.report._panels import IntervalBar
 from orchestrator.report._records import Failure, Run
-from orchestrator.report._search import RAMP
+from orchestrator.report._scatter import STAGES
 from orchestrator.report._tasks import Shift
 from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.arrange import build_table
+from tests.charts import HELD
+from trainables.charts.chart import COLOURS, RAMP, Chart
 
 VOID = ("meta", "link", "input", "img", "br")
 
@@ -26,8 +29,7 @@ VOID = ("meta", "link", "input", "img", "br")
 class _Outline(HTMLParser):
     """The elements of a page, a line each with its text; of tables the rows, a text a cell.
 
-    A cell is ``KIND =ORDER .CLASS: TEXT``, its kind ``#`` for numbers; what is small follows a
-    ``~``, a drawing is ``svg`` with its label or classes.
+    A cell is ``KIND =ORDER .CLASS: TEXT``, its kind ``#`` for numbers; small text follows a ``~``.
     """
 
     def __init__(self, text: str) -> None:
@@ -40,9 +42,7 @@ class _Outline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        if "svg" in self.path:
-            pass
-        elif tag == "tr":
+        if tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
             self.rows[-1].append(_cell(given))
@@ -51,7 +51,6 @@ class _Outline(HTMLParser):
             shown = (given[name] for name in ("style", "class") if name in given)
             self.rows[-1][-1] = " ".join(filter(None, (self.rows[-1][-1], inner, *shown)))
         elif "table" not in self.path or tag == "caption":
-            given.pop("viewbox", None)
             named = [f'{name}="{value}"' if value else name for name, value in given.items()]
             self.lines.append(" ".join((tag, *named)))
         if tag not in VOID:
@@ -62,7 +61,7 @@ class _Outline(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         words = " ".join(data.split())
-        if not words or {"svg", "style", "script"} & set(self.path):
+        if not words or {"style", "script"} & set(self.path):
             return
         if "tr" in self.path:
             self.rows[-1][-1] += f" {words}"
@@ -103,8 +102,11 @@ RESULTS = [
 ]
 
 
-def chart(label: str) -> Chart:
-    return Chart((10, 20), Axis(0, 1), Axis(0, 1), label)
+def chart(title: str, label: str = "a label", text: str = "") -> Chart:
+    return Chart(title, label, {"mark": "</script><b>"}, text)
+
+
+BAR = IntervalBar(10, 60.04, 35, ("left",))
 
 
 # The style sheet
@@ -119,35 +121,24 @@ def test_colours_mean_what_the_page_says() -> None:
     tones = {"better": "blue", "worse": "orange"}
     for tone, colour in tones.items():
         assert rules[f".{tone} > span"].startswith(f"color: var(--{colour});")
-        assert rules[f".interval.{tone}"] == f"stroke: var(--{colour}); fill: var(--{colour});"
+        assert rules[f".interval.{tone}"] == f"color: var(--{colour});"
     assert rules[".none, .similar > span"] == "color: var(--soft);"
     for kind, colour in (("over", "orange"), ("under", "blue")):
-        assert rules[f".gap.{kind}"] == f"stroke: var(--{colour});"
-        assert rules[f".dot.{kind}"] == f"fill: var(--{colour});"
         assert rules[f".ink.{kind}"] == f"color: var(--{colour});"
     for stage, colour in (("train", "blue"), ("refine", "orange"), ("calibrate", "green")):
-        assert rules[f".mark.{stage}"] == f"fill: var(--{colour});"
+        assert STAGES[stage][1] == f"var(--{colour})"
         assert rules[f".key.{stage}::before"].startswith(f"background: var(--{colour});")
     marked = {
         ".best > span": "font-weight: 700;",
         ".second > span": "text-decoration: underline;",
-        ".line.ours": "stroke: var(--blue);",
-        ".line.reference": "stroke: var(--reference);",
-        ".line.trial": "stroke: currentColor;",
-        ".line.trial.chosen": "stroke-width: 3;",
-        ".ring": "fill: none; stroke: var(--ink);",
-        ".mark.search": "fill: currentColor;",
-        ".mark.beaten": "fill: var(--reference);",
-        ".floor": "fill: var(--faint);",
-        ".narrow": "display: none;",
     }
     assert {name: rules[name][: len(start)] for name, start in marked.items()} == marked
     assert f"linear-gradient(90deg, {', '.join(RAMP)})" in rules[".ramp"]
     assert (
         '[aria-sort="descending"] > button::after { content: "\\00a0\\25BE"; opacity: 1; }' in sheet
     )
-    narrow = sheet.partition("@media (max-width: 40rem)")[2].partition("@media")[0]
-    assert ".wide { display: none; }\n  .narrow { display: block; }" in narrow
+    light = re.findall(r"--(\w+): (#\w+);", sheet.partition("@media")[0])
+    assert COLOURS.items() <= dict(light).items()
 
 
 # Tables
@@ -156,7 +147,7 @@ def test_colours_mean_what_the_page_says() -> None:
 def task_tables() -> Iterator[_Outline]:
     """Yield tables of a task, with differences and without, and of all tasks."""
     table = build_table(RESULTS[:5], ("acc", "ece", "ece_floor"))
-    drawn = Shift("−12.50", -0.125, "better", "−14.00 to −11.00", chart("ls"))
+    drawn = Shift("−12.50", -0.125, "better", "−14.00 to −11.00", BAR)
     shifts = {"ece": {"ls": drawn, "mbls+ts": Shift("≈ +0.01", 0.0001, "similar", "", None)}}
     words = ("t-1", "What & where", "ce", shifts, "NOTES")
     yield written("tables.html", "task_table", table, *words)
@@ -185,38 +176,34 @@ def other_tables() -> Iterator[_Outline]:
 
 
 def panels() -> Iterator[_Outline]:
-    yield written("charts.html", "panels", [Figure("ce", chart("a chart"), "ECE 1 %")])
-    yield written("charts.html", "figures", [Figure("q", chart("by epoch"))])
+    yield written("charts.html", "panels", [chart("ce", text="ECE 1 %")])
+    yield written("charts.html", "figures", [chart("q")])
 
 
 @pytest.mark.parametrize(("count", "filtered"), [(5, False), (6, True)])
 def test_a_filter_stands_above_more_than_five(count: int, filtered: bool) -> None:
     costs = {("digits", f"recipe {number}"): 1.0 for number in range(count)}
     found = written("tables.html", "cost_table", costs, "ce", False)
-    panels = [Figure(f"p{number}", chart("c"), "text") for number in range(count)]
+    panels = [chart(f"p{number}", text="text") for number in range(count)]
     shown = written("charts.html", "panels", panels)
     words = ['p class="controls" hidden', "label Show rows with"]
     assert found.lines[1:3] == words if filtered else found.lines[1].startswith("div class")
     assert ("label Show recipes with" in shown.lines) == filtered
-    assert shown.lines.count("figure data-item") == count
+    assert shown.lines.count('figure data-item aria-label="a label"') == count
 
 
-def test_every_kind_of_mark_is_drawn_at_its_place_in_its_colour() -> None:
-    drawn = Chart((100, 50), Axis(0, 1), Axis(0, 1), "c", margin=(0, 0, 0, 0))
-    drawn.dot(0.25, 0.5, 3.25, "mark search", "trial 1", "#123456")
-    drawn.dot(0, 1, 2, "")
-    drawn.shape(((1, 2), (3, 4.06)), "share")
-    drawn.text(5, 6, "<i>", "end", "axis")
-    drawn.line(((0, 0), (1, 0.5)), "trial", "<b>", "#aabbcc")
-    svg = str(environment().get_template("charts.html").module.svg(drawn))  # type: ignore[attr-defined]
-    assert svg.partition(">")[2].removesuffix("</svg>") == (
-        '<circle cx="25.0" cy="25.0" r="3.2" class="mark search" color="#123456">'
-        "<title>trial 1</title></circle>"
-        '<circle cx="0.0" cy="0.0" r="2.0"></circle>'
-        '<polygon points="1.0,2.0 3.0,4.1 " class="share"></polygon>'
-        '<text x="5.0" y="6.0" text-anchor="end" class="axis">&lt;i&gt;</text>'
-        '<polyline points="0.0,50.0 100.0,25.0 " class="line trial" color="#aabbcc">'
-        "<title>&lt;b&gt;</title></polyline>"
+def test_a_specification_cannot_end_its_script() -> None:
+    found = str(environment().get_template("charts.html").module.drawing(chart("c")))  # type: ignore[attr-defined]
+    assert found.count("</script>") == 1
+    assert json.loads(HELD.fullmatch(found)[1]) == {"mark": "</script><b>"}  # type: ignore[index]
+
+
+def test_an_interval_has_a_bar_a_dot_and_an_arrow() -> None:
+    module = environment().get_template("charts.html").module
+    found = " ".join(str(module.interval(BAR, "better")).split())  # type: ignore[attr-defined]
+    assert found == (
+        '<span class="interval better" aria-hidden="true"><i style="left:10.0%;right:40.0%"></i>'
+        '<b style="left:35.0%"></b><u class="left"></u></span>'
     )
 
 
@@ -240,9 +227,9 @@ def task(name: str, **fields: Any) -> dict[str, Any]:
 
 BARE = {
     **dict.fromkeys(("several", "journal"), False),
-    **dict.fromkeys(("diagram", "no_ranks", "no_arena", "computed", "spec"), ""),
+    **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec"), ""),
     **dict.fromkeys(("overviews", "studies", "retention", "failures", "facts", "runs"), ()),
-    **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "rank_label": "ECE"},
+    **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "diagram": None},
     **{"arena": None, "most_curves": 16, "undrawn": 0, "costs": {}, "version": "9.9"},
     "tasks": [task("digits")],
 }
@@ -252,7 +239,7 @@ def page_of(**content: Any) -> _Outline:
     return _Outline(environment().get_template("page.html").render({**BARE, **content}))
 
 
-SEARCHED = [Figure("one", chart("slice"))]
+SEARCHED = [chart("one", "slice")]
 
 
 def whole() -> Iterator[_Outline]:
@@ -262,15 +249,15 @@ def whole() -> Iterator[_Outline]:
         "first",
         **{"lead": ["Lead 1", "Lead 2"], "further": [other], "seeds": True, "left": 3},
         **{"gained": build_table(RESULTS[:1], ("ece",)), "absent": {"fl": "gone", "au": "lost"}},
-        **{"scatter": [chart("wide"), chart("narrow")], "maps": [Maps("ce", "data:m")]},
-        **{"reliability": [Figure("r", chart("rel"), "t")]},
-        **{"risk": [Figure("k", chart("risk"), "area")]},
+        **{"scatter": chart("", "scatter"), "maps": [Maps("ce", "data:m")]},
+        **{"reliability": [chart("r", "rel", "t")]},
+        **{"risk": [chart("k", "risk", "area")]},
     )
     second = task("second", problem="damaged", further=[other], gained=first["gained"])
     yield page_of(
         several=True,
         overviews=[build_table(RESULTS, (metric,)) for metric in ("ece", "acc")],
-        **{"diagram": "data:x", "no_ranks": "no ranks", "no_arena": "no arena"},
+        **{"diagram": chart("ranks", "ranked"), "no_ranks": "no ranks", "no_arena": "no arena"},
         **{"tasks": [first, second], "journal": True},
         **{"retention": SEARCHED, "computed": "Computed.", "costs": {("first", "ce"): 1.0}},
         **{
@@ -315,7 +302,7 @@ def notes() -> Iterator[_Outline]:
     """Yield the notes on a task of one seed and of several, and its page."""
     table = build_table([result("ce+ts", test=seeds(0.25))], ("ece", "ece_floor"))
     bootstrap = SimpleNamespace(draws=7, drawn="90 test rows", groups=3, rows=11)
-    panel = [Figure("r", chart("rel"), "t")]
+    panel = [chart("r", "rel", "t")]
     for several in (False, True):
         own = task("digits", table=table, seeds=several, bootstrap=bootstrap)
         yield written("tables.html", "notes", own, "ls")

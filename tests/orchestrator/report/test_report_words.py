@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage
 from orchestrator.tracking._process import Memory
+from tests.charts import axes_of, charts_of, layer_of, points_of, rows_of
 from trainables.common.stages import ArtifactRef
 from trainables.metrics import reliability_curve, risk_coverage_curve
 from trainables.store.artifacts import ArtifactStore
@@ -74,11 +76,12 @@ def test_ranks_are_by_ece_and_of_given_logits_by_nll(store):
     assert ranked_by(told(images, store)) == "ece"
     assert arena_of(told(images, store)) == (None, "")
     picture, problem = ranks(told(images, store))
-    assert picture.startswith("data:image/svg+xml;base64,")
+    assert picture.label == "Average rank by ECE: critical-difference diagram of average ranks"
+    assert [row["name"] for row in rows_of(picture, "stem")] == ["ce", "ls"]
     assert problem == ""
     given = [replace(found, model="given") for found in images]
     assert ranked_by(told(given, store)) == "nll"
-    assert ranks(told(given, store))[0] == ""
+    assert ranks(told(given, store))[0] is None
     assert ranks(told(given, store))[1].startswith("No ranks over data sets and models: 0 recipes")
     assert arena_of(told(given, store))[1].startswith("No arena: an arena needs figures of two")
 
@@ -95,7 +98,8 @@ def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(sto
     ]
     page = render_report(told(results, store))
     assert "against every other on 2 tasks of 2 networks, 1 splits each." in page
-    assert 'alt="Critical-difference diagram of average ranks by NLL"' in page
+    (drawn,) = (each for each in charts_of(page) if "rank" in each["description"])
+    assert drawn["description"].startswith("Average rank by NLL: ")
     page = render_report(told([*results[:2], result("ts", 0.1, task="a", model="given")], store))
     assert "No ranks over data sets and models: " in page
     assert "No arena: an arena needs figures of two recipes on every task and seed" in page
@@ -380,13 +384,13 @@ def test_differences_have_their_tone_and_ends(part):
 
 
 def test_the_scatter_is_of_finite_figures_and_the_baselines_floor(part, store):
-    for chart in part["scatter"]:
-        told_of = [mark.text for mark in chart.marks if "mark" in mark.style]
-        assert (told_of[1], len(told_of)) == ("ls: accuracy 90.00 %, ECE 2.00 %", 5)
-    assert [chart.size for chart in part["scatter"]] == [(880, 430), (328, 380)]
+    rows = rows_of(part["scatter"], "mark")
+    told_of = [(row["recipe"], row["at_accuracy"], row["at_error"]) for row in rows]
+    assert (told_of[1], len(told_of)) == (("ls", "90.00 %", "2.00 %"), 5)
+    assert axes_of(part["scatter"]) == ["ECE %, lower is better", "accuracy %"]
     few = [result("ce", 0.04), result("ls", float("inf"))]
     few += [StudyResult("night", TASK, "fl", "finished", test=({"acc": 0.9},))]
-    assert task_part(told(few, store), TASK, Measured(), "ce")["scatter"] == []
+    assert task_part(told(few, store), TASK, Measured(), "ce")["scatter"] is None
 
 
 def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal, tmp_path):
@@ -399,16 +403,12 @@ def test_the_scatter_has_the_baselines_floor_and_each_recipes_own_stage(journal,
         test = ({"acc": 0.9, "ece": ece, "ece_floor": floor},)
         results.append(StudyResult("night", TASK, recipe, "finished", test=test))
     part = task_part(gathered(tmp_path, results), TASK, Measured(), "ce")
-    assert len(part["scatter"]) == 2
-    for chart in part["scatter"]:
-        (floor,) = (mark for mark in chart.marks if mark.style == "floor")
-        assert floor.points[2] == pytest.approx((chart.at(3.0, 90.0)[0], chart.bottom))
-        (ring,) = (mark for mark in chart.marks if mark.style == "ring")
-        assert ring.points == [pytest.approx(chart.at(4.0, 90.0))]
-        drawn = [mark for mark in chart.marks if mark.style.startswith("mark ")]
-        assert {mark.text.partition(":")[0]: mark.style for mark in drawn} == {
-            **{"ls+ts": "mark calibrate", "ce": "mark train", "fl+macal": "mark refine"}
-        }
+    chart = part["scatter"]
+    assert [row["error"] for row in rows_of(chart, "floor")] == [pytest.approx(3.0)]
+    assert points_of(chart, "ring") == [pytest.approx((4.0, 90.0))]
+    assert {row["recipe"]: row["stage"] for row in rows_of(chart, "mark")} == {
+        recipe: stage for recipe, (stage, *_) in rows.items()
+    }
 
 
 def test_tables_are_of_what_was_measured(store):
@@ -468,22 +468,25 @@ def curves(*rights):
     return Curves(whole, risk, 0.0123)
 
 
+def _highest(panel):
+    return layer_of(panel, "ours")["encoding"]["y"]["scale"]["domain"][1]
+
+
 def test_risk_panels_end_above_the_highest_error_of_all_rows(store):
     results = [result("ce", 0.04), result("ls", 0.02), result("fl", 0.02)]
     measured = Measured({"ce": curves([1, 1, 1, 0]), "ls": curves([0, 1, 0, 1], [1, 1, 1, 1])})
     part = task_part(told(results, store), TASK, measured, "ce")
     first, second = part["risk"]
-    assert [panel.chart.y.high for panel in (first, second)] == [pytest.approx(0.55)] * 2
+    assert [_highest(panel) for panel in (first, second)] == [pytest.approx(0.55)] * 2
     assert [panel.title for panel in (first, second)] == ["ce", "ls"]
     # Errors among the first 1, 2, 3, 4: 1, 1/2, 2/3, 1/2, and none in the other seed.
-    area = sum(curve.area for curve in measured.curves["ls"].risk) / 2
+    area = fmean(curve.area for curve in measured.curves["ls"].risk)
     assert second.text == f"area {100 * area:.2f} %"
     assert area == pytest.approx((1 + 1 / 2 + 2 / 3 + 1 / 2) / 4 / 2)
-    styles = [[m.style for m in panel.chart.marks if m.tag == "polyline"] for panel in part["risk"]]
-    assert ["line reference" in own for own in styles] == [False, True]
+    assert [layer_of(panel, "reference") is not None for panel in part["risk"]] == [False, True]
     perfect = Measured({"ce": curves([1, 1, 1, 1])})
     (alone,) = task_part(told(results, store), TASK, perfect, "ce")["risk"]
-    assert alone.chart.y.high == 0.01
+    assert _highest(alone) == 0.01
     (panel, _) = part["reliability"]
     assert (panel.title, panel.text) == ("ce", "ECE 4.00 %, estimated true error 1.23 %")
 
@@ -557,10 +560,11 @@ def test_a_page_shows_the_best_curves_only(journal, tmp_path):
     (part,) = study_parts(history)
     assert (part["name"], part["left"]) == ("macal", 4)
     assert part["text"] == "20 trials; chosen: number 0, objective 10.00 %"
-    drawn = [mark.text for mark in part["curves"][0].chart.marks if "trial" in mark.style]
+    drawn = [row["trial"] for row in rows_of(part["curves"][0], "trial")]
     # The chosen one is drawn last, above the others; of those the best ones stay.
     kept = sorted(range(1, 20), key=lambda number: (abs(number - 10), number))[:15]
-    assert drawn == [f"trial {number}" for number in [*reversed(kept), 0]]
+    assert drawn == [*reversed(kept), 0]
     (figure,) = retention_figures(history)
-    assert figure.title == figure.chart.label == "macal, gamma 0.5 to 0.67"
-    assert (figure.chart.y, figure.chart.x) == ((0.0, 1.05, False), (0, 1, False))
+    assert figure.title == figure.label == "macal, gamma 0.5 to 0.67"
+    assert layer_of(figure, "trial")["encoding"]["y"]["scale"]["domain"] == [0, 1.05]
+    assert axes_of(figure) == ["epoch", "retention probability q"]

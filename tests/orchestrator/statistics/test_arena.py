@@ -9,7 +9,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from orchestrator.cli import main
 from orchestrator.cli._arena import FIELDS, show_arena
@@ -23,6 +22,7 @@ from orchestrator.statistics import (
     critical_difference_diagram,
 )
 from orchestrator.storage.results import StudyResult
+from trainables.charts.chart import Chart
 from trainables.common.errors import InputError
 
 # NLL of each recipe: `best` always wins, `even` ties with the baseline on one of two networks.
@@ -218,7 +218,7 @@ def test_standings_are_printed_in_the_units_of_their_headings(capsys) -> None:
 def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, progress) -> None:
     drawn: list[RankComparison] = []
 
-    def draw(comparison: RankComparison, title: str) -> Figure:
+    def draw(comparison: RankComparison, title: str) -> Chart:
         assert title == "NLL"
         drawn.append(comparison)
         return critical_difference_diagram(comparison, title)

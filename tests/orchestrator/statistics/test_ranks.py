@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from orchestrator.statistics import (
     rank_comparison,
 )
 from orchestrator.storage.results import StudyResult
+from tests.charts import check_chart, layer_of, rows_of
 from tests.trainables.data.small_data import refusal
 from trainables.common.errors import InputError
 
@@ -192,75 +194,49 @@ def test_scores_are_checked(wrong, message):
 
 def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
     few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
-    told = "average rank, 1 is best; blocks: 3; too few to test differences (not testable)"
+    told = "blocks: 3; too few to test differences (not testable)"
     for found, words in ((few, told), (many, "does not tell apart")):
-        (axes,) = critical_difference_diagram(found, "$x").axes
-        texts = [text.get_text() for text in axes.texts]
-        bars = [line for line in axes.lines if line.get_color() == "#c1272d"]
-        assert bool(bars) == found.testable
-        assert all(any(name in text for text in texts) for name in found.ranks)
-        assert any(words in text for text in texts)
+        chart = critical_difference_diagram(found, "x")
+        assert bool(rows_of(chart, "clique")) == found.testable
+        assert {row["name"]: row["rank"] for row in rows_of(chart, "stem")} == found.ranks
+        assert words in chart.text
 
 
 def test_the_diagram_shows_each_rank_at_its_place():
-    """Names of the better half stand left, the others right; red bars join what is alike."""
+    """Names of the better half are on the left, the others right; bars join what is alike."""
     ranks = dict(zip("abcde", (1.2, 1.9, 3.0, 4.3, 4.6), strict=True))
     alike = {("a", "b"), ("c", "d"), ("d", "e"), ("c", "e")}
     pairs = tuple(
         PairTest(*pair, 0.5 if pair in alike else 0.001) for pair in combinations(ranks, 2)
     )
-    figure = critical_difference_diagram(RankComparison(ranks, 9, 0.01, 1.0, pairs), "title")
-    (axes,) = figure.axes
-    assert axes.get_title() == "title"
-    words = [(text.get_text(), text.get_position(), text.get_ha()) for text in axes.texts]
-    # Names of five recipes stand 0.06 x 4 beside the scale, inner ranks lower: no lines cross.
-    assert words == [
-        *((str(rank), (rank, 0.4), "center") for rank in range(1, 6)),
-        *(
-            (f"{name}  {ranks[name]:.2f} ", (0.76, -2.0 - k), "right")
-            for k, name in enumerate("abc")
-        ),
-        *((f" {ranks[name]:.2f}  {name}", (5.24, -2.0 - k), "left") for k, name in enumerate("ed")),
-        (
-            "average rank, 1 is best; blocks: 9; bars join what Wilcoxon's test with Holm's "
-            "correction does not tell apart",
-            (3.0, -5.2),
-            "center",
-        ),
+    chart = critical_difference_diagram(RankComparison(ranks, 9, 0.01, 1.0, pairs), "title")
+    check_chart(chart)
+    assert (chart.title, chart.label) == (
+        "title",
+        "title: critical-difference diagram of average ranks",
+    )
+    assert chart.text == (
+        "blocks: 9; bars join what Wilcoxon's test with Holm's correction does not tell apart"
+    )
+    # Names of five recipes are 0.06 x 4 from the scale, inner ranks lower: no lines cross.
+    left, right = (
+        [*map(itemgetter("text", "edge", "height"), rows_of(chart, side))]
+        for side in ("left", "right")
+    )
+    assert left == [
+        (f"{name}  {ranks[name]:.2f}", 0.76, 47 + 20 * k) for k, name in enumerate("abc")
     ]
-    lines = [[*zip(*line.get_data(), strict=True)] for line in axes.lines]
-    expected = [
-        [(1, 0), (5, 0)],
-        *([(rank, 0), (rank, 0.25)] for rank in range(1, 6)),
-        [(1.17, -0.4), (1.93, -0.4)],
-        [(2.97, -0.9), (4.63, -0.9)],
-        *(
-            [(ranks[name], 0), (ranks[name], y), (0.76, y)]
-            for name, y in zip("abc", (-2, -3, -4), strict=True)
-        ),
-        *(
-            [(ranks[name], 0), (ranks[name], y), (5.24, y)]
-            for name, y in zip("ed", (-2, -3), strict=True)
-        ),
+    assert right == [
+        (f"{ranks[name]:.2f}  {name}", 5.24, 47 + 20 * k) for k, name in enumerate("ed")
     ]
-    assert lines == [[pytest.approx(point) for point in line] for line in expected]
-    assert [line.get_color() for line in axes.lines[6:8]] == ["#c1272d"] * 2
-    assert axes.get_xlim() == pytest.approx((1 - 0.45 * 4, 5 + 0.45 * 4))
-    assert axes.get_ylim() == pytest.approx((-5.5, 1.2))
-    assert not axes.axison
-    assert [*figure.get_size_inches()] == pytest.approx([8.0, 1.3 + 0.24 * 4])
+    assert [*map(itemgetter("rank", "end"), rows_of(chart, "clique"))] == [(1.2, 1.9), (3.0, 4.6)]
+    heights = [row["height"] for row in rows_of(chart, "clique")]
+    assert heights == [9, 18]
+    assert rows_of(chart, "scale") == [{"rank": 1, "end": 5}]
+    assert layer_of(chart, "scale")["encoding"]["x"]["title"] == "average rank, 1 is best"
     one = tuple(replace(pair, p=0.001) if pair.first == "a" else pair for pair in pairs)
-    (axes,) = critical_difference_diagram(RankComparison(ranks, 9, 0.01, 1.0, one)).axes
-    heights = [text.get_position()[1] for text in axes.texts[5:-1]]
-    assert heights == [-1.5, -2.5, -3.5, -1.5, -2.5]  # Half a line lower for one bar.
-
-
-def test_no_name_is_read_as_mathematics():
-    scores = {name: {0: value, 1: value} for name, value in (("$a$", 1.0), ("$b_1$", 2.0))}
-    (axes,) = critical_difference_diagram(rank_comparison(scores), "$title$").axes
-    texts = [text for text in (axes.title, *axes.texts) if "$" in text.get_text()]
-    assert len(texts) == 3
-    assert not any(text.get_parse_math() for text in texts)
+    chart = critical_difference_diagram(RankComparison(ranks, 9, 0.01, 1.0, one))
+    assert [row["height"] for row in rows_of(chart, "left")] == [38, 58, 78]  # For one bar.
 
 
 @pytest.mark.parametrize(("count", "step"), [(23, 1), (24, 2), (36, 3)])
@@ -268,12 +244,10 @@ def test_the_scale_of_many_ranks_names_some(count, step):
     names = [f"r{number}" for number in range(count)]
     ranks = {name: 1.0 + place for place, name in enumerate(names)}
     pairs = tuple(PairTest(*pair, None) for pair in combinations(names, 2))
-    (axes,) = critical_difference_diagram(RankComparison(ranks, 2, None, None, pairs)).axes
-    texts = [text.get_text() for text in axes.texts]
-    marked = [text for text in texts if text.isdigit()]
-    assert marked == [str(rank) for rank in range(1, count + 1, step)]
-    left = [text.get_text().split()[0] for text in axes.texts if text.get_ha() == "right"]
-    assert left == names[: (count + 1) // 2]
+    chart = critical_difference_diagram(RankComparison(ranks, 2, None, None, pairs))
+    values = layer_of(chart, "scale")["encoding"]["x"]["axis"]["values"]
+    assert values == list(range(1, count + 1, step))
+    assert [row["name"] for row in rows_of(chart, "left")] == names[: (count + 1) // 2]
 
 
 def test_the_diagram_needs_all_pairs():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+GREYED = '.figures figure:nth-child(2) .search_marks path[opacity^="0.1"]'
+
 
 @pytest.fixture
 def visit(browser, served):
@@ -123,3 +125,33 @@ def test_without_scripts_a_page_loads_itself_again(visit) -> None:
     page = visit("/sweeps/night", java_script_enabled=False)
     assert page.locator("table").first.locator("tbody tr:visible").count() == 7
     assert 'http-equiv="refresh"' in page.content()
+
+
+def test_a_trial_that_is_chosen_in_one_chart_shows_in_the_others(visit) -> None:
+    page = visit("/sweeps/night/studies/3")
+    charts = page.locator(".drawing")
+    charts.first.locator("svg").wait_for()
+    dots = charts.first.locator(".search_marks path")
+    assert dots.count() == 3
+    dots.nth(1).hover()
+    tip = page.locator("#vg-tooltip-element")
+    tip.wait_for()
+    assert tip.locator("td.value").all_inner_texts() == ["1", "0.525", "5.062"]
+    dots.nth(1).click()
+    other = page.locator(".drawing svg").nth(1).locator(".search_marks path")
+    page.wait_for_function(
+        "document.querySelectorAll('.search_marks path[opacity=\"1\"]').length < 9"
+    )
+    assert [each.get_attribute("opacity") for each in other.all()] == ["0.12", "1", "0.12"]
+    assert charts.first.get_attribute("aria-label") == "validation ECE against ts.gamma"
+
+
+def test_charts_are_drawn_again_when_a_page_is_renewed(visit, served) -> None:
+    study = served.writer.open("ce", trials=4)
+    for number in range(2):
+        served.writer.trial(study, number, 0.1 + number / 10)
+    page = visit("/sweeps/later/studies/0")
+    page.locator(".trial_marks").first.wait_for()
+    served.writer.trial(study, 2, 0.4)
+    renewed(page, "3 trials")
+    page.wait_for_function("document.querySelectorAll('.trial_marks').length > 0")

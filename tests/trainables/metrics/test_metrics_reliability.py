@@ -1,8 +1,6 @@
-"""Reliability curves and their diagram, and risk-coverage curves."""
+"""Reliability curves and risk-coverage curves."""
 
 from __future__ import annotations
-
-import threading
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import torch
 from trainables.metrics import (
     calibration_report,
     reliability_curve,
-    reliability_diagram,
     risk_coverage_curve,
 )
 
@@ -61,58 +58,6 @@ def test_bad_arguments_are_refused(data):
         reliability_curve(**data, bins=0)
     with pytest.raises(ValueError, match="got neither"):
         reliability_curve()
-
-
-def boxes(bars):
-    """Left and lower end and height of bars."""
-    return [[getattr(bar, f"get_{key}")() for bar in bars] for key in ("x", "y", "height")]
-
-
-@pytest.mark.parametrize("scheme", ["width", "mass"])
-def test_the_diagram_draws_the_curve(data, scheme):
-    data["probs"][:100] = data["probs"][0]  # Of equal mass some bins are empty, all unlike wide.
-    curve = reliability_curve(**data, scheme=scheme)
-    assert 0 < (curve.count == 0).sum() < 14
-    figure = reliability_diagram(curve, title="a $ and a _")
-    main, share = figure.axes
-    filled = curve.count > 0
-    left, gap = curve.edges[:-1], curve.confidence - curve.accuracy
-    accuracy = [left[filled], np.zeros(filled.sum()), curve.accuracy[filled]]
-    np.testing.assert_allclose(boxes(main.containers[0]), accuracy)
-    gaps = [left[filled], curve.accuracy[filled], gap[filled]]
-    np.testing.assert_allclose(boxes(main.containers[1]), gaps)
-    shares = [left, np.zeros(15), curve.count / 300]
-    np.testing.assert_allclose(boxes(share.containers[0]), shares)
-    widths = np.diff(curve.edges)
-    for bars, expected in zip(
-        (*main.containers, *share.containers), (widths[filled], widths[filled], widths), strict=True
-    ):
-        np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
-    np.testing.assert_array_equal(main.lines[0].get_xydata(), [[0, 0], [1, 1]])
-    assert (main.get_xlim(), main.get_ylim()) == ((0, 1), (0, 1))
-    assert [text.get_text() for text in main.get_legend().texts] == ["accuracy", "gap"]
-    labels = main.get_ylabel(), share.get_ylabel(), share.get_xlabel()
-    assert labels == ("accuracy", "share", "confidence")
-    assert main.get_title() == "a $ and a _"
-    assert not main.title.get_parse_math()
-    assert [text.get_text() for text in main.texts] == [f"error {100 * curve.error:.2f} %"]
-
-
-def test_the_diagram_can_be_saved_from_threads_and_leaves_no_figure_open(data, tmp_path):
-    paths = [tmp_path / f"{i}.png" for i in range(3)]
-
-    def draw(path):
-        reliability_diagram(reliability_curve(**data, bins=10)).savefig(path)
-
-    threads = [threading.Thread(target=draw, args=(path,)) for path in paths]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert {path.read_bytes()[:8] for path in paths} == {b"\x89PNG\r\n\x1a\n"}
-    from matplotlib import pyplot
-
-    assert pyplot.get_fignums() == []
 
 
 def test_the_risk_is_the_error_among_the_most_confident_rows():

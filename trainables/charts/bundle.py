@@ -1,0 +1,37 @@
+"""Vega with the options of our pages, as one script."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+
+from trainables.charts.chart import CONFIG, SCHEMA, VERSION
+
+# Vega's own style sheets are left out, since pages forbid inline styles; colours are explained in
+# the text of a page, so there are no legends.
+OPTIONS = {
+    "mode": "vega-lite",
+    "renderer": "svg",
+    "actions": False,
+    "ast": True,
+    "defaultStyle": False,
+    "tooltip": {"disableDefaultStyle": True},
+    "config": {**CONFIG, "legend": {"disable": True}},
+}
+MAKE = """
+import gzip, sys, vl_convert
+text = vl_convert.javascript_bundle(sys.argv[1], sys.argv[2])
+sys.stdout.buffer.write(gzip.compress(text.encode(), mtime=0))
+"""
+
+
+@cache
+def bundle() -> bytes:
+    """Return the script, compressed by gzip; it defines ``drawChart(place, specification)``.
+
+    It is made in another process, once: that takes two seconds and 130 MB.
+    """
+    options, schema = json.dumps(OPTIONS), json.dumps({"$schema": SCHEMA})
+    embed = f"vegaEmbed(place, {{...{schema}, ...spec}}, {options})"
+    command = [sys.executable, "-c", MAKE, f"window.drawChart = (place, spec) => {embed}", VERSION]
+    return subprocess.run(command, capture_output=True, check=True).stdout
