@@ -18,6 +18,7 @@ from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
 from ._registered import registered_report
 from ._report import calibration_report, evaluation_report
 from ._row_terms import row_terms, rows_or_value
+from ._scores import Scores
 from ._streamed import StreamedReport
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "NoiseFloor",
     "ReliabilityCurve",
     "RiskCoverageCurve",
+    "Scores",
     "StreamedReport",
     "bin_index",
     "bin_spread_of_groups",

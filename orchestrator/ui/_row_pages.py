@@ -1,0 +1,302 @@
+"""What the pages of test rows show, as data for their templates."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
+
+from orchestrator.report import map_picture
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import cells_of, results_of, usual_baseline
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.ui._asked import Asked, choice, within
+from orchestrator.ui._inputs import InputBook, Shown, StoredInputs
+from orchestrator.ui._rows import SHOWS, SORTS, CellRows, RowBook, RowScores, largest_first
+from trainables.common.paths import sweep_command
+
+LISTED = 50  # Rows on one page.
+SAME = 1e-5  # Two devices may differ by this in the ECE of the same predictions.
+
+
+class Bin(NamedTuple):
+    """One bin: its ends, rows and their share, mean confidence and accuracy (NaN if empty)."""
+
+    low: float
+    high: float
+    rows: int
+    share: float
+    confidence: float
+    accuracy: float
+
+    @property
+    def part(self) -> float:
+        """Return the part of ECE that the bin adds."""
+        return abs(self.confidence - self.accuracy) * self.share if self.rows else 0.0
+
+
+class Said(NamedTuple):
+    """The prediction of one recipe and seed for a row, by class name."""
+
+    predicted: str
+    right: bool
+    confidence: float
+    true: float
+
+
+class Line(NamedTuple):
+    """One row of a list; ``other`` is the second recipe's prediction, if one is shown."""
+
+    number: int
+    label: str
+    ours: Said
+    other: Said | None
+    shown: Shown
+
+
+class Cell(NamedTuple):
+    """One recipe and seed on the page of a row; ``said`` is None where predictions are gone."""
+
+    study: Study
+    seed: int
+    bin: int
+    said: Said | None
+    maps: str
+
+
+class Measured(NamedTuple):
+    """The studies of a sweep that have test figures, each with its trials in the table."""
+
+    folder: SweepFolder
+    tasks: list[str]
+    cells: list[tuple[Study, Trial]]
+    baseline: str
+
+    @classmethod
+    def of(cls, folder: SweepFolder, ledger: Ledger) -> "Measured":
+        """Read what the journal says."""
+        tasks = list(dict.fromkeys(study.task for study in ledger.studies.values()))
+        cells = [cell for cell in cells_of(ledger) if cell[1].predictions]
+        return cls(folder, tasks, cells, usual_baseline(results_of(ledger)))
+
+    def trials(self, study: Study) -> dict[int, Trial]:
+        """Return the measured trials of a study by seed."""
+        return {trial.seed: trial for own, trial in self.cells if own.name == study.name}
+
+    def others(self, study: Study, seed: int) -> dict[str, Trial]:
+        """Return the other recipes' trials on the same task and seed, the baseline first."""
+        found = {
+            own.recipe: trial
+            for own, trial in self.cells
+            if (own.task, trial.seed) == (study.task, seed) and own.name != study.name
+        }
+        return dict(sorted(found.items(), key=lambda each: each[0] != self.baseline))
+
+    def again(self, remedy: str) -> str:
+        """Return the command that brings back what is gone, and how it does."""
+        return f"`{sweep_command('run --resume', self.folder.path)}` {remedy} again."
+
+    def gone(self, recipe: str, task: str, seed: int) -> str:
+        """Return the line about predictions that the storage does not have."""
+        what = f"The predictions of {recipe} on {task}, seed {seed}, are not in this storage"
+        return f"{what}; {self.again('computes them')}"
+
+    def without_data(self, task: str) -> str:
+        """Return the line about data that the storage does not have."""
+        return (
+            f"The prepared data of {task} are damaged or not in this storage, so inputs and names "
+            f"of classes are missing; {self.again('prepares them')}"
+        )
+
+
+class RowPages:
+    """Makes the pages of test rows from the predictions and data of a storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._predictions, self._inputs = RowBook(storage), InputBook(storage)
+
+    def rows(self, sweep: Measured, study: Study, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the bins of a study on one seed, and one page of its rows."""
+        ours = sweep.trials(study)
+        if not ours:
+            raise HTTPException(
+                404,
+                f"{study.recipe} on {study.task} has no rows to show: its choice has not been "
+                "measured on test data, and until then these stay sealed.",
+            )
+        asked = Asked.read(query, ours)
+        rows = self._predictions.read(ours[asked.seed].predictions)
+        if rows is None:
+            raise HTTPException(404, sweep.gone(study.recipe, study.task, asked.seed))
+        others = sweep.others(study, asked.seed)
+        asked, other, lacking = self._next_to(sweep, study, asked, others, rows)
+        inputs, missing = self._data(sweep, study, rows)
+        names = _names(inputs, rows)
+        within("class", asked.label, range(len(names)))
+        show = cache(inputs.show) if inputs else lambda place: Shown()  # Pixels share images.
+        places, count = _part(rows, other, asked)
+        return {
+            "study": study,
+            "asked": asked,
+            "task": sweep.tasks.index(study.task),
+            "rows": rows,
+            "accuracy": float(rows.right.mean()),
+            "bins": _bins(rows),
+            "lines": [_line(place, rows, other, names, show) for place in places.tolist()],
+            "count": count,
+            "pages": max(1, math.ceil(count / LISTED)),
+            "choices": {"seeds": list(ours), "others": list(others), "classes": names},
+            "shows": SHOWS,
+            "sorts": SORTS if other is not None else SORTS[:2],
+            "problems": [*filter(None, (lacking, missing)), *_doubts(rows, ours[asked.seed])],
+        }
+
+    def _next_to(
+        self,
+        sweep: Measured,
+        study: Study,
+        asked: Asked,
+        others: Mapping[str, Trial],
+        rows: CellRows,
+    ) -> tuple[Asked, CellRows | None, str]:
+        """Return the second recipe, the first one if none is asked for, and why it is missing."""
+        recipe = choice("with", asked.other or next(iter(others), ""), others or ("",))
+        found = self._predictions.read(others[recipe].predictions) if recipe else None
+        lacking = ""
+        if recipe and found is None:
+            lacking = sweep.gone(recipe, study.task, asked.seed)
+        elif found is not None and not np.array_equal(found.labels, rows.labels):
+            found, lacking = None, f"{recipe} was tested on other rows, so it is not shown."
+        if found is None and asked.sort == SORTS[2]:
+            text = "sort='disagreement' needs the predictions of a second recipe."
+            raise HTTPException(404, lacking or text)
+        return asked._replace(other=recipe if found is not None else ""), found, lacking
+
+    def _data(
+        self, sweep: Measured, study: Study, rows: CellRows
+    ) -> tuple[StoredInputs | None, str]:
+        """Return the data of a study, and why they, or their rows, are not shown."""
+        found = self._inputs.find(study.fingerprint)
+        if found is None:
+            return None, sweep.without_data(study.task)
+        whole = rows.images is None and rows.numbers is None
+        if whole and not np.array_equal(found.rows.labels, rows.labels):
+            return None, f"The stored data of {study.task} have other labels than the predictions."
+        return found, ""
+
+    def row(self, sweep: Measured, task: int, number: int) -> dict[str, Any]:
+        """Return one row, and its prediction by each recipe and seed that was measured."""
+        if task >= len(sweep.tasks):
+            raise HTTPException(404, f"There is no task {task} in this sweep.")
+        measured = [cell for cell in sweep.cells if cell[0].task == sweep.tasks[task]]
+        found = [self._predictions.row(trial.predictions, number) for _, trial in measured]
+        known = next(filter(None, found), None)
+        if known is None:
+            raise HTTPException(404, f"No predictions of row {number} are in this storage.")
+        inputs = self._inputs.find(measured[0][0].fingerprint)
+        place = number if known.image is None else known.image
+        if inputs and known.image is None and not inputs.holds(place, known.label):
+            inputs = None
+        names = inputs.info.classes if inputs else ()
+        values = inputs.rows.values[place] if inputs and known.image is not None else None
+        return {
+            "task": sweep.tasks[task],
+            "number_of": number,
+            "label": _name(names, known.label),
+            "image": known.image,
+            "shown": inputs.show(place, large=True) if inputs else None,
+            "problem": "" if inputs else sweep.without_data(sweep.tasks[task]),
+            "cells": [
+                self._cell(study, trial, scores, names, values)
+                for (study, trial), scores in zip(measured, found, strict=True)
+            ],
+        }
+
+    def _cell(
+        self,
+        study: Study,
+        trial: Trial,
+        scores: RowScores | None,
+        names: Sequence[str],
+        values: NDArray[Any] | None,
+    ) -> Cell:
+        if scores is None:
+            return Cell(study, trial.seed, 0, None, "")
+        right = scores.predicted == scores.label
+        said = Said(_name(names, scores.predicted), right, scores.confidence, scores.true)
+        maps = ""
+        if scores.image is not None and values is not None:
+            kept = self._predictions.maps(trial.predictions)
+            same = [row for row, each in enumerate(kept["rows"]) if np.array_equal(each, values)]
+            maps = map_picture(kept, same[:1]) if same else ""
+        return Cell(study, trial.seed, scores.bin, said, maps)
+
+
+def _name(names: Sequence[str], label: int) -> str:
+    return names[label] if label < len(names) else f"class {label}"
+
+
+def _names(inputs: StoredInputs | None, rows: CellRows) -> list[str]:
+    known = inputs.info.classes if inputs else ()
+    count = max(len(known), int(rows.labels.max()) + 1)
+    return [_name(known, label) for label in range(count)]
+
+
+def _bins(rows: CellRows) -> list[Bin]:
+    curve = rows.curve
+    columns = (curve.edges[:-1], curve.edges[1:], curve.count, curve.count / len(rows))
+    every = (*columns, curve.confidence, curve.accuracy)
+    return [Bin(*each) for each in zip(*(column.tolist() for column in every), strict=True)]
+
+
+def _part(rows: CellRows, other: CellRows | None, asked: Asked) -> tuple[NDArray[np.int64], int]:
+    """Return the places of the rows on a page, and how many rows there are on all pages."""
+    places = rows.chosen(asked.show, asked.bin, asked.label)
+    pages = max(1, math.ceil(len(places) / LISTED))
+    within("page", asked.page, range(1, pages + 1))
+    start, stop = (asked.page - 1) * LISTED, asked.page * LISTED
+    if asked.sort == SORTS[0]:
+        return places[start:stop], len(places)
+    values = rows.confidence
+    if asked.sort == SORTS[2]:
+        assert other is not None
+        values = np.abs(rows.true - other.true)
+    return largest_first(places, values, start, stop), len(places)
+
+
+def _line(
+    place: int,
+    rows: CellRows,
+    other: CellRows | None,
+    names: Sequence[str],
+    show: Callable[[int], Shown],
+) -> Line:
+    return Line(
+        rows.number(place),
+        _name(names, int(rows.labels[place])),
+        _said(rows, place, names),
+        None if other is None else _said(other, place, names),
+        show(place if rows.images is None else int(rows.images[place])),
+    )
+
+
+def _said(rows: CellRows, place: int, names: Sequence[str]) -> Said:
+    predicted, right = int(rows.predicted[place]), bool(rows.right_at(place))
+    confidence, true = float(rows.confidence[place]), float(rows.true[place])
+    return Said(_name(names, predicted), right, confidence, true)
+
+
+def _doubts(rows: CellRows, trial: Trial) -> list[str]:
+    """Return why ECE of the rows is not that of the table."""
+    known = trial.test.get("ece")
+    if rows.images is not None:
+        return ["Rows are pixels, a sample of those in the table's figures."]
+    if known is None or abs(known - rows.curve.error) < SAME:
+        return []
+    return [
+        f"ECE of these rows is {100 * rows.curve.error:.4f} %, in the table {100 * known:.4f} %: "
+        "the stored predictions are not those of the table."
+    ]
