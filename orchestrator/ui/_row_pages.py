@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,10 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.ui._asked import Asked, choice, within
 from orchestrator.ui._inputs import InputBook, Shown, StoredInputs
 from orchestrator.ui._rows import SHOWS, SORTS, CellRows, RowBook, RowScores, largest_first
+from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command
 
+T = TypeVar("T")
 LISTED = 50  # Rows on one page.
 SAME = 1e-5  # Two devices may differ by this in the ECE of the same predictions.
 
@@ -86,10 +88,10 @@ class Measured(NamedTuple):
         """Return the measured trials of a study by seed."""
         return {trial.seed: trial for own, trial in self.cells if own.name == study.name}
 
-    def others(self, study: Study, seed: int) -> dict[str, Trial]:
-        """Return the other recipes' trials on the same task and seed, the baseline first."""
+    def others(self, study: Study, seed: int) -> dict[str, tuple[Study, Trial]]:
+        """Return the other recipes on the same task and seed, the baseline first."""
         found = {
-            own.recipe: trial
+            own.recipe: (own, trial)
             for own, trial in self.cells
             if (own.task, trial.seed) == (study.task, seed) and own.name != study.name
         }
@@ -99,10 +101,11 @@ class Measured(NamedTuple):
         """Return the command that brings back what is gone, and how it does."""
         return f"`{sweep_command('run --resume', self.folder.path)}` {remedy} again."
 
-    def gone(self, recipe: str, task: str, seed: int) -> str:
+    def gone(self, study: Study, seed: int) -> str:
         """Return the line about predictions that the storage does not have."""
-        what = f"The predictions of {recipe} on {task}, seed {seed}, are not in this storage"
-        return f"{what}; {self.again('computes them')}"
+        which = f"{study.recipe} on {study.task}, seed {seed}"
+        computes = self.again("computes them")
+        return f"The predictions of {which}, are not in this storage; {computes}"
 
     def without_data(self, task: str) -> str:
         """Return the line about data that the storage does not have."""
@@ -128,9 +131,9 @@ class RowPages:
                 "measured on test data, and until then these stay sealed.",
             )
         asked = Asked.read(query, ours)
-        rows = self._predictions.read(ours[asked.seed].predictions)
+        rows, lacking = _kept(self._predictions.read, sweep, study, ours[asked.seed])
         if rows is None:
-            raise HTTPException(404, sweep.gone(study.recipe, study.task, asked.seed))
+            raise HTTPException(404, lacking)
         others = sweep.others(study, asked.seed)
         asked, other, lacking = self._next_to(sweep, study, asked, others, rows)
         inputs, missing = self._data(sweep, study, rows)
@@ -159,16 +162,15 @@ class RowPages:
         sweep: Measured,
         study: Study,
         asked: Asked,
-        others: Mapping[str, Trial],
+        others: Mapping[str, tuple[Study, Trial]],
         rows: CellRows,
     ) -> tuple[Asked, CellRows | None, str]:
         """Return the second recipe, the first one if none is asked for, and why it is missing."""
         recipe = choice("with", asked.other or next(iter(others), ""), others or ("",))
-        found = self._predictions.read(others[recipe].predictions) if recipe else None
-        lacking = ""
-        if recipe and found is None:
-            lacking = sweep.gone(recipe, study.task, asked.seed)
-        elif found is not None and not np.array_equal(found.labels, rows.labels):
+        found, lacking = None, ""
+        if recipe:
+            found, lacking = _kept(self._predictions.read, sweep, *others[recipe])
+        if found is not None and not found.same_rows(rows):
             found, lacking = None, f"{recipe} was tested on other rows, so it is not shown."
         if found is None and asked.sort == SORTS[2]:
             text = "sort='disagreement' needs the predictions of a second recipe."
@@ -192,10 +194,13 @@ class RowPages:
         if task >= len(sweep.tasks):
             raise HTTPException(404, f"There is no task {task} in this sweep.")
         measured = [cell for cell in sweep.cells if cell[0].task == sweep.tasks[task]]
-        found = [self._predictions.row(trial.predictions, number) for _, trial in measured]
+        read = partial(self._predictions.row, number=number)
+        kept = [_kept(read, sweep, *cell) for cell in measured]
+        found, problems = [scores for scores, _ in kept], [text for _, text in kept if text]
         known = next(filter(None, found), None)
         if known is None:
-            raise HTTPException(404, f"No predictions of row {number} are in this storage.")
+            absent = f"There is no row {number} in the predictions of {sweep.tasks[task]}."
+            raise HTTPException(404, next(iter(problems), absent))
         inputs = self._inputs.find(measured[0][0].fingerprint)
         place = number if known.image is None else known.image
         if inputs and known.image is None and not inputs.holds(place, known.label):
@@ -208,7 +213,7 @@ class RowPages:
             "label": _name(names, known.label),
             "image": known.image,
             "shown": inputs.show(place, large=True) if inputs else None,
-            "problem": "" if inputs else sweep.without_data(sweep.tasks[task]),
+            "problems": problems + ([] if inputs else [sweep.without_data(sweep.tasks[task])]),
             "cells": [
                 self._cell(study, trial, scores, names, values)
                 for (study, trial), scores in zip(measured, found, strict=True)
@@ -233,6 +238,18 @@ class RowPages:
             same = [row for row, each in enumerate(kept["rows"]) if np.array_equal(each, values)]
             maps = map_picture(kept, same[:1]) if same else ""
         return Cell(study, trial.seed, scores.bin, said, maps)
+
+
+def _kept(
+    read: Callable[[str], T], sweep: Measured, study: Study, trial: Trial
+) -> tuple[T | None, str]:
+    """Return what is read of a trial's predictions, or why that cannot be read."""
+    try:
+        return read(trial.predictions), ""
+    except FileNotFoundError:
+        return None, sweep.gone(study, trial.seed)
+    except InputError as error:
+        return None, str(error)
 
 
 def _name(names: Sequence[str], label: int) -> str:

@@ -66,6 +66,13 @@ class CellRows:
         """Return whether each prediction is the label, (N,)."""
         return np.asarray(self.predicted == self.labels)
 
+    def same_rows(self, other: "CellRows") -> bool:
+        """Return whether another cell was measured on the same rows."""
+        alike = np.array_equal(self.labels, other.labels)
+        if alike and self.numbers is not None and other.numbers is not None:
+            return np.array_equal(self.numbers, other.numbers)
+        return alike
+
     def right_at(self, place: int) -> bool:
         """Return whether one prediction is the label."""
         return bool(self.predicted[place] == self.labels[place])
@@ -131,17 +138,15 @@ class RowBook:
         self._kept: LRUCache[str, CellRows] = LRUCache(KEPT, attrgetter("nbytes"))
         self._lock = RLock()
 
-    def read(self, key: str) -> CellRows | None:
-        """Return the rows of an evaluation; None if the storage does not have them.
+    def read(self, key: str) -> CellRows:
+        """Return the rows of an evaluation.
 
         Raises:
+            FileNotFoundError: If the storage does not have them.
             InputError: If they are damaged.
         """
         with self._lock:  # Two at once would need twice the memory.
-            try:
-                return self._read(key)
-            except FileNotFoundError:
-                return None
+            return self._read(key)
 
     @cachedmethod(attrgetter("_kept"))
     def _read(self, key: str) -> CellRows:
@@ -158,25 +163,23 @@ class RowBook:
         return CellRows(**joined, numbers=own.get("rows"), images=own.get("images"), curve=curve)
 
     def row(self, key: str, number: int) -> RowScores | None:
-        """Return one row of an evaluation; None if the storage does not have it.
+        """Return one row of an evaluation; None if there is no row with that number.
 
         Raises:
+            FileNotFoundError: If the storage does not have the evaluation.
             InputError: If it is damaged.
         """
-        try:
-            with self._opened(key) as tensors:
-                place = _place(tensors, number)
-                if place is None:
-                    return None
-                part, names = slice(place, place + 1), list(tensors.keys())
-                read = {name: tensors.get_slice(name)[part] for name in names}
-                image = int(read["images"]) if "images" in read else None
-                scores = _scored(read["log_probs"], read["labels"])
-                label, guess, in_bin = (int(scores[n][0]) for n in ("labels", "predicted", "bins"))
-                confidence, true = (float(scores[name][0]) for name in ("confidence", "true"))
-                return RowScores(label, guess, confidence, true, in_bin, image)
-        except FileNotFoundError:
-            return None
+        with self._opened(key) as tensors:
+            place = _place(tensors, number)
+            if place is None:
+                return None
+            part, names = slice(place, place + 1), list(tensors.keys())
+            read = {name: tensors.get_slice(name)[part] for name in names}
+            image = int(read["images"]) if "images" in read else None
+            scores = _scored(read["log_probs"], read["labels"])
+            label, guess, in_bin = (int(scores[n][0]) for n in ("labels", "predicted", "bins"))
+            confidence, true = (float(scores[name][0]) for name in ("confidence", "true"))
+            return RowScores(label, guess, confidence, true, in_bin, image)
 
     def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
         """Return the maps of the images that an evaluation of pixels keeps; see ``shown_maps``."""
