@@ -36,8 +36,8 @@ class Bin(NamedTuple):
 
     @property
     def part(self) -> float:
-        """Return the part of ECE that the bin adds."""
-        return abs(self.confidence - self.accuracy) * self.share if self.rows else 0.0
+        """Return the part of ECE that the bin adds; NaN if it is empty."""
+        return abs(self.confidence - self.accuracy) * self.share
 
 
 class Said(NamedTuple):
@@ -127,8 +127,8 @@ class RowPages:
         if not ours:
             raise HTTPException(
                 404,
-                f"{study.recipe} on {study.task} has no rows to show: its choice has not been "
-                "measured on test data, and until then these stay sealed.",
+                f"{study.recipe} on {study.task} has no rows to show: test data stay sealed until "
+                "its chosen configuration is measured on them.",
             )
         asked = Asked.read(query, ours)
         rows, lacking = _kept(self._predictions.read, sweep, study, ours[asked.seed])

@@ -89,16 +89,20 @@ class CellRows:
         ``over`` are wrong rows in bins whose confidence exceeds their accuracy; ``under`` are right
         rows in bins whose accuracy exceeds their confidence.
         """
-        above = (self.curve.confidence > self.curve.accuracy)[self.bins]
-        below = (self.curve.confidence < self.curve.accuracy)[self.bins]
-        right = self.right
-        kept = {"right": right, "wrong": ~right, "over": ~right & above, "under": right & below}
-        mask = kept.get(show, np.ones(len(self), bool))
+        mask = np.ones(len(self), bool) if show == "all" else self._shown(show)
         if in_bin is not None:
-            mask = mask & (self.bins == in_bin)
+            mask &= self.bins == in_bin
         if label is not None:
-            mask = mask & (self.labels == label)
+            mask &= self.labels == label
         return np.flatnonzero(mask)
+
+    def _shown(self, show: str) -> NDArray[np.bool_]:
+        mask = self.right if show in ("right", "under") else ~self.right
+        if show == "over":
+            mask &= (self.curve.confidence > self.curve.accuracy)[self.bins]
+        if show == "under":
+            mask &= (self.curve.confidence < self.curve.accuracy)[self.bins]
+        return mask
 
 
 class RowScores(NamedTuple):

@@ -237,7 +237,7 @@ def test_names_of_classes_and_recipes_are_escaped(client, view) -> None:
         ("studies/0/rows?with=ce", "with='ce' is not one of mbls, ls."),
         ("studies/0/rows?page=4", "page=4 is outside 1 to 3."),
         ("studies/0/rows?page=0", "page=0 is outside 1 to 3."),
-        ("studies/3/rows", "fl on own/net/short has no rows to show: its choice has not been "),
+        ("studies/3/rows", "fl on own/net/short has no rows to show: test data stay sealed until "),
         ("studies/9/rows", "There is no study 9 in this sweep."),
         ("tasks/1/rows/0", "There is no task 1 in this sweep."),
         ("tasks/0/rows/130", "There is no row 130 in the predictions of own/net/short."),
@@ -325,6 +325,43 @@ def test_rows_of_given_logits_are_found_by_their_numbers(copy) -> None:
     found = book.row("ff" * 32, 7 * (ROWS - 10))
     assert found.confidence == pytest.approx(float(log_probs[9].max().exp()))
     assert [found.label, book.row("ff" * 32, 8)] == [0, None]
+
+
+def test_a_pixel_shows_its_image_and_the_maps_of_it(tmp_path, journal_writer) -> None:
+    for place in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (tmp_path / "voc" / place).mkdir(parents=True)
+    for part, count in {"train": 4, "test": 2}.items():
+        names = [f"{part}{number}" for number in range(count)]
+        (tmp_path / f"voc/ImageSets/Segmentation/{part}.txt").write_text("\n".join(names))
+        for number, name in enumerate(names):
+            mask = np.full((6, 8 - number), number % 2, np.uint8)
+            Image.fromarray(mask + 9).save(tmp_path / f"voc/JPEGImages/{name}.jpg")
+            Image.fromarray(mask).save(tmp_path / f"voc/SegmentationClass/{name}.png")
+    data = prepare(f"voc:{tmp_path / 'voc'}", tmp_path, SplitSpec(validation=1), tmp_path / "data")
+    pixels = data.info.inputs.pixels(data.test())
+    log_probs = torch.randn(len(pixels.labels), 2).log_softmax(1)
+    rows = {"log_probs": log_probs, "labels": pixels.labels, "images": pixels.rows}
+    kept = torch.from_numpy(data.test().values[1:].copy())
+    maps = {"rows": kept, **dict.fromkeys(("confidence", "predicted"), kept[..., 3].clone())}
+    maps = {name: values.clone() for name, values in maps.items()}
+    ref = ArtifactRef("evaluate", key_of(9))
+    ArtifactStore(tmp_path / "artifacts").write(ref, {"test": rows, "maps": maps}, {"metrics": {}})
+    writer = journal_writer(tmp_path / "sweeps/s", "s")
+    writer.start()
+    study = writer.open("ce", fingerprint=data.key)
+    trial = writer.trial(study, 0, 0.5)
+    writer.close(study, trial)
+    writer.evaluate(trial, study, facts={"predictions": key_of(9)}, test_ece=0.5)
+    found = shown(tmp_path, 0, bin="14")
+    assert found["problems"] == ["Rows are pixels, a sample of those in the table's figures."]
+    client = opened(tmp_path)
+    last = len(pixels.labels) - 1
+    for number, image, pictures in ((0, 0, ["png"]), (last, 1, ["png", "jpeg"])):
+        page = client.get(f"/sweeps/s/tasks/0/rows/{number}").text
+        text = f"Row {number} of the test data, a pixel of image {image} · label {image}"
+        assert text in words(page)
+        assert re.findall(r'src="data:image/(\w+);', page) == pictures
+    assert 'width="315" height="270"' in page  # The smaller image, without the rest of its row.
 
 
 def test_inputs_are_shown_as_they_are_stored() -> None:
