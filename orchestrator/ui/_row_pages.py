@@ -1,7 +1,7 @@
 """What the pages of test rows show, as data for their templates."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,55 +18,19 @@ from orchestrator.ui._inputs import InputBook, Shown, StoredInputs
 from orchestrator.ui._rows import SHOWS, SORTS, CellRows, RowBook, RowScores, largest_first
 from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command
+from trainables.metrics import ReliabilityCurve
 
 T = TypeVar("T")
 LISTED = 50  # Rows on one page.
 SAME = 1e-5  # Two devices may differ by this in the ECE of the same predictions.
 
 
-class Bin(NamedTuple):
-    """One bin: its ends, rows and their share, mean confidence and accuracy (NaN if empty)."""
-
-    low: float
-    high: float
-    rows: int
-    share: float
-    confidence: float
-    accuracy: float
-
-    @property
-    def part(self) -> float:
-        """Return the part of ECE that the bin adds; NaN if it is empty."""
-        return abs(self.confidence - self.accuracy) * self.share
-
-
-class Said(NamedTuple):
-    """The prediction of one recipe and seed for a row, by class name."""
-
-    predicted: str
-    right: bool
-    confidence: float
-    true: float
-
-
 class Line(NamedTuple):
     """One row of a list; ``other`` is the second recipe's prediction, if one is shown."""
 
-    number: int
-    label: str
-    ours: Said
-    other: Said | None
+    ours: RowScores
+    other: RowScores | None
     shown: Shown
-
-
-class Cell(NamedTuple):
-    """One recipe and seed on the page of a row; ``said`` is None where predictions are gone."""
-
-    study: Study
-    seed: int
-    bin: int
-    said: Said | None
-    maps: str
 
 
 class Measured(NamedTuple):
@@ -137,21 +101,26 @@ class RowPages:
         others = sweep.others(study, asked.seed)
         asked, other, lacking = self._next_to(sweep, study, asked, others, rows)
         inputs, missing = self._data(sweep, study, rows)
-        names = _names(inputs, rows)
-        within("class", asked.label, range(len(names)))
         show = cache(inputs.show) if inputs else lambda place: Shown()  # Pixels share images.
+        within("class", asked.label, range(rows.classes))
         places, count = _part(rows, other, asked)
+        lines = []
+        for place in places.tolist():
+            scores = rows.at(place)
+            shown = show(place if scores.image is None else scores.image)
+            lines.append(Line(scores, other.at(place) if other else None, shown))
         return {
             "study": study,
             "asked": asked,
             "task": sweep.tasks.index(study.task),
             "rows": rows,
-            "accuracy": float(rows.right.mean()),
-            "bins": _bins(rows),
-            "lines": [_line(place, rows, other, names, show) for place in places.tolist()],
+            "bins": _bins(rows.curve),
+            "lines": lines,
+            "names": inputs.info.classes if inputs else (),
             "count": count,
             "pages": max(1, math.ceil(count / LISTED)),
-            "choices": {"seeds": list(ours), "others": list(others), "classes": names},
+            "seeds": list(ours),
+            "others": list(others),
             "shows": SHOWS,
             "sorts": SORTS if other is not None else SORTS[:2],
             "problems": [*filter(None, (lacking, missing)), *_doubts(rows, ours[asked.seed])],
@@ -205,39 +174,26 @@ class RowPages:
         place = number if known.image is None else known.image
         if inputs and known.image is None and not inputs.holds(place, known.label):
             inputs = None
-        names = inputs.info.classes if inputs else ()
         values = inputs.rows.values[place] if inputs and known.image is not None else None
         return {
             "task": sweep.tasks[task],
-            "number_of": number,
-            "label": _name(names, known.label),
-            "image": known.image,
+            "row": known,
             "shown": inputs.show(place, large=True) if inputs else None,
             "problems": problems + ([] if inputs else [sweep.without_data(sweep.tasks[task])]),
-            "cells": [
-                self._cell(study, trial, scores, names, values)
-                for (study, trial), scores in zip(measured, found, strict=True)
-            ],
+            "names": inputs.info.classes if inputs else (),
+            "cells": list(zip(measured, found, strict=True)),
+            "maps": [] if values is None else list(self._maps(measured, values)),
         }
 
-    def _cell(
-        self,
-        study: Study,
-        trial: Trial,
-        scores: RowScores | None,
-        names: Sequence[str],
-        values: NDArray[Any] | None,
-    ) -> Cell:
-        if scores is None:
-            return Cell(study, trial.seed, 0, None, "")
-        right = scores.predicted == scores.label
-        said = Said(_name(names, scores.predicted), right, scores.confidence, scores.true)
-        maps = ""
-        if scores.image is not None and values is not None:
+    def _maps(
+        self, measured: Sequence[tuple[Study, Trial]], values: NDArray[Any]
+    ) -> Iterator[tuple[Study, Trial, str]]:
+        """Yield the maps of one image, of those cells that keep it."""
+        for study, trial in measured:
             kept = self._predictions.maps(trial.predictions)
             same = [row for row, each in enumerate(kept["rows"]) if np.array_equal(each, values)]
-            maps = map_picture(kept, same[:1]) if same else ""
-        return Cell(study, trial.seed, scores.bin, said, maps)
+            if same:
+                yield study, trial, map_picture(kept, same[:1])
 
 
 def _kept(
@@ -252,21 +208,12 @@ def _kept(
         return None, str(error)
 
 
-def _name(names: Sequence[str], label: int) -> str:
-    return names[label] if label < len(names) else f"class {label}"
-
-
-def _names(inputs: StoredInputs | None, rows: CellRows) -> list[str]:
-    known = inputs.info.classes if inputs else ()
-    count = max(len(known), int(rows.labels.max()) + 1)
-    return [_name(known, label) for label in range(count)]
-
-
-def _bins(rows: CellRows) -> list[Bin]:
-    curve = rows.curve
-    columns = (curve.edges[:-1], curve.edges[1:], curve.count, curve.count / len(rows))
-    every = (*columns, curve.confidence, curve.accuracy)
-    return [Bin(*each) for each in zip(*(column.tolist() for column in every), strict=True)]
+def _bins(curve: ReliabilityCurve) -> list[tuple[float, ...]]:
+    """Return ends, count, share, confidence and accuracy of each bin."""
+    share = curve.count / curve.count.sum()
+    ends = (curve.edges[:-1], curve.edges[1:])
+    columns = (*ends, curve.count, share, curve.confidence, curve.accuracy)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _part(rows: CellRows, other: CellRows | None, asked: Asked) -> tuple[NDArray[np.int64], int]:
@@ -282,28 +229,6 @@ def _part(rows: CellRows, other: CellRows | None, asked: Asked) -> tuple[NDArray
         assert other is not None
         values = np.abs(rows.true - other.true)
     return largest_first(places, values, start, stop), len(places)
-
-
-def _line(
-    place: int,
-    rows: CellRows,
-    other: CellRows | None,
-    names: Sequence[str],
-    show: Callable[[int], Shown],
-) -> Line:
-    return Line(
-        rows.number(place),
-        _name(names, int(rows.labels[place])),
-        _said(rows, place, names),
-        None if other is None else _said(other, place, names),
-        show(place if rows.images is None else int(rows.images[place])),
-    )
-
-
-def _said(rows: CellRows, place: int, names: Sequence[str]) -> Said:
-    predicted, right = int(rows.predicted[place]), bool(rows.right_at(place))
-    confidence, true = float(rows.confidence[place]), float(rows.true[place])
-    return Said(_name(names, predicted), right, confidence, true)
 
 
 def _doubts(rows: CellRows, trial: Trial) -> list[str]:

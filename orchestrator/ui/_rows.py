@@ -24,7 +24,6 @@ BINS = 15  # As in the test metrics of every evaluation.
 BLOCK = 1 << 22  # Most probabilities that are computed at once.
 KEPT = 1 << 26  # Bytes: the cells of a million rows and 10 classes are 11 MB each.
 SHOWS = ("all", "right", "wrong", "over", "under")
-OWN = ("rows", "images")  # Tensors that only some evaluations have.
 SORTS = ("row", "confidence", "disagreement")
 
 
@@ -41,6 +40,7 @@ class CellRows:
         numbers: Number of each row in a file of logits; None where rows are numbered by place.
         images: Image of each row where rows are pixels, else None.
         curve: Count, confidence and accuracy of each bin, of float64 confidences.
+        classes: Number of classes.
     """
 
     labels: NDArray[Any]
@@ -51,6 +51,7 @@ class CellRows:
     numbers: NDArray[np.int64] | None
     images: NDArray[np.int64] | None
     curve: ReliabilityCurve
+    classes: int
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -73,13 +74,13 @@ class CellRows:
             return np.array_equal(self.numbers, other.numbers)
         return alike
 
-    def right_at(self, place: int) -> bool:
-        """Return whether one prediction is the label."""
-        return bool(self.predicted[place] == self.labels[place])
-
-    def number(self, place: int) -> int:
-        """Return the number by which the row at a place is addressed."""
-        return place if self.numbers is None else int(self.numbers[place])
+    def at(self, place: int) -> "RowScores":
+        """Return one row."""
+        label, predicted, in_bin = (int(v[place]) for v in (self.labels, self.predicted, self.bins))
+        confidence, true = float(self.confidence[place]), float(self.true[place])
+        number = place if self.numbers is None else int(self.numbers[place])
+        image = None if self.images is None else int(self.images[place])
+        return RowScores(label, predicted, confidence, true, in_bin, number, image)
 
     def chosen(
         self, show: str = "all", in_bin: int | None = None, label: int | None = None
@@ -106,13 +107,14 @@ class CellRows:
 
 
 class RowScores(NamedTuple):
-    """One row of one recipe and seed: classes and probabilities, as in ``CellRows``."""
+    """One row of one recipe and seed, as in ``CellRows``, with the number of its address."""
 
     label: int
     predicted: int
     confidence: float
     true: float
     bin: int
+    number: int
     image: int | None
 
 
@@ -155,16 +157,7 @@ class RowBook:
     @cachedmethod(attrgetter("_kept"))
     def _read(self, key: str) -> CellRows:
         with self._opened(key) as tensors:
-            labels, table = tensors.get_tensor("labels"), tensors.get_slice("log_probs")
-            rows, classes = table.get_shape()
-            step = max(1, BLOCK // classes)
-            blocks = (slice(start, start + step) for start in range(0, rows, step))
-            parts = [_scored(table[block], labels[block]) for block in blocks]
-            names = list(tensors.keys())
-            own = {name: tensors.get_tensor(name).numpy().copy() for name in OWN if name in names}
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        curve = _curve(joined.pop("sums"))
-        return CellRows(**joined, numbers=own.get("rows"), images=own.get("images"), curve=curve)
+            return _rows_of(tensors, 0, tensors.get_slice("labels").get_shape()[0])
 
     def row(self, key: str, number: int) -> RowScores | None:
         """Return one row of an evaluation; None if there is no row with that number.
@@ -177,13 +170,7 @@ class RowBook:
             place = _place(tensors, number)
             if place is None:
                 return None
-            part, names = slice(place, place + 1), list(tensors.keys())
-            read = {name: tensors.get_slice(name)[part] for name in names}
-            image = int(read["images"]) if "images" in read else None
-            scores = _scored(read["log_probs"], read["labels"])
-            label, guess, in_bin = (int(scores[n][0]) for n in ("labels", "predicted", "bins"))
-            confidence, true = (float(scores[name][0]) for name in ("confidence", "true"))
-            return RowScores(label, guess, confidence, true, in_bin, image)
+            return _rows_of(tensors, place, place + 1).at(0)._replace(number=number)
 
     def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
         """Return the maps of the images that an evaluation of pixels keeps; see ``shown_maps``."""
@@ -214,6 +201,22 @@ def _place(tensors: Any, number: int) -> int | None:
     if "rows" not in list(tensors.keys()):
         return number if number < tensors.get_slice("labels").get_shape()[0] else None
     return next(iter((tensors.get_tensor("rows") == number).nonzero().flatten().tolist()), None)
+
+
+def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
+    """Return some rows of an evaluation, read a block at a time."""
+    table, labels = (tensors.get_slice(name) for name in ("log_probs", "labels"))
+    names, classes = list(tensors.keys()), table.get_shape()[1]
+    step = max(1, BLOCK // classes)
+    blocks = (slice(first, min(first + step, stop)) for first in range(start, stop, step))
+    parts = [_scored(table[block], labels[block]) for block in blocks]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    numbers, images = (
+        tensors.get_slice(name)[start:stop].numpy() if name in names else None
+        for name in ("rows", "images")
+    )
+    curve = _curve(joined.pop("sums"))
+    return CellRows(**joined, numbers=numbers, images=images, curve=curve, classes=classes)
 
 
 def _scored(table: Tensor, labels: Tensor) -> dict[str, NDArray[Any]]:

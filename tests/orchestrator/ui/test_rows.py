@@ -321,7 +321,7 @@ def test_rows_of_given_logits_are_found_by_their_numbers(copy) -> None:
     )
     book = RowBook(Storage(copy))
     kept = book.read("ff" * 32)
-    assert [kept.number(place) for place in (0, 9)] == [7 * (ROWS - 1), 7 * (ROWS - 10)]
+    assert [kept.at(place).number for place in (0, 9)] == [7 * (ROWS - 1), 7 * (ROWS - 10)]
     found = book.row("ff" * 32, 7 * (ROWS - 10))
     assert found.confidence == pytest.approx(float(log_probs[9].max().exp()))
     assert [found.label, book.row("ff" * 32, 8)] == [0, None]
