@@ -103,9 +103,9 @@ def _picture(values: np.ndarray, masked: bool, large: bool) -> Shown:
         values = np.hstack(list(np.moveaxis(values, 2, 0)))
     image = Image.fromarray(np.ascontiguousarray(values))
     if not large:
-        image.thumbnail((SMALL, SMALL))
+        image = image.reduce(-(-max(image.size) // SMALL))
     scale = max(1, (LARGE if large else SMALL) // max(image.size))
     stream = io.BytesIO()
-    image.save(stream, "PNG")
+    image.save(stream, "PNG", compress_level=1)  # Of 50 on a page, time counts more than size.
     address = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
     return Shown(address, (scale * image.width, scale * image.height))

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from orchestrator.report import map_picture
 from orchestrator.storage.ledger import Ledger, Study, Trial
-from orchestrator.storage.results import cells_of, results_of, usual_baseline
+from orchestrator.storage.results import cells_of, usual_baseline
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.ui._asked import Asked, choice, within
 from orchestrator.ui._inputs import InputBook, Shown, StoredInputs
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
         """Read what the journal says."""
         tasks = list(dict.fromkeys(study.task for study in ledger.studies.values()))
         cells = [cell for cell in cells_of(ledger) if cell[1].predictions]
-        return cls(folder, tasks, cells, usual_baseline(results_of(ledger)))
+        return cls(folder, tasks, cells, usual_baseline(ledger.studies.values()))
 
     def trials(self, study: Study) -> dict[int, Trial]:
         """Return the measured trials of a study by seed."""

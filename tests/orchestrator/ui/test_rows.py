@@ -25,7 +25,15 @@ from orchestrator.ui._rows import RowBook, largest_first
 from tests.orchestrator.report.conftest import EVIL
 from tests.orchestrator.ui.test_view import Elements, row, words
 from trainables.common.stages import ArtifactRef
-from trainables.data import MASK_OUTSIDE, GivenLogits, MaskedImages, SplitSpec, Texts, prepare
+from trainables.data import (
+    MASK_OUTSIDE,
+    GivenLogits,
+    Images,
+    MaskedImages,
+    SplitSpec,
+    Texts,
+    prepare,
+)
 from trainables.metrics import evaluation_report
 from trainables.store.artifacts import ArtifactStore
 
@@ -380,3 +388,7 @@ def test_inputs_are_shown_as_they_are_stored() -> None:
     picture = Image.open(io.BytesIO(base64.b64decode(shown.picture.partition(",")[2])))
     assert np.array_equal(np.asarray(picture), stored[:4, :5, :3])
     assert shown.size == (60, 48)
+    large = np.full((100, 150, 3), 7, np.uint8)
+    images = Images((100, 150), 3, (0.5,) * 3, (0.5,) * 3, "none")
+    assert show_input(images, large).size == (50, 34)
+    assert show_input(images, large, large=True).size == (300, 200)
