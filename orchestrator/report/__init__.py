@@ -5,6 +5,7 @@ be shown, such as diagrams of predictions that are gone, is told on the page. It
 templates and the charts of a study are there for other pages too.
 """
 
+from orchestrator.report._maps import map_picture
 from orchestrator.report._page import environment, render_report, write_report
 from orchestrator.report._search import CURVES, searched_for
 from orchestrator.report._source import ReportSource, from_folder
@@ -17,6 +18,7 @@ __all__ = [
     "distribution",
     "environment",
     "from_folder",
+    "map_picture",
     "render_report",
     "searched_for",
     "study_part",

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +40,17 @@ def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> lis
 
 
 def _picture(found: Artifact) -> str:
-    """Return a line an image: the image, its confidence, and its errors; as a data URI."""
     maps = {name: values.numpy() for name, values in found.tensors("maps").items()}
-    lines = [
-        _line(maps["rows"][row], maps["confidence"][row], maps["predicted"][row])
-        for row in range(min(IMAGES, len(maps["rows"])))
-    ]
+    return map_picture(maps, range(min(IMAGES, len(maps["rows"]))))
+
+
+def map_picture(maps: Mapping[str, np.ndarray], rows: Iterable[int]) -> str:
+    """Return a line for each of these rows: the image, its confidence, its errors; as a data URI.
+
+    ``maps`` are those of ``shown_maps``.
+    """
+    kinds = ("rows", "confidence", "predicted")
+    lines = [_line(*(maps[kind][row] for kind in kinds)) for row in rows]
     stream = io.BytesIO()
     Image.fromarray(np.vstack(lines)).save(stream, "JPEG", quality=QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(stream.getvalue()).decode()}"

@@ -106,7 +106,7 @@ class StudyResult:
         return self.trials_finished + self.trials_failed > 1
 
 
-def usual_baseline(results: Iterable[StudyResult]) -> str:
+def usual_baseline(results: Iterable[StudyResult | Study]) -> str:
     """Return what recipes are compared with: plain cross-entropy, or the logits as given."""
     return GIVEN if any(result.model == GIVEN for result in results) else "ce"
 
@@ -142,13 +142,12 @@ def table_rows(
 
 def cells_of(ledger: Ledger) -> list[tuple[Study, Trial]]:
     """Return the measured trials whose figures tables show, one a row and seed."""
-    measured = [trial for trial in ledger.trials.values() if trial.test]
     rows = ((study, study.chosen_trial) for study in ledger.studies.values() if study.row)
     return [
         (study, trial)
         for study, chosen in rows
         if chosen is not None
-        for trial in trials_of_choice(study, chosen, measured)
+        for trial in trials_of_choice(study, chosen, [t for t in study.begun.values() if t.test])
     ]
 
 

@@ -17,8 +17,10 @@ from orchestrator.report import environment
 from orchestrator.storage.ledger import FollowedSweep, Ledger, Study
 from orchestrator.storage.status import status_of, title
 from orchestrator.ui import _pages
+from orchestrator.ui._asked import choice, number
 from orchestrator.ui._book import Book
 from orchestrator.ui._guard import Guard
+from orchestrator.ui._row_pages import Measured, RowPages
 from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
@@ -49,7 +51,7 @@ class _View:
     """Answers requests from what the journals tell."""
 
     def __init__(self, book: Book) -> None:
-        self._book = book
+        self._book, self._row_pages = book, RowPages(book.storage)
         self._templates = environment("orchestrator.ui")
         self._templates.filters["moment"] = _moment
         self._templates.globals |= {"duration": duration, "title": title}
@@ -63,6 +65,8 @@ class _View:
             "/sweeps/{name}": self._sweep,
             "/sweeps/{name}/report": self._report,
             "/sweeps/{name}/studies/{index:int}": self._study,
+            "/sweeps/{name}/studies/{index:int}/rows": self._rows,
+            "/sweeps/{name}/tasks/{task:int}/rows/{row:int}": self._row,
             "/sweeps/{name}/trials": self._trials,
             "/sweeps/{name}/trials/{key}": self._trial,
             "/style.css": self._asset("style_css", "live.css", "text/css"),
@@ -135,14 +139,33 @@ class _View:
             study = _study_at(ledger, request.path_params["index"])
             return self._page("study.html", _pages.study_page(sweep.folder, ledger, study))
 
+    def _rows(self, request: Request) -> Response:
+        sweep = self._named(request)
+        with sweep.ledger() as ledger:
+            study = _study_at(ledger, request.path_params["index"])
+            measured = Measured.of(sweep.folder, ledger)
+            common = _pages.common(sweep.folder, ledger)
+        # The ledger is free again: the first look at many rows takes a while.
+        found = self._row_pages.rows(measured, study, request.query_params)
+        return self._page("rows.html", {**common, **found})
+
+    def _row(self, request: Request) -> Response:
+        sweep, asked = self._named(request), request.path_params
+        with sweep.ledger() as ledger:
+            measured = Measured.of(sweep.folder, ledger)
+            common = _pages.common(sweep.folder, ledger)
+        found = self._row_pages.row(measured, asked["task"], asked["row"])
+        return self._page("row.html", {**common, **found})
+
     def _trials(self, request: Request) -> Response:
         sweep, asked = self._named(request), request.query_params
         state = asked.get("state", "")
-        if state and state not in _pages.STATES:
-            raise HTTPException(404, f"state={state!r} is not one of {', '.join(_pages.STATES)}.")
+        if state:
+            choice("state", state, _pages.STATES)
         with sweep.ledger() as ledger:
-            study = _study_at(ledger, _number(asked.get("study"))) if "study" in asked else None
-            page = _number(asked.get("page", "1"))
+            given = asked.get("study")
+            study = None if given is None else _study_at(ledger, number("study", given))
+            page = number("page", asked.get("page", "1"))
             content = _pages.trials_page(sweep.folder, ledger, study, state, page)
             return self._page("trials.html", content)
 
@@ -189,9 +212,3 @@ def _study_at(ledger: Ledger, index: int) -> Study:
     if not 0 <= index < len(studies):
         raise HTTPException(404, f"There is no study {index} in this sweep.")
     return studies[index]
-
-
-def _number(text: str | None) -> int:
-    if text is None or not text.isascii() or not text.isdigit():
-        raise HTTPException(404, f"{text!r} is no number.")
-    return int(text[:9])

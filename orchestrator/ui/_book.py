@@ -22,6 +22,7 @@ class Book:
     files is a link, a pipe or a device.
 
     Attributes:
+        storage: Where they are.
         folder: The storage's folder.
         outside: Names of the sweeps that are left out.
         note: Why states of SLURM jobs may be old; empty if they are not.
@@ -31,7 +32,7 @@ class Book:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage, self._lock = storage, Lock()
+        self.storage, self._lock = storage, Lock()
         self._known: dict[str, FollowedSweep] = {}
         self.folder, self.outside = storage.folder, list[str]()
         self._jobs, self._asked, self.note = dict[str, Job](), -JOB_SECONDS, ""
@@ -40,7 +41,7 @@ class Book:
     def sweeps(self) -> dict[str, FollowedSweep]:
         """Return the sweeps that there are now."""
         folders, outside = list[SweepFolder](), list[SweepFolder]()
-        for sweep in self._storage.sweeps():
+        for sweep in self.storage.sweeps():
             (folders if self._inside(sweep) else outside).append(sweep)
         with self._lock:
             self.outside = [sweep.name for sweep in outside]
@@ -57,7 +58,7 @@ class Book:
 
     def with_job(self, status: SweepStatus) -> SweepStatus:
         """Return the status of a sweep with the state of its SLURM job, as ``status`` shows it."""
-        return with_job(status, self._storage.sweep(status.sweep), self._jobs.get(status.sweep))
+        return with_job(status, self.storage.sweep(status.sweep), self._jobs.get(status.sweep))
 
     def ask_slurm(self) -> None:
         """Look the jobs of the sweeps up, unless that was done a moment ago."""

@@ -5,10 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from orchestrator.report import MOST_CURVES, study_part, trial_curves
 from orchestrator.storage.ledger import Ledger, Study, Trial
-from orchestrator.storage.results import StudyResult
+from orchestrator.storage.results import StudyResult, cells_of
 from orchestrator.storage.status import SweepStatus, current_results, status_of
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
@@ -59,13 +60,14 @@ def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str
 
 def sweep_page(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
     """Return one sweep: how far it is, its tables, studies, running and failed trials."""
-    common = _common(folder, ledger)
-    status: SweepStatus = common["status"]
+    shared = common(folder, ledger)
+    status: SweepStatus = shared["status"]
     running = [ledger.trials[each.key] for each in status.running]
     failed = [trial for trial in ledger.trials.values() if trial.status == "failed"]
     return {
-        **common,
+        **shared,
         "tables": list(_tables(current_results(folder, ledger))),
+        "behind": _behind(folder, ledger),
         "lines": [_line(study, ledger, status) for study in ledger.studies.values()],
         "running": list(zip(status.running[:SHOWN], running, strict=False)),
         "failed": failed[-SHOWN:][::-1],
@@ -74,7 +76,8 @@ def sweep_page(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
+def common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
+    """Return the content that all pages of a sweep need."""
     status = status_of(folder, ledger)
     return {
         "name": folder.name,
@@ -92,6 +95,16 @@ def _tables(results: Sequence[StudyResult]) -> Iterable[ComparisonTable]:
         there = {name for result in ours for seed in result.test for name in seed}
         if metrics := [name for name in METRICS if name in there]:
             yield build_table(ours, metrics)
+
+
+def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
+    """Return the addresses of the test rows by task and recipe, as far as these are on record."""
+    found = defaultdict[str, dict[str, str]](dict)
+    for study, trial in cells_of(ledger):
+        if trial.predictions:
+            address = f"/sweeps/{quote(folder.name, safe='')}/studies/{study.index}/rows"
+            found[study.task][study.recipe] = address
+    return found
 
 
 def _line(study: Study, ledger: Ledger, status: SweepStatus) -> StudyLine:
@@ -112,12 +125,13 @@ def study_page(folder: SweepFolder, ledger: Ledger, study: Study) -> dict[str, A
     scored = [trial for trial in study.searched if trial.objective is not None]
     best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
     return {
-        **_common(folder, ledger),
+        **common(folder, ledger),
         "study": study,
         "part": study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
         "trials": best[:SHOWN],
         "count": len(study.begun),
+        "behind": _behind(folder, ledger)[study.task].get(study.recipe),
     }
 
 
@@ -130,7 +144,7 @@ def trials_page(
     pages = max(1, math.ceil(len(found) / LISTED))
     page = min(max(page, 1), pages)
     return {
-        **_common(folder, ledger),
+        **common(folder, ledger),
         "study": study,
         "state": state,
         "states": STATES,
@@ -145,7 +159,7 @@ def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, A
     """Return one trial: its configuration, figures, learning curves and the end of its log."""
     study = ledger.studies.get(trial.study)
     return {
-        **_common(folder, ledger),
+        **common(folder, ledger),
         "trial": trial,
         "study": study,
         "figures": trial_curves(study, trial) if study else [],

@@ -19,7 +19,7 @@ from ._report import (
     row_terms,
     rows_or_value,
 )
-from ._scores import Binned, bin_index, width_edges
+from ._scores import Binned, Scores, bin_index, width_edges
 from ._smooth import estimated_error
 from ._streamed import StreamedReport
 
@@ -32,6 +32,7 @@ __all__ = [
     "NoiseFloor",
     "ReliabilityCurve",
     "RiskCoverageCurve",
+    "Scores",
     "StreamedReport",
     "bin_index",
     "bin_spread_of_groups",

@@ -1,12 +1,12 @@
 
 (() => {
   const all = (selector, root) => [...root.querySelectorAll(selector)];
-  const controls = "a, button, input, summary, [tabindex]";
+  const controls = "a, button, input, select, summary, [tabindex]";
 
   // What a person has done to the page: it is done again to what takes its place.
   const remember = (main) => ({
     open: all("details", main).map((part) => part.open),
-    typed: all("input", main).map((input) => [input.value, input.checked]),
+    typed: all("input, select", main).map((input) => [input.value, input.checked]),
     sorted: all("table.sortable", main).map((table) => {
       const headings = all("thead th", table);
       const index = headings.findIndex((heading) => heading.hasAttribute("aria-sort"));
@@ -24,7 +24,7 @@
         heading.querySelector("button").click();
       }
     });
-    all("input", main).forEach((input, i) => {
+    all("input, select", main).forEach((input, i) => {
       const [value, checked] = known.typed[i] ?? [input.value, input.checked];
       if (input.type === "checkbox") input.checked = checked;
       else if (value) { input.value = value; input.dispatchEvent(new Event("input")); }

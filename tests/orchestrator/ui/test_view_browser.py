@@ -45,6 +45,8 @@ def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
         "sweeps/night",
         "sweeps/night/studies/3",
         f"sweeps/night/trials/{served.failed.key}",
+        "sweeps/night/studies/3/rows",
+        "sweeps/night/tasks/0/rows/3",
     )
     page = visit(width=360)
     home = page.url
@@ -111,6 +113,23 @@ def test_the_keyboard_goes_from_the_list_to_a_log(visit, served) -> None:
     page.wait_for_url("**/trials/*")
     page.locator(".log").focus()
     assert "epoch 1" in page.evaluate("document.activeElement.textContent")
+
+
+def test_choices_of_rows_outlast_a_renewal_and_become_an_address(visit) -> None:
+    page = visit("/sweeps/night/studies/0/rows")
+    page.locator("select[name=show]").select_option("right")
+    page.locator("main").evaluate("main => { main.dataset.old = 1 }")
+    page.clock.fast_forward(61_000)
+    page.wait_for_selector("main:not([data-old])")
+    assert page.locator("select[name=show]").input_value() == "right"
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**/rows?seed=0&bin=&class=&show=right&sort=row&with=*")
+    page.locator("#bins a").last.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/rows?seed=0&bin=*&show=right&sort=row&with=*")
+    page.locator("#rows tbody a").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/tasks/0/rows/*")
 
 
 def test_two_sweeps_are_chosen_in_the_list(visit, served) -> None:

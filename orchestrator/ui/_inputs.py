@@ -1,0 +1,111 @@
+"""The inputs of test rows as pages show them: pictures, words, values."""
+
+import base64
+import io
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+from cachetools import LRUCache
+from PIL import Image
+
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+from trainables.common.files import open_inside
+from trainables.data import (
+    MASK_OUTSIDE,
+    DatasetInfo,
+    GivenLogits,
+    Images,
+    Inputs,
+    MaskedImages,
+    PreparedData,
+    RowArrays,
+    Texts,
+)
+
+SMALL, LARGE = 64, 320  # Longer side of pictures in a list, and of small ones on their own page.
+WORDS, VALUES = 40, 8  # Of one row in a list.
+OPEN = 8  # Data sets whose files are kept open.
+
+
+class Shown(NamedTuple):
+    """One row's input: a picture as a data URI with its width and height, or a text."""
+
+    picture: str = ""
+    size: tuple[int, int] = (0, 0)
+    text: str = ""
+
+
+class StoredInputs(NamedTuple):
+    """The test rows of one prepared data set."""
+
+    info: DatasetInfo
+    rows: RowArrays
+
+    def holds(self, place: int, label: int) -> bool:
+        """Return whether the row at a place has a label; given logits are found by number."""
+        found = self.rows.labels[place : place + 1].tolist()
+        return found == [label] or not self.info.inputs.trains
+
+    def show(self, place: int, large: bool = False) -> Shown:
+        """Return the input at a place, whole if ``large``, else shortened."""
+        if isinstance(self.info.inputs, GivenLogits):
+            return Shown()  # Nobody gave the inputs.
+        return show_input(self.info.inputs, self.rows.values[place], large)
+
+
+class InputBook:
+    """The prepared data of a storage, by their hashes; no file outside the storage is read."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._lock = storage, Lock()
+        self._open: LRUCache[str, StoredInputs] = LRUCache(OPEN)
+
+    def find(self, key: str) -> StoredInputs | None:
+        """Return the test rows of the data with a key; None if they are damaged or not there."""
+        with self._lock:
+            if key not in self._open:
+                try:
+                    self._open[key] = self._read(key)
+                except (OSError, InputError):
+                    return None
+            return self._open[key]
+
+    def _read(self, key: str) -> StoredInputs:
+        folder = self._storage.folder
+        self._storage.store().fetch_folder(self._storage.data / key)
+        open_inside(self._storage.data / key / "split.json", folder).close()
+        prepared = PreparedData.open(self._storage.data / key)
+        if prepared.key != key:
+            raise InputError(f"{prepared.directory} has data of the key {prepared.key}")
+        for name in (prepared.info.inputs.kind, "labels"):
+            open_inside(prepared.directory / "test" / f"{name}.npy", folder).close()
+        return StoredInputs(prepared.info, prepared.test())
+
+
+def show_input(inputs: Inputs, values: np.ndarray, large: bool = False) -> Shown:
+    """Return one row's values as stored: a picture, words or the first values."""
+    if isinstance(inputs, Images | MaskedImages):
+        return _picture(values, isinstance(inputs, MaskedImages), large)
+    words = [f"{value:.4g}" for value in values.flat] if not isinstance(inputs, Texts) else []
+    if isinstance(inputs, Texts):
+        words = [inputs.words[number - 1] for number in values.tolist() if number]
+    most = len(words) if large else WORDS if isinstance(inputs, Texts) else VALUES
+    return Shown(text=" ".join(words[:most]) + (" ..." if len(words) > most else ""))
+
+
+def _picture(values: np.ndarray, masked: bool, large: bool) -> Shown:
+    if masked:
+        inside = values[..., 3] != MASK_OUTSIDE
+        values = values[: inside.any(1).sum(), : inside.any(0).sum(), :3]
+    if values.shape[2] != 3:  # Other channels have no colour: they are next to each other.
+        values = np.hstack(list(np.moveaxis(values, 2, 0)))
+    image = Image.fromarray(np.ascontiguousarray(values))
+    if not large:
+        image = image.reduce(-(-max(image.size) // SMALL))
+    scale = max(1, (LARGE if large else SMALL) // max(image.size))
+    stream = io.BytesIO()
+    image.save(stream, "PNG", compress_level=1)  # Of 50 on a page, time counts more than size.
+    address = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
+    return Shown(address, (scale * image.width, scale * image.height))

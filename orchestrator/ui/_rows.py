@@ -1,0 +1,243 @@
+"""The test rows behind a cell of a table: their predictions and bins, filtered and sorted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from threading import RLock
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from cachetools import LRUCache, cachedmethod
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+from trainables.common.files import open_inside
+from trainables.common.stages import ArtifactRef
+from trainables.metrics import Binned, ReliabilityCurve, Scores, bin_index, width_edges
+
+BINS = 15  # As in the test metrics of every evaluation.
+BLOCK = 1 << 22  # Most probabilities that are computed at once.
+KEPT = 1 << 26  # Bytes: the cells of a million rows and 10 classes are 11 MB each.
+SHOWS = ("all", "right", "wrong", "over", "under")
+SORTS = ("row", "confidence", "disagreement")
+
+
+@dataclass(frozen=True, eq=False)
+class CellRows:
+    """The test rows of one recipe and seed, each array (N,).
+
+    Attributes:
+        labels: Classes.
+        predicted: The classes with the largest score.
+        confidence: The probability of the predicted class, float32.
+        true: The probability of the label, float32.
+        bins: The bin of ECE, from 0.
+        numbers: Number of each row in a file of logits; None where rows are numbered by place.
+        images: Image of each row where rows are pixels, else None.
+        curve: Count, confidence and accuracy of each bin, of float64 confidences.
+        classes: Number of classes.
+    """
+
+    labels: NDArray[Any]
+    predicted: NDArray[Any]
+    confidence: NDArray[np.float32]
+    true: NDArray[np.float32]
+    bins: NDArray[np.uint8]
+    numbers: NDArray[np.int64] | None
+    images: NDArray[np.int64] | None
+    curve: ReliabilityCurve
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size in memory."""
+        arrays = (getattr(self, each.name) for each in fields(self))
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Return whether each prediction is the label, (N,)."""
+        return np.asarray(self.predicted == self.labels)
+
+    def same_rows(self, other: "CellRows") -> bool:
+        """Return whether another cell was measured on the same rows."""
+        alike = np.array_equal(self.labels, other.labels)
+        if alike and self.numbers is not None and other.numbers is not None:
+            return np.array_equal(self.numbers, other.numbers)
+        return alike
+
+    def at(self, place: int) -> "RowScores":
+        """Return one row."""
+        label, predicted, in_bin = (int(v[place]) for v in (self.labels, self.predicted, self.bins))
+        confidence, true = float(self.confidence[place]), float(self.true[place])
+        number = place if self.numbers is None else int(self.numbers[place])
+        image = None if self.images is None else int(self.images[place])
+        return RowScores(label, predicted, confidence, true, in_bin, number, image)
+
+    def chosen(
+        self, show: str = "all", in_bin: int | None = None, label: int | None = None
+    ) -> NDArray[np.int64]:
+        """Return the places of the rows that a filter leaves, ascending.
+
+        ``over`` are wrong rows in bins whose confidence exceeds their accuracy; ``under`` are right
+        rows in bins whose accuracy exceeds their confidence.
+        """
+        mask = np.ones(len(self), bool) if show == "all" else self._shown(show)
+        if in_bin is not None:
+            mask &= self.bins == in_bin
+        if label is not None:
+            mask &= self.labels == label
+        return np.flatnonzero(mask)
+
+    def _shown(self, show: str) -> NDArray[np.bool_]:
+        mask = self.right if show in ("right", "under") else ~self.right
+        if show == "over":
+            mask &= (self.curve.confidence > self.curve.accuracy)[self.bins]
+        if show == "under":
+            mask &= (self.curve.confidence < self.curve.accuracy)[self.bins]
+        return mask
+
+
+class RowScores(NamedTuple):
+    """One row of one recipe and seed, as in ``CellRows``, with the number of its address."""
+
+    label: int
+    predicted: int
+    confidence: float
+    true: float
+    bin: int
+    number: int
+    image: int | None
+
+
+def largest_first(
+    places: NDArray[np.int64], values: NDArray[np.float32], start: int, stop: int
+) -> NDArray[np.int64]:
+    """Return a part of the places of rows, ordered by their values (N,), which are not negative.
+
+    Equal values are in the order of rows, so that pages never overlap.
+    """
+    # The bits of floats that are not negative have the floats' order; whole numbers sort fastest.
+    keys = values[places].view(np.uint32).astype(np.uint64) << np.uint64(32)
+    keys |= (len(values) - 1 - places).astype(np.uint64)
+    keys.sort()
+    found = keys[::-1][start:stop] & np.uint64(0xFFFFFFFF)
+    return len(values) - 1 - found.astype(np.int64)
+
+
+class RowBook:
+    """Test predictions of a storage, by their keys; those that were read last are kept.
+
+    Nothing is written, and no file outside the storage is read.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._store, self._folder = storage.store(), storage.folder
+        self._kept: LRUCache[str, CellRows] = LRUCache(KEPT, attrgetter("nbytes"))
+        self._lock = RLock()
+
+    def read(self, key: str) -> CellRows:
+        """Return the rows of an evaluation.
+
+        Raises:
+            FileNotFoundError: If the storage does not have them.
+            InputError: If they are damaged.
+        """
+        with self._lock:  # Two at once would need twice the memory.
+            return self._read(key)
+
+    @cachedmethod(attrgetter("_kept"))
+    def _read(self, key: str) -> CellRows:
+        with self._opened(key) as tensors:
+            return _rows_of(tensors, 0, tensors.get_slice("labels").get_shape()[0])
+
+    def row(self, key: str, number: int) -> RowScores | None:
+        """Return one row of an evaluation; None if there is no row with that number.
+
+        Raises:
+            FileNotFoundError: If the storage does not have the evaluation.
+            InputError: If it is damaged.
+        """
+        with self._opened(key) as tensors:
+            place = _place(tensors, number)
+            if place is None:
+                return None
+            return _rows_of(tensors, place, place + 1).at(0)._replace(number=number)
+
+    def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
+        """Return the maps of the images that an evaluation of pixels keeps; see ``shown_maps``."""
+        try:
+            with self._opened(key, "maps") as tensors:
+                names = list(tensors.keys())
+                return {name: tensors.get_tensor(name).numpy() for name in names}
+        except FileNotFoundError:
+            return {"rows": np.empty((0, 1, 1, 4), np.uint8)}
+
+    @contextmanager
+    def _opened(self, key: str, file: str = "test") -> Iterator[Any]:
+        path = self._store.path(ArtifactRef("evaluate", key))
+        self._store.fetch_folder(path)
+        path = path / f"{file}.safetensors"
+        try:
+            open_inside(path, self._folder).close()
+            with safe_open(path.resolve(), "pt") as tensors:
+                yield tensors
+        except PermissionError as error:
+            raise InputError(f"{path} is not read: it {error.strerror}") from error
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise InputError(f"{path} is damaged: {error}") from error
+
+
+def _place(tensors: Any, number: int) -> int | None:
+    """Return the place of the row with a number; None if there is no such row."""
+    if "rows" not in list(tensors.keys()):
+        return number if number < tensors.get_slice("labels").get_shape()[0] else None
+    return next(iter((tensors.get_tensor("rows") == number).nonzero().flatten().tolist()), None)
+
+
+def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
+    """Return some rows of an evaluation, read a block at a time."""
+    table, labels = (tensors.get_slice(name) for name in ("log_probs", "labels"))
+    names, classes = list(tensors.keys()), table.get_shape()[1]
+    step = max(1, BLOCK // classes)
+    blocks = (slice(first, min(first + step, stop)) for first in range(start, stop, step))
+    parts = [_scored(table[block], labels[block]) for block in blocks]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    numbers, images = (
+        tensors.get_slice(name)[start:stop].numpy() if name in names else None
+        for name in ("rows", "images")
+    )
+    curve = _curve(joined.pop("sums"))
+    return CellRows(**joined, numbers=numbers, images=images, curve=curve, classes=classes)
+
+
+def _scored(table: Tensor, labels: Tensor) -> dict[str, NDArray[Any]]:
+    """Return arrays of ``CellRows`` for some rows, and ``sums`` of their bins, (1, 3, BINS)."""
+    scores = Scores(table, None, labels)
+    edges = width_edges(BINS, scores.edge_dtype, table.device)
+    confidence = scores.confidence[None]
+    binned = Binned(confidence, scores.correct[None], edges)
+    small = np.min_scalar_type(table.shape[1])
+    return {
+        "labels": labels.numpy().astype(small),
+        "predicted": table.max(dim=1).indices.numpy().astype(small),
+        "confidence": scores.confidence.float().numpy(),
+        "true": scores.nll.neg().exp().float().numpy(),
+        "bins": bin_index(confidence, edges)[0].numpy().astype(np.uint8),
+        "sums": torch.stack((binned.counts, binned.scores, binned.hits), 1).numpy(),
+    }
+
+
+def _curve(sums: NDArray[np.float64]) -> ReliabilityCurve:
+    count, confidence, right = sums.sum(0)
+    filled = np.where(count > 0, count, np.nan)
+    edges = width_edges(BINS, torch.float64, torch.device("cpu")).numpy()
+    return ReliabilityCurve(edges, confidence / filled, right / filled, count.astype(np.int64))
