@@ -22,6 +22,7 @@ from orchestrator.nightly.book import DELIVERED, RECORD, VERDICT, Night
 from orchestrator.nightly.publish import Publisher, publish_failure
 from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
+from trainables.common.words import many
 
 REPORTS = ("report.md", "report.html", "junit.xml")
 WAYS = {"webhook": "http://h/hook", "mail": ["mail", "me"]}
@@ -167,7 +168,7 @@ def test_a_summary_is_that_of_its_own_night_and_the_latest_that_of_the_last(make
             assert latest == (number == 6)
     for number, count in ((6, 5), (3, 4)):
         page = (nights[number].folder / "report.html").read_text()
-        titles = [f"{f.cell}, {count} nights, last" for f in (ALARM, RAISED[2][0])]
+        titles = [f"{f.cell}, {many(count, 'night')}, last" for f in (ALARM, RAISED[2][0])]
         assert all(title in page for title in titles)
         assert page.count("<figure>") == 2
 
@@ -182,7 +183,7 @@ def test_the_latest_summary_is_of_the_night_that_ran_last_whatever_it_is_called(
     for name in REPORTS:
         assert (benchmark.folder / name).read_text() == (nights[1].folder / name).read_text()
     for count, night in enumerate(nights, 1):
-        assert f"{ECE}, {count} nights, last" in (night.folder / "report.html").read_text()
+        assert f"{ECE}, {many(count, 'night')}, last" in (night.folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,7 @@ def test_names_of_classes_and_recipes_are_escaped(client, view) -> None:
     ):
         elements = Elements(page).found
         assert [a for tag, a in elements if tag == "script"] == [
-            {"src": "/script.js", "defer": None}
+            {"src": "/script.js", "id": "vega", "data-src": "/vega.js", "defer": None}
         ]
         assert not [n for _, a in elements for n in a if n.startswith("on") or n == "style"]
         images = [a["src"] for tag, a in elements if tag == "img"]
