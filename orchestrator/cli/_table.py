@@ -71,8 +71,7 @@ def table(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Print a comparison table of sweeps; where they overlap, of the one that is named first."""
-    from orchestrator.tables.arrange import combine
-    from orchestrator.tables.make import TableOptions, make_table
+    from orchestrator.tables.make import TableOptions, combine, make_table
 
     shown = _words(show)
     if format == "parquet" and out is None:

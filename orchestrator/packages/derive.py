@@ -10,8 +10,7 @@ from orchestrator.packages.package import (
     Cell,
     Package,
 )
-from orchestrator.tables.arrange import build_table
-from orchestrator.tables.make import render
+from orchestrator.tables.make import build_table, render
 
 
 def derive(package: Package) -> None:

@@ -49,5 +49,5 @@ class ExecutorKind(ABC):
 
 
 EXECUTORS: Registry[ExecutorKind] = Registry(
-    "executor", "orchestrator.executors._open", ExecutorKind
+    "executor", "orchestrator.executors._base", ExecutorKind
 )

@@ -5,13 +5,16 @@ not write itself.
 """
 
 import csv
+import html
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, product
+from typing import Any
 
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -19,8 +22,60 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.tables.columns import shown_names
-from orchestrator.tables.markup import HTML, LATEX, MARKDOWN, fill_template, one_line
 from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
+
+MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~$&"}
+LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "–": "--",
+    "†": r"$\dagger$",
+    "≈": r"$\approx$",
+    "·": r"$\cdot$",
+    "λ": r"$\lambda$",
+    "[": "{[}",
+    "]": "{]}",
+}
+HTML = {character: html.escape(character) for character in "&<>\"'"}
+
+
+def one_line(text: str) -> str:
+    """Return text without line breaks, control characters and runs of blanks."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def templates(*packages: str, **options: Any) -> Environment:
+    """Return the templates of packages, which refuse names that are not given.
+
+    The options are those of Jinja's ``Environment``.
+    """
+    loader = ChoiceLoader([PackageLoader(name) for name in packages])
+    options |= {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=loader, **options)
+
+
+def fill_template(name: str, escapes: Mapping[str, str], table: Any) -> str:
+    """Fill one of the table's templates; its filter ``plain`` escapes a text."""
+    # Not Jinja's own brackets: LaTeX is full of them.
+    environment = templates(
+        "orchestrator.tables",
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        keep_trailing_newline=True,
+    )
+    characters = str.maketrans(dict(escapes))
+    environment.filters["plain"] = lambda text: one_line(text).translate(characters)
+    return environment.get_template(name).render(table=table)
+
 
 # Terminal
 

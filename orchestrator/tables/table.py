@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.columns import Column, column, floor_of
-from orchestrator.tables.markup import HTML, fill_template
 from search_spaces import known_spaces
 from trainables.common.errors import InputError
 from trainables.common.words import many
@@ -240,7 +239,9 @@ class ComparisonTable:
 
     def _repr_html_(self) -> str:
         """Return the table as a notebook shows it."""
-        return fill_template("html.html", HTML, self)
+        from orchestrator.tables.renderers import RENDERERS  # It imports this module.
+
+        return RENDERERS["html"](self)
 
     def levels(self) -> list[list[tuple[str, int, int]]]:
         """Return the headings above the metrics, outermost first, with first and last column."""
