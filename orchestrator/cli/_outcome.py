@@ -15,8 +15,8 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.sweep.tracking_uri import mlflow_uri
-from orchestrator.tables.make import build_table, render
-from orchestrator.tables.renderers import to_rich
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.make import render, to_rich
 from trainables.common.errors import InputError, require_addresses
 from trainables.common.files import writing
 from trainables.common.paths import bucket_address, redacted, sync_command

@@ -71,7 +71,8 @@ def table(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Print a comparison table of sweeps; where they overlap, of the one that is named first."""
-    from orchestrator.tables.make import TableOptions, combine, make_table
+    from orchestrator.tables.arrange import combine
+    from orchestrator.tables.make import TableOptions, make_table
 
     shown = _words(show)
     if format == "parquet" and out is None:
@@ -111,8 +112,7 @@ def _words(show: str) -> list[str]:
 
 def _show(built: ComparisonTable, format: Format, out: Path | None) -> None:
     """Write a table to a file if one is named, else print it."""
-    from orchestrator.tables.make import render
-    from orchestrator.tables.renderers import to_rich
+    from orchestrator.tables.make import render, to_rich
 
     if format == "terminal" and out is None:
         output().print(to_rich(built))

@@ -1,5 +1,6 @@
 """Executors: what computes the jobs of a loop."""
 
-from orchestrator.executors._base import Executor, open_executor
+from orchestrator.executors._base import Executor
+from orchestrator.executors._open import open_executor
 
 __all__ = ["Executor", "open_executor"]

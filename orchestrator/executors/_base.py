@@ -1,25 +1,14 @@
-"""The base of all executors, and from a sweep to its executor."""
+"""The base of what computes the jobs of a loop."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cluster.local import (
-    join_cluster,
-    missing_room,
-    require_room,
-    require_shared,
-    slots,
-    spans_machines,
-)
 from orchestrator.storage.storage import SweepFolder
-from orchestrator.sweep.executors import EXECUTORS, ExecutorKind
-from trainables.common.errors import InputError
-from trainables.common.portable import VARIABLES
+from orchestrator.sweep.executors import ExecutorKind
 
 if TYPE_CHECKING:
     from orchestrator.loop import Loop
@@ -67,111 +56,3 @@ class Executor(ExecutorKind, ABC):
         Raises:
             InputError: If the journal or the storage could not be written.
         """
-
-
-NOT_ENDED = "trials run in this process, which cannot kill a trial and continue"
-
-
-def open_executor(
-    plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
-) -> AbstractContextManager[Executor]:
-    """Return a context with the executor of a sweep, started or joined.
-
-    Args:
-        plan: The sweep.
-        store: Its artifacts.
-        address: A cluster to join; None for this machine alone.
-        say: Receives a line per step.
-
-    Raises:
-        InputError: If no cluster answers, or the sweep cannot run there.
-    """
-    return EXECUTORS.get(plan.spec.executor).open(plan, store, address, say)
-
-
-@EXECUTORS.register("local")
-class Local(ExecutorKind):
-    """Processes of this machine, or this very one where only one trial may run at once."""
-
-    @classmethod
-    def check(cls, spec: SweepSpec) -> None:
-        if spec.search.scheduler == "asha":
-            raise InputError(
-                "search.scheduler: asha compares trials that run side by side, on Ray; give `none` "
-                f"with executor `{cls.name}`"
-            )
-        resources = spec.resources
-        if resources.train.gpu > 1 and (resources.concurrent or 1) > 1:
-            raise InputError(
-                f"resources.concurrent: executor `{cls.name}` gives each of "
-                f"{resources.concurrent} trials one GPU, and train.gpu is "
-                f"{resources.train.gpu:g}; leave concurrent out"
-            )
-
-    @classmethod
-    def start_early(cls, concurrent: Any) -> None:
-        from trainables.fork_server import start_fork_server
-
-        if concurrent != 1 and len(os.sched_getaffinity(0)) > 1:
-            start_fork_server()
-
-    @classmethod
-    @contextmanager
-    def open(
-        cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
-    ) -> Iterator[Executor]:
-        from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
-        from orchestrator.executors.processes import Processes
-
-        bench, hang_seconds = bench_of(plan.spec, store), plan.spec.resources.hang_seconds
-        if (count := _at_once(plan)) > 1:
-            yield Processes(count, **bench, hang_seconds=hang_seconds)
-            return
-        if hang_seconds:
-            say(f"resources.hang_seconds: {hang_seconds:g} has no effect: {NOT_ENDED}")
-        yield InProcess(**bench)
-
-
-@EXECUTORS.register("ray")
-class Ray(ExecutorKind):
-    """Ray Tune, on this machine or a cluster."""
-
-    spans_machines = True
-
-    @classmethod
-    @contextmanager
-    def open(
-        cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
-    ) -> Iterator[Executor]:
-        spec = plan.spec
-        say("starting Ray" if address is None else f"joining Ray at {address}")
-        with join_cluster(address, VARIABLES if spec.resources.portable else {}) as ray:
-            from orchestrator.executors.ray_tune import RayTune  # Ray reads settings when imported.
-
-            if spans_machines(ray.nodes()):
-                require_shared(spec)
-            for key, share in plan.shares().items():
-                if address is None:
-                    require_room(ray.cluster_resources(), key, share.cpu, share.gpu)
-                elif text := missing_room(ray.nodes(), key, share.cpu, share.gpu):
-                    say(text)
-            yield RayTune(
-                store.root,
-                SweepFolder.of(spec).path,
-                spec.resources.concurrent,
-                spec.resources.checkpoint_seconds,
-                asha=spec.search.scheduler == "asha",
-                growing=address is not None,
-                plugins=spec.pinned,
-                hang_seconds=spec.resources.hang_seconds,
-            )
-
-
-def _at_once(plan: Plan) -> int:
-    """Return how many jobs of a sweep this machine computes at once, without Ray."""
-    from trainables.common.devices import visible_gpus
-
-    here = {"CPU": len(os.sched_getaffinity(0)), "GPU": len(visible_gpus())}
-    shares = plan.shares().values()
-    fits = min(1 if share.gpu > 1 else slots(here, share.cpu, share.gpu) for share in shares)
-    return min(plan.spec.resources.concurrent or fits, max(plan.at_once().values()))

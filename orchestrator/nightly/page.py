@@ -20,7 +20,7 @@ from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightReco
 from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
 from orchestrator.nightly.verdict.limits import measure_of
-from orchestrator.tables.renderers import templates
+from orchestrator.tables.columns import templates
 from trainables.common.words import many
 from trainables.metrics import METRICS
 

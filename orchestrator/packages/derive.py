@@ -10,7 +10,8 @@ from orchestrator.packages.package import (
     Cell,
     Package,
 )
-from orchestrator.tables.make import build_table, render
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.make import render
 
 
 def derive(package: Package) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 
 from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
 from orchestrator.storage.results import StudyResult, cells_of, results_of
-from orchestrator.tables.make import combine
+from orchestrator.tables.arrange import combine
 from trainables.common.errors import InputError
 from trainables.metrics import metrics_digest
 from trainables.plugins import Pinned, load_plugins, named_plugins_only

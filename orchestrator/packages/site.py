@@ -9,7 +9,7 @@ from orchestrator.packages.derive import cell_record
 from orchestrator.packages.package import Package
 from orchestrator.report import environment
 from orchestrator.storage.provenance import library_version
-from orchestrator.tables.make import build_table
+from orchestrator.tables.arrange import build_table
 
 PAGE, ARCHIVE = "index.html", "package.zip"
 SHORT = 12

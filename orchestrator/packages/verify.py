@@ -243,6 +243,7 @@ def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
 
 
 def _table(package: Package) -> str:
-    from orchestrator.tables.make import build_table, render
+    from orchestrator.tables.arrange import build_table
+    from orchestrator.tables.make import render
 
     return render(build_table(package.results), "markdown")

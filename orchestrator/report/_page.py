@@ -18,9 +18,8 @@ from orchestrator.report._tasks import task_part
 from orchestrator.storage.provenance import library_version
 from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
-from orchestrator.tables.columns import column
-from orchestrator.tables.make import build_table
-from orchestrator.tables.renderers import templates
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import column, templates
 from trainables.common.errors import InputError, UnwrittenError, known_names
 from trainables.common.files import write_whole, writing
 

@@ -11,8 +11,8 @@ from orchestrator.report._panels import COMPARED, Measured
 from orchestrator.report._scatter import Place, scatter
 from orchestrator.report._source import ReportSource
 from orchestrator.statistics import TaskComparison
+from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
-from orchestrator.tables.make import build_table
 from orchestrator.tables.table import ComparisonTable
 from trainables.common.words import many
 

@@ -49,5 +49,5 @@ class ExecutorKind(ABC):
 
 
 EXECUTORS: Registry[ExecutorKind] = Registry(
-    "executor", "orchestrator.executors._base", ExecutorKind
+    "executor", "orchestrator.executors._open", ExecutorKind
 )

@@ -3,259 +3,224 @@
 ``make_table(results, options)`` arranges what ``calsweep table`` shows, ``build_table(results)``
 the plain table; ``render(table, "markdown")`` writes, ``to_rich(table)`` is for a live terminal.
 ``comparison_table(sweep)`` is the same from the tracking server. Nothing else here reads files (a
-layout of one's own apart) or that server.
+layout of one's own apart) or that server. Names and reasons come from users and from exceptions, so
+each renderer escapes every word it did not write itself.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from itertools import accumulate, chain, product
+from functools import partial
+from itertools import groupby, product
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.tracking_uri import default_tracking_uri
-from orchestrator.tables.columns import DEFAULT_METRICS, column
-from orchestrator.tables.renderers import RENDERERS
-from orchestrator.tables.table import ComparisonTable, Row, TableColumn
+from orchestrator.tables.arrange import build_table, by_pair, select
+from orchestrator.tables.columns import HTML, LATEX, MARKDOWN, fill_template, one_line, shown_names
+from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
 from trainables.common.errors import InputError
 
-DIMENSIONS = ("recipe", "dataset", "model", "protocol", "task")  # What rows may stand for.
-MOST_TASKS = 8  # Groups of columns that can be read side by side; more are shown as their mean.
+# Terminal
 
-Results = Mapping[tuple[str, str], StudyResult]
+STYLES = {"": "", "best": "bold", "second": "underline"}
+TONES = {"": "dim", "better": "green", "worse": "red"}
+UNBOUNDED = 10_000
 
 
-def build_table(
-    results: Iterable[StudyResult],
-    metrics: Sequence[str] | None = None,
-    rows: Sequence[str] = ("recipe",),
-) -> ComparisonTable:
-    """Arrange results as a table.
+def to_rich(table: ComparisonTable) -> RenderableType:
+    """Return the table for a rich console: one block for each first heading, notes below.
 
-    Recipes stand in the order of first appearance, each method followed by its refined and
-    calibrated variants; tasks in the order of first appearance. No result is dropped: failed and
-    running studies keep their row. Where there are more groups of columns than ``MOST_TASKS``,
-    their mean stands in place of them.
-
-    Args:
-        results: One a recipe and task.
-        metrics: Columns to show; see ``column``. By default ``DEFAULT_METRICS`` and those that the
-            sweeps' plugins brought.
-        rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. The others
-            stand above the columns.
-
-    Raises:
-        InputError: If there is no result, a metric or dimension is unknown or stands twice, or two
-            results are of the same recipe and task.
+    Where a block is wider than the console, standard deviations give way to it, then it is split.
     """
-    found = by_pair(results)
-    if metrics is None:
-        own = dict.fromkeys(name for result in found.values() for name in result.metrics)
-        metrics = (*DEFAULT_METRICS, *own)
-    check_metrics(metrics)
-    for name in rows:
-        if name not in DIMENSIONS:
-            raise InputError(f"rows: {name!r} is not one of {', '.join(DIMENSIONS)}")
-    if "recipe" not in rows or len(set(rows)) < len(rows):
-        raise InputError(f"rows {','.join(rows) or 'none'}: give each once, recipe among them")
-    recipes = _in_families(dict.fromkeys(recipe for recipe, _ in found))
-    tasks = _task_places(found)
-    beside = _levels(tasks, [name for name in rows if name != "recipe"])
-    groups, remarks = _folded(_levels(tasks, _heading(tasks, rows)))
-    columns = tuple(
-        TableColumn(group, members, (metric,), column(metric))
-        for group, members in groups.items()
-        for metric in metrics
-    )
-    lines = tuple(
-        Row(" · ".join((recipe, *group)), (recipe,), frozenset(members) if group else None)
-        for recipe, (group, members) in product(recipes, beside.items())
-        if any((recipe, task) in found for task in members)
-    )
-    return ComparisonTable(lines, columns, found, remarks=remarks)
+    blocks = groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1])
+    parts: list[RenderableType] = [_Block(table, list(spans)) for _, spans in blocks]
+    lines = [*table.messages(), *table.notes()]
+    return Group(*parts, *(Text(one_line(line), style="dim") for line in lines))
 
 
-def _folded(
-    groups: dict[tuple[str, ...], tuple[str, ...]],
-) -> tuple[dict[tuple[str, ...], tuple[str, ...]], tuple[str, ...]]:
-    """Put one group in place of more than fit, and a line that says so."""
-    if len(groups) <= MOST_TASKS:
-        return groups, ()
-    tasks = tuple(chain.from_iterable(groups.values()))
-    text = f"mean over {len(tasks)} tasks; --tasks NAME,... shows {MOST_TASKS} or fewer one by one"
-    return {(f"mean over {len(tasks)} tasks",): tasks}, (text,)
+class _Block:
+    """Some columns of a table, fitted to the console that shows them."""
 
+    def __init__(self, table: ComparisonTable, spans: list[tuple[int, ...]]) -> None:
+        self.table, self.spans = table, spans
+        self.full = _rich_block(table, spans, lambda text: text.replace(" ± ", "±"))
+        self.short = _rich_block(table, spans, _without_deviation)
 
-def by_pair(results: Iterable[StudyResult]) -> dict[tuple[str, str], StudyResult]:
-    """Return results by recipe and task, of each one; see ``build_table`` for errors."""
-    table: dict[tuple[str, str], StudyResult] = {}
-    for result in results:
-        key = (result.recipe, result.task)
-        if key in table:
-            sweeps = " and ".join(dict.fromkeys((table[key].sweep, result.sweep)))
-            raise InputError(f"two results for {key[0]} on {key[1]} (sweep {sweeps}); choose one")
-        table[key] = result
-    if not table:
-        raise InputError("there are no results to make a table of")
-    return table
-
-
-def combine(
-    sweeps: Sequence[Sequence[StudyResult]],
-    say: Callable[[str], None] | None = None,
-    mixed: bool = False,
-) -> list[StudyResult]:
-    """Put the results of several sweeps together.
-
-    Where several have the same recipe and task, the result of the first sweep is taken, and
-    ``say`` gets a line about it.
-
-    Raises:
-        InputError: If two sweeps have the same recipe and task and there is no ``say``, or their
-            data, code or plugins differ and they are not to be ``mixed``.
-    """
-    owners: dict[tuple[str, str], StudyResult] = {}
-    found, left = [], defaultdict(list)
-    for result in chain.from_iterable(sweeps):
-        owner = owners.setdefault((result.recipe, result.task), result)
-        if owner.sweep == result.sweep:
-            found.append(result)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(width=UNBOUNDED)
+        full, short = (
+            Measurement.get(console, unbounded, block).maximum for block in (self.full, self.short)
+        )
+        if full <= options.max_width:
+            yield self.full
+        elif short > options.max_width and len(self.spans) > 1:
+            middle = (len(self.spans) + 1) // 2
+            yield _Block(self.table, self.spans[:middle])
+            yield _Block(self.table, self.spans[middle:])
+        elif full == short:
+            yield self.full
         else:
-            left[owner.sweep, result.sweep].append((owner, result))
-    for (name, other), pairs in left.items():
-        first, more = pairs[0][0], f" and {len(pairs) - 1} more" if pairs[1:] else ""
-        both = f"sweeps {name} and {other} both have {first.recipe} on {first.task}{more}"
-        if say is None:
-            raise InputError(f"{both}; leave one out")
-        differing = dict.fromkeys(what for pair in pairs for what in _differences(*pair))
-        told = "".join(f"; {what} differs" for what in differing)
-        say(f"{both}{told}; the table shows {name}, which is named first")
-    if not mixed:
-        _check_same(found)
-    return found
+            yield self.short
+            yield Text("this terminal is too narrow for the standard deviations", style="dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.full)
 
 
-def _check_same(results: Sequence[StudyResult]) -> None:
-    """Refuse sweeps whose data on one task, or whose code, differ from the first one's."""
-    first: dict[str, StudyResult] = {}
+def _without_deviation(text: str) -> str:
+    figure, _, deviation = text.partition(" ± ")
+    return figure + (INSIDE if deviation.endswith(INSIDE) else "")
+
+
+def _rich_block(
+    table: ComparisonTable, spans: list[tuple[int, ...]], shorten: Callable[[str], str]
+) -> Table:
+    positions = [position for span in spans for position in span]
+    title, heads = _headings([table.columns[position].headings for position in positions])
+    block = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 1), title_justify="left")
+    block.add_column("recipe", no_wrap=True)
+    for head in heads:
+        block.add_column(Text(head), justify="right", no_wrap=True)
+    for row in table.rows:
+        texts = [_rich_cell(cell, shorten) for cell in _within(table.line(row), positions)]
+        block.add_row(Text(one_line(row.label)), *texts)
+    return block
+
+
+def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator[Cell | Notice]:
+    """Yield the cells at some positions; a notice of several columns leaves the others empty."""
+    start = 0
+    for entry in line:
+        if start in positions:
+            yield entry
+            yield from [Cell("")] * (entry.span - 1)
+        start += entry.span
+
+
+def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
+    """Return what all columns share as a title, and the rest of each, level by level."""
+    levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
+    last = len(levels) - 1
+    shared = [
+        len(set(level)) == 1 and (i == 0 < last or len(columns) > 1)
+        for i, level in enumerate(levels)
+    ]
+    shared[last] &= not all(shared)
+    title = " · ".join(level[0] for level, same in zip(levels, shared, strict=True) if same)
+    rest = [level for level, same in zip(levels, shared, strict=True) if not same]
+    return title, ["\n".join(parts) for parts in zip(*rest, strict=True)]
+
+
+def _rich_cell(cell: Cell | Notice, shorten: Callable[[str], str]) -> Text:
+    if isinstance(cell, Notice):
+        return Text(cell.short, style="dim italic")
+    text = Text(shorten(cell.text), style=STYLES[cell.mark])
+    beside = [(f" ({cell.change})", TONES[cell.tone])] if cell.change else []
+    beside += [(f" {aside}", "dim") for aside in cell.asides]
+    return Text.assemble(text, *beside) if beside else text
+
+
+def render_terminal(table: ComparisonTable) -> str:
+    """Return plain text as wide as the table needs; ``to_rich`` is for a live console."""
+    shown = to_rich(table)
+    console = Console(file=io.StringIO(), width=UNBOUNDED, color_system=None)
+    width = Measurement.get(console, console.options, shown).maximum
+    with console.capture() as capture:
+        console.print(shown, width=max(width, 1))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+# CSV, JSON
+
+
+def render_csv(table: ComparisonTable) -> str:
+    """Return everything known of each study, or of each cell of a layout, as fractions."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerows(_cell_lines(table) if table.layout else _study_lines(table))
+    return stream.getvalue()
+
+
+def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a recipe and task."""
+    pairs = product(table.recipes, table.tasks)
+    results = [table.results[pair] for pair in pairs if pair in table.results]
+    suites = {name for result in results for seed in result.test for name in seed if "/" in name}
+    known = shown_names()
+    metrics = [*known, *sorted(suites)]
+    figures = [f"{metric}_{part}" for metric in metrics for part in ("mean", "std")]
+    gained = list(dict.fromkeys(metric for _, _, metric in table.gains or ()))
+    gains = [f"{metric}_gain{part}" for metric in gained for part in ("", "_low", "_high")]
+    head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
+    head += ["seeds", *figures, *(f"validation_{metric}" for metric in known)]
+    tied = list(dict.fromkeys(metric for _, metric in table.ties or ()))
+    yield [*head, "configuration", "run_ids", *gains, *(f"{metric}_group" for metric in tied)]
     for result in results:
-        for what in _versions(result):
-            other = first.setdefault(what, result)
-            if result.sweep != other.sweep and what in _differences(other, result):
-                raise InputError(
-                    f"{what} differs between sweeps {other.sweep} and {result.sweep}; "
-                    "--show mixed shows them together"
-                )
+        line: list[object] = list(map(_harmless, (result.sweep, result.task, result.recipe)))
+        line += [result.status, result.trials_finished, result.trials_failed]
+        line += [_harmless(result.reason), len(result.test)]
+        for metric in metrics:
+            line += table.summary(result.recipe, result.task, metric) or (None, None)
+        line += [result.validation.get(metric) for metric in known]
+        configuration = json.dumps(result.configuration, sort_keys=True, default=str)
+        line += [configuration, " ".join(result.run_ids)]
+        for metric in gained:
+            gain = (table.gains or {}).get((result.recipe, result.task, metric))
+            line += (gain.value, gain.low, gain.high) if gain else (None, None, None)
+        groups = [(table.ties or {}).get((result.task, metric)) for metric in tied]
+        yield [*line, *(group and group.letters.get(result.recipe) for group in groups)]
 
 
-def _versions(result: StudyResult) -> dict[str, str]:
-    """Return the hashes of a result's data, code and plugins, as far as they are known."""
-    found = {f"the data of {result.task}": result.fingerprint, "the code": result.code}
-    found |= {f"the code of plugin {name}": code for name, code in result.plugins.items()}
-    return {what: version for what, version in found.items() if version}
+def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a row and column."""
+    for number, record in enumerate(table.records()):
+        if number == 0:
+            yield [*record]
+        yield [_harmless(value) if isinstance(value, str) else value for value in record.values()]
 
 
-def _differences(one: StudyResult, other: StudyResult) -> list[str]:
-    first, second = _versions(one), _versions(other)
-    return [what for what in first if what in second and first[what] != second[what]]
-
-
-def select(
-    results: Iterable[StudyResult],
-    recipes: Sequence[str] | None = None,
-    tasks: Sequence[str] | None = None,
-) -> list[StudyResult]:
-    """Return the results whose recipe and task match one of the patterns.
-
-    Patterns are names with ``*`` for any text, such as ``mbls*``; None is for all.
-
-    Raises:
-        InputError: If a pattern matches none; the text lists what there is.
-    """
-    found = list(results)
-    wanted = _matching("recipe", recipes, [result.recipe for result in found])
-    places = _matching("task", tasks, [result.task for result in found])
-    return [result for result in found if result.recipe in wanted and result.task in places]
-
-
-def _matching(what: str, patterns: Sequence[str] | None, names: Sequence[str]) -> set[str]:
-    if patterns is None:
-        return set(names)
-    matches: set[str] = set()
-    for pattern in patterns:
-        if not (ours := {name for name in names if fnmatchcase(name, pattern)}):
-            listing = ", ".join(dict.fromkeys(names))
-            raise InputError(f"{what} {pattern!r} matches none; there are: {listing}")
-        matches |= ours
-    return matches
-
-
-def _task_places(results: Results) -> dict[str, dict[str, str]]:
-    """Return data set, model, protocol and name of every task, in order of first appearance."""
-    tasks: dict[str, dict[str, str]] = {}
-    for (_, task), result in results.items():
-        place = {name: getattr(result, name) for name in ("dataset", "model", "protocol")}
-        tasks.setdefault(task, {**place, "task": task})
-    return tasks
-
-
-def _heading(tasks: Mapping[str, Mapping[str, str]], rows: Sequence[str]) -> list[str]:
-    """Return what stands above the columns: what tells the tasks apart and is not in the rows.
-
-    A task that bears a name of its own, and one that stands alone, goes by its name.
-    """
-    if "task" in rows:
-        return []
-    named = any(task != "/".join(_place(values)) for task, values in tasks.items())
-    if set(rows) == {"recipe"} and (named or len(tasks) == 1):
-        return ["task"]
-    if len(set(map(_place, tasks.values()))) < len(tasks):
-        return ["task"]
-    pairs = {_place(values)[:2] for values in tasks.values()}
-    needed = ["dataset", "model", *(["protocol"] if len(pairs) < len(tasks) else [])]
-    return [name for name in needed if name not in rows]
-
-
-def _place(values: Mapping[str, str]) -> tuple[str, str, str]:
-    return values["dataset"], values["model"], values["protocol"]
-
-
-def _levels(
-    tasks: Mapping[str, Mapping[str, str]], names: Sequence[str]
-) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return the tasks by their values of some dimensions, alike first dimensions together."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for task, place in tasks.items():
-        groups.setdefault(tuple(place[name] for name in names), []).append(task)
-    firsts = [group[:1] for group in groups]
-    return {
-        group: tuple(groups[group]) for group in sorted(groups, key=lambda g: firsts.index(g[:1]))
+def render_json(table: ComparisonTable) -> str:
+    """Return rows, columns, cells and notes as one JSON document; infinite ones are null."""
+    cells = [{name: _plain(value) for name, value in record.items()} for record in table.records()]
+    document = {
+        "sweeps": list(dict.fromkeys(result.sweep for result in table.results.values())),
+        "rows": [one_line(row.label) for row in table.rows],
+        "columns": [one_line(" / ".join(entry.headings)) for entry in table.columns],
+        "cells": cells,
+        "notes": [one_line(note) for note in table.notes()],
     }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def places(results: Results) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return the tasks of results by the headings that stand above them."""
-    tasks = _task_places(results)
-    return _levels(tasks, _heading(tasks, ("recipe",)))
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return one_line(value) if isinstance(value, str) else value
 
 
-def _in_families(recipes: Iterable[str]) -> tuple[str, ...]:
-    """Put every recipe behind the one it extends, families in order of first appearance."""
-    first: dict[str, int] = {}
-    lineage: dict[str, list[str]] = {}
-    for position, recipe in enumerate(recipes):
-        lineage[recipe] = list(accumulate(recipe.split("+"), lambda left, part: f"{left}+{part}"))
-        for ancestor in lineage[recipe]:
-            first.setdefault(ancestor, position)
-    return tuple(sorted(lineage, key=lambda recipe: [first[name] for name in lineage[recipe]]))
+def _harmless(text: str) -> str:
+    # a spreadsheet would run a text that begins like a formula
+    line = one_line(text)
+    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
 
 
-def check_metrics(metrics: Sequence[str]) -> None:
-    """Refuse metrics that cannot be shown: an unknown one, one that stands twice, none at all."""
-    for metric in metrics:
-        column(metric)
-    if not metrics or len(set(metrics)) < len(metrics):
-        raise InputError(f"metrics {', '.join(metrics) or 'none'}: give each once, at least one")
+RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
+    "terminal": render_terminal,
+    "markdown": partial(fill_template, "markdown.md", MARKDOWN),
+    "csv": render_csv,
+    "json": render_json,
+    "latex": partial(fill_template, "latex.tex", LATEX),
+    "html": partial(fill_template, "html.html", HTML),
+}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from itertools import chain, groupby, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.tables.columns import Column, column, floor_of
+from orchestrator.tables.columns import HTML, Column, column, fill_template, floor_of
 from search_spaces import known_spaces
 from trainables.common.errors import InputError
 from trainables.common.words import many
@@ -239,9 +239,7 @@ class ComparisonTable:
 
     def _repr_html_(self) -> str:
         """Return the table as a notebook shows it."""
-        from orchestrator.tables.renderers import RENDERERS  # It imports this module.
-
-        return RENDERERS["html"](self)
+        return fill_template("html.html", HTML, self)
 
     def levels(self) -> list[list[tuple[str, int, int]]]:
         """Return the headings above the metrics, outermost first, with first and last column."""

@@ -11,8 +11,8 @@ from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.status import SweepStatus, current_results, status_of
 from orchestrator.storage.storage import SweepFolder
+from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column
-from orchestrator.tables.make import build_table
 from orchestrator.tables.table import ComparisonTable, Summary
 from trainables.common.files import open_inside
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from orchestrator.tables.arrange import Results, check_metrics, places
 from orchestrator.tables.columns import column
 from orchestrator.tables.layouts._layout import Layout, LayoutRow
-from orchestrator.tables.make import Results, check_metrics, places
 from orchestrator.tables.published import load_published
 from orchestrator.tables.table import ComparisonTable, Row, TableColumn
 from trainables.common.errors import InputError

@@ -156,7 +156,7 @@ def test_table(asked, sweeps, empty_folder, monkeypatch):
     plain = asked(place, "table", "--storage", "kept")
     assert plain["options"] == TableOptions(rows=["recipe"])
     assert sweeps == [(default_uri(empty_folder, "kept"), "demo")]
-    combined = asked("orchestrator.tables.make.combine", "table", "a", "--show", "mixed")
+    combined = asked("orchestrator.tables.arrange.combine", "table", "a", "--show", "mixed")
     assert combined["mixed"] is True
 
 

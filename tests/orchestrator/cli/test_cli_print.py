@@ -23,7 +23,8 @@ from orchestrator.storage.garbage import Removal
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tables.make import build_table, render
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.make import render
 from orchestrator.tracking import BestConfig
 
 SWEEP = """

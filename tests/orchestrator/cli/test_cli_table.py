@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.cli._table import SHOWN
-from orchestrator.tables.make import DIMENSIONS
+from orchestrator.tables.arrange import DIMENSIONS
 from orchestrator.tracking import sync as deliver
 
 TEST = {"test_acc": 0.98, "test_ece": 0.02, "test_ece_floor": 0.003}

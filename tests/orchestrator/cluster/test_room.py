@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.cluster.local import elsewhere, missing_room, require_room, slots
-from orchestrator.executors import _base
+from orchestrator.executors import _open
 from orchestrator.executors.in_process import InProcess
 from orchestrator.executors.processes import Processes
 from orchestrator.sweep.plan import make_plan
@@ -75,7 +75,7 @@ def test_sweep_on_a_cluster_says_which_trials_wait(
 ) -> None:
     nodes = [{**node, "NodeManagerHostname": os.uname().nodename} for node in NODES]
     ray = SimpleNamespace(nodes=lambda: nodes)
-    monkeypatch.setattr(_base, "join_cluster", lambda *given: nullcontext(ray))
+    monkeypatch.setattr(_open, "join_cluster", lambda *given: nullcontext(ray))
     spec = parse_sweep(
         "{name: s, tasks: [{dataset: digits, model: convnet, protocol: digits}], "
         "recipes: [ce+macal], resources: {refine: {gpu: 1}, train: {cpu: 9}}, "
@@ -83,7 +83,7 @@ def test_sweep_on_a_cluster_says_which_trials_wait(
         "s",
     )
     said: list[str] = []
-    with _base.open_executor(make_plan(spec), ArtifactStore(tmp_path), "auto", said.append):
+    with _open.open_executor(make_plan(spec), ArtifactStore(tmp_path), "auto", said.append):
         pass
     assert said == ["joining Ray at auto", missing_room(nodes, "train", 9, 0.0)]
 
@@ -111,7 +111,7 @@ def test_local_sweep_computes_as_many_jobs_at_once_as_fit(
         f"recipes: {recipes}, search: {{trials: 1}}, resources: {resources}, storage: {tmp_path}}}",
         "s",
     )
-    with _base.open_executor(make_plan(spec), ArtifactStore(tmp_path), None, print) as executor:
+    with _open.open_executor(make_plan(spec), ArtifactStore(tmp_path), None, print) as executor:
         assert type(executor) is kind
 
 

@@ -18,7 +18,7 @@ from orchestrator.report._search import RAMP
 from orchestrator.report._tasks import Shift
 from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.results import StudyResult
-from orchestrator.tables.make import build_table
+from orchestrator.tables.arrange import build_table
 
 VOID = ("meta", "link", "input", "img", "br")
 

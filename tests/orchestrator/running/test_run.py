@@ -27,7 +27,8 @@ from orchestrator.storage.journal import read_events
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plan import searched_parameters, starting_values
 from orchestrator.sweep.spec import SweepSpec, parse_sweep
-from orchestrator.tables.make import build_table, render
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.make import render
 from tests.orchestrator.databases import place_database
 from tests.orchestrator.one_process import one_process
 from trainables.common.stages import ArtifactRef

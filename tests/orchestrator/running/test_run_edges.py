@@ -111,7 +111,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
-    monkeypatch.setattr("orchestrator.executors._base.join_cluster", cluster.join)
+    monkeypatch.setattr("orchestrator.executors._open.join_cluster", cluster.join)
     monkeypatch.setattr(
         "orchestrator.executors.ray_tune.RayTune", lambda *given, **more: (given, more)
     )
@@ -178,7 +178,7 @@ def test_limit_for_hanging_workers_reaches_them_or_is_said_to_have_no_effect(
     assert settings["hang_seconds"] == 60
     local = parse_sweep(f"{text}executor: local\nresources: {{hang_seconds: 60}}\n", "edges")
     at_once = [2, 1]
-    monkeypatch.setattr("orchestrator.executors._base._at_once", lambda plan: at_once.pop(0))
+    monkeypatch.setattr("orchestrator.executors._open._at_once", lambda plan: at_once.pop(0))
     executor, said = opened(local)
     assert (executor.hang_seconds, said) == (60, "")
     _, said = opened(local)

@@ -9,7 +9,7 @@ import torch
 
 from orchestrator.cli._table import _with_gains
 from orchestrator.statistics import _compare, compare, paired_bootstrap, search_gains
-from orchestrator.tables.make import build_table
+from orchestrator.tables.arrange import build_table
 from orchestrator.tables.table import Gain
 from trainables.metrics import noise_floor
 
