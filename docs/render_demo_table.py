@@ -11,7 +11,7 @@ from rich.console import Console
 
 from orchestrator import comparison_table
 from orchestrator.sweep.tracking_uri import default_tracking_uri
-from orchestrator.tables.renderers import to_rich
+from orchestrator.tables.make import to_rich
 
 COLUMNS = 72
 # The picture takes the reader's own monospace font rather than fetching one.

@@ -14,12 +14,12 @@ from typer.core import TyperGroup
 from orchestrator.cli import nightly
 from orchestrator.cli._arena import arena
 from orchestrator.cli._best import best
-from orchestrator.cli._combinations import Command
 from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
 from orchestrator.cli._doctor import doctor
 from orchestrator.cli._list import list_names
 from orchestrator.cli._logits import apply, calibrate
+from orchestrator.cli._options import Command
 from orchestrator.cli._plan import plan
 from orchestrator.cli._predictions import predictions
 from orchestrator.cli._replay import replay

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from orchestrator.cli._console import output
-from orchestrator.cli._report import write_page
-from orchestrator.report import from_folder
+from orchestrator.cli._console import output, progress_bar
+from orchestrator.report import ReportSource, from_folder, write_report
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.sweep.tracking_uri import mlflow_uri
 from orchestrator.tables.arrange import build_table
-from orchestrator.tables.make import render
-from orchestrator.tables.renderers import to_rich
+from orchestrator.tables.make import render, to_rich
 from trainables.common.errors import InputError, require_addresses
 from trainables.common.files import writing
 from trainables.common.paths import bucket_address, redacted, sync_command
@@ -99,6 +97,12 @@ def _write_tables(table: ComparisonTable, folder: SweepFolder) -> None:
 def _report(folder: SweepFolder) -> None:
     folder.fetch(files=True)  # Other machines drew the diagrams.
     output().print(f"report: {_relative(write_page(from_folder(folder), folder.report))}")
+
+
+def write_page(source: ReportSource, path: Path, baseline: str | None = None) -> Path:
+    """Write the report of a sweep, with progress on stderr; see ``write_report``."""
+    with progress_bar("writing the report") as show:
+        return write_report(source, path, baseline, show)
 
 
 def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestrator.cli._console import echo, progress_bar
+from orchestrator.cli._console import echo
 from orchestrator.cli._options import StorageFolder, SweepName, TrackingUri, tracked_results
 from trainables.common.paths import DEFAULT_STORAGE
 from trainables.common.words import many
-
-if TYPE_CHECKING:
-    from orchestrator.report import ReportSource
 
 
 def report(
@@ -33,6 +30,7 @@ def report(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Write the report of a sweep: one HTML page with its tables, diagrams, searches and costs."""
+    from orchestrator.cli._outcome import write_page
     from orchestrator.report import from_folder
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.names import is_sweep_name
@@ -50,14 +48,6 @@ def report(
         [results] = tracked_results([sweep], tracking_uri, storage)
     source = from_folder(folder, results)
     echo(f"wrote {write_page(source, out or folder.report, baseline)}")
-
-
-def write_page(source: ReportSource, path: Path, baseline: str | None = None) -> Path:
-    """Write the report of a sweep, with progress on stderr; see ``write_report``."""
-    from orchestrator.report import write_report
-
-    with progress_bar("writing the report") as show:
-        return write_report(source, path, baseline, show)
 
 
 def _plot(journal: Path, folder: Path) -> None:

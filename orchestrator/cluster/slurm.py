@@ -64,7 +64,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
     """
     # They take PyTorch.
     from orchestrator.cluster.jobs import read_portable, write_files
-    from orchestrator.storage.plugins import keep_plugins, pin_plugins
+    from orchestrator.storage.provenance import keep_plugins, pin_plugins
 
     files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
     check_words(folder, wanted)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from orchestrator.nightly.book import Book
+from orchestrator.nightly.book import Book, BucketBook
 from orchestrator.nightly.record import WHOLE_NIGHT, Row, Shape
 from orchestrator.nightly.verdict.limits import Limits, StrictModel, measure_of
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -146,8 +146,6 @@ class Nightly:
         address = Storage.of(self.sweep).address
         if address is None:
             return Book(self.folder)
-        from orchestrator.nightly.bucket_book import BucketBook  # Most storages are folders.
-
         found = BucketBook(self.folder, address)
         if fresh:
             found.fetch()

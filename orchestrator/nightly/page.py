@@ -17,7 +17,7 @@ from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightReco
 from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
 from orchestrator.nightly.verdict.limits import measure_of
-from orchestrator.tables.markup import templates
+from orchestrator.tables.columns import templates
 from trainables.charts.chart import (
     Chart,
     amount,

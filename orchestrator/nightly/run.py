@@ -14,8 +14,8 @@ from orchestrator.nightly.measure import artifacts_with_costs, current_environme
 from orchestrator.nightly.publish import Publisher
 from orchestrator.nightly.record import Verdict
 from orchestrator.nightly.verdict.judge import judge
+from orchestrator.running.control import say
 from orchestrator.running.data import prepare_data
-from orchestrator.running.progress import say
 from orchestrator.running.run import SweepOutcome, run_sweep
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder

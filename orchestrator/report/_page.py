@@ -20,7 +20,7 @@ from orchestrator.storage.provenance import library_version
 from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
-from orchestrator.tables.markup import templates
+from orchestrator.tables.columns import templates
 from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError, UnwrittenError, known_names
 from trainables.common.files import write_whole, writing

@@ -1,14 +1,24 @@
-"""What people tell a running sweep from elsewhere, through a file in its folder."""
+"""How a person follows and steers a running sweep: progress, pause and cancel."""
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
 from orchestrator.loop import Pause, Source
+from orchestrator.search.state import SweepState
 from orchestrator.storage.storage import CANCEL, PAUSE, SweepFolder
+from trainables.common.errors import printable
 from trainables.common.paths import sweep_command
+from trainables.common.words import duration
 from trainables.jobs import Job, Report
 
 LOOK_SECONDS = 1.0
@@ -83,3 +93,112 @@ class _Held(Source):
 
     def ended(self, job: Job, report: Report) -> None:
         self._source.ended(job, report)
+
+
+PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
+LIVE_SECONDS = 0.25  # Between two pictures on a terminal.
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """How far a sweep is.
+
+    Attributes:
+        studies, trials: Those done, of ``all_studies`` and ``all_trials``.
+        running: Trials given out that have not ended.
+        best: The best trial so far: its recipe, its task if there are several, its objective.
+        seconds_left: An estimate; None before anything has ended.
+    """
+
+    studies: int
+    all_studies: int
+    trials: int
+    all_trials: int
+    running: int
+    failed: int
+    best: str
+    seconds_left: float | None
+
+    def line(self) -> str:
+        """Return it as one line of text."""
+        left = "" if self.seconds_left is None else f" · about {duration(self.seconds_left)} left"
+        failed = f" · {self.failed} failed" if self.failed else ""
+        best = f" · best so far {self.best}" if self.best else ""
+        return (
+            f"studies {self.studies}/{self.all_studies} · "
+            f"trials {self.trials}/{self.all_trials}, {self.running} running{failed}{best}{left}"
+        )
+
+
+def snapshot(state: SweepState, seconds_left: float | None = None) -> Snapshot:
+    """Describe a sweep that has so many seconds left."""
+    studies = list(state.studies.values())
+    seeds = len(state.plan.spec.all_seeds)
+    ended = sum(len(study.outcomes) for study in studies)
+    return Snapshot(
+        studies=sum(study.done(seeds) for study in studies),
+        all_studies=len(studies),
+        trials=ended,
+        all_trials=state.plan.trials,
+        running=sum(study.running for study in studies),
+        failed=sum(len(study.failures()) for study in studies),
+        best=_best(state),
+        seconds_left=seconds_left,
+    )
+
+
+def _best(state: SweepState) -> str:
+    several = len(state.plan.spec.tasks) > 1
+    scored = [
+        (objective, study.plan.id if several else study.plan.recipe.name)
+        for study in state.studies.values()
+        for number, objective in study.objectives.items()
+        if study.outcomes[number].status == "finished"
+    ]
+    if not scored:
+        return ""
+    objective, name = min(scored)
+    return f"{name} (validation {state.plan.spec.search.objective} {objective:.4f})"
+
+
+@contextmanager
+def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Snapshot]], None]]:
+    """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all.
+
+    Yields a function to call whenever something happened; it takes a snapshot only when one is to
+    be shown: a report of one trial among thousands must not cost a look at them all.
+    """
+    if console is None:
+        yield lambda _: None
+    elif console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield _Throttle(LIVE_SECONDS, lambda now: live.update(_panel(now), refresh=True))
+    else:
+        yield _Throttle(
+            PLAIN_SECONDS,
+            lambda now: console.print(now.line(), highlight=False, soft_wrap=True),
+        )
+
+
+class _Throttle:
+    """Shows the first snapshot, and then one every so many seconds."""
+
+    def __init__(self, seconds: float, show: Callable[[Snapshot], None]) -> None:
+        self._seconds, self._show = seconds, show
+        self._last = -seconds
+
+    def __call__(self, take: Callable[[], Snapshot]) -> None:
+        if time.monotonic() - self._last >= self._seconds:
+            self._last = time.monotonic()
+            self._show(take())
+
+
+def _panel(now: Snapshot) -> RenderableType:
+    bar = ProgressBar(total=max(1, now.all_trials), completed=now.trials, width=60)
+    return Group(Text(now.line()), bar)
+
+
+def say(console: Console | None, text: str) -> None:
+    """Print a line for the person watching, if anyone does."""
+    if console is not None:
+        console.print(Text(printable(text), style="dim"), soft_wrap=True)

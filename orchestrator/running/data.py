@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from orchestrator.running.progress import say
+from orchestrator.running.control import say
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.documents import naming

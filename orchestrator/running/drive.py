@@ -1,18 +1,179 @@
 """What a run of a sweep computes: the search, then one look at test data, both by the same loop."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from orchestrator.executors import Executor
-from orchestrator.loop import Loop
+from orchestrator.loop import Loop, Pause, Source
 from orchestrator.running.control import Control
-from orchestrator.running.measuring import MeasuringSource, pending_measurements
 from orchestrator.search.state import SearchSource, SweepState
+from orchestrator.search.study_state import Ended, StudyState
+from orchestrator.storage.events import TEST_PREFIX, Evaluated
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.machines import Machines
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.sweep.spec import SweepSpec
+from trainables.common.stages import ArtifactRef
+from trainables.data import PreparedData
+from trainables.data.suites import find_suite, suite_directory
+from trainables.jobs import Job, Report, Status, TestWork
 from trainables.store.artifacts import ArtifactStore
 from trainables.worker import stored_report
+
+Available = Callable[[ArtifactRef], bool]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One chosen configuration and seed to be measured on test data and suites, by directory.
+
+    The ``default`` is the artifact of the published default that it was chosen over, if any.
+    """
+
+    chosen: Ended
+    task: str
+    recipe: str
+    suites: Mapping[str, str] = field(default_factory=dict)
+    default: ArtifactRef | None = None
+
+    @property
+    def training(self) -> str:
+        """Return the key of the training, or of the given logits, that it builds on."""
+        request = self.chosen.trial.request
+        before = request.upstream_request or {}
+        return before.get("upstream") or request.upstream or self.chosen.ref.key
+
+
+def pending_measurements(
+    state: SweepState, past: Ledger, available: Available = lambda ref: True
+) -> list[Measurement]:
+    """Return what has to be measured on test data, once every study has chosen.
+
+    Not what an earlier run has measured, unless its predictions are gone. Published defaults are
+    measured only where their artifacts are ``available``.
+    """
+    found = [
+        _measurement(study, chosen, state.plan.spec.data_root, available)
+        for study in state.studies.values()
+        for chosen in study.seeds.values()
+        if study.plan.row and chosen is not None
+    ]
+    return [one for one in found if not _is_complete(one, past, available)]
+
+
+def _is_complete(one: Measurement, past: Ledger, available: Available) -> bool:
+    """Return True if all test metrics, of suites and default too, and the predictions are there."""
+    trial = past.trials.get(one.chosen.trial.key)
+    if trial is None or not trial.test or (one.default and not trial.default_predictions):
+        return False
+    if not available(ArtifactRef("evaluate", trial.predictions)):
+        return False
+    return all(any(name.startswith(f"{label}/") for name in trial.test) for label in one.suites)
+
+
+def _measurement(study: StudyState, chosen: Ended, root: str, available: Available) -> Measurement:
+    data, plan = chosen.trial.request.data, study.plan
+    suites = {
+        suite.label: str(suite_directory(suite, PreparedData.open(data)))
+        for suite in (find_suite(name, root) for name in plan.task.suites)
+    }
+    default = study.default_artifact if chosen is study.chosen else None
+    default = default if default and available(default) else None
+    return Measurement(chosen, plan.task.id, plan.recipe.name, suites, default)
+
+
+class MeasuringSource(Source):
+    """Gives out measurements, those of one training one after the other.
+
+    So the pass of its network over the test rows, which a worker keeps, serves all of them.
+
+    Args:
+        pending: What to measure.
+        spec: The sweep.
+        write: Receives an event for each.
+        give_up: Receives the study and the reason of what cannot be measured.
+    """
+
+    def __init__(
+        self,
+        pending: Sequence[Measurement],
+        spec: SweepSpec,
+        write: Callable[[Evaluated], None],
+        give_up: Callable[[str, str], None],
+    ) -> None:
+        self._left: dict[str, list[Measurement]] = {}
+        for one in pending:
+            self._left.setdefault(one.training, []).append(one)
+        self._free = deque(self._left)  # Trainings that none is measured of now.
+        self._out: dict[str, Measurement] = {}
+        self._spec, self._write, self._give_up = spec, write, give_up
+        self._folder = SweepFolder.of(spec).chosen
+        self.sizes = [(1, min(1, spec.resources.train.gpu))]
+
+    def next(self) -> Job | Pause:
+        """Return the job of a training that none is measured of now."""
+        if not self._free:
+            return Pause.WAIT if self._left else Pause.DONE
+        training = self._free.popleft()
+        found = self._left[training].pop(0)
+        if not self._left[training]:
+            del self._left[training]
+        self._out[found.chosen.trial.key] = found
+        return self._job(found)
+
+    def _job(self, one: Measurement) -> Job:
+        trial, resources = one.chosen.trial, self._spec.resources
+        seed = f"seed-{trial.request.seed}"
+        work = TestWork(
+            artifact=one.chosen.ref,
+            data=trial.request.data,
+            default=one.default,
+            suites=one.suites,
+            folder=str(self._folder / one.task / one.recipe / seed),
+            title=f"{one.recipe} on {one.task}",
+            configuration={
+                "task": one.task,
+                "recipe": one.recipe,
+                "seed": trial.request.seed,
+                "objective": one.chosen.objective,
+                "fixed": {part: dict(values) for part, values in trial.configuration.items()},
+            },
+        )
+        return Job(
+            key=trial.key,
+            group=trial.study,
+            number=trial.number,
+            work=work,
+            gpus=min(1, resources.train.gpu),
+            deterministic=resources.deterministic,
+        )
+
+    def ended(self, job: Job, report: Report) -> None:
+        """Write the measurement, or give the study up."""
+        one = self._out.pop(job.key)
+        if one.training in self._left:  # It comes next, for the worker that has its pass.
+            self._free.appendleft(one.training)
+        if report.status != Status.FINISHED or report.measured is None:
+            reason = report.fault.reason if report.fault else report.status
+            self._give_up(job.group, f"not measured on test data: {reason}")
+            return
+        measured = report.measured
+        self._write(
+            Evaluated(
+                key=job.key,
+                study=job.group,
+                seed=one.chosen.trial.request.seed,
+                metrics={f"{TEST_PREFIX}{name}": value for name, value in report.metrics.items()},
+                predictions=report.artifact,
+                seconds=measured.seconds,
+                computed=measured.computed,
+                default_predictions=measured.default,
+                artifacts=measured.files,
+            )
+        )
 
 
 def is_done(state: SweepState, past: Ledger, store: ArtifactStore) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.storage.plugins import fetch_plugins
+from orchestrator.storage.provenance import fetch_plugins
 from orchestrator.sweep.recipes import parse_recipe
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tracking import TrackedTrial, tracked_trial

@@ -12,19 +12,17 @@ from rich.console import Console
 from orchestrator.cluster.interrupt import interrupt_on_sigterm
 from orchestrator.cluster.jobs import check_cluster
 from orchestrator.executors import open_executor
-from orchestrator.running.control import Control
+from orchestrator.running.control import Control, Snapshot, say, show_progress, snapshot
 from orchestrator.running.data import prepare_data
 from orchestrator.running.drive import drive, is_done
 from orchestrator.running.preview import refusal
-from orchestrator.running.progress import Snapshot, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.storage.events import SweepEnded, SweepStarted
 from orchestrator.storage.garbage import Dropper
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import FollowedSweep, Ledger, read_ledger
 from orchestrator.storage.machines import Machines
-from orchestrator.storage.plugins import keep_plugins, pin_plugins
-from orchestrator.storage.provenance import provenance
+from orchestrator.storage.provenance import keep_plugins, pin_plugins, provenance
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.status import time_left
 from orchestrator.storage.storage import Storage, SweepFolder

@@ -8,10 +8,10 @@ from ._compare import (
     TaskComparison,
     board,
     compare,
+    search_gains,
 )
 from ._contrast import Contrast, contrast
 from ._diagram import critical_difference_diagram
-from ._gain import search_gains
 from ._letters import letters
 from ._ranks import (
     BlockScores,

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.storage.bucket_shelf import BucketShelf
 from orchestrator.storage.ledger import Ledger, read_ledger
-from orchestrator.storage.shelf import Shelf
+from orchestrator.storage.shelf import BucketShelf, Shelf
 from orchestrator.storage.storage import Storage, SweepFolder
 from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command

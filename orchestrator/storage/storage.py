@@ -148,7 +148,7 @@ class SweepFolder:
 
         if self.bucket is None or self._lease is None:
             return Journal(self.journal)
-        from orchestrator.storage.bucket_journal import BucketJournal
+        from orchestrator.storage.bucket_sweep import BucketJournal
 
         return BucketJournal(self.journal, self.bucket, self._lease)
 

@@ -3,18 +3,224 @@
 ``make_table(results, options)`` arranges what ``calsweep table`` shows, ``build_table(results)``
 the plain table; ``render(table, "markdown")`` writes, ``to_rich(table)`` is for a live terminal.
 ``comparison_table(sweep)`` is the same from the tracking server. Nothing else here reads files (a
-layout of one's own apart) or that server.
+layout of one's own apart) or that server. Names and reasons come from users and from exceptions, so
+each renderer escapes every word it did not write itself.
 """
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby, product
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
 
 from orchestrator.storage.results import StudyResult
 from orchestrator.sweep.tracking_uri import default_tracking_uri
 from orchestrator.tables.arrange import build_table, by_pair, select
-from orchestrator.tables.renderers import RENDERERS
-from orchestrator.tables.table import ComparisonTable
+from orchestrator.tables.columns import HTML, LATEX, MARKDOWN, fill_template, one_line, shown_names
+from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
 from trainables.common.errors import InputError
+
+# Terminal
+
+STYLES = {"": "", "best": "bold", "second": "underline"}
+TONES = {"": "dim", "better": "green", "worse": "red"}
+UNBOUNDED = 10_000
+
+
+def to_rich(table: ComparisonTable) -> RenderableType:
+    """Return the table for a rich console: one block for each first heading, notes below.
+
+    Where a block is wider than the console, standard deviations give way to it, then it is split.
+    """
+    blocks = groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1])
+    parts: list[RenderableType] = [_Block(table, list(spans)) for _, spans in blocks]
+    lines = [*table.messages(), *table.notes()]
+    return Group(*parts, *(Text(one_line(line), style="dim") for line in lines))
+
+
+class _Block:
+    """Some columns of a table, fitted to the console that shows them."""
+
+    def __init__(self, table: ComparisonTable, spans: list[tuple[int, ...]]) -> None:
+        self.table, self.spans = table, spans
+        self.full = _rich_block(table, spans, lambda text: text.replace(" ± ", "±"))
+        self.short = _rich_block(table, spans, _without_deviation)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(width=UNBOUNDED)
+        full, short = (
+            Measurement.get(console, unbounded, block).maximum for block in (self.full, self.short)
+        )
+        if full <= options.max_width:
+            yield self.full
+        elif short > options.max_width and len(self.spans) > 1:
+            middle = (len(self.spans) + 1) // 2
+            yield _Block(self.table, self.spans[:middle])
+            yield _Block(self.table, self.spans[middle:])
+        elif full == short:
+            yield self.full
+        else:
+            yield self.short
+            yield Text("this terminal is too narrow for the standard deviations", style="dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, self.full)
+
+
+def _without_deviation(text: str) -> str:
+    figure, _, deviation = text.partition(" ± ")
+    return figure + (INSIDE if deviation.endswith(INSIDE) else "")
+
+
+def _rich_block(
+    table: ComparisonTable, spans: list[tuple[int, ...]], shorten: Callable[[str], str]
+) -> Table:
+    positions = [position for span in spans for position in span]
+    title, heads = _headings([table.columns[position].headings for position in positions])
+    block = Table(title=Text(title), box=SIMPLE_HEAD, padding=(0, 1), title_justify="left")
+    block.add_column("recipe", no_wrap=True)
+    for head in heads:
+        block.add_column(Text(head), justify="right", no_wrap=True)
+    for row in table.rows:
+        texts = [_rich_cell(cell, shorten) for cell in _within(table.line(row), positions)]
+        block.add_row(Text(one_line(row.label)), *texts)
+    return block
+
+
+def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator[Cell | Notice]:
+    """Yield the cells at some positions; a notice of several columns leaves the others empty."""
+    start = 0
+    for entry in line:
+        if start in positions:
+            yield entry
+            yield from [Cell("")] * (entry.span - 1)
+        start += entry.span
+
+
+def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
+    """Return what all columns share as a title, and the rest of each, level by level."""
+    levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
+    last = len(levels) - 1
+    shared = [
+        len(set(level)) == 1 and (i == 0 < last or len(columns) > 1)
+        for i, level in enumerate(levels)
+    ]
+    shared[last] &= not all(shared)
+    title = " · ".join(level[0] for level, same in zip(levels, shared, strict=True) if same)
+    rest = [level for level, same in zip(levels, shared, strict=True) if not same]
+    return title, ["\n".join(parts) for parts in zip(*rest, strict=True)]
+
+
+def _rich_cell(cell: Cell | Notice, shorten: Callable[[str], str]) -> Text:
+    if isinstance(cell, Notice):
+        return Text(cell.short, style="dim italic")
+    text = Text(shorten(cell.text), style=STYLES[cell.mark])
+    beside = [(f" ({cell.change})", TONES[cell.tone])] if cell.change else []
+    beside += [(f" {aside}", "dim") for aside in cell.asides]
+    return Text.assemble(text, *beside) if beside else text
+
+
+def render_terminal(table: ComparisonTable) -> str:
+    """Return plain text as wide as the table needs; ``to_rich`` is for a live console."""
+    shown = to_rich(table)
+    console = Console(file=io.StringIO(), width=UNBOUNDED, color_system=None)
+    width = Measurement.get(console, console.options, shown).maximum
+    with console.capture() as capture:
+        console.print(shown, width=max(width, 1))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+# CSV, JSON
+
+
+def render_csv(table: ComparisonTable) -> str:
+    """Return everything known of each study, or of each cell of a layout, as fractions."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerows(_cell_lines(table) if table.layout else _study_lines(table))
+    return stream.getvalue()
+
+
+def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a recipe and task."""
+    pairs = product(table.recipes, table.tasks)
+    results = [table.results[pair] for pair in pairs if pair in table.results]
+    suites = {name for result in results for seed in result.test for name in seed if "/" in name}
+    known = shown_names()
+    metrics = [*known, *sorted(suites)]
+    figures = [f"{metric}_{part}" for metric in metrics for part in ("mean", "std")]
+    gained = list(dict.fromkeys(metric for _, _, metric in table.gains or ()))
+    gains = [f"{metric}_gain{part}" for metric in gained for part in ("", "_low", "_high")]
+    head = ["sweep", "task", "recipe", "status", "trials_finished", "trials_failed", "reason"]
+    head += ["seeds", *figures, *(f"validation_{metric}" for metric in known)]
+    tied = list(dict.fromkeys(metric for _, metric in table.ties or ()))
+    yield [*head, "configuration", "run_ids", *gains, *(f"{metric}_group" for metric in tied)]
+    for result in results:
+        line: list[object] = list(map(_harmless, (result.sweep, result.task, result.recipe)))
+        line += [result.status, result.trials_finished, result.trials_failed]
+        line += [_harmless(result.reason), len(result.test)]
+        for metric in metrics:
+            line += table.summary(result.recipe, result.task, metric) or (None, None)
+        line += [result.validation.get(metric) for metric in known]
+        configuration = json.dumps(result.configuration, sort_keys=True, default=str)
+        line += [configuration, " ".join(result.run_ids)]
+        for metric in gained:
+            gain = (table.gains or {}).get((result.recipe, result.task, metric))
+            line += (gain.value, gain.low, gain.high) if gain else (None, None, None)
+        groups = [(table.ties or {}).get((result.task, metric)) for metric in tied]
+        yield [*line, *(group and group.letters.get(result.recipe) for group in groups)]
+
+
+def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
+    """Yield a head, then one line a row and column."""
+    for number, record in enumerate(table.records()):
+        if number == 0:
+            yield [*record]
+        yield [_harmless(value) if isinstance(value, str) else value for value in record.values()]
+
+
+def render_json(table: ComparisonTable) -> str:
+    """Return rows, columns, cells and notes as one JSON document; infinite ones are null."""
+    cells = [{name: _plain(value) for name, value in record.items()} for record in table.records()]
+    document = {
+        "sweeps": list(dict.fromkeys(result.sweep for result in table.results.values())),
+        "rows": [one_line(row.label) for row in table.rows],
+        "columns": [one_line(" / ".join(entry.headings)) for entry in table.columns],
+        "cells": cells,
+        "notes": [one_line(note) for note in table.notes()],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return one_line(value) if isinstance(value, str) else value
+
+
+def _harmless(text: str) -> str:
+    # a spreadsheet would run a text that begins like a formula
+    line = one_line(text)
+    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
+
+
+RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
+    "terminal": render_terminal,
+    "markdown": partial(fill_template, "markdown.md", MARKDOWN),
+    "csv": render_csv,
+    "json": render_json,
+    "latex": partial(fill_template, "latex.tex", LATEX),
+    "html": partial(fill_template, "html.html", HTML),
+}
 
 
 @dataclass(frozen=True)

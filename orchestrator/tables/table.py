@@ -11,8 +11,7 @@ from itertools import chain, groupby, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.tables.columns import Column, column, floor_of
-from orchestrator.tables.markup import HTML, fill_template
+from orchestrator.tables.columns import HTML, Column, column, fill_template, floor_of
 from search_spaces import known_spaces
 from trainables.common.errors import InputError
 from trainables.common.words import many

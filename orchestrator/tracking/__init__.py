@@ -6,11 +6,18 @@ is what all of this speaks to. MLflow is imported when a tracker of its kind is 
 """
 
 from orchestrator.tracking._changes import Change
-from orchestrator.tracking._open import check_login, listens, open_tracker, ping, preload
+from orchestrator.tracking._kinds import (
+    SingleRun,
+    check_login,
+    deliver_run,
+    listens,
+    open_tracker,
+    ping,
+    preload,
+)
 from orchestrator.tracking._process import ShipperProcess, delivered_runs, start_shipper
 from orchestrator.tracking._queries import stage_seconds, study_results
 from orchestrator.tracking._shipper import sync
-from orchestrator.tracking._single import SingleRun, deliver_run
 from orchestrator.tracking._storage_uri import storage_uri
 from orchestrator.tracking.best import (
     BestConfig,

@@ -5,6 +5,8 @@ It takes seconds to import, and checking an address needs nothing of it.
 
 import os
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -13,11 +15,21 @@ from orchestrator.sweep.tracking_uri import (
     ALLOWED,
     TRACKERS,
     TrackerKind,
+    check_tracking_uri,
     elsewhere,
     sqlite_file,
+    tracker_kind,
 )
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.mlflow.sqlite import describe_database, require_database
-from orchestrator.tracking.tracker import Tracker
+from orchestrator.tracking.tracker import (
+    LoginError,
+    RefusedError,
+    RunQuery,
+    Tracker,
+    UnreachableError,
+)
 from trainables.common.errors import InputError
 from trainables.common.files import user_of, why
 from trainables.common.paths import check_server, control_fault, shown
@@ -152,3 +164,113 @@ def _check_writable(folder: Path, where: str) -> None:
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{where}: {folder} is not a folder that can be written")
+
+
+def open_tracker(uri: str, create: bool = False) -> Tracker:
+    """Return the tracker at an address; see ``check_tracking_uri``.
+
+    A file that is not there is refused, unless it may be created.
+
+    Raises:
+        InputError: If the address cannot be used, or the store behind it cannot be opened.
+    """
+    tracker: Tracker = tracker_kind(uri).open(uri, create)
+    return tracker
+
+
+def preload(uri: str) -> None:
+    """Import what ``open_tracker`` needs for an address; whoever waits anyway has time for it."""
+    tracker_kind(uri).preload()
+
+
+def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
+    """Return whether a tracker answers within ``timeout`` seconds, and one line of detail.
+
+    That holds the remedy if it does not. A file that does not exist yet is fine when it could be
+    created; it is not created.
+    """
+    try:
+        check_tracking_uri(uri)
+        return True, tracker_kind(uri).state(uri, timeout)
+    except InputError as error:
+        return False, str(error)
+
+
+def check_login(uri: str, timeout: float = 5.0) -> None:
+    """Refuse a login that the tracking server refuses.
+
+    A server that gives no answer within ``timeout`` seconds may be away: its events wait in
+    the journal.
+
+    Raises:
+        InputError: If the server asks for another user or password.
+    """
+    if urlsplit(uri).hostname and listens(uri):
+        try:
+            tracker_kind(uri).state(uri, timeout)
+        except UnreachableError as error:
+            if isinstance(error, LoginError):
+                raise
+
+
+def listens(uri: str, timeout: float = 2.0) -> bool:
+    """Return True if anything takes connections at an address; a file or a plugin always does.
+
+    This costs no import of MLflow and says nothing of what answers there; ``ping`` does.
+    """
+    return tracker_kind(uri).listens(uri, timeout)
+
+
+@dataclass(frozen=True)
+class SingleRun:
+    """A run to be there once.
+
+    Attributes:
+        key: Its identity within the experiment.
+        name: Its shown name.
+        status: ``FINISHED`` or ``FAILED``.
+        started, ended: UNIX time in milliseconds.
+        metrics: Finite values.
+        files: Artifacts, by name.
+    """
+
+    key: str
+    name: str
+    status: str
+    started: int
+    ended: int
+    tags: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+def deliver_run(uri: str, experiment: str, kind: str, run: SingleRun, artifact_root: Path) -> str:
+    """Bring a run to the tracker and return its id; doing it again changes nothing.
+
+    A delivery that broke off is completed. Should the tracker have made the run twice, because its
+    answer got lost, the later ones are deleted. The experiment is created if absent, for runs of
+    that ``kind``, such as ``nights``; see ``Tracker.open_experiment``.
+
+    Raises:
+        InputError: If the tracker gives no answer, or the address cannot be used.
+    """
+    tracker = open_tracker(uri, create=True)
+    try:
+        place = tracker.open_experiment(experiment, artifact_root, kind)[0].id
+        return _deliver(tracker, place, kind, run)
+    except RefusedError as error:
+        raise InputError(f"run {run.name}: the tracking store refuses it: {error}") from error
+
+
+def _deliver(tracker: Tracker, experiment: str, kind: str, run: SingleRun) -> str:
+    tags = {**run.tags, names.KEY: run.key, names.KIND: kind}
+    same = list(tracker.runs(RunQuery([experiment], {names.KEY: run.key}, order=())))
+    for double in same[1:]:
+        tracker.delete_run(double.id)
+    run_id = same[0].id if same else tracker.create_run(experiment, run.name, tags, run.started)
+    points = [Point(name, value, run.ended, 0) for name, value in run.metrics.items()]
+    tracker.log(run_id, Change(run_id, points, tags=tags))
+    for name, path in run.files.items():
+        tracker.upload(run_id, name, path)
+    tracker.set_status(run_id, run.status, run.ended)
+    return run_id

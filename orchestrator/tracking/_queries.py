@@ -8,7 +8,7 @@ from orchestrator.storage.ledger import Trial
 from orchestrator.storage.results import StudyResult, table_rows
 from orchestrator.sweep.tracking_uri import elsewhere, sqlite_file
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._open import open_tracker, ping
+from orchestrator.tracking._kinds import open_tracker, ping
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.tracker import RunQuery, Tracker
 from trainables.common.errors import InputError

@@ -22,7 +22,7 @@ from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.tracking_uri import check_tracking_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change, Changes
-from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking._kinds import open_tracker
 from orchestrator.tracking._process import Fault, Memory, note_fault
 from orchestrator.tracking._tags import study_name, study_tags, trial_name, trial_tags
 from orchestrator.tracking.tracker import (

@@ -17,7 +17,7 @@ from orchestrator.tracking._comparable import (
     check_known,
     comparable_studies,
 )
-from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking._kinds import open_tracker
 from orchestrator.tracking._queries import find_experiments
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.tracker import PAGE, RefusedError, Run, RunQuery, Tracker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.tracking_uri import default_tracking_uri
-from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking._kinds import open_tracker
 from orchestrator.tracking.best import TrackedTrial, tracked_trial
 from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE

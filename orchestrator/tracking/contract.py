@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from orchestrator.tracking._changes import Change, Point
-from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking._kinds import open_tracker
 from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker
 from trainables.contracts.check import Check
 from trainables.contracts.require import require

@@ -26,7 +26,7 @@ from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.results import StudyResult, results_of
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import parse_sweep
-from orchestrator.tracking._open import open_tracker
+from orchestrator.tracking._kinds import open_tracker
 from orchestrator.tracking.tracker import RunQuery
 from tests.crash.safeguards import without
 from tests.orchestrator.one_process import one_process

@@ -14,10 +14,9 @@ import pytest
 from orchestrator import loop as loop_module
 from orchestrator.executors._silence import Silence
 from orchestrator.loop import Loop
-from orchestrator.running import measuring
+from orchestrator.running import drive as drive_module
 from orchestrator.running.control import Control
-from orchestrator.running.drive import drive
-from orchestrator.running.measuring import MeasuringSource
+from orchestrator.running.drive import MeasuringSource, drive
 from orchestrator.search import state as state_module
 from orchestrator.search.state import SweepState
 from orchestrator.search.study import StudySearch
@@ -253,7 +252,7 @@ BUGS = {
         "if True:",
     ),
     "what was measured is measured again": (
-        measuring,
+        drive_module,
         "_is_complete",
         "return all(",
         "return False and all(",

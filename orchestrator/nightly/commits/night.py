@@ -15,7 +15,7 @@ from orchestrator.nightly.book import Book
 from orchestrator.nightly.commits.repository import Repository
 from orchestrator.nightly.config import Nightly
 from orchestrator.nightly.record import ALARM, FINE, NightRecord
-from orchestrator.running.progress import say
+from orchestrator.running.control import say
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plugins import PluginModel
 from trainables.common.errors import InputError

@@ -173,7 +173,7 @@ def test_consoles_take_no_markup_and_no_codes(capsys):
     from rich.table import Table
 
     from orchestrator.cli._console import complain, echo, output
-    from orchestrator.running.progress import say
+    from orchestrator.running.control import say
 
     name = "[red]:smile:\x1b[31m\u202e"
     table = Table(box=None)

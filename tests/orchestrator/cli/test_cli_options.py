@@ -201,21 +201,19 @@ def test_ranks(asked, sweeps, empty_folder):
 
 @pytest.mark.usefixtures("sweeps")
 @pytest.mark.parametrize(
-    ("work", "command", "names", "text"),
+    ("work", "module", "command", "names", "text"),
     [
-        ("report.write_report", "report", ["progress"], "writing the report"),
-        ("replay.replay", "search replay kept", ["measuring", "searching"], "replaying"),
-        ("running.arena.run_arena", "logits arena night.yaml", ["done"], "fitting"),
+        ("cli._outcome.write_report", "_outcome", "report", ["progress"], "writing the report"),
+        ("replay.replay", "_replay", "search replay kept", ["measuring", "searching"], "replaying"),
+        ("running.arena.run_arena", "_arena", "logits arena night.yaml", ["done"], "fitting"),
     ],
 )
 def test_what_takes_long_shows_its_progress(
-    asked, monkeypatch, empty_folder, work, command, names, text
+    asked, monkeypatch, empty_folder, work, module, command, names, text
 ):
     (empty_folder / "night.yaml").write_text(SWEEP)
-    words = command.split()
-    module = words[-2] if len(words) > 1 else words[0]
-    monkeypatch.setattr(f"orchestrator.cli._{module}.progress_bar", nullcontext)
-    found = asked(f"orchestrator.{work}", *words)
+    monkeypatch.setattr(f"orchestrator.cli.{module}.progress_bar", nullcontext)
+    found = asked(f"orchestrator.{work}", *command.split())
     assert [found[name] for name in names] == [text] * len(names)
 
 
@@ -225,7 +223,7 @@ def test_report(asked, sweeps, empty_folder, journal):
     if journal:
         folder.path.mkdir(parents=True)
         folder.journal.write_text("")
-    place = "orchestrator.report.write_report"
+    place = "orchestrator.cli._outcome.write_report"
     words = ("report", "night", "--storage", "kept")
     found = asked(place, *words)
     # What the journal tells is shown; the tracking store is asked only where there is none.

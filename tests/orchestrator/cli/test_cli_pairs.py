@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from orchestrator.cli._app import app
-from orchestrator.cli._combinations import EXCLUDED, NEEDED
+from orchestrator.cli._options import EXCLUDED, NEEDED
 from orchestrator.cli._table import SHOWN
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -194,7 +194,7 @@ SCENES = {
         {
             **ASKED,
             "orchestrator.report.from_folder": "a source",
-            f"{CLI}._report.write_page": 1,
+            f"{CLI}._outcome.write_page": 1,
             "orchestrator.report.plots.write_plots": [],
         },
     ),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from orchestrator.storage.plugins import keep_plugins, pin_plugins
+from orchestrator.storage.provenance import keep_plugins, pin_plugins
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.sweep.spec import load_sweep
 

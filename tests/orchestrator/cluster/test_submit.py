@@ -16,7 +16,7 @@ from orchestrator.cli import main
 from orchestrator.cluster.jobs import check_cluster, job_client, read_portable, write_files
 from orchestrator.cluster.local import short_reason, spans_machines
 from orchestrator.running.run import _check_same
-from orchestrator.storage.plugins import pin_plugins
+from orchestrator.storage.provenance import pin_plugins
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import load_sweep
 from trainables.common.errors import InputError

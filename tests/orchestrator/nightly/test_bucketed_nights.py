@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.cluster.local import require_shared
-from orchestrator.nightly import BusyError, Nightly, bucket_book, run_night
+from orchestrator.nightly import BusyError, Nightly, book, run_night
 from orchestrator.nightly.book import Acceptance
 from orchestrator.nightly.record import CellKey
 from orchestrator.sweep.spec import SweepSpec
@@ -26,7 +26,7 @@ FIRST, SECOND, THIRD = "2026-11-21", "2026-11-22", "2026-11-23"
 def weather(disturbed, monkeypatch):
     log_in(disturbed[0], monkeypatch)
     shorter = {f"{locks.__name__}.BEAT_SECONDS": 0.2, f"{locks.__name__}.SILENT_SECONDS": 2.0}
-    impatient(monkeypatch, **shorter, **{f"{bucket_book.__name__}.LAST_SECONDS": 1.0})
+    impatient(monkeypatch, **shorter, **{f"{book.__name__}.LAST_SECONDS": 1.0})
     yield disturbed[1]
     disturbed[1].away, disturbed[1].share = False, 0.0
 

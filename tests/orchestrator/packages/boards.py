@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from orchestrator.packages.package import Package
-from orchestrator.storage.plugins import keep_plugins, pin_plugins
+from orchestrator.storage.provenance import keep_plugins, pin_plugins
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import parse_sweep
 from tests.orchestrator.tiny_sweep import compute_within

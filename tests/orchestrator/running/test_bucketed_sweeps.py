@@ -18,8 +18,8 @@ import pytest
 from orchestrator.cli import main
 from orchestrator.executors.in_process import InProcess
 from orchestrator.loop import Loop
-from orchestrator.storage import bucket_journal
-from orchestrator.storage.bucket_journal import BucketJournal
+from orchestrator.storage import bucket_sweep
+from orchestrator.storage.bucket_sweep import BucketJournal
 from orchestrator.storage.events import Event, SweepEnded, TrialFinished
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.storage import Storage
@@ -91,7 +91,7 @@ def weather(disturbed: tuple[str, Weather], monkeypatch: pytest.MonkeyPatch) -> 
 @contextmanager
 def weathered(disturbed: tuple[str, Weather], patch: pytest.MonkeyPatch) -> Iterator[Weather]:
     log_in(disturbed[0], patch)
-    journal = bucket_journal.__name__
+    journal = bucket_sweep.__name__
     impatient(patch, **{f"{journal}.SEAL_SECONDS": 0.05, f"{journal}.LAST_SECONDS": 1.0})
     yield disturbed[1]
     disturbed[1].away, disturbed[1].share = False, 0.0
@@ -233,12 +233,12 @@ def test_bad_weather_changes_nothing(
 CRASH = """
 import os, sys
 from orchestrator.cli import main
-from orchestrator.storage import bucket_journal
+from orchestrator.storage import bucket_sweep
 from orchestrator.storage.events import TrialFinished
 from tests.orchestrator.one_process import one_process
 
-real, ended = bucket_journal.BucketJournal.append, []
-bucket_journal.SEAL_SECONDS = 0.05
+real, ended = bucket_sweep.BucketJournal.append, []
+bucket_sweep.SEAL_SECONDS = 0.05
 
 def append(journal, event, durable=True):
     real(journal, event, durable)
@@ -246,7 +246,7 @@ def append(journal, event, durable=True):
     if sum(ended) == 2:
         os._exit(9)
 
-bucket_journal.BucketJournal.append = append
+bucket_sweep.BucketJournal.append = append
 with one_process():
     main(["run", sys.argv[1]])
 """

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from orchestrator.loop import Pause
-from orchestrator.running.measuring import Measurement, MeasuringSource, pending_measurements
+from orchestrator.running.drive import Measurement, MeasuringSource, pending_measurements
 from orchestrator.storage.events import Evaluated
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.spec import parse_sweep

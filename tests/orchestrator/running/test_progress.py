@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.running.progress import Snapshot, _panel, say, show_progress, snapshot
+from orchestrator.running.control import Snapshot, _panel, say, show_progress, snapshot
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import TrialSpec
 from orchestrator.storage.ledger import Ledger
@@ -129,7 +129,7 @@ def test_so_many_seconds_lie_between_two_looks(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, seconds: float
 ) -> None:
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
-    monkeypatch.setattr("orchestrator.running.progress.time", clock)
+    monkeypatch.setattr("orchestrator.running.control.time", clock)
     looks: list[float] = []
 
     def look() -> Snapshot:

@@ -25,7 +25,7 @@ from orchestrator.executors import Executor, open_executor
 from orchestrator.executors.in_process import InProcess
 from orchestrator.loop import Loop
 from orchestrator.running import drive, run
-from orchestrator.running.measuring import Measurement
+from orchestrator.running.drive import Measurement
 from orchestrator.running.run import SweepOutcome, run_sweep
 from orchestrator.storage.events import (
     Evaluated,

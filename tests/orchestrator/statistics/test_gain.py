@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from orchestrator.cli._table import _with_gains
-from orchestrator.statistics import _gain, compare, paired_bootstrap, search_gains
+from orchestrator.statistics import _compare, compare, paired_bootstrap, search_gains
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.table import Gain
 from trainables.metrics import noise_floor
@@ -85,7 +85,7 @@ def test_a_default_that_was_chosen_brought_nothing(searched, made_up, artifacts,
         draws.append(options["draws"])
         return compare(*arguments, **options)
 
-    monkeypatch.setattr(_gain, "compare", compared)
+    monkeypatch.setattr(_compare, "compare", compared)
     change = search_gains([kept], artifacts, "ece").bootstrap.differences["ls"]
     assert (change.value, change.low, change.high) == (0, 0, 0)
     assert draws == [1], "what is the same was resampled"

@@ -18,8 +18,14 @@ from rich.console import Console
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.arrange import build_table, by_pair, combine
 from orchestrator.tables.columns import column, shown_names
-from orchestrator.tables.make import TableOptions, comparison_table, make_table, render
-from orchestrator.tables.renderers import RENDERERS, to_rich
+from orchestrator.tables.make import (
+    RENDERERS,
+    TableOptions,
+    comparison_table,
+    make_table,
+    render,
+    to_rich,
+)
 from orchestrator.tables.table import Gain, Row, TableColumn
 from tests.orchestrator.whole import assert_same
 from tests.trainables.data.small_data import refusal

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from orchestrator.tracking import check_login, ping
 from orchestrator.tracking.mlflow import server
-from orchestrator.tracking.mlflow.errors import MAX_TEXT, translated
+from orchestrator.tracking.mlflow.server import MAX_TEXT, translated
 from orchestrator.tracking.tracker import BlockedError, LoginError, RefusedError, UnreachableError
 
 ESCAPED = "sqlite:////my%2520project/m.db"
@@ -139,7 +139,7 @@ def test_a_database_is_asked_for_seconds_and_left(monkeypatch, timeout, seconds)
 def test_who_asks_whether_a_server_answers_says_how_long_it_waits(monkeypatch, ask):
     asked = []
     monkeypatch.setattr(server, "probe", lambda *question: asked.append(question) or "answers")
-    monkeypatch.setattr("orchestrator.tracking._open.listens", lambda uri: True)
+    monkeypatch.setattr("orchestrator.tracking._kinds.listens", lambda uri: True)
     ask(URI, 2.5)
     ask(URI)
     assert asked == [(URI, 2.5), (URI, 5.0)]
