@@ -49,6 +49,7 @@ from trainables.store.artifacts import ArtifactStore
 ENDING = ".calsweep"
 EVIDENCE = (TEST, VALIDATION, SUITES)
 ROW_BYTES = 64  # In memory, with the copies that pages need.
+END_BYTES = 22  # Of the last record of a zip file.
 LOCAL_HEADER = struct.Struct("<26xHH")
 NO_INPUTS = (
     "A .calsweep file has no inputs and no names of classes; `calsweep ui` shows them in the "
@@ -119,8 +120,9 @@ class FileStorage(Storage):
             needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
             if needed > psutil.virtual_memory().available:
                 raise InputError(f"its rows take {needed / 2**30:.1f} GiB of memory")
-            table = self._rows.read_row_group(group, columns=ROW.names[3:])
-            found = {name: table[name].to_numpy() for name in table.column_names}
+            table = self._rows.read_row_group(group, columns=ROW.names[3:]).combine_chunks()
+            # ``to_numpy`` imports pandas, which takes a second; this refuses missing values too.
+            found = {name: np.from_dlpack(table[name].chunk(0)) for name in table.column_names}
         except MALFORMED as error:
             raise InputError(f"{self._path}: {PREDICTIONS} cannot be read: {error}") from error
         highest = {"confidence": 1.0, "confidence_in_label": 1.0, "bin": BINS - 1}
@@ -173,13 +175,14 @@ def _check_kind(path: Path) -> None:
         )
     if not path.is_file():
         raise UnfitError(f"{path}: there is no such file")
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as stream:
-            whole = stream.read(4) != b"PK\3\4"
-        told = (
-            "is not a calsweep file" if whole else "is truncated: its end is missing; copy it again"
-        )
-        raise UnfitError(f"{path} {told}")
+    with path.open("rb") as stream:
+        begins = stream.read(4)
+        stream.seek(-min(END_BYTES, path.stat().st_size), os.SEEK_END)
+        ends = stream.read(4)
+    if begins != b"PK\3\4":
+        raise UnfitError(f"{path} is not a calsweep file")
+    if ends != b"PK\5\6":  # The end of a .npz file in it may pass for its own.
+        raise UnfitError(f"{path} is truncated: its end is missing; copy it again")
 
 
 def _place(ledger: Ledger, folder: Path) -> None:
