@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from shutil import copyfile
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -162,7 +161,7 @@ def opened_file(path: Path) -> Iterator[FileStorage]:
             for ledger in package.ledgers:
                 _place(ledger, folder)
             storage = FileStorage(folder, path, package, rows)
-        except (*MALFORMED, zlib.error) as error:
+        except (*MALFORMED, RuntimeError, zlib.error) as error:
             raise InputError(f"{path} is damaged: {error}") from error
         yield storage
 
@@ -194,7 +193,7 @@ def _place(ledger: Ledger, folder: Path) -> None:
         sweep = Storage(folder).sweep(f"{ledger.sweep[:60]}-{ledger.sweep_id[:12]}")
     sweep.path.mkdir(parents=True)
     os.rename(folder / JOURNALS / f"{ledger.sweep_id}.jsonl", sweep.journal)
-    copyfile(folder / PAGE, sweep.report)
+    os.link(folder / PAGE, sweep.report)
 
 
 def _parquet(path: Path, member: zipfile.ZipInfo) -> pq.ParquetFile:

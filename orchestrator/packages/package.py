@@ -264,9 +264,6 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
             raise InputError(f"the package has a file {name!r}, which is none of a package's")
     if len(set(names)) != len(names):
         raise InputError("the package has a file twice")
-    total, room = sum(m.file_size for m in members), shutil.disk_usage(tempfile.gettempdir()).free
-    if total > min(MOST_BYTES, room):
-        raise InputError(f"the package unpacks to {total} bytes, {min(MOST_BYTES, room)} fit")
 
 
 def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
@@ -281,7 +278,11 @@ def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def take_out(archive: zipfile.ZipFile, folder: Path, names: Iterable[str]) -> None:
-    """Write members of a checked archive into a folder, at their names."""
+    """Write members of a checked archive into a folder, at their names, if they fit."""
+    names = list(names)
+    total, room = sum(archive.getinfo(n).file_size for n in names), shutil.disk_usage(folder).free
+    if total > min(MOST_BYTES, room):
+        raise InputError(f"the package unpacks to {total} bytes, {min(MOST_BYTES, room)} fit")
     for name in names:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -167,7 +167,8 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
     yield Check("derived files", "equal to those made again", problems)
     if not problems and any((package.folder / name).is_file() for name in FROZEN):
         problems = tuple(check_frames(package, options.tolerance))
-        yield Check("Parquet tables", "equal to those made again", problems)
+        detail = "equal to those made again; index.html is not compared"
+        yield Check("Parquet tables", detail, problems)
     problems = tuple(check_figures(package, options.tolerance))
     yield Check("figures from the predictions", many(len(package.cells), "cell"), problems)
     if not problems:

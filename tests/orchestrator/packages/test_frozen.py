@@ -17,14 +17,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from orchestrator.cli import main
-from orchestrator.packages.frozen import opened_file
+from orchestrator.packages.frozen import _place, opened_file
 from orchestrator.packages.verify import VerifyOptions, verify
-from orchestrator.storage.ledger import read_ledger
+from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
 from orchestrator.ui import Book, application
 from orchestrator.ui._rows import RowBook
+from trainables.common.errors import InputError
 
+PAGE = Path(__file__).parents[3] / "docs" / "travel.md"
 CHEAP = VerifyOptions(share=0.0, revision="c0ffee")
 CELLS = [(recipe, seed) for recipe in ("ce", "ls", "ls+ts") for seed in (0, 1)]
 Members = dict[str, bytes]
@@ -80,6 +82,33 @@ def test_pandas_reads_results_trials_and_rows(file: Path) -> None:
     again = results[results["seed"] == 0].set_index("recipe")
     assert (chosen["configuration"] == again["configuration"]).all()
     assert list(json.loads(chosen["configuration"]["ls+ts"])) == ["ls", "ts"]
+
+
+def test_the_example_of_the_documentation_runs(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(file.parent)
+    (text,) = re.findall(r'```python title="rows.py"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    found: dict[str, pd.DataFrame] = {}
+    exec(text, found)
+    assert set(found["rows"]["recipe"]) == {"ce"}
+    assert len(found["rows"]) == 2 * 120
+    assert "ls+ts" in capsys.readouterr().out
+
+
+def test_two_sweeps_of_one_name_are_both_shown(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("page")
+    (tmp_path / "journals").mkdir()
+    for sweep_id in ("1a7e", "beef"):
+        ledger = Ledger()
+        ledger.sweep, ledger.sweep_id = "demo", sweep_id
+        (tmp_path / "journals" / f"{sweep_id}.jsonl").write_text(sweep_id)
+        _place(ledger, tmp_path)
+    found = {each.name: each.journal.read_text() for each in Storage(tmp_path).sweeps()}
+    assert found == {"demo": "1a7e", "demo-beef": "beef"}
+    ledger.sweep = "../../escape"
+    with pytest.raises(InputError, match="no sweep can be called"):
+        _place(ledger, tmp_path)
 
 
 def test_a_reader_can_take_the_rows_of_one_cell(file: Path) -> None:
