@@ -14,17 +14,22 @@ from trainables.common.paths import DEFAULT_STORAGE
 from trainables.common.words import many
 
 ACCEPTED, REFUSED = 0, 3
-Site = Annotated[
-    Path, typer.Option(file_okay=False, help="Folder of page and package.", show_default=False)
+Out = Annotated[
+    Path,
+    typer.Option(help="Folder of page and package; or FILE.calsweep.", show_default=False),
 ]
 
 
 def publish(
     sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
-    out: Site,
+    out: Out,
     license: Annotated[
         str, typer.Option(help="The license of the results, such as a URL.")
     ] = "no license is stated",
+    logits: Annotated[
+        bool,
+        typer.Option("--logits", help="With FILE.calsweep: also all that `package verify` needs."),
+    ] = False,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Write a page of sweeps' results, and the package by which anyone can verify them."""
@@ -33,7 +38,7 @@ def publish(
 
     place = Storage(storage)
     with progress_bar("gathering predictions") as show:
-        for path in write(place, sweeps, out, license, show):
+        for path in write(place, sweeps, out, license, show, logits):
             echo(f"wrote {path}")
     for name in dict.fromkeys(sweeps):
         if place.load_spec(name).plugins:
@@ -47,7 +52,7 @@ def merge(
     packages: Annotated[
         list[Path], typer.Argument(help="Packages, zip files.", show_default=False)
     ],
-    out: Site,
+    out: Out,
 ) -> None:
     """Join packages of several machines, computed by the same code on the same data."""
     from orchestrator.packages.merge import merge as join

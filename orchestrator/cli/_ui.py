@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli._console import complain, echo, progress_bar
 from orchestrator.cli._options import StorageFolder
+from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ Port = Annotated[
 
 
 def ui(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A file .calsweep to show instead of a storage.", show_default=False),
+    ] = None,
     storage: StorageFolder = DEFAULT_STORAGE,
     host: Annotated[
         str, typer.Option(help="Where to listen; only this machine reaches the default.")
@@ -32,15 +38,29 @@ def ui(
         typer.Option(help="Open Optuna's dashboard on a copy of this sweep's studies instead."),
     ] = None,
 ) -> None:
-    """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it."""
+    """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it.
+
+    Or show the sweeps in a file that `package publish` wrote.
+    """
     from orchestrator.storage.storage import Storage
+
+    if file is not None and optuna is not None:
+        raise InputError("--optuna shows a sweep of a storage; use it without a file")
+    if file is not None:
+        from orchestrator.packages.frozen import opened_file
+
+        with opened_file(file) as place:
+            _serve(place, host, port)
+    elif optuna is not None:
+        _dashboard(Storage(storage), optuna, port)
+    else:
+        _serve(Storage(storage), host, port)
+
+
+def _serve(storage: Storage, host: str, port: int | None) -> None:
     from orchestrator.ui import Book, serve
 
-    place = Storage(storage)
-    if optuna is not None:
-        _dashboard(place, optuna, port)
-        return
-    book = Book(place)
+    book = Book(storage)
     with progress_bar("reading journals") as show:
         book.read_on(show)
     for name in book.outside:

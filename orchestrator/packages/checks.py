@@ -22,7 +22,7 @@ from orchestrator.packages.package import (
     Cell,
     Package,
 )
-from orchestrator.packages.predictions import RowPredictions
+from orchestrator.packages.predictions import RowPredictions, tested
 from orchestrator.packages.publish import ENDED, split_of
 from orchestrator.storage.events import (
     Event,
@@ -103,21 +103,6 @@ def plugin_figures(study: Study, logits: Tensor, labels: Tensor) -> dict[str, fl
     names = study.origin.get("metrics", {})
     found = registered_report(logits, labels, floors=True) if names else {}
     return {name: v for name, v in found.items() if name.removesuffix("_floor") in names}
-
-
-def tested(package: Package, cell: Cell) -> RowPredictions:
-    """Return the predictions behind a cell.
-
-    Raises:
-        InputError: If they are missing, damaged, or another cell's.
-    """
-    study, trial = cell.study, cell.trial
-    name = f"{TEST}/{trial.key}.npz"
-    found = RowPredictions.read(package.folder / name)
-    told = (found.task, found.recipe, found.seed)
-    if told != (study.task, study.recipe, trial.seed):
-        raise InputError(f"{name} says it is of {told[1]} on {told[0]}, seed {told[2]}")
-    return found
 
 
 def unequal(told: Mapping[str, Any], now: Mapping[str, float], tolerance: float) -> Iterator[str]:

@@ -8,14 +8,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from orchestrator.packages.derive import derive
-from orchestrator.packages.package import DERIVED, JOURNALS, MALFORMED, Package, header_of, opened
-from orchestrator.packages.site import write_site
+from orchestrator.packages.frozen import write_package
+from orchestrator.packages.package import (
+    DERIVED,
+    FROZEN,
+    JOURNALS,
+    MALFORMED,
+    Package,
+    header_of,
+    opened,
+)
 from trainables.common.errors import InputError
 from trainables.common.files import file_hash
 
 
-def merge(paths: Sequence[Path], site: Path) -> list[Path]:
-    """Write one package of several, and its page, into a folder; return the files.
+def merge(paths: Sequence[Path], out: Path) -> list[Path]:
+    """Write one package of several, and its page, as ``write_package`` does; return the files.
 
     What they were computed on and by has to agree, so that their rows can stand in one table. A
     sweep that several of them hold counts once.
@@ -32,7 +40,8 @@ def merge(paths: Sequence[Path], site: Path) -> list[Path]:
             for fault in _differences(packages):
                 raise InputError(f"packages cannot be merged: {fault}")
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="calsweep-merge-")))
-            return write_site(_joined([package for _, package in packages], folder), site)
+            joined = _joined([package for _, package in packages], folder)
+            return write_package(joined, out, logits=True)
         except MALFORMED as error:
             if isinstance(error, InputError):
                 raise
@@ -43,7 +52,7 @@ def _joined(packages: Sequence[Package], folder: Path) -> Package:
     for package in packages:
         for name in package.files():
             target = folder / name
-            if name not in DERIVED and not target.exists():
+            if name not in (*DERIVED, *FROZEN) and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(package.folder / name, target)
     joined = Package(folder)

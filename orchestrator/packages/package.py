@@ -10,8 +10,10 @@ A package is a zip archive, and a folder while it is worked on:
     plugins/CODE/...            the files of each plugin, by the hash of its code
     splits/DATA.npz             numbers of the rows that trained, chose and judged
     table.csv, cells.json
+    index.html, results.parquet, trials.parquet, predictions.parquet
 
-The files of the last line are derived from the others, for other programs.
+The files of the last two lines are derived from the others, for other programs. Those of the last
+line are in a file ``.calsweep`` only, which may lack ``test``, ``validation`` and ``suites``.
 """
 
 import json
@@ -20,8 +22,8 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,13 +40,17 @@ FORMAT = 1
 BINS = 15
 HEADER, TABLE, CELLS = "package.json", "table.csv", "cells.json"
 DERIVED = (TABLE, CELLS)
+PAGE, RESULTS, TRIALS = "index.html", "results.parquet", "trials.parquet"
+PREDICTIONS = "predictions.parquet"
+FROZEN = (PAGE, RESULTS, TRIALS, PREDICTIONS)
+PACKED = (".npz", ".parquet")  # Endings of files whose content is compressed already.
 PLUGINS = "plugins"
 JOURNALS, TEST, VALIDATION, SPLITS, SUITES = "journals", "test", "validation", "splits", "suites"
 MEMBER = re.compile(
     rf"(?:{JOURNALS}/[A-Za-z0-9_-]{{1,64}}\.jsonl"
     rf"|{PLUGINS}/[0-9a-f]{{64}}(?:/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,99}}){{1,9}}"
     rf"|(?:{TEST}|{VALIDATION}|{SPLITS}|{SUITES})/[0-9a-f]{{32,64}}\.npz"
-    rf"|{'|'.join(map(re.escape, (HEADER, *DERIVED)))})"
+    rf"|{'|'.join(map(re.escape, (HEADER, *DERIVED, *FROZEN)))})"
 )
 MOST_MEMBERS, MOST_BYTES = 200_000, 32 * 2**30
 LARGEST_HEADER = 2**16
@@ -154,8 +160,8 @@ class Package:
         found = (path for path in self.folder.rglob("*") if path.is_file())
         return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
-    def pack(self, path: Path) -> Path:
-        """Write it as an archive; equal content gives equal bytes.
+    def pack(self, path: Path, without: Collection[str] = ()) -> Path:
+        """Write it as an archive, some of its folders apart; equal content gives equal bytes.
 
         Raises:
             InputError: If it cannot be written.
@@ -164,10 +170,11 @@ class Package:
 
         def write(stream: Any) -> None:
             with zipfile.ZipFile(stream, "w") as archive:
-                for name in self.files():
-                    packed = name.endswith(".npz")  # Its arrays are compressed already.
+                names = (name for name in self.files() if name.partition("/")[0] not in without)
+                for name in names:
                     entry = zipfile.ZipInfo(name, WHEN)
-                    entry.compress_type = zipfile.ZIP_STORED if packed else zipfile.ZIP_DEFLATED
+                    stored = name.endswith(PACKED)
+                    entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
                     archive.writestr(entry, (self.folder / name).read_bytes())
 
         write_whole(path, write)
@@ -199,38 +206,85 @@ def opened(path: Path) -> Iterator[Package]:
     Raises:
         InputError: If there is no such archive, or it holds what a package does not.
     """
+    with (
+        archive_of(path) as archive,
+        tempfile.TemporaryDirectory(prefix="calsweep-package-") as name,
+        named_plugins_only(),
+    ):
+        package, held = Package(Path(name)), archive.namelist()
+        if PREDICTIONS in held and not any(each.startswith(f"{TEST}/") for each in held):
+            raise UnfitError(
+                f"{path} has no logits, from which figures are computed again; publish it with "
+                "--logits, or into a folder"
+            )
+        with _intact(path):
+            take_out(archive, package.folder, held)
+        yield package
+
+
+@contextmanager
+def archive_of(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Yield the archive of a package, whose members have the names and sizes of a package's.
+
+    Raises:
+        InputError: If there is no such archive, it is damaged, or a member is not allowed.
+    """
     if not path.is_file():
         told = "name the zip file that `calsweep package publish` wrote"
         raise UnfitError(f"{path}: there is no such file; {told}")
-    with tempfile.TemporaryDirectory(prefix="calsweep-package-") as name:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                _take_out(archive, Path(name))
-        except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-            raise InputError(f"{path} is no intact archive: {error}") from error
-        except RuntimeError as error:  # What zipfile raises of an encrypted one.
-            raise InputError(f"{path} cannot be read: {error}") from error
-        with named_plugins_only():
-            yield Package(Path(name))
+    with ExitStack() as stack:
+        with _intact(path):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            _check_members(archive, path)
+        yield archive
 
 
-def _take_out(archive: zipfile.ZipFile, folder: Path) -> None:
+@contextmanager
+def _intact(path: Path) -> Iterator[None]:
+    """Raise the faults of an archive as ``InputError``."""
+    try:
+        yield
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise InputError(f"{path} is no intact archive: {error}") from error
+    except RuntimeError as error:  # What zipfile raises of an encrypted one.
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
+def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     names = [member.filename for member in members]
     if len(members) > MOST_MEMBERS:
         raise InputError(
             f"the package has {len(members)} files, at most {MOST_MEMBERS} are allowed"
         )
+    if HEADER in names:
+        _check_format(archive, path)
     for name in names:
         if not MEMBER.fullmatch(name):
             raise InputError(f"the package has a file {name!r}, which is none of a package's")
     if len(set(names)) != len(names):
         raise InputError("the package has a file twice")
-    total, room = sum(member.file_size for member in members), shutil.disk_usage(folder).free
+
+
+def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuse a package of a later version; other faults of its header are found later."""
+    found: Any = None
+    with archive.open(HEADER) as stream, suppress(ValueError, RecursionError):
+        found = json.loads(stream.read(LARGEST_HEADER))
+    number = found.get("format") if isinstance(found, dict) else None
+    if isinstance(number, int) and number > FORMAT:
+        told = f"{path} has format {number}, this calsweep reads format {FORMAT}"
+        raise UnfitError(f"{told}; use the version that wrote it, or a later one")
+
+
+def take_out(archive: zipfile.ZipFile, folder: Path, names: Iterable[str]) -> None:
+    """Write members of a checked archive into a folder, at their names, if they fit."""
+    names = list(names)
+    total, room = sum(archive.getinfo(n).file_size for n in names), shutil.disk_usage(folder).free
     if total > min(MOST_BYTES, room):
         raise InputError(f"the package unpacks to {total} bytes, {min(MOST_BYTES, room)} fit")
-    for member in members:
-        target = folder / member.filename
+    for name in names:
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        with archive.open(member) as source, target.open("wb") as sink:
+        with archive.open(name) as source, target.open("wb") as sink:
             shutil.copyfileobj(source, sink)

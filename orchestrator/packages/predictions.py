@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.logits.files import write_arrays
+from orchestrator.packages.package import TEST, Cell, Package
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
 from trainables.common.logit_rows import check_rows
@@ -69,3 +70,18 @@ class RowPredictions:
             raise InputError(f"{path}: task and recipe are one text each")
         task, recipe = map(str, words)
         return cls(checked, labels, torch.from_numpy(rows), task, recipe, int(seed))
+
+
+def tested(package: Package, cell: Cell) -> RowPredictions:
+    """Return the predictions behind a cell.
+
+    Raises:
+        InputError: If they are missing, damaged, or another cell's.
+    """
+    study, trial = cell.study, cell.trial
+    name = f"{TEST}/{trial.key}.npz"
+    found = RowPredictions.read(package.folder / name)
+    told = (found.task, found.recipe, found.seed)
+    if told != (study.task, study.recipe, trial.seed):
+        raise InputError(f"{name} says it is of {told[1]} on {told[0]}, seed {told[2]}")
+    return found

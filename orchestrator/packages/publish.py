@@ -10,6 +10,7 @@ import numpy as np
 
 from orchestrator.logits.files import write_arrays, write_whole
 from orchestrator.packages.derive import derive
+from orchestrator.packages.frozen import write_package
 from orchestrator.packages.journals import cleaned, settled
 from orchestrator.packages.package import (
     HEADER,
@@ -23,7 +24,6 @@ from orchestrator.packages.package import (
     Package,
     header_of,
 )
-from orchestrator.packages.site import write_site
 from orchestrator.packages.stored import StoredSweep
 from orchestrator.replay.simulate import search_again
 from orchestrator.storage.events import to_line
@@ -46,13 +46,15 @@ NO_LICENSE = "no license is stated"
 def publish(
     root: Storage,
     sweeps: Sequence[str],
-    site: Path,
+    out: Path,
     license: str = NO_LICENSE,
     done: Callable[[int, int], None] = lambda count, total: None,
+    logits: bool = False,
 ) -> list[Path]:
-    """Write a package of sweeps that have ended, and its page, into a folder; return the files.
+    """Write a package of sweeps that have ended, and its page; return the files.
 
-    Only figures that stored predictions give again are in it.
+    Only figures that stored predictions give again are in it. See ``write_package`` for ``out`` and
+    ``logits``.
 
     Raises:
         InputError: If the license is not one printable line, a sweep is not there, has not ended,
@@ -69,7 +71,7 @@ def publish(
         header = json.dumps(header_of(license), indent=1) + "\n"
         (package.folder / HEADER).write_text(header, encoding="utf-8")
         derive(package)
-        return write_site(package, site)
+        return write_package(package, out, logits)
 
 
 def _write_sweep(

@@ -7,8 +7,9 @@ from math import inf
 from typing import Any
 
 from orchestrator.packages.again import Again
-from orchestrator.packages.checks import plugin_figures, tested, unequal
+from orchestrator.packages.checks import plugin_figures, unequal
 from orchestrator.packages.package import Cell, Package
+from orchestrator.packages.predictions import tested
 from orchestrator.running.reproduce import compute_stage, prepare_process
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from trainables.common.errors import printable

@@ -19,7 +19,15 @@ from orchestrator.packages.checks import (
     check_validation,
 )
 from orchestrator.packages.consistency import check_form, check_likeness, check_plugins
-from orchestrator.packages.package import MALFORMED, Package, UnfitError, check_header, opened
+from orchestrator.packages.frames import check_frames
+from orchestrator.packages.package import (
+    FROZEN,
+    MALFORMED,
+    Package,
+    UnfitError,
+    check_header,
+    opened,
+)
 from orchestrator.packages.retrain import Retrained, retrain
 from orchestrator.storage.ledger import Trial
 from orchestrator.storage.provenance import git_commit
@@ -157,6 +165,10 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
             yield Check("plugins, whose code was run", plugins)
     problems = tuple(check_derived(package))
     yield Check("derived files", "equal to those made again", problems)
+    if not problems and any((package.folder / name).is_file() for name in FROZEN):
+        problems = tuple(check_frames(package, options.tolerance))
+        detail = "equal to those made again; index.html is not compared"
+        yield Check("Parquet tables", detail, problems)
     problems = tuple(check_figures(package, options.tolerance))
     yield Check("figures from the predictions", many(len(package.cells), "cell"), problems)
     if not problems:

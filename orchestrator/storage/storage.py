@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import yaml
@@ -38,6 +38,8 @@ from trainables.common.paths import (
 from trainables.common.yaml_text import write_mapping
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from orchestrator.storage.bucket_sweep import BucketSweep
     from orchestrator.storage.journal import Journal
     from orchestrator.sweep.spec import SweepSpec
@@ -282,10 +284,13 @@ class Storage:
         data: Folder of the prepared data.
         plugins: Folder of the copies of plugins, by the hash of their code.
         tracked_files: Where a tracking store without a server of its own keeps files.
+        lacks: The line about data that it can never have; empty for one that sweeps run in.
 
     Raises:
         InputError: If ``folder``, as a user names it, is another URL, or cannot be a path.
     """
+
+    lacks = ""
 
     def __init__(self, folder: str | Path = DEFAULT_STORAGE) -> None:
         self.folder = storage_folder(folder)
@@ -306,6 +311,10 @@ class Storage:
         from trainables.store.artifacts import ArtifactStore  # PyTorch takes seconds.
 
         return ArtifactStore(self.artifacts)
+
+    def packed_rows(self, key: str) -> dict[str, NDArray[Any]] | None:
+        """Return the rows of an evaluation, if the storage has no artifacts but a file of rows."""
+        return None
 
     def sweep(self, name: str) -> SweepFolder:
         """Return the folder of a sweep, whether it is there or not."""

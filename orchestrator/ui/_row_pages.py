@@ -84,6 +84,7 @@ class RowPages:
 
     def __init__(self, storage: Storage) -> None:
         self._predictions, self._inputs = RowBook(storage), InputBook(storage)
+        self._lacks = storage.lacks
 
     def rows(self, sweep: Measured, study: Study, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the bins of a study on one seed, and one page of its rows."""
@@ -152,7 +153,7 @@ class RowPages:
         """Return the data of a study, and why they, or their rows, are not shown."""
         found = self._inputs.find(study.fingerprint)
         if found is None:
-            return None, sweep.without_data(study.task)
+            return None, self._lacks or sweep.without_data(study.task)
         whole = rows.images is None and rows.numbers is None
         if whole and not np.array_equal(found.rows.labels, rows.labels):
             return None, f"The stored data of {study.task} have other labels than the predictions."
@@ -174,12 +175,13 @@ class RowPages:
         place = number if known.image is None else known.image
         if inputs and known.image is None and not inputs.holds(place, known.label):
             inputs = None
+        lacking = [] if inputs else [self._lacks or sweep.without_data(sweep.tasks[task])]
         values = inputs.rows.values[place] if inputs and known.image is not None else None
         return {
             "task": sweep.tasks[task],
             "row": known,
             "shown": inputs.show(place, large=True) if inputs else None,
-            "problems": problems + ([] if inputs else [sweep.without_data(sweep.tasks[task])]),
+            "problems": problems + lacking,
             "names": inputs.info.classes if inputs else (),
             "cells": list(zip(measured, found, strict=True)),
             "maps": [] if values is None else list(self._maps(measured, values)),

@@ -1,6 +1,6 @@
 """The test rows behind a cell of a table: their predictions and bins, filtered and sorted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -140,7 +140,7 @@ class RowBook:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._store, self._folder = storage.store(), storage.folder
+        self._storage, self._store, self._folder = storage, storage.store(), storage.folder
         self._kept: LRUCache[str, CellRows] = LRUCache(KEPT, attrgetter("nbytes"))
         self._lock = RLock()
 
@@ -156,6 +156,8 @@ class RowBook:
 
     @cachedmethod(attrgetter("_kept"))
     def _read(self, key: str) -> CellRows:
+        if (packed := self._storage.packed_rows(key)) is not None:
+            return _rows_of_columns(packed)
         with self._opened(key) as tensors:
             return _rows_of(tensors, 0, tensors.get_slice("labels").get_shape()[0])
 
@@ -166,6 +168,11 @@ class RowBook:
             FileNotFoundError: If the storage does not have the evaluation.
             InputError: If it is damaged.
         """
+        if self._storage.lacks:
+            rows = self.read(key)
+            return next(
+                (rows.at(int(place)) for place in np.flatnonzero(rows.numbers == number)), None
+            )
         with self._opened(key) as tensors:
             place = _place(tensors, number)
             if place is None:
@@ -217,6 +224,26 @@ def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
     )
     curve = _curve(joined.pop("sums"))
     return CellRows(**joined, numbers=numbers, images=images, curve=curve, classes=classes)
+
+
+def _rows_of_columns(found: Mapping[str, NDArray[Any]]) -> CellRows:
+    """Return the rows of a ``.calsweep`` file."""
+    labels, predicted, bins, confidence = (
+        found[name] for name in ("label", "prediction", "bin", "confidence")
+    )
+    weights = (np.ones(len(bins)), confidence, labels == predicted)
+    sums = np.stack([np.bincount(bins, each, BINS) for each in weights]).astype(np.float64)
+    return CellRows(
+        labels,
+        predicted,
+        confidence,
+        found["confidence_in_label"],
+        bins,
+        numbers=found["row"],
+        images=None,
+        curve=_curve(sums[None]),
+        classes=1 + int(max(labels.max(), predicted.max())),
+    )
 
 
 def _scored(table: Tensor, labels: Tensor) -> dict[str, NDArray[Any]]:

@@ -1,0 +1,208 @@
+"""One file ``.calsweep``: a package with its page and Parquet tables, and a view of it."""
+
+import mmap
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from orchestrator.logits.files import make_folder
+from orchestrator.packages.frames import ROW, write_frames
+from orchestrator.packages.package import (
+    BINS,
+    HEADER,
+    JOURNALS,
+    MALFORMED,
+    PAGE,
+    PREDICTIONS,
+    SUITES,
+    TEST,
+    VALIDATION,
+    Package,
+    UnfitError,
+    archive_of,
+    take_out,
+)
+from orchestrator.packages.predictions import tested
+from orchestrator.packages.site import write_site
+from orchestrator.report import ReportSource, render_report
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.storage import Storage
+from orchestrator.sweep.names import is_sweep_name
+from trainables.common.errors import InputError
+from trainables.common.stages import ArtifactRef
+from trainables.plugins import named_plugins_only
+from trainables.store.artifacts import ArtifactStore
+
+ENDING = ".calsweep"
+EVIDENCE = (TEST, VALIDATION, SUITES)
+ROW_BYTES = 64  # In memory, with the copies that pages need.
+END_BYTES = 22  # Of the last record of a zip file.
+LOCAL_HEADER = struct.Struct("<26xHH")
+NO_INPUTS = (
+    "A .calsweep file has no inputs and no names of classes; `calsweep ui` shows them in the "
+    "storage of the sweep."
+)
+
+
+def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
+    """Write a package and its page: into a folder, or as one file with Parquet tables.
+
+    Args:
+        package: Its folder also gets page and tables.
+        out: The folder; or the file, if it ends with ``.calsweep``.
+        logits: Whether the file has test and validation rows, so that it can be verified and
+            merged. A folder always has them.
+
+    Raises:
+        InputError: If the package is damaged, or the files cannot be written.
+    """
+    if out.suffix != ENDING:
+        return write_site(package, out)
+    write_frames(package)
+    (package.folder / PAGE).write_text(render_page(package), encoding="utf-8")
+    make_folder(out.parent)
+    return [package.pack(out, without=() if logits else EVIDENCE)]
+
+
+def render_page(package: Package) -> str:
+    """Return the report of a package's sweeps, made from the package alone."""
+    names, ledgers = (
+        ", ".join(dict.fromkeys(each.sweep for each in package.ledgers)),
+        package.ledgers,
+    )
+    with TemporaryDirectory(prefix="calsweep-page-") as folder:
+        store = ArtifactStore(Path(folder))
+        for cell in package.cells:
+            found = tested(package, cell)
+            rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
+            store.write(ArtifactRef("evaluate", cell.trial.predictions), {"test": rows}, {})
+        history = ledgers[0] if len(ledgers) == 1 else None
+        return render_report(ReportSource(names, package.results, history, store))
+
+
+class FileStorage(Storage):
+    """A scratch storage with the journals of a ``.calsweep`` file, whose rows are read on demand.
+
+    Attributes:
+        lacks: The line about data that it does not have.
+    """
+
+    def __init__(self, folder: Path, path: Path, package: Package, rows: pq.ParquetFile) -> None:
+        super().__init__(folder)
+        self.lacks, self._path, self._rows = NO_INPUTS, path, rows
+        self._groups = {c.trial.predictions: n for n, c in enumerate(package.cells)}
+        if rows.metadata.num_row_groups != len(package.cells):
+            raise InputError(f"{PREDICTIONS} must have one row group for each cell of the table")
+        if not rows.schema_arrow.equals(ROW):
+            raise InputError(f"{PREDICTIONS} has other columns than {', '.join(ROW.names)}")
+
+    def packed_rows(self, key: str) -> dict[str, NDArray[Any]]:
+        """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
+
+        Raises:
+            InputError: If they are damaged, or do not fit in memory.
+        """
+        try:
+            group = self._groups[key]
+            needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
+            if needed > psutil.virtual_memory().available:
+                raise InputError(f"its rows take {needed / 2**30:.1f} GiB of memory")
+            table = self._rows.read_row_group(group, columns=ROW.names[3:]).combine_chunks()
+            # ``to_numpy`` imports pandas, which takes a second; this refuses missing values too.
+            found = {name: np.from_dlpack(table[name].chunk(0)) for name in table.column_names}
+        except MALFORMED as error:
+            raise InputError(f"{self._path}: {PREDICTIONS} cannot be read: {error}") from error
+        highest = {"confidence": 1.0, "confidence_in_label": 1.0, "bin": BINS - 1}
+        for name, values in found.items():
+            most = highest.get(name, np.inf)
+            if not len(values) or not ((values >= 0) & (values <= most)).all():
+                raise InputError(f"{self._path}: {PREDICTIONS} has values that {name} cannot have")
+        return found
+
+
+@contextmanager
+def opened_file(path: Path) -> Iterator[FileStorage]:
+    """Yield a storage that shows what is in a ``.calsweep`` file; nothing in the file is trusted.
+
+    Journals and page are taken out into a scratch folder. Rows stay in the file.
+
+    Raises:
+        InputError: If it is no such file, is truncated or damaged, or lacks a member.
+    """
+    with ExitStack() as stack:
+        _check_kind(path)
+        archive = stack.enter_context(archive_of(path))
+        held = archive.namelist()
+        journals = [name for name in held if name.startswith(f"{JOURNALS}/")]
+        for name in (HEADER, PAGE, PREDICTIONS):
+            if name not in held or not journals:
+                lacking = f"{path}: {name if journals else JOURNALS} is missing"
+                raise InputError(
+                    f"{lacking}; write it with `calsweep package publish --out FILE{ENDING}`"
+                )
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="calsweep-file-")))
+        stack.enter_context(named_plugins_only())
+        try:
+            take_out(archive, folder, [PAGE, *journals])
+            package = Package(folder)
+            rows = _parquet(path, archive.getinfo(PREDICTIONS))
+            for ledger in package.ledgers:
+                _place(ledger, folder)
+            storage = FileStorage(folder, path, package, rows)
+        except (*MALFORMED, RuntimeError, zlib.error) as error:
+            raise InputError(f"{path} is damaged: {error}") from error
+        yield storage
+
+
+def _check_kind(path: Path) -> None:
+    """Refuse a file that is no zip, or not the whole of one."""
+    if path.is_dir():
+        raise UnfitError(
+            f"{path} is a folder; to show a storage, use `calsweep ui --storage {path}`"
+        )
+    if not path.is_file():
+        raise UnfitError(f"{path}: there is no such file")
+    with path.open("rb") as stream:
+        begins = stream.read(4)
+        stream.seek(-min(END_BYTES, path.stat().st_size), os.SEEK_END)
+        ends = stream.read(4)
+    if begins != b"PK\3\4":
+        raise UnfitError(f"{path} is not a calsweep file")
+    if ends != b"PK\5\6":  # The end of a .npz file in it may pass for its own.
+        raise UnfitError(f"{path} is truncated: its end is missing; copy it again")
+
+
+def _place(ledger: Ledger, folder: Path) -> None:
+    """Put the journal of a sweep, and the page, where a storage has them."""
+    if not is_sweep_name(ledger.sweep):
+        raise InputError(f"no sweep can be called {ledger.sweep!r:.80}")
+    sweep = Storage(folder).sweep(ledger.sweep)
+    if sweep.path.exists():  # Two machines may have used one name.
+        sweep = Storage(folder).sweep(f"{ledger.sweep[:60]}-{ledger.sweep_id[:12]}")
+    sweep.path.mkdir(parents=True)
+    os.rename(folder / JOURNALS / f"{ledger.sweep_id}.jsonl", sweep.journal)
+    os.link(folder / PAGE, sweep.report)
+
+
+def _parquet(path: Path, member: zipfile.ZipInfo) -> pq.ParquetFile:
+    """Open a member where it is in the file, so that only the parts that are needed are read."""
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise InputError(f"{member.filename} is compressed, so its parts cannot be read")
+    with path.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    lengths = LOCAL_HEADER.unpack_from(mapped, member.header_offset)
+    start = member.header_offset + LOCAL_HEADER.size + sum(lengths)
+    content = memoryview(mapped)[start : start + member.file_size]
+    return pq.ParquetFile(pa.BufferReader(pa.py_buffer(content)))
