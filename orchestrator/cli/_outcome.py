@@ -11,7 +11,6 @@ from rich.console import Console
 
 from orchestrator.cli._console import output
 from orchestrator.cli._report import write_page
-from orchestrator.report import from_folder
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
@@ -19,6 +18,7 @@ from orchestrator.sweep.tracking_uri import mlflow_uri
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render
 from orchestrator.tables.renderers import to_rich
+from orchestrator.view import from_folder
 from trainables.common.errors import InputError, require_addresses
 from trainables.common.files import writing
 from trainables.common.paths import bucket_address, redacted, sync_command

@@ -13,7 +13,7 @@ from trainables.common.paths import DEFAULT_STORAGE
 from trainables.common.words import many
 
 if TYPE_CHECKING:
-    from orchestrator.report import ReportSource
+    from orchestrator.view import ReportSource
 
 
 def report(
@@ -33,9 +33,9 @@ def report(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Write the report of a sweep: one HTML page with its tables, diagrams, searches and costs."""
-    from orchestrator.report import from_folder
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.names import is_sweep_name
+    from orchestrator.view import from_folder
     from trainables.common.errors import InputError
 
     if not is_sweep_name(sweep):
@@ -54,7 +54,7 @@ def report(
 
 def write_page(source: ReportSource, path: Path, baseline: str | None = None) -> Path:
     """Write the report of a sweep, with progress on stderr; see ``write_report``."""
-    from orchestrator.report import write_report
+    from orchestrator.view import write_report
 
     with progress_bar("writing the report") as show:
         return write_report(source, path, baseline, show)
@@ -62,8 +62,8 @@ def write_page(source: ReportSource, path: Path, baseline: str | None = None) ->
 
 def _plot(journal: Path, folder: Path) -> None:
     """Draw the search and the trainings of a journal, as SVG files in a folder."""
-    from orchestrator.report.plots import write_plots
     from orchestrator.storage.journal import iterate_events
+    from orchestrator.view.plots import write_plots
 
     written = write_plots(iterate_events(journal, kinds=None), folder)
     if not written:

@@ -12,7 +12,7 @@ from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.storage.storage import Storage
-    from orchestrator.ui import Address
+    from orchestrator.view.server import Address
 
 
 Port = Annotated[
@@ -34,7 +34,7 @@ def ui(
 ) -> None:
     """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it."""
     from orchestrator.storage.storage import Storage
-    from orchestrator.ui import Book, serve
+    from orchestrator.view.server import Book, serve
 
     place = Storage(storage)
     if optuna is not None:
@@ -58,7 +58,7 @@ def _tell(address: Address) -> None:
 def _dashboard(storage: Storage, sweep: str, port: int | None) -> None:
     from orchestrator.storage.journal import iterate_events
     from orchestrator.storage.ledger import Ledger
-    from orchestrator.ui import serve_dashboard
+    from orchestrator.view.server import serve_dashboard
 
     journal = storage.started(sweep).journal
     events = iterate_events(journal, kinds=None)

@@ -203,7 +203,7 @@ def test_ranks(asked, sweeps, empty_folder):
 @pytest.mark.parametrize(
     ("work", "command", "names", "text"),
     [
-        ("report.write_report", "report", ["progress"], "writing the report"),
+        ("view.write_report", "report", ["progress"], "writing the report"),
         ("replay.replay", "search replay kept", ["measuring", "searching"], "replaying"),
         ("running.arena.run_arena", "logits arena night.yaml", ["done"], "fitting"),
     ],
@@ -225,7 +225,7 @@ def test_report(asked, sweeps, empty_folder, journal):
     if journal:
         folder.path.mkdir(parents=True)
         folder.journal.write_text("")
-    place = "orchestrator.report.write_report"
+    place = "orchestrator.view.write_report"
     words = ("report", "night", "--storage", "kept")
     found = asked(place, *words)
     # What the journal tells is shown; the tracking store is asked only where there is none.
