@@ -15,8 +15,11 @@ from orchestrator.storage.provenance import library_version
 from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import column
 from orchestrator.tables.markup import templates
 from orchestrator.view import _records
+from orchestrator.view._figures import FILTERS
+from orchestrator.view._lines import study_lines
 from orchestrator.view._panels import COMPARED, measure
 from orchestrator.view._source import ReportSource
 from orchestrator.view._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
@@ -51,24 +54,54 @@ def render_report(
     def done() -> None:
         progress(min(next(count), total), total)
 
-    content = _content(source, baseline or usual_baseline(source.results), done)
-    return environment().get_template("report.html").render(content)
+    used = baseline or usual_baseline(source.results)
+    content = {**overview(source, used), **details(source, used, done)}
+    return environment().get_template("sweep.html").render(content)
 
 
-def _content(source: ReportSource, baseline: str, done: Callable[[], None]) -> dict[str, Any]:
+def overview(source: ReportSource, baseline: str) -> dict[str, Any]:
+    """Return the content of a sweep's page as far as it takes milliseconds."""
     history, several = source.history, len(source.tasks) > 1
-    diagram, no_ranks = _records.ranks(source) if several else (None, "")
-    metrics = ("ece", "acc") if several else ()
-    measured = {t: measure(source.of_task(t), source.store, baseline, done) for t in source.tasks}
     # Without its places: the address of a server may hold a password.
     spec = without_places(history.spec) if history else {}
-    arena, no_arena = _records.arena_of(source) if several else (None, "")
     return {
         "name": source.name,
         "baseline": baseline,
         "several": several,
         "summary": _records.summary(source),
-        "overviews": [build_table(source.results, (metric,)) for metric in metrics],
+        "overviews": [build_table(source.results, (m,)) for m in ("ece", "acc") if several],
+        "tasks": [task_part(source, task, None, baseline) for task in source.tasks],
+        "lines": study_lines(history, history.status) if history else [],
+        "shown": column(history.objective if history else "ece"),
+        "journal": history is not None,
+        "costs": _records.costs(source),
+        "computed": _records.computed(history) if history else "",
+        "failures": list(_records.failures(source)),
+        "facts": _records.facts(source),
+        "spec": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) if history else "",
+        "version": library_version("calsweep"),
+        "pending": "",
+        **NO_DETAILS,
+    }
+
+
+NO_DETAILS: dict[str, Any] = {
+    **dict.fromkeys(("diagram", "arena")),
+    **dict.fromkeys(("no_ranks", "no_arena"), ""),
+    **dict.fromkeys(("studies", "retention", "runs"), ()),
+    **{"undrawn": 0, "most_curves": MOST_CURVES},
+}
+
+
+def details(
+    source: ReportSource, baseline: str, done: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Return the content that takes seconds: intervals, reliability, ranks, importance."""
+    history, several = source.history, len(source.tasks) > 1
+    diagram, no_ranks = _records.ranks(source) if several else (None, "")
+    measured = {t: measure(source.of_task(t), source.store, baseline, done) for t in source.tasks}
+    arena, no_arena = _records.arena_of(source) if several else (None, "")
+    return {
         "diagram": diagram,
         "no_ranks": no_ranks,
         "arena": arena,
@@ -76,16 +109,8 @@ def _content(source: ReportSource, baseline: str, done: Callable[[], None]) -> d
         "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
         "studies": study_parts(history, done) if history else [],
         "undrawn": max(0, len(history.studies) - MOST_STUDIES) if history else 0,
-        "most_curves": MOST_CURVES,
         "retention": retention_figures(history) if history else [],
-        "journal": history is not None,
-        "costs": _records.costs(source),
-        "computed": _records.computed(history) if history else "",
-        "failures": list(_records.failures(source)),
-        "facts": _records.facts(source),
         "runs": list(_records.runs(source)),
-        "spec": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) if history else "",
-        "version": library_version("calsweep"),
     }
 
 
@@ -97,6 +122,7 @@ def environment(served: bool = False) -> Environment:
     found = templates(__package__, autoescape=True)
     assert found.loader is not None
     found.tests["finite"] = math.isfinite
+    found.filters |= FILTERS
     found.globals["served"] = served
     found.globals["vega"] = lambda: base64.b64encode(bundle()).decode()
     for name in ("style.css", "script.js"):

@@ -32,6 +32,7 @@ class Failure(NamedTuple):
     what: str
     reason: str
     configuration: str = ""
+    key: str = ""
 
 
 class Run(NamedTuple):
@@ -48,7 +49,7 @@ class Run(NamedTuple):
 def summary(source: ReportSource) -> str:
     """Return the size and the state of the sweep in a sentence."""
     results = source.results
-    seeds = max(len(result.test) for result in results)
+    seeds = max((len(result.test) for result in results), default=0)
     failed = sum(result.trials_failed for result in results)
     parts = [many(len({result.recipe for result in results}), "recipe")]
     parts += [many(len(source.tasks), "task")]
@@ -105,8 +106,11 @@ def computed(history: Ledger) -> str:
     )
 
 
-def failures(source: ReportSource) -> Iterator[Failure]:
-    """Yield every failed trial with its reason, and every study without a result."""
+def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
+    """Yield every failed trial with its reason, and every study without a result.
+
+    While the sweep is live, a study that has not ended is no failure.
+    """
     history = source.history or Ledger()
     lost = ("failed", "running") if history.status == "finished" else ("failed",)
     for study in history.studies.values():
@@ -115,9 +119,9 @@ def failures(source: ReportSource) -> Iterator[Failure]:
                 what = f"trial {trial.number}" if trial.role == "search" else f"seed {trial.seed}"
                 configuration = json.dumps(trial.configuration, ensure_ascii=False)
                 reason = trial.reason or "no end"
-                yield Failure(study.recipe, study.task, what, reason, configuration)
+                yield Failure(study.recipe, study.task, what, reason, configuration, trial.key)
     for result in source.results:
-        if result.status != "finished":
+        if result.status not in ("finished", "running" if live else ""):
             finished = many(result.trials_finished, "trial")
             counts = f"{finished} finished, {result.trials_failed} failed"
             reason = result.reason or counts

@@ -43,8 +43,15 @@ class Shift(NamedTuple):
 KEPT = Shift("the default was chosen", 0.0, "similar", "", None)
 
 
-def task_part(source: ReportSource, task: str, measured: Measured, baseline: str) -> dict[str, Any]:
-    """Return what the template shows of one task, each chart and table ready to be written."""
+def task_part(
+    source: ReportSource, task: str, measured: Measured | None, baseline: str
+) -> dict[str, Any]:
+    """Return the content of one task's section.
+
+    Without what was measured on its predictions, nothing is read from the store.
+    """
+    maps = confidence_maps(source.of_task(task), source.store) if measured else []
+    measured = measured or Measured()
     results = [result for result in source.results if result.task == task]
     there = {name for result in results for seed in result.test for name in seed}
     table = build_table(results, [name for name in METRICS if name in {*there, *COMPARED}])
@@ -69,7 +76,7 @@ def task_part(source: ReportSource, task: str, measured: Measured, baseline: str
         "scatter": _scatter(source, table, baseline),
         "reliability": _reliability(table, measured),
         "risk": _risk(table, measured, baseline),
-        "maps": confidence_maps(source.of_task(task), source.store),
+        "maps": maps,
         "left": len(suites[MOST:]),
         "problem": measured.problem,
         "absent": measured.absent,

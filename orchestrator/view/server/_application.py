@@ -1,6 +1,5 @@
 """The ASGI application: who may see what, and which page answers which address."""
 
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -14,26 +13,19 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from orchestrator.storage.ledger import FollowedSweep, Ledger, Study
-from orchestrator.storage.status import status_of, title
+from orchestrator.storage.status import SweepStatus, status_of, title
 from orchestrator.view import environment
 from orchestrator.view.server import _pages
 from orchestrator.view.server._asked import choice, number
 from orchestrator.view.server._book import Book
+from orchestrator.view.server._details import Details
 from orchestrator.view.server._guard import Guard
 from orchestrator.view.server._row_pages import Measured, RowPages
 from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError
-from trainables.common.files import open_inside
-from trainables.common.paths import sweep_command
-from trainables.common.words import duration
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
 FOLLOW_SECONDS = 2.0
-# Of somebody else, perhaps: its script runs, but reaches neither the token nor another page.
-REPORT_POLICY = (
-    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; "
-    "script-src 'unsafe-inline'; img-src data:"
-)
 
 
 def application(book: Book, token: str) -> Starlette:
@@ -51,10 +43,9 @@ class _View:
     """Answers requests from what the journals tell."""
 
     def __init__(self, book: Book) -> None:
-        self._book, self._row_pages = book, RowPages(book.storage)
+        self._book, self._row_pages, self._details = book, RowPages(book.storage), Details()
         self._templates = environment(served=True)
-        self._templates.filters["moment"] = _moment
-        self._templates.globals |= {"duration": duration, "title": title}
+        self._templates.globals["title"] = title
         for name in self._templates.list_templates(["html"]):
             self._templates.get_template(name)  # Compiled now, not while somebody waits.
 
@@ -63,7 +54,6 @@ class _View:
             "/": self._sweeps,
             "/compare": self._compare,
             "/sweeps/{name}": self._sweep,
-            "/sweeps/{name}/report": self._report,
             "/sweeps/{name}/studies/{index:int}": self._study,
             "/sweeps/{name}/studies/{index:int}/rows": self._rows,
             "/sweeps/{name}/tasks/{task:int}/rows/{row:int}": self._row,
@@ -98,7 +88,7 @@ class _View:
             content["statuses"] = list(map(self._book.with_job, content["statuses"]))
         elif "status" in content:
             content["status"] = self._book.with_job(content["status"])
-            content["live"] = content["status"].state in _pages.LIVE
+            content["live"] = content["live"] or content["status"].state in _pages.LIVE
         seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
         text = self._templates.get_template(template).render(seconds=seconds, **content)
         return HTMLResponse(text, status)
@@ -119,25 +109,33 @@ class _View:
     def _named(self, request: Request) -> FollowedSweep:
         return self._followed(request.path_params["name"])
 
+    def _status(self, sweep: FollowedSweep, ledger: Ledger) -> SweepStatus:
+        return self._book.with_job(status_of(sweep.folder, ledger))
+
     def _sweeps(self, request: Request) -> Response:
         listed = []
         for sweep in self._book.sweeps().values():
             with sweep.ledger() as ledger:
-                status = self._book.with_job(status_of(sweep.folder, ledger))
+                status = self._status(sweep, ledger)
                 listed.append((status, sweep.problem))
         return self._page("sweeps.html", _pages.sweeps_page(listed, self._book.note))
 
     def _sweep(self, request: Request) -> Response:
         sweep = self._named(request)
         with sweep.ledger() as ledger:
-            content = _pages.sweep_page(sweep.folder, ledger)
+            status = self._status(sweep, ledger)
+            over = status.state not in _pages.LIVE
+            found = self._details.of(sweep.folder, ledger) if over else None
+            content = _pages.sweep_page(sweep.folder, ledger, status, found)
             return self._page("sweep.html", {**content, "problem": sweep.problem})
 
     def _study(self, request: Request) -> Response:
         sweep = self._named(request)
         with sweep.ledger() as ledger:
             study = _study_at(ledger, request.path_params["index"])
-            return self._page("study.html", _pages.study_page(sweep.folder, ledger, study))
+            status = self._status(sweep, ledger)
+            content = _pages.study_page(sweep.folder, ledger, study, status)
+            return self._page("study.html", content)
 
     def _rows(self, request: Request) -> Response:
         sweep = self._named(request)
@@ -177,16 +175,6 @@ class _View:
             content = _pages.trial_page(sweep.folder, ledger, ledger.trials[key])
             return self._page("trial.html", content)
 
-    def _report(self, request: Request) -> Response:
-        sweep = self._named(request)
-        try:
-            with open_inside(sweep.folder.report, self._book.folder) as stream:
-                text = stream.read().decode()
-        except OSError as error:
-            command = sweep_command("report", sweep.folder.path)
-            raise HTTPException(404, f"No report yet: {command}") from error
-        return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
-
     def _compare(self, request: Request) -> Response:
         names = request.query_params.getlist("sweep")
         if len(names) != 2 or names[0] == names[1]:
@@ -201,10 +189,6 @@ def _vega(request: Request) -> Response:
     """Return what draws charts; it stays in the browser for an hour."""
     headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=3600"}
     return Response(bundle(), media_type="text/javascript", headers=headers)
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _study_at(ledger: Ledger, index: int) -> Study:

@@ -2,38 +2,39 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
-from orchestrator.storage.results import StudyResult, cells_of
+from orchestrator.storage.results import StudyResult, cells_of, usual_baseline
 from orchestrator.storage.status import SweepStatus, current_results, status_of
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column
-from orchestrator.tables.table import ComparisonTable, Summary
-from orchestrator.view import MOST_CURVES, study_part, trial_curves
+from orchestrator.tables.table import Summary
+from orchestrator.view import (
+    MOST_CURVES,
+    ReportSource,
+    failures,
+    overview,
+    study_lines,
+    study_part,
+    study_state,
+    trial_curves,
+)
 from trainables.common.files import open_inside
 
-METRICS = ("acc", "ece", "aece", "nll", "brier")
 COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
 SHOWN = 20  # Running and failed trials on the page of a sweep.
 LOG_BYTES = 100_000  # Of the end of a log.
-LIVE = ("starting", "running", "paused", "queued", "requeued")
+LIVE = ("starting", "running", "pausing", "paused", "queued", "requeued")
+SLOW = "Intervals, reliability diagrams and ranks"
+AT_THE_END = f"{SLOW} are shown when the sweep has ended."
+COMPUTING = f"{SLOW} are being computed; this page shows them when they are ready."
 STATES = ("running", "finished", "failed", "pruned")
-
-
-class StudyLine(NamedTuple):
-    """How far a study is, and its best trial so far; None where no trial has a score."""
-
-    study: Study
-    ended: int
-    trials: int
-    running: int
-    best: Trial | None
 
 
 class Difference(NamedTuple):
@@ -58,21 +59,26 @@ def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str
     return {"sweeps": listed, "live": live, "note": note}
 
 
-def sweep_page(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
-    """Return one sweep: how far it is, its tables, studies, running and failed trials."""
-    shared = common(folder, ledger)
-    status: SweepStatus = shared["status"]
+def sweep_page(
+    folder: SweepFolder, ledger: Ledger, status: SweepStatus, found: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return one sweep: the content of its report, with the ``details`` if they are found."""
+    live = status.state in LIVE
+    results = current_results(folder, ledger)
+    source = ReportSource(folder.name, results, ledger, folder.storage.store())
+    failed = list(failures(source, live))
     running = [ledger.trials[each.key] for each in status.running]
-    failed = [trial for trial in ledger.trials.values() if trial.status == "failed"]
     return {
-        **shared,
-        "tables": list(_tables(current_results(folder, ledger))),
+        **overview(source, usual_baseline(results)),
+        "pending": AT_THE_END if live else COMPUTING,
+        **(found or {}),
+        "status": status,
+        "live": live or found is None,
         "behind": _behind(folder, ledger),
-        "lines": [_line(study, ledger, status) for study in ledger.studies.values()],
+        "lines": study_lines(ledger, status.state, status.reason),
         "running": list(zip(status.running[:SHOWN], running, strict=False)),
-        "failed": failed[-SHOWN:][::-1],
-        "failures": len(failed),
-        "report": folder.report.is_file(),
+        "failures": failed[:SHOWN],
+        "unlisted": len(failed[SHOWN:]),
     }
 
 
@@ -88,15 +94,6 @@ def common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _tables(results: Sequence[StudyResult]) -> Iterable[ComparisonTable]:
-    """Yield the test figures of each task that has some."""
-    for task in dict.fromkeys(result.task for result in results):
-        ours = [result for result in results if result.task == task]
-        there = {name for result in ours for seed in result.test for name in seed}
-        if metrics := [name for name in METRICS if name in there]:
-            yield build_table(ours, metrics)
-
-
 def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
     """Return the addresses of the test rows by task and recipe, as far as these are on record."""
     found = defaultdict[str, dict[str, str]](dict)
@@ -107,26 +104,18 @@ def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
     return found
 
 
-def _line(study: Study, ledger: Ledger, status: SweepStatus) -> StudyLine:
-    trials = study.begun.values()
-    scored = [t for t in study.searched if t.objective is not None and t.status == "finished"]
-    best = min(scored, key=lambda t: (t.objective, t.number), default=None)
-    return StudyLine(
-        study,
-        sum(trial.ended for trial in trials),
-        study.trials + ledger.further_seeds,
-        sum(trial.open for trial in trials) if status.running else 0,
-        study.chosen_trial or best,
-    )
-
-
-def study_page(folder: SweepFolder, ledger: Ledger, study: Study) -> dict[str, Any]:
+def study_page(
+    folder: SweepFolder, ledger: Ledger, study: Study, status: SweepStatus
+) -> dict[str, Any]:
     """Return one study: the charts of its search, and its best trials."""
+    state, reason = study_state(study, ledger, status.state, status.reason)
     scored = [trial for trial in study.searched if trial.objective is not None]
     best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
     return {
         **common(folder, ledger),
         "study": study,
+        "state": state,
+        "reason": reason,
         "part": study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
         "trials": best[:SHOWN],
@@ -188,13 +177,15 @@ def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
     (first, one), (second, other) = pair
     statuses = [status_of(folder, ledger) for folder, ledger in pair]
     found = [current_results(folder, ledger) for folder, ledger in pair]
-    tasks = dict.fromkeys(result.task for results in found for result in results)
+    ours, theirs = ([result.task for result in results] for results in found)
+    common_tasks = [task for task in dict.fromkeys(ours) if task in theirs]
+    remarks = list(_remarks(one, other)) if common_tasks else ["They have no task in common."]
     return {
         "names": (first.name, second.name),
         "statuses": statuses,
         "live": any(status.state in LIVE for status in statuses),
-        "remarks": list(_remarks(one, other)),
-        "tasks": {task: list(_compared(task, *found)) for task in tasks},
+        "remarks": remarks,
+        "tasks": {task: list(_compared(task, *found)) for task in common_tasks},
         "columns": [column(name) for name in COMPARED],
     }
 
@@ -205,14 +196,11 @@ def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
     for settings, ledger in ((first, one), (second, other)):
         for study in ledger.studies.values():
             settings[study.task].add(study.setting or study.fingerprint)
-    common = first.keys() & second.keys()
-    for task in common:
+    for task in first.keys() & second.keys():
         if first[task] != second[task]:
             yield f"Data, model or protocol of {task} differ: its figures cannot be compared."
     if one.git_commit != other.git_commit:
         yield f"The code differs: {one.git_commit or 'unknown'}, {other.git_commit or 'unknown'}."
-    if not common:
-        yield "They have no task in common."
 
 
 def _compared(

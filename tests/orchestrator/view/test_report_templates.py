@@ -14,6 +14,7 @@ import pytest
 from orchestrator.statistics import Arena, Interval, Standing
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import column
 from orchestrator.view._maps import Maps
 from orchestrator.view._page import environment
 from orchestrator.view._panels import IntervalBar
@@ -202,8 +203,9 @@ def test_an_interval_has_a_bar_a_dot_and_an_arrow() -> None:
     module = environment().get_template("charts.html").module
     found = " ".join(str(module.interval(BAR, "better")).split())  # type: ignore[attr-defined]
     assert found == (
-        '<span class="interval better" aria-hidden="true"><i style="left:10.0%;right:40.0%"></i>'
-        '<b style="left:35.0%"></b><u class="left"></u></span>'
+        '<svg class="interval better" viewBox="-4 0 108 12" preserveAspectRatio="none" '
+        'aria-hidden="true"><path d="M50 0V12"/><rect x="10.0" y="5" width="50.0" height="2"/>'
+        '<ellipse cx="35.0" cy="6" rx="3.5" ry="3"/><polygon points="0,2 -4,6 0,10"/></svg>'
     )
 
 
@@ -227,16 +229,25 @@ def task(name: str, **fields: Any) -> dict[str, Any]:
 
 BARE = {
     **dict.fromkeys(("several", "journal"), False),
-    **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec"), ""),
-    **dict.fromkeys(("overviews", "studies", "retention", "failures", "facts", "runs"), ()),
+    **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec", "pending"), ""),
+    **dict.fromkeys(
+        ("overviews", "lines", "studies", "retention", "failures", "facts", "runs"), ()
+    ),
     **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "diagram": None},
-    **{"arena": None, "most_curves": 16, "undrawn": 0, "costs": {}, "version": "9.9"},
+    **{
+        "arena": None,
+        "shown": column("ece"),
+        "most_curves": 16,
+        "undrawn": 0,
+        "costs": {},
+        "version": "9.9",
+    },
     "tasks": [task("digits")],
 }
 
 
 def page_of(**content: Any) -> _Outline:
-    return _Outline(environment().get_template("report.html").render({**BARE, **content}))
+    return _Outline(environment().get_template("sweep.html").render({**BARE, **content}))
 
 
 SEARCHED = [chart("one", "slice")]
