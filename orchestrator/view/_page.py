@@ -16,9 +16,9 @@ from orchestrator.storage.results import usual_baseline
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column
+from orchestrator.tables.figures import FILTERS
 from orchestrator.tables.markup import templates
 from orchestrator.view import _records
-from orchestrator.view._figures import FILTERS
 from orchestrator.view._lines import study_lines
 from orchestrator.view._panels import COMPARED, measure
 from orchestrator.view._source import ReportSource
