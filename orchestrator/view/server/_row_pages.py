@@ -15,7 +15,16 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.view import map_picture
 from orchestrator.view.server._asked import Asked, choice, within
 from orchestrator.view.server._inputs import InputBook, Shown, StoredInputs
-from orchestrator.view.server._rows import SHOWS, SORTS, CellRows, RowBook, RowScores, largest_first
+from orchestrator.view.server._rows import (
+    BINS,
+    SHOWS,
+    SORTS,
+    CellRows,
+    RowBook,
+    RowScores,
+    largest_first,
+)
+from trainables.charts.reliability import reliability_diagram
 from trainables.common.errors import InputError
 from trainables.common.paths import sweep_command
 from trainables.metrics import ReliabilityCurve
@@ -115,6 +124,9 @@ class RowPages:
             "task": sweep.tasks.index(study.task),
             "rows": rows,
             "bins": _bins(rows.curve),
+            "diagram": reliability_diagram(
+                rows.curve, addresses=[f"{asked.to(bin=each)}#rows" for each in range(BINS)]
+            ),
             "lines": lines,
             "names": inputs.info.classes if inputs else (),
             "count": count,

@@ -7,10 +7,12 @@
     if (a === "" || b === "") return (a === "") - (b === "");
     return sign * (numeric ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true }));
   };
-  const sortBy = (table, heading, index) => {
+  const next = (heading) => {
     const first = heading.dataset.first || "ascending";
     const other = first === "ascending" ? "descending" : "ascending";
-    const direction = heading.getAttribute("aria-sort") === first ? other : first;
+    return heading.getAttribute("aria-sort") === first ? other : first;
+  };
+  const sortBy = (table, heading, index, direction) => {
     for (const each of all("thead th", table)) each.removeAttribute("aria-sort");
     heading.setAttribute("aria-sort", direction);
     const order = compare(heading.dataset.kind === "number", direction === "ascending" ? 1 : -1);
@@ -18,6 +20,16 @@
     const keyed = [...body.rows].map((row) => [row.cells[index].dataset.order, row]);
     keyed.sort((a, b) => order(a[0], b[0]));
     body.append(...keyed.map((pair) => pair[1]));
+  };
+
+  // The address says how each table is sorted and filtered; the address "about:blank" cannot change.
+  const kept = (kind, name) => new URL(location).searchParams.get(`${kind}.${name}`) ?? "";
+  const keep = (kind, name, value) => {
+    if (location.protocol === "about:") return;
+    const address = new URL(location);
+    if (value) address.searchParams.set(`${kind}.${name}`, value);
+    else address.searchParams.delete(`${kind}.${name}`);
+    history.replaceState(history.state, "", address);
   };
 
   // Charts: drawn when they come near the screen. The first one loads Vega.
@@ -55,31 +67,43 @@
   }, { rootMargin: "400px" });
 
   const enhance = (root) => {
-    for (const table of all("table.sortable", root)) {
-      all("thead th", table).forEach((heading, index) => {
+    all("table.sortable", root).forEach((table, place) => {
+      const name = table.caption?.id || place, headings = all("thead th", table);
+      headings.forEach((heading, index) => {
         if (heading.textContent.trim() === "") return;
         const button = document.createElement("button");
         button.type = "button";
         button.append(...heading.childNodes);
         heading.append(button);
-        button.addEventListener("click", () => sortBy(table, heading, index));
+        button.addEventListener("click", () => {
+          const direction = next(heading);
+          sortBy(table, heading, index, direction);
+          keep("sort", name, `${index}-${direction}`);
+        });
       });
-    }
+      const [, index, direction] = /^(\d+)-(ascending|descending)$/.exec(kept("sort", name)) ?? [];
+      if (index in headings) sortBy(table, headings[index], index, direction);
+    });
 
     // Filtering: every word must occur.
-    for (const block of all("[data-filtered]", root)) {
+    all("[data-filtered]", root).forEach((block, place) => {
       const input = block.querySelector(".controls input");
-      if (!input) continue;
+      if (!input) return;
+      const name = block.querySelector("caption")?.id || place;
       const items = all("[data-item]", block);
       const output = block.querySelector("output");
       const texts = new Map(items.map((item) => [item, item.textContent.toLowerCase()]));
-      input.addEventListener("input", () => {
+      const filter = () => {
         const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
         for (const item of items) item.hidden = !words.every((word) => texts.get(item).includes(word));
         const shown = items.filter((item) => !item.hidden).length;
         output.textContent = words.length ? `${shown} of ${items.length}` : "";
-      });
-    }
+        keep("filter", name, input.value);
+      };
+      input.addEventListener("input", filter);
+      input.value = kept("filter", name);
+      if (input.value) filter();
+    });
 
     for (const button of all("[data-open]", root)) {
       button.addEventListener("click", () => {
@@ -114,23 +138,11 @@
   const remember = (main) => ({
     open: all("details", main).map((part) => part.open),
     typed: all("input, select", main).map((input) => [input.value, input.checked]),
-    sorted: all("table.sortable", main).map((table) => {
-      const headings = all("thead th", table);
-      const index = headings.findIndex((heading) => heading.hasAttribute("aria-sort"));
-      return [index, index < 0 ? "" : headings[index].getAttribute("aria-sort")];
-    }),
     scrolled: all(".scroll", main).map((part) => [part.scrollLeft, part.scrollTop]),
     focus: all(controls, main).indexOf(document.activeElement),
   });
   const restore = (main, known) => {
     all("details", main).forEach((part, i) => { part.open = known.open[i] ?? part.open; });
-    all("table.sortable", main).forEach((table, i) => {
-      const [index, direction] = known.sorted[i] ?? [-1, ""];
-      const heading = all("thead th", table)[index];
-      for (let clicks = 0; heading && clicks < 2 && heading.getAttribute("aria-sort") !== direction; clicks++) {
-        heading.querySelector("button").click();
-      }
-    });
     all("input, select", main).forEach((input, i) => {
       const [value, checked] = known.typed[i] ?? [input.value, input.checked];
       if (input.type === "checkbox") input.checked = checked;

@@ -42,7 +42,10 @@ def renewed(page, text):
 def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
     places = (
         "",
+        "compare?sweep=night&sweep=later",
         "sweeps/night",
+        "sweeps/later",
+        "sweeps/night/trials",
         "sweeps/night/studies/3",
         f"sweeps/night/trials/{served.failed.key}",
         "sweeps/night/studies/3/rows",
@@ -142,7 +145,7 @@ def test_two_sweeps_are_chosen_in_the_list(visit, served) -> None:
 
 def test_without_scripts_a_page_loads_itself_again(visit) -> None:
     page = visit("/sweeps/night", java_script_enabled=False)
-    assert page.locator("table").first.locator("tbody tr:visible").count() == 7
+    assert page.locator("table:has(#table-1) tbody tr:visible").count() == 7
     assert 'http-equiv="refresh"' in page.content()
 
 
@@ -174,3 +177,25 @@ def test_charts_are_drawn_again_when_a_page_is_renewed(visit, served) -> None:
     served.writer.trial(study, 2, 0.4)
     renewed(page, "3 trials")
     page.wait_for_function("document.querySelectorAll('.trial_marks').length > 0")
+
+
+def test_a_bar_of_the_reliability_diagram_leads_to_its_rows(visit) -> None:
+    page = visit("/sweeps/night/studies/0/rows")
+    bar = page.locator("#bins .drawing .bin_marks path").last
+    bar.wait_for()
+    bar.hover()
+    page.locator("#vg-tooltip-element").wait_for()
+    bar.click()
+    page.wait_for_url("**/rows?seed=0&bin=*#rows")
+    assert page.locator("#bins tr.chosen").count() == 1
+
+
+def test_sorting_survives_a_reload_and_a_renewal(visit) -> None:
+    page = visit("/sweeps/night")
+    heading = page.locator("table:has(#study-table) thead th", has_text="Best objective")
+    heading.locator("button").click()
+    for again in (page.reload, lambda: page.clock.fast_forward(61_000)):
+        page.locator("main").evaluate("main => { main.dataset.old = 1 }")
+        again()
+        page.wait_for_selector("main:not([data-old])")
+        assert heading.get_attribute("aria-sort") == "ascending"
