@@ -89,6 +89,7 @@ def common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
         "name": folder.name,
         "status": status,
         "live": status.state in LIVE,
+        "over": status.state not in LIVE,
         "shown": column(ledger.objective),
         "several": len({study.task for study in ledger.studies.values()}) > 1,
     }

@@ -177,7 +177,7 @@ def test_the_reason_of_a_failure_is_in_the_first_column():
     cells = [re.findall(r"(?s)<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
     assert [[re.sub("<[^>]*>", "", cell) for cell in row] for row in cells] == [
         ["ce on d: ece is &lt;worse&gt;", "0.2"],
-        ["d failed: full", "ce"],
+        ["d failed: full", "ce", ""],
         ["d", "ls", "1", "2"],
     ]
 
