@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from orchestrator.storage.events import from_fields
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.storage import Storage
-from orchestrator.ui import Book, application
+from orchestrator.view.server import Book, application
 from trainables.common.stages import ArtifactRef
 from trainables.data import SplitSpec, prepare
 from trainables.store.artifacts import ArtifactStore, stage_key

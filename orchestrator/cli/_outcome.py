@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from orchestrator.cli._console import output, progress_bar
-from orchestrator.report import ReportSource, from_folder, write_report
 from orchestrator.storage.ledger import read_ledger
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.sweep.tracking_uri import mlflow_uri
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.make import render, to_rich
+from orchestrator.view import ReportSource, from_folder, write_report
 from trainables.common.errors import InputError, require_addresses
 from trainables.common.files import writing
 from trainables.common.paths import bucket_address, redacted, sync_command

@@ -31,9 +31,9 @@ def report(
 ) -> None:
     """Write the report of a sweep: one HTML page with its tables, diagrams, searches and costs."""
     from orchestrator.cli._outcome import write_page
-    from orchestrator.report import from_folder
     from orchestrator.storage.storage import Storage
     from orchestrator.sweep.names import is_sweep_name
+    from orchestrator.view import from_folder
     from trainables.common.errors import InputError
 
     if not is_sweep_name(sweep):
@@ -52,8 +52,8 @@ def report(
 
 def _plot(journal: Path, folder: Path) -> None:
     """Draw the search and the trainings of a journal, as SVG files in a folder."""
-    from orchestrator.report.plots import write_plots
     from orchestrator.storage.journal import iterate_events
+    from orchestrator.view.plots import write_plots
 
     written = write_plots(iterate_events(journal, kinds=None), folder)
     if not written:

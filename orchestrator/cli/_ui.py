@@ -14,7 +14,7 @@ from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
     from orchestrator.storage.storage import Storage
-    from orchestrator.ui import Address
+    from orchestrator.view.server import Address
 
 
 Port = Annotated[
@@ -58,7 +58,7 @@ def ui(
 
 
 def _serve(storage: Storage, host: str, port: int | None) -> None:
-    from orchestrator.ui import Book, serve
+    from orchestrator.view.server import Book, serve
 
     book = Book(storage)
     with progress_bar("reading journals") as show:
@@ -78,7 +78,7 @@ def _tell(address: Address) -> None:
 def _dashboard(storage: Storage, sweep: str, port: int | None) -> None:
     from orchestrator.storage.journal import iterate_events
     from orchestrator.storage.ledger import Ledger
-    from orchestrator.ui import serve_dashboard
+    from orchestrator.view.server import serve_dashboard
 
     journal = storage.started(sweep).journal
     events = iterate_events(journal, kinds=None)

@@ -98,7 +98,7 @@ def _show(each: "SweepStatus") -> None:
     )
     if each.reason and not _waits(each):
         echo(each.reason)
-    if each.state in ("starting", "running", "paused", "died"):
+    if each.state in ("starting", "running", "pausing", "paused", "died"):
         echo(f"run by {each.owner}")
     rows = []
     for r in each.recipes:

@@ -95,7 +95,10 @@ def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> Sweep
     if job is None:
         return status
     status = replace(status, job=job.number)
-    if status.state in ("starting", "running", "paused") or job.state in ("", "finished"):
+    if status.state in ("starting", "running", "pausing", "paused") or job.state in (
+        "",
+        "finished",
+    ):
         return status
     if job.state not in LIVE:
         ended, submitted = (folder.path / EXIT), (folder.path / JOB).stat().st_mtime

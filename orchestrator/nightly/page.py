@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
 
-from jinja2 import Environment
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 
 from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightRecord, Verdict
 from orchestrator.nightly.verdict.groups import Group, grouped
 from orchestrator.nightly.verdict.judge import changes
 from orchestrator.nightly.verdict.limits import measure_of
+from orchestrator.storage.provenance import library_version
 from orchestrator.tables.columns import templates
+from orchestrator.tables.figures import MEMORY, measured, signed
 from trainables.charts.chart import (
     Chart,
     amount,
@@ -42,7 +43,7 @@ GAP = "·"
 RAREST = 1e-6  # Chances below are not told: no noise is known that well.
 COLUMNS = 3
 NIGHTS = {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 10}
-UNITS = {"peak_memory": (2**-20, "MB"), "images_per_second": (1, "images/s")}
+UNITS = {"peak_memory": (1 / MEMORY, "MB"), "images_per_second": (1, "images/s")}
 SIGHT = "Smallest change that raises the alarm on nine second nights in ten"
 
 Series = Sequence[float | None]
@@ -90,9 +91,9 @@ def difference(found: Finding) -> str:
 def change(cell: CellKey, difference: float, expected: float) -> str:
     """Return a difference as people read it; of a cost, as a share of the expected one."""
     if measure_of(cell.metric).ratio:
-        return f"{100 * difference / expected:+.1f} %"
+        return f"{signed(difference / expected, 1, 100)} %"
     percent = METRICS[cell.metric.rsplit("/", 1)[-1]].percent
-    return f"{100 * difference:+.2f} points" if percent else f"{difference:+.4f}"
+    return f"{signed(difference, 2, 100)} points" if percent else signed(difference)
 
 
 def _sureness(found: Finding) -> str:
@@ -161,20 +162,14 @@ def _by_metric(record: NightRecord, texts: Mapping[CellKey, str]) -> tuple[tuple
 
 def figure(cell: CellKey, value: float | None) -> str:
     """Write a figure in the unit that people read."""
-    if value is None:
-        return "-"
-    if not math.isfinite(value):
-        return str(value)
-    if cell.metric == "peak_memory":
-        return f"{value / 2**20:.0f} MB"
-    if cell.metric.endswith("_seconds"):
-        return f"{value:.2f} s"
-    return f"{value:.0f}" if cell.metric == "images_per_second" else f"{value:.4f}"
+    return measured(cell.metric, value)
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
     """Render blocks as Markdown; nothing in them can become markup."""
-    return _environment(False).get_template("page.md.j2").render(blocks=blocks)
+    environment = templates(__package__, keep_trailing_newline=True)
+    environment.filters["plain"] = _plain
+    return environment.get_template("page.md.j2").render(blocks=blocks)
 
 
 def to_html(blocks: Sequence[Block], charts: Sequence[Chart] = ()) -> str:
@@ -182,15 +177,11 @@ def to_html(blocks: Sequence[Block], charts: Sequence[Chart] = ()) -> str:
 
     A reader of mail runs no script, so these charts do not move.
     """
-    template = _environment(True).get_template("page.html.j2")
-    return template.render(blocks=blocks, charts=charts)
+    from orchestrator.view import environment
 
-
-def _environment(autoescape: bool) -> Environment:
-    environment = templates(__package__, autoescape=autoescape, keep_trailing_newline=True)
-    environment.filters["plain"] = _plain
-    environment.filters["address"] = _address
-    return environment
+    images = [{"label": chart.label, "address": _address(chart)} for chart in charts]
+    template = environment().get_template("night.html")
+    return template.render(blocks=blocks, charts=images, version=library_version("calsweep"))
 
 
 def _plain(text: str) -> str:

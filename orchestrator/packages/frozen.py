@@ -36,10 +36,10 @@ from orchestrator.packages.package import (
 )
 from orchestrator.packages.predictions import tested
 from orchestrator.packages.site import write_site
-from orchestrator.report import ReportSource, render_report
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.names import is_sweep_name
+from orchestrator.view import ReportSource, render_report
 from trainables.common.errors import InputError
 from trainables.common.stages import ArtifactRef
 from trainables.plugins import named_plugins_only

@@ -7,9 +7,9 @@ from typing import Any
 from orchestrator.logits.files import make_folder, write_whole
 from orchestrator.packages.derive import cell_record
 from orchestrator.packages.package import PAGE, Package
-from orchestrator.report import environment
 from orchestrator.storage.provenance import library_version
 from orchestrator.tables.arrange import build_table
+from orchestrator.view import environment
 
 ARCHIVE = "package.zip"
 SHORT = 12

@@ -56,9 +56,10 @@ class SweepStatus:
     """How far a sweep is.
 
     Attributes:
-        state: ``waiting`` before its first run, ``starting``, ``running``, ``paused``,
-            ``finished``, ``failed``, ``interrupted``, or ``died`` if the process that ran it went
-            without a word. A SLURM job also has ``queued``, ``requeued`` and ``CANCELLED``.
+        state: ``waiting`` before its first run, ``starting``, ``running``, ``pausing`` while trials
+            of a paused sweep end, ``paused``, ``finished``, ``failed``, ``interrupted``, or
+            ``died`` if the process that ran it went without a word. A SLURM job also has
+            ``queued``, ``requeued`` and ``CANCELLED``.
         owner: Who runs it, or ran it last.
         began: When its last run did, seconds since 1970; 0 if none has.
         ended, trials: Trials that ended, of all.
@@ -255,7 +256,7 @@ def _state(folder: SweepFolder, ledger: Ledger, owned: bool) -> str:
     if not owned:
         return "died" if ledger.status == "running" else ledger.status
     if folder.control() == PAUSE:
-        return "paused"
+        return "pausing" if any(trial.open for trial in ledger.trials.values()) else "paused"
     return "running" if ledger.status == "running" else "starting"
 
 

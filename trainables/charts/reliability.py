@@ -1,5 +1,6 @@
 """Reliability diagrams."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,22 @@ Band = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def reliability_diagram(
-    curve: ReliabilityCurve, title: str = "", chance: Band | None = None
+    curve: ReliabilityCurve,
+    title: str = "",
+    chance: Band | None = None,
+    addresses: Sequence[str] = (),
 ) -> Chart:
     """Return accuracy by confidence: a bar a bin, a line at its mean confidence, its share of rows.
 
     Bars of bins that are too confident are orange. ``chance`` is two accuracies for each bin
-    between which a grey box is drawn. ``Chart.save`` writes a file.
+    between which a grey box is drawn. ``addresses`` are pages that the bins link to, one per bin.
+    ``Chart.save`` writes a file.
     """
-    rows = [_row(curve, index, chance) for index in map(int, np.flatnonzero(curve.count))]
+    filled = list(map(int, np.flatnonzero(curve.count)))
+    rows = [_row(curve, index, chance) for index in filled]
+    links = {"href": {"field": "address"}} if addresses else {}
+    if addresses:
+        rows = [{**row, "address": addresses[i]} for row, i in zip(rows, filled, strict=True)]
     x = amount("low", "confidence", scale=_span(0), axis=TICKS)
     y = amount("accuracy", "accuracy", scale=_span(-STRIP), axis=TICKS)
     bins, tone = {"x": x, "x2": {"field": "high"}}, {"field": "tone", "scale": None}
@@ -41,7 +50,7 @@ def reliability_diagram(
         layer("share", "rect", {**bins, **_ends("floor", "bottom")}, tone="reference"),
         layer("diagonal", "rule", ideal, diagonal, tone="soft", strokeDash=[4, 3]),
         layer("confidence", "rule", mean, tone="ink", size=2),
-        layer("bin", "rect", {**bins, "tooltip": _tips()}, color="transparent"),
+        layer("bin", "rect", {**bins, **links, "tooltip": _tips()}, color="transparent"),
     ]
     if chance is not None:
         box = {**bins, **_ends("least", "most")}

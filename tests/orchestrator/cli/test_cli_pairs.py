@@ -193,16 +193,16 @@ SCENES = {
         ["night"],
         {
             **ASKED,
-            "orchestrator.report.from_folder": "a source",
+            "orchestrator.view.from_folder": "a source",
             f"{CLI}._outcome.write_page": 1,
-            "orchestrator.report.plots.write_plots": [],
+            "orchestrator.view.plots.write_plots": [],
         },
     ),
     "ui": Scene(
         answers={
-            "orchestrator.ui.Book": MagicMock(),
-            "orchestrator.ui.serve": None,
-            "orchestrator.ui.serve_dashboard": None,
+            "orchestrator.view.server.Book": MagicMock(),
+            "orchestrator.view.server.serve": None,
+            "orchestrator.view.server.serve_dashboard": None,
             "orchestrator.storage.journal.iterate_events": [],
         },
         values={"--optuna": "night"},

@@ -132,7 +132,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
         assert "far: running since" in told
         assert re.search(rf"t\|ce\|0 +{os.uname().nodename} ", told)
         assert calsweep("pause", "far", "--storage", "store").code == 0
-        assert sweep_status(far).state == "paused"
+        assert sweep_status(far).state == "pausing"
         everybody = psutil.Process(process.pid).children(recursive=True)
         workers = [each for each in everybody if each.ppid() != process.pid]
         assert len(workers) == 2

@@ -22,7 +22,7 @@ from orchestrator.cluster.slurm_queue import Job, own_error, with_job
 from orchestrator.storage.status import SweepStatus, sweep_status
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, load_sweep
-from orchestrator.ui import Book, application
+from orchestrator.view.server import Book, application
 from trainables.common.errors import InputError
 
 SWEEP = """

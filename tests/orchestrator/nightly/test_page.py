@@ -153,21 +153,33 @@ def test_html_shows_each_chart_as_an_image_below_the_first_block():
     nights = [night("2026-01-01"), night("2026-01-02")]
     charts = [series_chart(nights, ECE), series_chart(nights, WALL)]
     page = to_html(BLOCKS, charts)
-    head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>one</title><style>'
-    assert page.startswith(head)
+    assert "<title>one · calsweep nightly</title>" in page
     images = re.findall(r'src="data:image/svg\+xml;base64,([^"]*)"', page)
     for image, chart in zip(images, charts, strict=True):
         root = ElementTree.fromstring(base64.b64decode(image))
         assert {*axes_of(chart), str(chart.title)} <= {*root.itertext()}
-    text = re.sub(r'<img alt="[^"]*" src="[^"]*">', "", page)
-    text = re.sub(r"\s*(<[^>]*>)\s*", r"\1", text.split("<body>")[1])
-    captions = [f"<figure><figcaption>{chart.label}</figcaption></figure>" for chart in charts]
-    rows = "<tr><th>x</th><th>y</th></tr><tr><td>1</td><td>2</td></tr><tr><td>3</td><td>4</td></tr>"
-    assert text == (
-        f"<h1>one</h1><p>a_b</p><p>c</p>{captions[0]}{captions[1]}"
-        f"<h2>two</h2><table>{rows}</table></body></html>"
-    )
+    seen = re.sub(r"(?s)<style>.*?</style>", "", page)
+    assert re.findall(r"<(h1|h2|figcaption|th|td)\b[^>]*>(.*?)</\1>", seen) == [
+        ("h1", "one"),
+        *(("figcaption", chart.label) for chart in charts),
+        *(("h2", "two"), ("th", "x"), ("th", "y")),
+        *(("th", "<span>1</span>"), ("td", "<span>2</span>")),
+        *(("th", "<span>3</span>"), ("td", "<span>4</span>")),
+    ]
     assert charts[1].label == f"{WALL}, 2 nights, last 1.88 s"
+
+
+def test_the_reason_of_a_failure_is_in_the_first_column():
+    found = (("worst", "tonight", "what"), ("ce on d: ece", "0.2", "is <worse>"))
+    figures = (("task", "recipe", "ece", "nll"), ("d", "ce", "failed: full"), ("d", "ls", "1", "2"))
+    page = to_html([Block("n"), Block("Alarms", table=found), Block("Figures", table=figures)])
+    rows = re.findall(r"(?s)<tr data-item>(.*?)</tr>", page)
+    cells = [re.findall(r"(?s)<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+    assert [[re.sub("<[^>]*>", "", cell) for cell in row] for row in cells] == [
+        ["ce on d: ece is &lt;worse&gt;", "0.2"],
+        ["d failed: full", "ce", ""],
+        ["d", "ls", "1", "2"],
+    ]
 
 
 @pytest.mark.parametrize(

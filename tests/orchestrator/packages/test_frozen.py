@@ -22,8 +22,8 @@ from orchestrator.packages.verify import VerifyOptions, verify
 from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
-from orchestrator.ui import Book, application
-from orchestrator.ui._rows import RowBook
+from orchestrator.view.server import Book, application
+from orchestrator.view.server._rows import RowBook
 from trainables.common.errors import InputError
 
 PAGE = Path(__file__).parents[3] / "docs" / "travel.md"
@@ -235,7 +235,7 @@ def test_a_file_that_cannot_be_shown_is_one_line(
     change: Callable[[Members], Members],
     told: str,
 ) -> None:
-    monkeypatch.setattr("orchestrator.ui.serve", lambda *_: None)
+    monkeypatch.setattr("orchestrator.view.server.serve", lambda *_: None)
     path = written(tmp_path / "other.calsweep", change(members(file)))
     assert main(["ui", str(path)]) == (2 if told else 0)
     error = capsys.readouterr().err

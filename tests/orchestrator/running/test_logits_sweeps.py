@@ -19,7 +19,6 @@ from orchestrator import best_config
 from orchestrator.cli._plan import show_plan
 from orchestrator.executors.in_process import InProcess
 from orchestrator.loop import Loop
-from orchestrator.report import from_folder, render_report
 from orchestrator.running import arena
 from orchestrator.running.arena import run_arena
 from orchestrator.running.data import DataPreview, prepare_data, preview_data
@@ -33,6 +32,7 @@ from orchestrator.sweep.spec import SweepSpec, parse_sweep
 from orchestrator.tables.claims import load_claims
 from orchestrator.tables.make import TableOptions, make_table
 from orchestrator.tracking import study_results
+from orchestrator.view import from_folder, render_report
 from tests.orchestrator.tiny_sweep import compute_within, run_within
 from trainables.calibrators import Calibrator, FitWarning, _released, build_calibrator
 from trainables.common.errors import InputError

@@ -216,7 +216,7 @@ def test_libraries_are_imported_only_when_asked_for() -> None:
         "from orchestrator.sweep.spec import parse_sweep; "
         "parse_sweep('name: s\\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\\n"
         "recipes: [ce, ce+isotonic, ce+macal]', 's'); "
-        "import trainables.stages; import orchestrator.report; import orchestrator.statistics; "
+        "import trainables.stages; import orchestrator.view; import orchestrator.statistics; "
         "late = {'timm', 'torchvision', 'sklearn', 'pandas', 'scipy.optimize', 'torch._dynamo'}; "
         "print(*late & set(sys.modules))"
     )

@@ -1,0 +1,63 @@
+"""How far each study of a sweep is."""
+
+from typing import NamedTuple
+
+from orchestrator.storage.ledger import Ledger, Study, Trial
+
+WAITING = ("queued", "requeued")  # States of a SLURM job.
+HELD = ("pausing", "paused")
+OVER = ("died", "interrupted", "failed", "CANCELLED")
+
+
+class StudyLine(NamedTuple):
+    """One study.
+
+    Attributes:
+        state: ``waiting``, ``queued``, ``running``, ``pausing``, ``paused``, ``interrupted``,
+            ``failed`` or ``finished``.
+        reason: Why it waits or failed; else empty.
+        best: Its best trial so far; None where no trial has a score.
+    """
+
+    study: Study
+    state: str
+    reason: str
+    ended: int
+    trials: int
+    running: int
+    best: Trial | None
+
+
+def study_lines(ledger: Ledger, state: str, reason: str = "") -> list[StudyLine]:
+    """Return a line for each study; ``state`` and its ``reason`` are those of the sweep."""
+    return [_line(study, ledger, state, reason) for study in ledger.studies.values()]
+
+
+def study_state(study: Study, ledger: Ledger, state: str, reason: str = "") -> tuple[str, str]:
+    """Return the state of a study within a sweep of a state, and why it waits or failed."""
+    if study.status != "running":
+        return study.status, "" if study.status == "finished" else study.reason
+    if state in OVER:
+        return "interrupted", reason
+    if study.begun:
+        return (state if state in HELD else "running"), ""
+    if state in (*WAITING, *HELD):
+        return state, reason
+    upstream = ledger.studies.get(study.upstream or "")
+    if upstream is not None and upstream.closed is None:
+        return "waiting", f"for the choice of {upstream.study}"
+    return "waiting", "for its first trial"
+
+
+def _line(study: Study, ledger: Ledger, state: str, reason: str) -> StudyLine:
+    trials = study.begun.values()
+    scored = [t for t in study.searched if t.objective is not None and t.status == "finished"]
+    best = min(scored, key=lambda t: (t.objective, t.number), default=None)
+    return StudyLine(
+        study,
+        *study_state(study, ledger, state, reason),
+        sum(trial.ended for trial in trials),
+        study.trials + ledger.further_seeds,
+        0 if state in OVER else sum(trial.open for trial in trials),
+        study.chosen_trial or best,
+    )

@@ -1,0 +1,149 @@
+"""The page: its parts gathered, put into the template, written."""
+
+import base64
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment
+from markupsafe import Markup
+
+from orchestrator.storage.provenance import library_version
+from orchestrator.storage.results import usual_baseline
+from orchestrator.sweep.spec import without_places
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import column, templates
+from orchestrator.tables.figures import FILTERS
+from orchestrator.view import _records
+from orchestrator.view._lines import study_lines
+from orchestrator.view._panels import COMPARED, measure
+from orchestrator.view._source import ReportSource
+from orchestrator.view._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
+from orchestrator.view._tasks import task_part
+from trainables.charts.bundle import bundle
+from trainables.common.errors import InputError, UnwrittenError, known_names
+from trainables.common.files import write_whole, writing
+
+
+def render_report(
+    source: ReportSource,
+    baseline: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> str:
+    """Return the page as text.
+
+    The baseline, with which other recipes are compared, is ``usual_baseline`` where none is named
+    and there is one. ``progress`` is called with the steps that are done and their total.
+
+    Raises:
+        InputError: If there is no result, or the baseline is no recipe of the sweep.
+    """
+    if not source.results:
+        raise InputError(f"sweep {source.name} has no study yet, so there is nothing to report")
+    recipes = list(dict.fromkeys(result.recipe for result in source.results))
+    if baseline is not None and baseline not in recipes:
+        raise InputError(f"baseline {baseline!r} is no recipe; {known_names(baseline, recipes)}")
+    count = itertools.count(1)
+    studies = len(source.history.studies) if source.history else 0
+    total = (1 + len(COMPARED)) * len(source.results) + min(studies, MOST_STUDIES)
+
+    def done() -> None:
+        progress(min(next(count), total), total)
+
+    used = baseline or usual_baseline(source.results)
+    content = {**overview(source, used), **details(source, used, done)}
+    return environment().get_template("sweep.html").render(content)
+
+
+def overview(source: ReportSource, baseline: str) -> dict[str, Any]:
+    """Return the content of a sweep's page as far as it takes milliseconds."""
+    history, several = source.history, len(source.tasks) > 1
+    # Without its places: the address of a server may hold a password.
+    spec = without_places(history.spec) if history else {}
+    return {
+        "name": source.name,
+        "baseline": baseline,
+        "several": several,
+        "summary": _records.summary(source),
+        "overviews": [build_table(source.results, (m,)) for m in ("ece", "acc") if several],
+        "tasks": [task_part(source, task, None, baseline) for task in source.tasks],
+        "lines": study_lines(history, history.status) if history else [],
+        "shown": column(history.objective if history else "ece"),
+        "journal": history is not None,
+        "costs": _records.costs(source),
+        "computed": _records.computed(history) if history else "",
+        "failures": list(_records.failures(source)),
+        "facts": _records.facts(source),
+        "spec": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) if history else "",
+        "version": library_version("calsweep"),
+        "pending": "",
+        **NO_DETAILS,
+    }
+
+
+NO_DETAILS: dict[str, Any] = {
+    **dict.fromkeys(("diagram", "arena")),
+    **dict.fromkeys(("no_ranks", "no_arena"), ""),
+    **dict.fromkeys(("studies", "retention", "runs"), ()),
+    **{"undrawn": 0, "most_curves": MOST_CURVES},
+}
+
+
+def details(
+    source: ReportSource, baseline: str, done: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Return the content that takes seconds: intervals, reliability, ranks, importance."""
+    history, several = source.history, len(source.tasks) > 1
+    diagram, no_ranks = _records.ranks(source) if several else (None, "")
+    measured = {t: measure(source.of_task(t), source.store, baseline, done) for t in source.tasks}
+    arena, no_arena = _records.arena_of(source) if several else (None, "")
+    return {
+        "diagram": diagram,
+        "no_ranks": no_ranks,
+        "arena": arena,
+        "no_arena": no_arena,
+        "tasks": [task_part(source, task, measured[task], baseline) for task in source.tasks],
+        "studies": study_parts(history, done) if history else [],
+        "undrawn": max(0, len(history.studies) - MOST_STUDIES) if history else 0,
+        "retention": retention_figures(history) if history else [],
+        "runs": list(_records.runs(source)),
+    }
+
+
+def environment(served: bool = False) -> Environment:
+    """Return the templates of pages that are served, or of those that are one file each.
+
+    They escape every text.
+    """
+    found = templates(__package__, autoescape=True)
+    assert found.loader is not None
+    found.tests["finite"] = math.isfinite
+    found.filters |= FILTERS
+    found.globals["served"] = served
+    found.globals["vega"] = lambda: base64.b64encode(bundle()).decode()
+    for name in ("style.css", "script.js"):
+        # Ours, and no text of a run is in it.
+        text = found.loader.get_source(found, name)[0]
+        found.globals[name.replace(".", "_")] = Markup(text)
+    return found
+
+
+def write_report(
+    source: ReportSource,
+    path: Path,
+    baseline: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Write the page of ``render_report`` to a file, whole or not at all; return its path.
+
+    Raises:
+        UnwrittenError: If the file cannot be written; see also ``render_report``.
+    """
+    text = render_report(source, baseline, progress)
+    with writing(f"report {path}", UnwrittenError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    return path

@@ -1,0 +1,198 @@
+"""The ASGI application: who may see what, and which page answers which address."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+
+from orchestrator.storage.ledger import FollowedSweep, Ledger, Study
+from orchestrator.storage.status import SweepStatus, status_of, title
+from orchestrator.view import environment
+from orchestrator.view.server import _pages
+from orchestrator.view.server._asked import choice, number
+from orchestrator.view.server._book import Book
+from orchestrator.view.server._details import Details
+from orchestrator.view.server._guard import Guard
+from orchestrator.view.server._row_pages import Measured, RowPages
+from trainables.charts.bundle import bundle
+from trainables.common.errors import InputError
+
+LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
+FOLLOW_SECONDS = 2.0
+
+
+def application(book: Book, token: str) -> Starlette:
+    """Return the application that shows the sweeps of a storage to who knows the token."""
+    view = _View(book)
+    return Starlette(
+        routes=[Route(path, answer, methods=["GET"]) for path, answer in view.routes().items()],
+        middleware=[Middleware(Guard, token=token)],
+        exception_handlers={HTTPException: view.refused, InputError: view.failed},
+        lifespan=view.follow,
+    )
+
+
+class _View:
+    """Answers requests from what the journals tell."""
+
+    def __init__(self, book: Book) -> None:
+        self._book, self._row_pages, self._details = book, RowPages(book.storage), Details()
+        self._templates = environment(served=True)
+        self._templates.globals["title"] = title
+        for name in self._templates.list_templates(["html"]):
+            self._templates.get_template(name)  # Compiled now, not while somebody waits.
+
+    def routes(self) -> dict[str, Callable[[Request], Response]]:
+        return {
+            "/": self._sweeps,
+            "/compare": self._compare,
+            "/sweeps/{name}": self._sweep,
+            "/sweeps/{name}/studies/{index:int}": self._study,
+            "/sweeps/{name}/studies/{index:int}/rows": self._rows,
+            "/sweeps/{name}/tasks/{task:int}/rows/{row:int}": self._row,
+            "/sweeps/{name}/trials": self._trials,
+            "/sweeps/{name}/trials/{key}": self._trial,
+            "/style.css": self._asset("style_css", "text/css"),
+            "/script.js": self._asset("script_js", "text/javascript"),
+            "/vega.js": _vega,
+        }
+
+    @asynccontextmanager
+    async def follow(self, _: Starlette) -> AsyncIterator[None]:
+        """Read journals while they grow, so that no page has much left to read."""
+
+        async def read_on() -> None:
+            while True:
+                with suppress(InputError):  # The storage is away: pages say so.
+                    await anyio.to_thread.run_sync(self._book.read_on)
+                await anyio.sleep(FOLLOW_SECONDS)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read_on)
+            yield
+            tasks.cancel_scope.cancel()
+
+    def _asset(self, name: str, kind: str) -> Callable[[Request], Response]:
+        text = str(self._templates.globals[name])
+        return lambda request: Response(text, media_type=kind)
+
+    def _page(self, template: str, content: dict[str, Any], status: int = 200) -> Response:
+        if "statuses" in content:
+            content["statuses"] = list(map(self._book.with_job, content["statuses"]))
+        elif "status" in content:
+            content["status"] = self._book.with_job(content["status"])
+            content["live"] = content["live"] or content["status"].state in _pages.LIVE
+        seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
+        text = self._templates.get_template(template).render(seconds=seconds, **content)
+        return HTMLResponse(text, status)
+
+    def refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return self._page("problem.html", {"text": error.detail}, error.status_code)
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        return self._page("problem.html", {"text": str(error)}, 500)
+
+    def _followed(self, name: str) -> FollowedSweep:
+        found = self._book.sweeps().get(name)
+        if found is None:
+            raise HTTPException(404, f"There is no sweep {name!r} in this storage.")
+        return found
+
+    def _named(self, request: Request) -> FollowedSweep:
+        return self._followed(request.path_params["name"])
+
+    def _status(self, sweep: FollowedSweep, ledger: Ledger) -> SweepStatus:
+        return self._book.with_job(status_of(sweep.folder, ledger))
+
+    def _sweeps(self, request: Request) -> Response:
+        listed = []
+        for sweep in self._book.sweeps().values():
+            with sweep.ledger() as ledger:
+                status = self._status(sweep, ledger)
+                listed.append((status, sweep.problem))
+        return self._page("sweeps.html", _pages.sweeps_page(listed, self._book.note))
+
+    def _sweep(self, request: Request) -> Response:
+        sweep = self._named(request)
+        with sweep.ledger() as ledger:
+            status = self._status(sweep, ledger)
+            over = status.state not in _pages.LIVE
+            found = self._details.of(sweep.folder, ledger) if over else None
+            content = _pages.sweep_page(sweep.folder, ledger, status, found)
+            return self._page("sweep.html", {**content, "problem": sweep.problem})
+
+    def _study(self, request: Request) -> Response:
+        sweep = self._named(request)
+        with sweep.ledger() as ledger:
+            study = _study_at(ledger, request.path_params["index"])
+            status = self._status(sweep, ledger)
+            content = _pages.study_page(sweep.folder, ledger, study, status)
+            return self._page("study.html", content)
+
+    def _rows(self, request: Request) -> Response:
+        sweep = self._named(request)
+        with sweep.ledger() as ledger:
+            study = _study_at(ledger, request.path_params["index"])
+            measured = Measured.of(sweep.folder, ledger)
+            common = _pages.common(sweep.folder, ledger)
+        # The ledger is free again: the first look at many rows takes a while.
+        found = self._row_pages.rows(measured, study, request.query_params)
+        return self._page("rows.html", {**common, **found})
+
+    def _row(self, request: Request) -> Response:
+        sweep, asked = self._named(request), request.path_params
+        with sweep.ledger() as ledger:
+            measured = Measured.of(sweep.folder, ledger)
+            common = _pages.common(sweep.folder, ledger)
+        found = self._row_pages.row(measured, asked["task"], asked["row"])
+        return self._page("row.html", {**common, **found})
+
+    def _trials(self, request: Request) -> Response:
+        sweep, asked = self._named(request), request.query_params
+        state = asked.get("state", "")
+        if state:
+            choice("state", state, _pages.STATES)
+        with sweep.ledger() as ledger:
+            given = asked.get("study")
+            study = None if given is None else _study_at(ledger, number("study", given))
+            page = number("page", asked.get("page", "1"))
+            content = _pages.trials_page(sweep.folder, ledger, study, state, page)
+            return self._page("trials.html", content)
+
+    def _trial(self, request: Request) -> Response:
+        sweep, key = self._named(request), request.path_params["key"]
+        with sweep.ledger() as ledger:
+            if key not in ledger.trials:
+                raise HTTPException(404, f"There is no trial {key!r} in this sweep.")
+            content = _pages.trial_page(sweep.folder, ledger, ledger.trials[key])
+            return self._page("trial.html", content)
+
+    def _compare(self, request: Request) -> Response:
+        names = request.query_params.getlist("sweep")
+        if len(names) != 2 or names[0] == names[1]:
+            raise HTTPException(404, "Choose two sweeps.")
+        first, second = map(self._followed, sorted(names))
+        with first.ledger() as one, second.ledger() as other:
+            content = _pages.compare_page([(first.folder, one), (second.folder, other)])
+            return self._page("compare.html", content)
+
+
+def _vega(request: Request) -> Response:
+    """Return what draws charts; it stays in the browser for an hour."""
+    headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=3600"}
+    return Response(bundle(), media_type="text/javascript", headers=headers)
+
+
+def _study_at(ledger: Ledger, index: int) -> Study:
+    studies = list(ledger.studies.values())
+    if not 0 <= index < len(studies):
+        raise HTTPException(404, f"There is no study {index} in this sweep.")
+    return studies[index]

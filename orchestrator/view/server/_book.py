@@ -1,0 +1,79 @@
+"""All sweeps of a storage."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+
+from orchestrator.cluster.slurm_queue import Job, find_jobs, with_job
+from orchestrator.storage.ledger import FollowedSweep
+from orchestrator.storage.status import SweepStatus
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.view import CURVES
+from trainables.common.errors import InputError
+
+JOB_SECONDS = 10.0  # Between two questions to SLURM.
+
+
+class Book:
+    """The sweeps of a storage by name, those that come later too.
+
+    A sweep is left out if its folder or journal leads out of the storage, or if one of its small
+    files is a link, a pipe or a device.
+
+    Attributes:
+        storage: Where they are.
+        folder: The storage's folder.
+        outside: Names of the sweeps that are left out.
+        note: Why states of SLURM jobs may be old; empty if they are not.
+
+    Raises:
+        InputError: If the storage has no folder of sweeps.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage, self._lock = storage, Lock()
+        self._known: dict[str, FollowedSweep] = {}
+        self.folder, self.outside = storage.folder, list[str]()
+        self._jobs, self._asked, self.note = dict[str, Job](), -JOB_SECONDS, ""
+        self.sweeps()
+
+    def sweeps(self) -> dict[str, FollowedSweep]:
+        """Return the sweeps that there are now."""
+        folders, outside = list[SweepFolder](), list[SweepFolder]()
+        for sweep in self.storage.sweeps():
+            (folders if self._inside(sweep) else outside).append(sweep)
+        with self._lock:
+            self.outside = [sweep.name for sweep in outside]
+            self._known = {
+                folder.name: self._known.get(folder.name) or FollowedSweep(folder, CURVES)
+                for folder in folders
+            }
+            return dict(self._known)
+
+    def _inside(self, sweep: SweepFolder) -> bool:
+        real, own = sweep.journal.resolve(), sweep.state_files
+        inside = real.is_relative_to(self.folder.resolve()) and not any(map(Path.is_symlink, own))
+        return inside and all(path.is_file() or not path.exists() for path in (real, *own))
+
+    def with_job(self, status: SweepStatus) -> SweepStatus:
+        """Return the status of a sweep with the state of its SLURM job, as ``status`` shows it."""
+        return with_job(status, self.storage.sweep(status.sweep), self._jobs.get(status.sweep))
+
+    def ask_slurm(self) -> None:
+        """Look the jobs of the sweeps up, unless that was done a moment ago."""
+        if time.monotonic() - self._asked < JOB_SECONDS:
+            return
+        try:
+            self._jobs, self.note = find_jobs(each.folder for each in self.sweeps().values())
+        except InputError as error:  # The number of a job is damaged.
+            self.note = str(error)
+        self._asked = time.monotonic()
+
+    def read_on(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+        """Read all journals as far as they go; ``progress`` hears of those read, and of all."""
+        self.ask_slurm()
+        found = self.sweeps()
+        for count, sweep in enumerate(found.values(), 1):
+            sweep.read_on()
+            progress(count, len(found))

@@ -1,0 +1,41 @@
+"""The slow parts of a sweep's page, computed in the background once the sweep has ended."""
+
+from threading import Lock, Thread
+from typing import Any
+
+from cachetools import LRUCache
+
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.results import usual_baseline
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.view import details, from_folder
+from trainables.common.errors import InputError
+
+KEPT = 8  # Sweeps.
+
+
+class Details:
+    """The ``details`` of sweeps that have ended, computed once; nothing is written."""
+
+    def __init__(self) -> None:
+        self._found: LRUCache[tuple[str, str, int | None], dict[str, Any] | None] = LRUCache(KEPT)
+        self._lock, self._one = Lock(), Lock()
+
+    def of(self, folder: SweepFolder, ledger: Ledger) -> dict[str, Any] | None:
+        """Return them; None while they are computed, which the first request begins."""
+        run = folder.name, ledger.sweep_id, ledger.ended
+        with self._lock:
+            if run not in self._found:
+                self._found[run] = None
+                Thread(target=self._compute, args=(folder, run), daemon=True).start()
+            return self._found[run]
+
+    def _compute(self, folder: SweepFolder, run: tuple[str, str, int | None]) -> None:
+        with self._one:
+            try:
+                source = from_folder(folder)
+                found = {**details(source, usual_baseline(source.results)), "pending": ""}
+            except InputError as error:
+                found = {"pending": f"{error}."}
+        with self._lock:
+            self._found[run] = found

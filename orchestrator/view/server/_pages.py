@@ -1,0 +1,222 @@
+"""What each page shows, as data for its template."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import StudyResult, cells_of, usual_baseline
+from orchestrator.storage.status import SweepStatus, current_results, status_of
+from orchestrator.storage.storage import SweepFolder
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import Column, column
+from orchestrator.tables.table import Summary
+from orchestrator.view import (
+    MOST_CURVES,
+    ReportSource,
+    failures,
+    overview,
+    study_lines,
+    study_part,
+    study_state,
+    trial_curves,
+)
+from trainables.common.files import open_inside
+
+COMPARED = ("acc", "ece", "nll")
+LISTED = 100  # Trials on one page.
+SHOWN = 20  # Running and failed trials on the page of a sweep.
+LOG_BYTES = 100_000  # Of the end of a log.
+LIVE = ("starting", "running", "pausing", "paused", "queued", "requeued")
+SLOW = "Intervals, reliability diagrams and ranks"
+AT_THE_END = f"{SLOW} are shown when the sweep has ended."
+COMPUTING = f"{SLOW} are being computed; this page shows them when they are ready."
+STATES = ("running", "finished", "failed", "pruned")
+
+
+class Difference(NamedTuple):
+    """One figure of two sweeps; None where one has it not."""
+
+    shown: Column
+    first: Summary | None
+    second: Summary | None
+
+    @property
+    def change(self) -> float | None:
+        """Return the second minus the first."""
+        if self.first is None or self.second is None:
+            return None
+        return self.second.mean - self.first.mean
+
+
+def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str, Any]:
+    """Return all sweeps, each with the fault of its journal, those that run first; and a note."""
+    listed = sorted(found, key=lambda each: (each[0].state not in LIVE, -each[0].began))
+    live = any(status.state in LIVE for status, _ in listed)
+    return {"sweeps": listed, "live": live, "note": note}
+
+
+def sweep_page(
+    folder: SweepFolder, ledger: Ledger, status: SweepStatus, found: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return one sweep: the content of its report, with the ``details`` if they are found."""
+    live = status.state in LIVE
+    results = current_results(folder, ledger)
+    source = ReportSource(folder.name, results, ledger, folder.storage.store())
+    failed = list(failures(source, live))
+    running = [ledger.trials[each.key] for each in status.running]
+    return {
+        **overview(source, usual_baseline(results)),
+        "pending": AT_THE_END if live else COMPUTING,
+        **(found or {}),
+        "status": status,
+        "live": live or found is None,
+        "behind": _behind(folder, ledger),
+        "lines": study_lines(ledger, status.state, status.reason),
+        "running": list(zip(status.running[:SHOWN], running, strict=False)),
+        "failures": failed[:SHOWN],
+        "unlisted": len(failed[SHOWN:]),
+    }
+
+
+def common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
+    """Return the content that all pages of a sweep need."""
+    status = status_of(folder, ledger)
+    return {
+        "name": folder.name,
+        "status": status,
+        "live": status.state in LIVE,
+        "over": status.state not in LIVE,
+        "shown": column(ledger.objective),
+        "several": len({study.task for study in ledger.studies.values()}) > 1,
+    }
+
+
+def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
+    """Return the addresses of the test rows by task and recipe, as far as these are on record."""
+    found = defaultdict[str, dict[str, str]](dict)
+    for study, trial in cells_of(ledger):
+        if trial.predictions:
+            address = f"/sweeps/{quote(folder.name, safe='')}/studies/{study.index}/rows"
+            found[study.task][study.recipe] = address
+    return found
+
+
+def study_page(
+    folder: SweepFolder, ledger: Ledger, study: Study, status: SweepStatus
+) -> dict[str, Any]:
+    """Return one study: the charts of its search, and its best trials."""
+    state, reason = study_state(study, ledger, status.state, status.reason)
+    scored = [trial for trial in study.searched if trial.objective is not None]
+    best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
+    return {
+        **common(folder, ledger),
+        "study": study,
+        "state": state,
+        "reason": reason,
+        "part": study_part(study, ledger, live=True),
+        "most_curves": MOST_CURVES,
+        "trials": best[:SHOWN],
+        "count": len(study.begun),
+        "behind": _behind(folder, ledger)[study.task].get(study.recipe),
+    }
+
+
+def trials_page(
+    folder: SweepFolder, ledger: Ledger, study: Study | None, state: str, page: int
+) -> dict[str, Any]:
+    """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1."""
+    every = (study.begun if study else ledger.trials).values()
+    found = [trial for trial in every if state in ("", trial.status)][::-1]
+    pages = max(1, math.ceil(len(found) / LISTED))
+    page = min(max(page, 1), pages)
+    return {
+        **common(folder, ledger),
+        "study": study,
+        "state": state,
+        "states": STATES,
+        "trials": found[(page - 1) * LISTED : page * LISTED],
+        "count": len(found),
+        "page": page,
+        "pages": pages,
+    }
+
+
+def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, Any]:
+    """Return one trial: its configuration, figures, learning curves and the end of its log."""
+    study = ledger.studies.get(trial.study)
+    return {
+        **common(folder, ledger),
+        "trial": trial,
+        "study": study,
+        "figures": trial_curves(study, trial) if study else [],
+        "validation": sorted(trial.metrics.items()),
+        "test": sorted(trial.test.items()),
+        "log": _log(folder.logs / f"{trial.key}.log", folder.storage.folder),
+    }
+
+
+def _log(path: Path, storage: Path) -> str:
+    """Return the end of a log; nothing where there is none."""
+    try:
+        with open_inside(path, storage) as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - LOG_BYTES))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except PermissionError as error:
+        return f"The log is not shown: it {error.strerror}."
+    return text if size <= LOG_BYTES else f"...{text.partition(chr(10))[2]}"
+
+
+def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
+    """Return two sweeps side by side: how far they are, what differs, and test figures."""
+    (first, one), (second, other) = pair
+    statuses = [status_of(folder, ledger) for folder, ledger in pair]
+    found = [current_results(folder, ledger) for folder, ledger in pair]
+    ours, theirs = ([result.task for result in results] for results in found)
+    common_tasks = [task for task in dict.fromkeys(ours) if task in theirs]
+    remarks = list(_remarks(one, other)) if common_tasks else ["They have no task in common."]
+    return {
+        "names": (first.name, second.name),
+        "statuses": statuses,
+        "live": any(status.state in LIVE for status in statuses),
+        "remarks": remarks,
+        "tasks": {task: list(_compared(task, *found)) for task in common_tasks},
+        "columns": [column(name) for name in COMPARED],
+    }
+
+
+def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
+    """Yield why figures of two sweeps may differ, beside chance."""
+    first, second = (defaultdict[str, set[str]](set) for _ in range(2))
+    for settings, ledger in ((first, one), (second, other)):
+        for study in ledger.studies.values():
+            settings[study.task].add(study.setting or study.fingerprint)
+    for task in first.keys() & second.keys():
+        if first[task] != second[task]:
+            yield f"Data, model or protocol of {task} differ: its figures cannot be compared."
+    if one.git_commit != other.git_commit:
+        yield f"The code differs: {one.git_commit or 'unknown'}, {other.git_commit or 'unknown'}."
+
+
+def _compared(
+    task: str, first: Sequence[StudyResult], second: Sequence[StudyResult]
+) -> Iterable[tuple[str, list[Difference]]]:
+    """Yield the recipes of one task with the figures of both sweeps."""
+    tables = [
+        build_table(ours, COMPARED) if (ours := [r for r in results if r.task == task]) else None
+        for results in (first, second)
+    ]
+    for recipe in dict.fromkeys(recipe for table in tables if table for recipe in table.recipes):
+        figures = []
+        for name in COMPARED:
+            pair = (
+                t.summary(recipe, task, name) if t and recipe in t.recipes else None for t in tables
+            )
+            figures.append(Difference(column(name), *pair))
+        yield recipe, figures

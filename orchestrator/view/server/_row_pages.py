@@ -1,0 +1,258 @@
+"""What the pages of test rows show, as data for their templates."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.exceptions import HTTPException
+
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import cells_of, usual_baseline
+from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.view import map_picture
+from orchestrator.view.server._asked import Asked, choice, within
+from orchestrator.view.server._inputs import InputBook, Shown, StoredInputs
+from orchestrator.view.server._rows import (
+    BINS,
+    SHOWS,
+    SORTS,
+    CellRows,
+    RowBook,
+    RowScores,
+    largest_first,
+)
+from trainables.charts.reliability import reliability_diagram
+from trainables.common.errors import InputError
+from trainables.common.paths import sweep_command
+from trainables.metrics import ReliabilityCurve
+
+T = TypeVar("T")
+LISTED = 50  # Rows on one page.
+SAME = 1e-5  # Two devices may differ by this in the ECE of the same predictions.
+
+
+class Line(NamedTuple):
+    """One row of a list; ``other`` is the second recipe's prediction, if one is shown."""
+
+    ours: RowScores
+    other: RowScores | None
+    shown: Shown
+
+
+class Measured(NamedTuple):
+    """The studies of a sweep that have test figures, each with its trials in the table."""
+
+    folder: SweepFolder
+    tasks: list[str]
+    cells: list[tuple[Study, Trial]]
+    baseline: str
+
+    @classmethod
+    def of(cls, folder: SweepFolder, ledger: Ledger) -> "Measured":
+        """Read what the journal says."""
+        tasks = list(dict.fromkeys(study.task for study in ledger.studies.values()))
+        cells = [cell for cell in cells_of(ledger) if cell[1].predictions]
+        return cls(folder, tasks, cells, usual_baseline(ledger.studies.values()))
+
+    def trials(self, study: Study) -> dict[int, Trial]:
+        """Return the measured trials of a study by seed."""
+        return {trial.seed: trial for own, trial in self.cells if own.name == study.name}
+
+    def others(self, study: Study, seed: int) -> dict[str, tuple[Study, Trial]]:
+        """Return the other recipes on the same task and seed, the baseline first."""
+        found = {
+            own.recipe: (own, trial)
+            for own, trial in self.cells
+            if (own.task, trial.seed) == (study.task, seed) and own.name != study.name
+        }
+        return dict(sorted(found.items(), key=lambda each: each[0] != self.baseline))
+
+    def again(self, remedy: str) -> str:
+        """Return the command that brings back what is gone, and how it does."""
+        return f"`{sweep_command('run --resume', self.folder.path)}` {remedy} again."
+
+    def gone(self, study: Study, seed: int) -> str:
+        """Return the line about predictions that the storage does not have."""
+        which = f"{study.recipe} on {study.task}, seed {seed}"
+        computes = self.again("computes them")
+        return f"The predictions of {which}, are not in this storage; {computes}"
+
+    def without_data(self, task: str) -> str:
+        """Return the line about data that the storage does not have."""
+        return (
+            f"The prepared data of {task} are damaged or not in this storage, so inputs and names "
+            f"of classes are missing; {self.again('prepares them')}"
+        )
+
+
+class RowPages:
+    """Makes the pages of test rows from the predictions and data of a storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._predictions, self._inputs = RowBook(storage), InputBook(storage)
+        self._lacks = storage.lacks
+
+    def rows(self, sweep: Measured, study: Study, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the bins of a study on one seed, and one page of its rows."""
+        ours = sweep.trials(study)
+        if not ours:
+            raise HTTPException(
+                404,
+                f"{study.recipe} on {study.task} has no rows to show: test data stay sealed until "
+                "its chosen configuration is measured on them.",
+            )
+        asked = Asked.read(query, ours)
+        rows, lacking = _kept(self._predictions.read, sweep, study, ours[asked.seed])
+        if rows is None:
+            raise HTTPException(404, lacking)
+        others = sweep.others(study, asked.seed)
+        asked, other, lacking = self._next_to(sweep, study, asked, others, rows)
+        inputs, missing = self._data(sweep, study, rows)
+        show = cache(inputs.show) if inputs else lambda place: Shown()  # Pixels share images.
+        within("class", asked.label, range(rows.classes))
+        places, count = _part(rows, other, asked)
+        lines = []
+        for place in places.tolist():
+            scores = rows.at(place)
+            shown = show(place if scores.image is None else scores.image)
+            lines.append(Line(scores, other.at(place) if other else None, shown))
+        return {
+            "study": study,
+            "asked": asked,
+            "task": sweep.tasks.index(study.task),
+            "rows": rows,
+            "bins": _bins(rows.curve),
+            "diagram": reliability_diagram(
+                rows.curve, addresses=[f"{asked.to(bin=each)}#rows" for each in range(BINS)]
+            ),
+            "lines": lines,
+            "names": inputs.info.classes if inputs else (),
+            "count": count,
+            "pages": max(1, math.ceil(count / LISTED)),
+            "seeds": list(ours),
+            "others": list(others),
+            "shows": SHOWS,
+            "sorts": SORTS if other is not None else SORTS[:2],
+            "problems": [*filter(None, (lacking, missing)), *_doubts(rows, ours[asked.seed])],
+        }
+
+    def _next_to(
+        self,
+        sweep: Measured,
+        study: Study,
+        asked: Asked,
+        others: Mapping[str, tuple[Study, Trial]],
+        rows: CellRows,
+    ) -> tuple[Asked, CellRows | None, str]:
+        """Return the second recipe, the first one if none is asked for, and why it is missing."""
+        recipe = choice("with", asked.other or next(iter(others), ""), others or ("",))
+        found, lacking = None, ""
+        if recipe:
+            found, lacking = _kept(self._predictions.read, sweep, *others[recipe])
+        if found is not None and not found.same_rows(rows):
+            found, lacking = None, f"{recipe} was tested on other rows, so it is not shown."
+        if found is None and asked.sort == SORTS[2]:
+            text = "sort='disagreement' needs the predictions of a second recipe."
+            raise HTTPException(404, lacking or text)
+        return asked._replace(other=recipe if found is not None else ""), found, lacking
+
+    def _data(
+        self, sweep: Measured, study: Study, rows: CellRows
+    ) -> tuple[StoredInputs | None, str]:
+        """Return the data of a study, and why they, or their rows, are not shown."""
+        found = self._inputs.find(study.fingerprint)
+        if found is None:
+            return None, self._lacks or sweep.without_data(study.task)
+        whole = rows.images is None and rows.numbers is None
+        if whole and not np.array_equal(found.rows.labels, rows.labels):
+            return None, f"The stored data of {study.task} have other labels than the predictions."
+        return found, ""
+
+    def row(self, sweep: Measured, task: int, number: int) -> dict[str, Any]:
+        """Return one row, and its prediction by each recipe and seed that was measured."""
+        if task >= len(sweep.tasks):
+            raise HTTPException(404, f"There is no task {task} in this sweep.")
+        measured = [cell for cell in sweep.cells if cell[0].task == sweep.tasks[task]]
+        read = partial(self._predictions.row, number=number)
+        kept = [_kept(read, sweep, *cell) for cell in measured]
+        found, problems = [scores for scores, _ in kept], [text for _, text in kept if text]
+        known = next(filter(None, found), None)
+        if known is None:
+            absent = f"There is no row {number} in the predictions of {sweep.tasks[task]}."
+            raise HTTPException(404, next(iter(problems), absent))
+        inputs = self._inputs.find(measured[0][0].fingerprint)
+        place = number if known.image is None else known.image
+        if inputs and known.image is None and not inputs.holds(place, known.label):
+            inputs = None
+        lacking = [] if inputs else [self._lacks or sweep.without_data(sweep.tasks[task])]
+        values = inputs.rows.values[place] if inputs and known.image is not None else None
+        return {
+            "task": sweep.tasks[task],
+            "row": known,
+            "shown": inputs.show(place, large=True) if inputs else None,
+            "problems": problems + lacking,
+            "names": inputs.info.classes if inputs else (),
+            "cells": list(zip(measured, found, strict=True)),
+            "maps": [] if values is None else list(self._maps(measured, values)),
+        }
+
+    def _maps(
+        self, measured: Sequence[tuple[Study, Trial]], values: NDArray[Any]
+    ) -> Iterator[tuple[Study, Trial, str]]:
+        """Yield the maps of one image, of those cells that keep it."""
+        for study, trial in measured:
+            kept = self._predictions.maps(trial.predictions)
+            same = [row for row, each in enumerate(kept["rows"]) if np.array_equal(each, values)]
+            if same:
+                yield study, trial, map_picture(kept, same[:1])
+
+
+def _kept(
+    read: Callable[[str], T], sweep: Measured, study: Study, trial: Trial
+) -> tuple[T | None, str]:
+    """Return what is read of a trial's predictions, or why that cannot be read."""
+    try:
+        return read(trial.predictions), ""
+    except FileNotFoundError:
+        return None, sweep.gone(study, trial.seed)
+    except InputError as error:
+        return None, str(error)
+
+
+def _bins(curve: ReliabilityCurve) -> list[tuple[float, ...]]:
+    """Return ends, count, share, confidence and accuracy of each bin."""
+    share = curve.count / curve.count.sum()
+    ends = (curve.edges[:-1], curve.edges[1:])
+    columns = (*ends, curve.count, share, curve.confidence, curve.accuracy)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _part(rows: CellRows, other: CellRows | None, asked: Asked) -> tuple[NDArray[np.int64], int]:
+    """Return the places of the rows on a page, and how many rows there are on all pages."""
+    places = rows.chosen(asked.show, asked.bin, asked.label)
+    pages = max(1, math.ceil(len(places) / LISTED))
+    within("page", asked.page, range(1, pages + 1))
+    start, stop = (asked.page - 1) * LISTED, asked.page * LISTED
+    if asked.sort == SORTS[0]:
+        return places[start:stop], len(places)
+    values = rows.confidence
+    if asked.sort == SORTS[2]:
+        assert other is not None
+        values = np.abs(rows.true - other.true)
+    return largest_first(places, values, start, stop), len(places)
+
+
+def _doubts(rows: CellRows, trial: Trial) -> list[str]:
+    """Return why ECE of the rows is not that of the table."""
+    known = trial.test.get("ece")
+    if rows.images is not None:
+        return ["Rows are pixels, a sample of those in the table's figures."]
+    if known is None or abs(known - rows.curve.error) < SAME:
+        return []
+    return [
+        f"ECE of these rows is {100 * rows.curve.error:.4f} %, in the table {100 * known:.4f} %: "
+        "the stored predictions are not those of the table."
+    ]

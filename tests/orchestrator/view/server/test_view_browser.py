@@ -1,0 +1,201 @@
+"""The view in a real browser: what a person has done to a page stays when it is renewed."""
+
+from __future__ import annotations
+
+import pytest
+
+GREYED = '.figures figure:nth-child(2) .search_marks path[opacity^="0.1"]'
+
+
+@pytest.fixture
+def visit(browser, served):
+    """Return a function that opens a page; afterwards nothing foreign ran or was asked for."""
+    asked, said, opened = [], [], []
+    base = served.url.partition("/?")[0]
+
+    def open_page(path="/", width=1280, **options):
+        found = browser.new_page(viewport={"width": width, "height": 800}, **options)
+        found.on("request", lambda request: asked.append(request.url))
+        found.on("console", lambda message: said.append(message.text))
+        found.on("pageerror", lambda error: said.append(str(error)))
+        found.clock.install()
+        found.goto(served.url)
+        found.goto(base + path)
+        opened.append(found)
+        return found
+
+    yield open_page
+    assert [tab.evaluate("window.stolen") for tab in opened] == [None] * len(opened)
+    assert all(address.startswith((base, "data:,")) for address in asked)
+    assert said == []
+    for tab in opened:
+        tab.close()
+
+
+def renewed(page, text):
+    """Let the time pass until the page looks again, and wait for a text."""
+    page.clock.fast_forward(61_000)
+    page.get_by_text(text).first.wait_for(timeout=10_000)
+
+
+@pytest.mark.full
+def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
+    places = (
+        "",
+        "compare?sweep=night&sweep=later",
+        "sweeps/night",
+        "sweeps/later",
+        "sweeps/night/trials",
+        "sweeps/night/studies/3",
+        f"sweeps/night/trials/{served.failed.key}",
+        "sweeps/night/studies/3/rows",
+        "sweeps/night/tasks/0/rows/3",
+    )
+    page = visit(width=360)
+    home = page.url
+    for path in places:
+        page.goto(home + path)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") == 360, (path, scheme)
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+            assert page.locator("h1").count() == 1
+
+
+def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
+    page = visit("/sweeps/night")
+    served.writer.open("ce", trials=4)
+    block = page.locator("[data-filtered]", has=page.locator("#study-table"))
+    block.locator("input").fill("m")
+    block.locator("thead button", has_text="Best objective").click()
+    page.evaluate("scrollTo(0, 500)")
+    rows = block.locator("tbody tr:visible").all_inner_texts()
+    (served.storage.sweep("night").path / "owner").write_text("a new owner")
+    with served.storage.sweep("night").journal.open("ab") as stream:
+        stream.write(again(served))
+    renewed(page, "Run by a new owner")
+    assert block.locator("input").input_value() == "m"
+    assert len(rows) == len(block.locator("tbody tr:visible").all_inner_texts()) < 7
+    heading = block.locator("thead th", has_text="Best objective")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    assert page.evaluate("scrollY") == 500
+    focused = page.evaluate("document.activeElement.textContent")
+    assert focused.startswith("Best objective")
+
+
+def again(served) -> bytes:
+    """Return the line of a run that resumes the finished sweep."""
+    from orchestrator.storage.events import SweepStarted, to_line
+
+    return to_line(
+        SweepStarted(time=1_900_000_000_000, sweep="night", sweep_id="5eed", spec={}, provenance={})
+    )
+
+
+def test_a_server_that_went_away_is_told(visit, served) -> None:
+    page = visit("/sweeps/night")
+    page.route("**/sweeps/night", lambda route: route.fulfill(status=200, body="something else"))
+    renewed(page, "calsweep ui does not answer")
+    assert page.locator("#study-table").is_visible()
+    page.unroute("**/sweeps/night")
+    page.clock.fast_forward(61_000)
+    page.locator("#away").wait_for(state="hidden", timeout=10_000)
+
+
+def test_the_keyboard_goes_from_the_list_to_a_log(visit, served) -> None:
+    page = visit("/")
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "night":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/sweeps/night")
+    page.locator(f"a[href$='{served.failed.key}']").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/trials/*")
+    page.locator(".log").focus()
+    assert "epoch 1" in page.evaluate("document.activeElement.textContent")
+
+
+def test_choices_of_rows_outlast_a_renewal_and_become_an_address(visit) -> None:
+    page = visit("/sweeps/night/studies/0/rows")
+    page.locator("select[name=show]").select_option("right")
+    page.locator("main").evaluate("main => { main.dataset.old = 1 }")
+    page.clock.fast_forward(61_000)
+    page.wait_for_selector("main:not([data-old])")
+    assert page.locator("select[name=show]").input_value() == "right"
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**/rows?seed=0&bin=&class=&show=right&sort=row&with=*")
+    page.locator("#bins a").last.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/rows?seed=0&bin=*&show=right&sort=row&with=*")
+    page.locator("#rows tbody a").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/tasks/0/rows/*")
+
+
+def test_two_sweeps_are_chosen_in_the_list(visit, served) -> None:
+    page = visit("/")
+    page.get_by_label("compare night").check()
+    page.get_by_label("compare later").check()
+    page.get_by_role("button", name="Compare the two chosen").click()
+    assert page.locator("h1").inner_text() == "later and night"
+
+
+def test_without_scripts_a_page_loads_itself_again(visit) -> None:
+    page = visit("/sweeps/night", java_script_enabled=False)
+    assert page.locator("table:has(#table-1) tbody tr:visible").count() == 7
+    assert 'http-equiv="refresh"' in page.content()
+
+
+def test_a_trial_that_is_chosen_in_one_chart_shows_in_the_others(visit) -> None:
+    page = visit("/sweeps/night/studies/3")
+    charts = page.locator(".drawing")
+    charts.first.locator("svg").wait_for()
+    dots = charts.first.locator(".search_marks path")
+    assert dots.count() == 3
+    dots.nth(1).hover()
+    tip = page.locator("#vg-tooltip-element")
+    tip.wait_for()
+    assert tip.locator("td.value").all_inner_texts() == ["1", "0.525", "5.062"]
+    dots.nth(1).click()
+    other = page.locator(".drawing svg").nth(1).locator(".search_marks path")
+    page.wait_for_function(
+        "document.querySelectorAll('.search_marks path[opacity=\"1\"]').length < 9"
+    )
+    assert [each.get_attribute("opacity") for each in other.all()] == ["0.12", "1", "0.12"]
+    assert charts.first.get_attribute("aria-label") == "validation ECE against ts.gamma"
+
+
+def test_charts_are_drawn_again_when_a_page_is_renewed(visit, served) -> None:
+    study = served.writer.open("ce", trials=4)
+    for number in range(2):
+        served.writer.trial(study, number, 0.1 + number / 10)
+    page = visit("/sweeps/later/studies/0")
+    page.locator(".trial_marks").first.wait_for()
+    served.writer.trial(study, 2, 0.4)
+    renewed(page, "3 trials")
+    page.wait_for_function("document.querySelectorAll('.trial_marks').length > 0")
+
+
+def test_a_bar_of_the_reliability_diagram_leads_to_its_rows(visit) -> None:
+    page = visit("/sweeps/night/studies/0/rows")
+    bar = page.locator("#bins .drawing .bin_marks path").last
+    bar.wait_for()
+    bar.hover()
+    page.locator("#vg-tooltip-element").wait_for()
+    bar.click()
+    page.wait_for_url("**/rows?seed=0&bin=*#rows")
+    assert page.locator("#bins tr.chosen").count() == 1
+
+
+def test_sorting_survives_a_reload_and_a_renewal(visit) -> None:
+    page = visit("/sweeps/night")
+    heading = page.locator("table:has(#study-table) thead th", has_text="Best objective")
+    heading.locator("button").click()
+    for again in (page.reload, lambda: page.clock.fast_forward(61_000)):
+        page.locator("main").evaluate("main => { main.dataset.old = 1 }")
+        again()
+        page.wait_for_selector("main:not([data-old])")
+        assert heading.get_attribute("aria-sort") == "ascending"
