@@ -5,22 +5,21 @@ as one file that asks no server. ``orchestrator.view.server`` serves the pages w
 Published and nightly pages use the same ``environment`` of templates.
 """
 
-from orchestrator.view._lines import study_lines, study_state
+from orchestrator.view._lines import LIVE, study_lines, study_state
 from orchestrator.view._maps import map_picture
 from orchestrator.view._page import details, environment, overview, render_report, write_report
-from orchestrator.view._records import failures
 from orchestrator.view._search import CURVES, searched_for
 from orchestrator.view._source import ReportSource, from_folder
 from orchestrator.view._studies import MOST_CURVES, distribution, study_part, trial_curves
 
 __all__ = [
     "CURVES",
+    "LIVE",
     "MOST_CURVES",
     "ReportSource",
     "details",
     "distribution",
     "environment",
-    "failures",
     "from_folder",
     "map_picture",
     "overview",

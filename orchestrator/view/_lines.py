@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
 
+LIVE = ("starting", "running", "pausing", "paused", "queued", "requeued")
 WAITING = ("queued", "requeued")  # States of a SLURM job.
 HELD = ("pausing", "paused")
 OVER = ("died", "interrupted", "failed", "CANCELLED")

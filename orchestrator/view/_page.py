@@ -13,12 +13,13 @@ from markupsafe import Markup
 
 from orchestrator.storage.provenance import library_version
 from orchestrator.storage.results import usual_baseline
+from orchestrator.storage.status import SweepStatus
 from orchestrator.sweep.spec import without_places
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column, templates
 from orchestrator.tables.figures import FILTERS
 from orchestrator.view import _records
-from orchestrator.view._lines import study_lines
+from orchestrator.view._lines import LIVE, study_lines
 from orchestrator.view._panels import COMPARED, measure
 from orchestrator.view._source import ReportSource
 from orchestrator.view._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
@@ -58,9 +59,17 @@ def render_report(
     return environment().get_template("sweep.html").render(content)
 
 
-def overview(source: ReportSource, baseline: str) -> dict[str, Any]:
-    """Return the content of a sweep's page as far as it takes milliseconds."""
+def overview(
+    source: ReportSource, baseline: str, status: SweepStatus | None = None
+) -> dict[str, Any]:
+    """Return the content of a sweep's page as far as it takes milliseconds.
+
+    Without its status, the state of the sweep is the one in its journal.
+    """
     history, several = source.history, len(source.tasks) > 1
+    known = history.status if history else ""
+    state, reason = (status.state, status.reason) if status else (known, "")
+    live = status is not None and state in LIVE
     # Without its places: the address of a server may hold a password.
     spec = without_places(history.spec) if history else {}
     return {
@@ -70,12 +79,12 @@ def overview(source: ReportSource, baseline: str) -> dict[str, Any]:
         "summary": _records.summary(source),
         "overviews": [build_table(source.results, (m,)) for m in ("ece", "acc") if several],
         "tasks": [task_part(source, task, None, baseline) for task in source.tasks],
-        "lines": study_lines(history, history.status) if history else [],
+        "lines": study_lines(history, state, reason) if history else [],
         "shown": column(history.objective if history else "ece"),
         "journal": history is not None,
         "costs": _records.costs(source),
         "computed": _records.computed(history) if history else "",
-        "failures": list(_records.failures(source)),
+        "failures": list(_records.failures(source, live)),
         "facts": _records.facts(source),
         "spec": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) if history else "",
         "version": library_version("calsweep"),

@@ -163,7 +163,7 @@ def risk_panel(
         if found
     ]
     area = fmean(curve.area for curve in own)
-    return drawn(recipe, label, layers, height=200, text=f"area {100 * area:.2f} %")
+    return drawn(recipe, label, layers, height=200, text=f"area {percent(area)} %")
 
 
 def _mean_risk(own: Sequence[RiskCoverageCurve], highest: float) -> dict[str, list[float]]:

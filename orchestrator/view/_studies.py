@@ -52,6 +52,7 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
     if live:
         trials.sort(key=lambda trial: not trial.open)
     return {
+        "index": study.index,
         "name": _name(study, history),
         "text": _outcome(study, history),
         "live": live,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from orchestrator.storage.ledger import FollowedSweep, Ledger, Study
 from orchestrator.storage.status import SweepStatus, status_of, title
-from orchestrator.view import environment
+from orchestrator.view import LIVE, environment
 from orchestrator.view.server import _pages
 from orchestrator.view.server._asked import choice, number
 from orchestrator.view.server._book import Book
@@ -88,7 +88,7 @@ class _View:
             content["statuses"] = list(map(self._book.with_job, content["statuses"]))
         elif "status" in content:
             content["status"] = self._book.with_job(content["status"])
-            content["live"] = content["live"] or content["status"].state in _pages.LIVE
+            content["live"] = content["live"] or content["status"].state in LIVE
         seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
         text = self._templates.get_template(template).render(seconds=seconds, **content)
         return HTMLResponse(text, status)
@@ -124,8 +124,7 @@ class _View:
         sweep = self._named(request)
         with sweep.ledger() as ledger:
             status = self._status(sweep, ledger)
-            over = status.state not in _pages.LIVE
-            found = self._details.of(sweep.folder, ledger) if over else None
+            found = self._details.of(sweep.folder, ledger, status)
             content = _pages.sweep_page(sweep.folder, ledger, status, found)
             return self._page("sweep.html", {**content, "problem": sweep.problem})
 
@@ -134,7 +133,8 @@ class _View:
         with sweep.ledger() as ledger:
             study = _study_at(ledger, request.path_params["index"])
             status = self._status(sweep, ledger)
-            content = _pages.study_page(sweep.folder, ledger, study, status)
+            found = self._details.of(sweep.folder, ledger, status)
+            content = _pages.study_page(sweep.folder, ledger, study, status, found)
             return self._page("study.html", content)
 
     def _rows(self, request: Request) -> Response:

@@ -7,8 +7,9 @@ from cachetools import LRUCache
 
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.results import usual_baseline
+from orchestrator.storage.status import SweepStatus
 from orchestrator.storage.storage import SweepFolder
-from orchestrator.view import details, from_folder
+from orchestrator.view import LIVE, details, from_folder
 from trainables.common.errors import InputError
 
 KEPT = 8  # Sweeps.
@@ -21,8 +22,13 @@ class Details:
         self._found: LRUCache[tuple[str, str, int | None], dict[str, Any] | None] = LRUCache(KEPT)
         self._lock, self._one = Lock(), Lock()
 
-    def of(self, folder: SweepFolder, ledger: Ledger) -> dict[str, Any] | None:
-        """Return them; None while they are computed, which the first request begins."""
+    def of(self, folder: SweepFolder, ledger: Ledger, status: SweepStatus) -> dict[str, Any] | None:
+        """Return them; None while the sweep runs, or while they are computed.
+
+        The first request after its end starts the computation.
+        """
+        if status.state in LIVE:
+            return None
         run = folder.name, ledger.sweep_id, ledger.ended
         with self._lock:
             if run not in self._found:

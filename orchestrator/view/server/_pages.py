@@ -15,11 +15,10 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column
 from orchestrator.tables.table import Summary
 from orchestrator.view import (
+    LIVE,
     MOST_CURVES,
     ReportSource,
-    failures,
     overview,
-    study_lines,
     study_part,
     study_state,
     trial_curves,
@@ -30,7 +29,6 @@ COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
 SHOWN = 20  # Running and failed trials on the page of a sweep.
 LOG_BYTES = 100_000  # Of the end of a log.
-LIVE = ("starting", "running", "pausing", "paused", "queued", "requeued")
 SLOW = "Intervals, reliability diagrams and ranks"
 AT_THE_END = f"{SLOW} are shown when the sweep has ended."
 COMPUTING = f"{SLOW} are being computed; this page shows them when they are ready."
@@ -66,16 +64,16 @@ def sweep_page(
     live = status.state in LIVE
     results = current_results(folder, ledger)
     source = ReportSource(folder.name, results, ledger, folder.storage.store())
-    failed = list(failures(source, live))
+    content = overview(source, usual_baseline(results), status)
+    failed = content["failures"]
     running = [ledger.trials[each.key] for each in status.running]
     return {
-        **overview(source, usual_baseline(results)),
+        **content,
         "pending": AT_THE_END if live else COMPUTING,
         **(found or {}),
         "status": status,
         "live": live or found is None,
         "behind": _behind(folder, ledger),
-        "lines": study_lines(ledger, status.state, status.reason),
         "running": list(zip(status.running[:SHOWN], running, strict=False)),
         "failures": failed[:SHOWN],
         "unlisted": len(failed[SHOWN:]),
@@ -106,9 +104,14 @@ def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
 
 
 def study_page(
-    folder: SweepFolder, ledger: Ledger, study: Study, status: SweepStatus
+    folder: SweepFolder,
+    ledger: Ledger,
+    study: Study,
+    status: SweepStatus,
+    found: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return one study: the charts of its search, and its best trials."""
+    """Return one study: the charts of its search, with importance if ``found``; its best trials."""
+    kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)
     scored = [trial for trial in study.searched if trial.objective is not None]
     best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
@@ -117,7 +120,7 @@ def study_page(
         "study": study,
         "state": state,
         "reason": reason,
-        "part": study_part(study, ledger, live=True),
+        "part": kept.get(study.index) or study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
         "trials": best[:SHOWN],
         "count": len(study.begun),

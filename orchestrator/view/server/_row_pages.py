@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.results import cells_of, usual_baseline
 from orchestrator.storage.storage import Storage, SweepFolder
+from orchestrator.tables.figures import percent
 from orchestrator.view import map_picture
 from orchestrator.view.server._asked import Asked, choice, within
 from orchestrator.view.server._inputs import InputBook, Shown, StoredInputs
@@ -253,6 +254,6 @@ def _doubts(rows: CellRows, trial: Trial) -> list[str]:
     if known is None or abs(known - rows.curve.error) < SAME:
         return []
     return [
-        f"ECE of these rows is {100 * rows.curve.error:.4f} %, in the table {100 * known:.4f} %: "
+        f"ECE of these rows is {percent(rows.curve.error, 4)} %, in the table {percent(known, 4)} %: "
         "the stored predictions are not those of the table."
     ]

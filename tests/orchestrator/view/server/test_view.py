@@ -225,6 +225,7 @@ def test_the_page_of_a_sweep_that_has_ended_gets_the_slow_parts_of_its_report(vi
     searched = [each for each in theirs if each in ours or each in ("Runs", "Sweep file")]
     assert [each for each in ours if each != "Running now"] == searched
     assert row(page, "mbls", "table-1") == row(report, "mbls", "table-1")
+    assert "Importance" in view.client.get("/sweeps/night/studies/2").text
 
 
 def test_a_key_that_is_a_path_reads_no_file(view) -> None:
