@@ -179,7 +179,7 @@ def _check_kind(path: Path) -> None:
         stream.seek(-min(END_BYTES, path.stat().st_size), os.SEEK_END)
         ends = stream.read(4)
     if begins != b"PK\3\4":
-        raise UnfitError(f"{path} is not a calsweep file")
+        raise UnfitError(f"{path} is not a .calsweep file")
     if ends != b"PK\5\6":  # The end of a .npz file in it may pass for its own.
         raise UnfitError(f"{path} is truncated: its end is missing; copy it again")
 

@@ -273,7 +273,7 @@ def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
         found = json.loads(stream.read(LARGEST_HEADER))
     number = found.get("format") if isinstance(found, dict) else None
     if isinstance(number, int) and number > FORMAT:
-        told = f"{path} has format {number}, this calsweep reads format {FORMAT}"
+        told = f"{path} has format {number}, this version reads format {FORMAT}"
         raise UnfitError(f"{told}; use the version that wrote it, or a later one")
 
 

@@ -219,7 +219,7 @@ def with_changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Membe
         (without("index.html"), "index.html is missing; write it with"),
         (
             with_changed("package.json", lambda data: data.replace(b'"format": 1', b'"format": 2')),
-            "has format 2, this calsweep reads format 1; use the version that wrote it, or a later",
+            "has format 2, this version reads format 1; use the version that wrote it, or a later",
         ),
         (lambda content: {**content, "../../escape.txt": b""}, "which is none of a package's"),
         (with_changed("predictions.parquet", lambda data: data[:-50]), "is damaged"),
@@ -249,7 +249,7 @@ def test_what_is_no_whole_file_is_one_line(
     path = tmp_path / "part.calsweep"
     for data, told in (
         (file.read_bytes()[:-1000], f"{path} is truncated: its end is missing; copy it again"),
-        (b"recipe,ece\n", f"{path} is not a calsweep file"),
+        (b"recipe,ece\n", f"{path} is not a .calsweep file"),
     ):
         path.write_bytes(data)
         assert main(["ui", str(path)]) == 2
