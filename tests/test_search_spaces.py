@@ -174,7 +174,8 @@ def test_a_file_that_contradicts_the_class_is_refused(fields, complaint):
 REFERENCE = Path(__file__).parent / "reference" / "search_spaces.txt"
 UNSAID: dict[str, Any] = {
     **{"low": None, "high": None, "scale": "linear", "search": True},
-    **{"choices": (), "defaults": {}, "grid": (), "tuned": (), "note": ""},
+    **{"choices": (), "defaults": {}, "variants": {}, "ours": False},
+    **{"grid": (), "tuned": (), "later": False, "note": ""},
 }
 
 

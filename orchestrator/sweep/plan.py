@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,8 @@ class StudyPlan:
         reference: Study of plain cross-entropy, or of the logits as they were given, that the
             accuracy guard compares with.
         blockwise: Whether its trials are suggested a block at a time.
+        published: Whether papers give each value that the search begins with. Only then does the
+            choice prefer the first trial.
     """
 
     task: TaskSpec
@@ -46,6 +48,7 @@ class StudyPlan:
     upstream: str | None = None
     reference: str | None = None
     blockwise: bool = False
+    published: bool = True
 
     @cached_property
     def id(self) -> str:
@@ -128,6 +131,7 @@ def searches(spec: SweepSpec) -> bool:
 
 def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyPlan:
     searched = {part: searched_parameters(spec, part, task) for part in recipe.own_parts}
+    defaults = {part: _defaults(spec, part, task, found) for part, found in searched.items()}
     sizes = [_size(p) for parameters in searched.values() for p in parameters.values()]
     points = min(math.prod(sizes), MANY)
     baseline = BASELINES[spec.given]
@@ -139,7 +143,12 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
         trials=points if spec.search.sampler == "grid" else min(spec.search.trials, points),
         points=points,
         searched=searched,
-        defaults={part: starting_values(spec, part, task) for part in recipe.own_parts},
+        defaults=defaults,
+        published=all(
+            _is_published(spec, task, part, parameter, defaults[part][name])
+            for part, found in searched.items()
+            for name, parameter in found.items()
+        ),
         upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,
         reference=study_id(task.id, baseline) if guarded else None,
         blockwise=_is_blockwise(spec, recipe),
@@ -169,8 +178,31 @@ def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any
     """Return every parameter's published value for a task, or the sweep's fixed one."""
     point: dict[str, Any] = {}
     for space in part_spaces(spec.base(part)):
-        point.update(space.default_point(task.dataset, task.model))
-    return {**point, **spec.fixed(part)}
+        point.update(space.default_point(task.dataset, task.model, spec.fixed(part)))
+    return point
+
+
+def _defaults(
+    spec: SweepSpec, part: str, task: TaskSpec, searched: Mapping[str, Parameter]
+) -> dict[str, Any]:
+    """Return the starting values, with those of searched parameters that a file need not name."""
+    point = starting_values(spec, part, task)
+    return {**point, **{name: p.default for name, p in searched.items() if name not in point}}
+
+
+def starting_value(parameter: Parameter, value: Any) -> Any:
+    """Return a published value, moved into a searched range that excludes it."""
+    if parameter.type == "categorical":
+        return value if value in parameter.choices else parameter.default
+    return parameter.check(min(max(value, parameter.low), parameter.high))
+
+
+def _is_published(
+    spec: SweepSpec, task: TaskSpec, part: str, searched: Parameter, value: Any
+) -> bool:
+    """Return True if a paper gives the value that the search of a parameter begins with."""
+    known = parameters_of(spec.base(part))[searched.name]
+    return starting_value(searched, value) == value and not known.is_ours(task.dataset, task.model)
 
 
 def _is_blockwise(spec: SweepSpec, recipe: Recipe) -> bool:
