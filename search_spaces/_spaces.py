@@ -94,7 +94,10 @@ class Parameter:
             none does.
         grid: The values that the paper itself tried, where it says so; some may lie outside the
             range that is searched otherwise.
-        tuned: Each ``dataset`` or ``dataset/model`` on which the paper chose among ``grid``.
+        grids: Other grids, by the value of the part's ``variant``.
+        tuned: Each ``dataset`` or ``dataset/model`` on which the paper chose the value, from
+            ``grid`` where it names one, else in the whole range.
+        open: Each of the papers' ``dataset/model`` for which no source gives a value.
         search: Whether a sweep searches it; a parameter that is not searched keeps its default.
         later: Whether it was added after outcomes had been stored: a configuration then names it
             only where it differs from its default, so that those outcomes keep their keys.
@@ -114,7 +117,9 @@ class Parameter:
     variants: Mapping[str, Value] = field(default_factory=dict)
     ours: bool | tuple[str, ...] = False
     grid: tuple[Value, ...] = ()
+    grids: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     tuned: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
     search: bool = True
     later: bool = False
     note: str = ""
@@ -131,8 +136,6 @@ class Parameter:
             raise SpaceError(f"{self.name}: a categorical parameter needs choices")
         for value in (self.default, *self.defaults.values(), *self.variants.values()):
             self.check(value)
-        if self.tuned and not self.grid:
-            raise SpaceError(f"{self.name}: tuned needs the grid that the paper chose from")
 
     def _check_range(self) -> None:
         ends = f"got {self.low!r} and {self.high!r}"
@@ -181,8 +184,12 @@ class Parameter:
         return any(key in self.ours for key in _places(dataset, model))
 
     def tuned_on(self, dataset: str | None = None, model: str | None = None) -> bool:
-        """Return True if the paper chose the value on a dataset and model, from ``grid``."""
+        """Return True if the paper chose the value on a dataset and model."""
         return any(key in self.tuned for key in _places(dataset, model))
+
+    def is_open(self, dataset: str | None = None, model: str | None = None) -> bool:
+        """Return True if papers use it on a dataset and model, and no source gives the value."""
+        return any(key in self.open for key in _places(dataset, model))
 
 
 def _places(dataset: str | None, model: str | None) -> tuple[str, str]:
@@ -383,7 +390,10 @@ def _parameter(name: str, given: Mapping[str, Any], of_class: Mapping[str, Any])
             raise SpaceError(
                 f"{name}: {key} {fields[key]!r} is not the class's, {of_class[key]!r}; leave it out"
             )
-    several = {key: tuple(fields.get(key) or ()) for key in ("choices", "grid", "tuned")}
+    several: dict[str, Any] = {
+        key: tuple(fields.get(key) or ()) for key in ("choices", "grid", "tuned", "open")
+    }
     ours = fields.get("ours", False)
     several["ours"] = tuple(ours) if isinstance(ours, list) else ours
+    several["grids"] = {key: tuple(grid) for key, grid in fields.get("grids", {}).items()}
     return Parameter(name=name, **{**fields, **several})

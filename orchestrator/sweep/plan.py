@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.sweep.names import BASELINES, study_id
 from orchestrator.sweep.recipes import Recipe, narrow, parameters_of, parse_recipe, part_spaces
-from orchestrator.sweep.spec import StageResources, SweepSpec, TaskSpec
+from orchestrator.sweep.spec import SearchModel, StageResources, SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
 from trainables.common.stages import GIVEN
@@ -167,11 +167,18 @@ def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str,
             continue
         if name in ranges:
             found[name] = ranges[name].applied_to(parameter)
-        elif by_paper and parameter.tuned_on(task.dataset, task.model):
-            found[name] = narrow(parameter, {"choices": parameter.grid})
+        elif by_paper and _left_to_search(parameter, task, rules):
+            grid = parameter.grids.get(str(spec.fixed(part).get("variant")), parameter.grid)
+            found[name] = narrow(parameter, {"choices": grid}) if grid else parameter
         elif name in named or (whole and parameter.search):
             found[name] = parameter
     return found
+
+
+def _left_to_search(parameter: Parameter, task: TaskSpec, rules: SearchModel) -> bool:
+    """Return True if papers chose a value on a task, or use it there and do not give it."""
+    place = task.dataset, task.model
+    return parameter.is_open(*place) or (rules.tune is None and parameter.tuned_on(*place))
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:
@@ -201,8 +208,9 @@ def _is_published(
     spec: SweepSpec, task: TaskSpec, part: str, searched: Parameter, value: Any
 ) -> bool:
     """Return True if a paper gives the value that the search of a parameter begins with."""
-    known = parameters_of(spec.base(part))[searched.name]
-    return starting_value(searched, value) == value and not known.is_ours(task.dataset, task.model)
+    known, place = parameters_of(spec.base(part))[searched.name], (task.dataset, task.model)
+    printed = not known.is_ours(*place) and not known.is_open(*place)
+    return printed and starting_value(searched, value) == value
 
 
 def _is_blockwise(spec: SweepSpec, recipe: Recipe) -> bool:

@@ -266,7 +266,7 @@ def narrow(parameter: Parameter, change: Mapping[str, Any]) -> Parameter:
     if "choices" in change and len(change) > 1:
         raise SpaceError(f"{parameter.name} takes either choices or a range, not both")
     values = {**parameter.__dict__, **change, "defaults": {}, "variants": {}, "search": True}
-    values |= {"grid": (), "tuned": ()}
+    values |= {"grid": (), "grids": {}, "tuned": (), "open": ()}
     if "choices" in change:
         values["type"] = "categorical"
         if parameter.default not in values["choices"]:

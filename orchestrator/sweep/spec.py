@@ -309,8 +309,9 @@ class SearchModel(_Strict):
         tune: Part and the names of its parameters. If it is given, these and those of ``spaces``
             are all that is searched, as in a paper that tuned a few by hand.
         budget: ``equal`` searches the same number of trials for every method; ``paper`` only what a
-            method's own paper tuned, on the data that it used and over its grid, and what
-            ``spaces`` names. All else keeps its published value.
+            method's own paper tuned, on the data that it used and over its grid if it names one,
+            what no source gives for a network of the papers, and what ``spaces`` names. All else
+            keeps its published value. With ``tune: {}`` what the papers tuned keeps it as well.
     """
 
     trials: Count = 20
