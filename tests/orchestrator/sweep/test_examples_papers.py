@@ -289,6 +289,9 @@ def test_the_losses_of_cls_fit_at_their_published_values(name):
     for study in plan(name):
         objective = study.recipe.name.rpartition("-")[2]
         assert study.trials == 1
+        if objective == "cls":
+            (values,) = study.defaults.values()
+            assert values["deviation"] == "population"  # Eq. 4.
         if objective in published:
             parameter, value = published[objective]
             (values,) = study.defaults.values()
