@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
@@ -82,9 +83,20 @@ WORDS = {"softmax margin": "margin", "negative entropy": "neg_entropy"}
 SMALL = {"20newsgroups": "20newsgroups", "voc2012": "voc:data/camvid"}
 
 
+VECTORS = "glove.6B.100d.txt"
+
+
+@cache
+def made_vectors() -> str:
+    """Return the path of a file in the form of GloVe's, which is not part of the repository."""
+    path = Path(tempfile.mkdtemp()) / VECTORS
+    path.write_text("".join(f"{word} {' '.join(['0.5'] * 100)}\n" for word in ("a", "b")))
+    return str(path)
+
+
 @cache
 def plan(name: str) -> Plan:
-    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").replace(VECTORS, made_vectors())
     spec = parse_sweep(text, f"{name}.yaml")
     assert spec.name == name
     return make_plan(spec)

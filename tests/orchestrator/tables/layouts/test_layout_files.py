@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from orchestrator.storage.results import StudyResult
@@ -145,6 +147,15 @@ def test_what_each_layout_says(file_regression):
         table = arrange_layout(layout, RUN, columns="paper", published=True)
         lines += ["", f"{name}: {layout.title}", *(f"  {note}" for note in table.notes())]
     file_regression.check("\n".join(lines).strip() + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("mbls/table3", "CUB"), ("mbls/table7", "cub200"), ("acls/table3", "ImageNet")],
+)
+def test_a_layout_says_that_its_paper_holds_no_training_images_out(name, data):
+    told = load_layout(name).note
+    assert re.search(rf"{data}[;:].* a tenth of them is held out", told)
 
 
 def test_the_rows_of_the_ablation_are_in_the_published_order():
