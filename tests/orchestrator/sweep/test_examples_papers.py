@@ -97,7 +97,7 @@ def made_vectors() -> str:
 @cache
 def plan(name: str) -> Plan:
     text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").replace(VECTORS, made_vectors())
-    spec = parse_sweep(text, f"{name}.yaml")
+    spec = parse_sweep(text, f"{name}.yaml", Path(str(FOLDER)))
     assert spec.name == name
     return make_plan(spec)
 
@@ -255,7 +255,7 @@ def test_the_variant_decides_which_scores_of_au_are_searched():
         text = text.replace("search:\n", f"search:\n  fixed: {{au: {{variant: {variant}}}}}\n")
         (study,) = (
             study
-            for study in make_plan(parse_sweep(text, "aurc"))
+            for study in make_plan(parse_sweep(text, "aurc", Path(str(FOLDER))))
             if (study.task.id, study.recipe.name) == ("cifar10/resnet50/xia2022", "au")
         )
         found = {key: values_of(parameter) for key, parameter in study.searched["au"].items()}
