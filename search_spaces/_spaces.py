@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trainables.common.fields import check_choice, check_count, check_number
+from trainables.common.fields import NOTHING, check_choice, check_count, check_number
 from trainables.common.registry import Catalogue
 from trainables.common.stages import splits
 
@@ -57,6 +57,7 @@ def is_number(item: Field[Any]) -> bool:
 def _described(item: Field[Any]) -> dict[str, Any]:
     function, limits = limits_of(item)
     default = {} if item.default is MISSING else {"default": item.default}
+    default |= {key: item.metadata[key] for key in ("default", "variants") if key in item.metadata}
     if function is check_choice:
         return {**default, "type": "categorical", "choices": tuple(limits["choices"])}
     if function in (check_number, check_count):
@@ -64,7 +65,6 @@ def _described(item: Field[Any]) -> dict[str, Any]:
     return default
 
 
-OURS = ("ours", "chosen here")  # How the source of a default begins that no paper gives.
 KINDS = ("methods", "refinements", "calibrators", "objectives")
 
 Value = float | int | str | bool
@@ -89,10 +89,18 @@ class Parameter:
         scale: ``linear`` or ``log``.
         choices: The values of a ``categorical``.
         defaults: Published defaults that hold for one ``dataset`` or ``dataset/model`` only.
+        variants: Defaults that hold under one value of the part's ``variant`` only.
+        ours: Whether no paper gives the default, or each ``dataset`` or ``dataset/model`` for which
+            none does.
         grid: The values that the paper itself tried, where it says so; some may lie outside the
             range that is searched otherwise.
-        tuned: Each ``dataset`` or ``dataset/model`` on which the paper chose among ``grid``.
+        grids: Other grids, by the value of the part's ``variant``.
+        tuned: Each ``dataset`` or ``dataset/model`` on which the paper chose the value, from
+            ``grid`` where it names one, else in the whole range.
+        open: Each of the papers' ``dataset/model`` for which no source gives a value.
         search: Whether a sweep searches it; a parameter that is not searched keeps its default.
+        later: Whether it was added after outcomes had been stored: a configuration then names it
+            only where it differs from its default, so that those outcomes keep their keys.
         note: Anything a reader of the table should know.
     """
 
@@ -106,9 +114,14 @@ class Parameter:
     scale: str = "linear"
     choices: tuple[Value, ...] = ()
     defaults: Mapping[str, Value] = field(default_factory=dict)
+    variants: Mapping[str, Value] = field(default_factory=dict)
+    ours: bool | tuple[str, ...] = False
     grid: tuple[Value, ...] = ()
+    grids: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     tuned: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
     search: bool = True
+    later: bool = False
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -121,10 +134,8 @@ class Parameter:
             self._check_range()
         elif not self.choices:
             raise SpaceError(f"{self.name}: a categorical parameter needs choices")
-        for value in (self.default, *self.defaults.values()):
+        for value in (self.default, *self.defaults.values(), *self.variants.values()):
             self.check(value)
-        if self.tuned and not self.grid:
-            raise SpaceError(f"{self.name}: tuned needs the grid that the paper chose from")
 
     def _check_range(self) -> None:
         ends = f"got {self.low!r} and {self.high!r}"
@@ -166,9 +177,19 @@ class Parameter:
                 return self.defaults[key]
         return self.default
 
+    def is_ours(self, dataset: str | None = None, model: str | None = None) -> bool:
+        """Return True if no paper gives the default for a dataset and model."""
+        if isinstance(self.ours, bool):
+            return self.ours
+        return any(key in self.ours for key in _places(dataset, model))
+
     def tuned_on(self, dataset: str | None = None, model: str | None = None) -> bool:
-        """Return True if the paper chose the value on a dataset and model, from ``grid``."""
+        """Return True if the paper chose the value on a dataset and model."""
         return any(key in self.tuned for key in _places(dataset, model))
+
+    def is_open(self, dataset: str | None = None, model: str | None = None) -> bool:
+        """Return True if papers use it on a dataset and model, and no source gives the value."""
+        return any(key in self.open for key in _places(dataset, model))
 
 
 def _places(dataset: str | None, model: str | None) -> tuple[str, str]:
@@ -223,19 +244,36 @@ class SearchSpace:
         """Return the parameters that a sweep searches."""
         return {name: p for name, p in self.parameters.items() if p.search}
 
-    def default_point(self, dataset: str | None = None, model: str | None = None) -> dict[str, Any]:
-        """Return the published value of every parameter, searched or not."""
-        return {name: p.default_for(dataset, model) for name, p in self.parameters.items()}
+    def default_point(
+        self,
+        dataset: str | None = None,
+        model: str | None = None,
+        given: Mapping[str, Any] = NOTHING,
+    ) -> dict[str, Any]:
+        """Return every parameter's value, searched or not: the ``given`` or the published one.
 
-    def own_values(self, values: Mapping[str, Any]) -> list[str]:
-        """Return the parameters that are at a default of ours."""
-        # Seeds are of a draw, not of the map.
-        own = [
-            name
-            for name, fields in self.described.items()
-            if name in values and name != "seed" and fields["source"].startswith(OURS)
+        A given ``variant`` decides which values are the published ones.
+        """
+        variant, point = given.get("variant"), {}
+        for name, p in self.parameters.items():
+            default = p.default_for(dataset, model)
+            value = given.get(name, p.variants.get(str(variant), default))
+            if not p.later or value != default:
+                point[name] = value
+        return point
+
+    def own_values(
+        self, values: Mapping[str, Any], dataset: str | None = None, model: str | None = None
+    ) -> list[str]:
+        """Return the parameters that are at a default of ours for a dataset and model."""
+        # Seeds are of a draw, not of the map. Most parts are never imported: files say enough.
+        named = [n for n, fields in self.described.items() if fields.get("ours") and n != "seed"]
+        known = [self.parameters[name] for name in named if name in values]
+        return [
+            p.name
+            for p in known
+            if p.is_ours(dataset, model) and values[p.name] == p.default_for(dataset, model)
         ]
-        return [name for name in own if values[name] == self.parameters[name].default]
 
     def fits_on_training(self, values: Mapping[str, Any]) -> bool:
         """Return True if a calibrator is fitted on the rows that networks were trained on."""
@@ -352,5 +390,10 @@ def _parameter(name: str, given: Mapping[str, Any], of_class: Mapping[str, Any])
             raise SpaceError(
                 f"{name}: {key} {fields[key]!r} is not the class's, {of_class[key]!r}; leave it out"
             )
-    several = {key: tuple(fields.get(key) or ()) for key in ("choices", "grid", "tuned")}
+    several: dict[str, Any] = {
+        key: tuple(fields.get(key) or ()) for key in ("choices", "grid", "tuned", "open")
+    }
+    ours = fields.get("ours", False)
+    several["ours"] = tuple(ours) if isinstance(ours, list) else ours
+    several["grids"] = {key: tuple(grid) for key, grid in fields.get("grids", {}).items()}
     return Parameter(name=name, **{**fields, **several})

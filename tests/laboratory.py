@@ -72,7 +72,7 @@ class Laboratory:
         """Run a stage to its end."""
         if stage == "refine":  # As a sweep does: what a request leaves out has its earlier meaning.
             parts = {
-                name: {**load_space("refinements", name).default_point(), **values}
+                name: {**load_space("refinements", name).default_point(given=values), **values}
                 for name, values in parts.items()
             }
         request = StageRequest(

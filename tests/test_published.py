@@ -103,7 +103,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
 
 # Where the default is another number than the published one, and why.
 DEVIATIONS = {
-    "refinements/macal/resample": "a mini-batch in Algorithm 1; what was measured decides",
+    "refinements/macal/resample": "a mini-batch in Algorithm 1; `variant: paper` has the epoch",
     "calibrators/pts/weight_decay": "0.05: at 0.002, and at the released 0.02, it follows noise",
 }
 

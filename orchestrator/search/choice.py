@@ -66,7 +66,7 @@ class ChoiceRule:
         tie: Who wins between equal objectives.
         accuracy_errors: How many paired standard errors accuracy may fall beside the tolerance.
         keep_default: By how many standard errors the published default has to be beaten, or it is
-            chosen; 0 for the lowest objective alone.
+            chosen; 0 for the lowest objective alone, as where no paper gives the default.
     """
 
     objective: str
@@ -77,15 +77,18 @@ class ChoiceRule:
     keep_default: float = 0.0
 
     @classmethod
-    def of(cls, search: SearchModel, task: TaskSpec) -> ChoiceRule:
-        """Return the rule of a sweep's studies on a task."""
+    def of(cls, search: SearchModel, task: TaskSpec, published: bool = True) -> ChoiceRule:
+        """Return the rule of a sweep's studies on a task that begin with a ``published`` default.
+
+        Without one, the lowest objective wins.
+        """
         keep = task.resolved_protocol.keep
         return cls(
             f"val_{search.objective}",
             search.accuracy_tolerance,
             keep,
             accuracy_errors=search.accuracy_errors,
-            keep_default=search.keep_default,
+            keep_default=search.keep_default if published else 0.0,
         )
 
     @property

@@ -70,7 +70,8 @@ class SweepState:
             study.id: StudyState(
                 study,
                 StudySearch(study, rules, seed, self._past.block(study)),
-                ChoiceRule.of(rules, study.task),
+                # A sweep that began before defaults of ours lost their privilege goes on as it was.
+                ChoiceRule.of(rules, study.task, study.published or self._past.kept_default(study)),
             )
             for study in plan
         }

@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orchestrator.sweep.plan import StudyPlan
+from orchestrator.sweep.plan import StudyPlan, starting_value
 from orchestrator.sweep.spec import SearchModel
 from search_spaces import Parameter
 from trainables.metrics import METRICS
@@ -205,10 +205,7 @@ def _values(distribution: BaseDistribution) -> Sequence[Any]:
 def _default(plan: StudyPlan, name: str) -> Any:
     """Return the published value, moved into the sweep's own range where that excludes it."""
     part, key = name.split(".", 1)
-    parameter, value = plan.searched[part][key], plan.defaults[part][key]
-    if parameter.type == "categorical":
-        return value if value in parameter.choices else parameter.default
-    return parameter.check(min(max(value, parameter.low), parameter.high))
+    return starting_value(plan.searched[part][key], plan.defaults[part][key])
 
 
 def _seed(study: str, seed: int, number: int) -> int:

@@ -277,6 +277,11 @@ class Past:
         known = self._studies.get(study.id)
         return None if known is None else known.block
 
+    def kept_default(self, study: StudyPlan) -> bool:
+        """Return True if a study was begun earlier by a rule that keeps its default."""
+        known = self._studies.get(study.id)
+        return known is not None and "keep_default" in known.rule
+
     def can_do_without(self, trial: TrialSpec) -> bool:
         """Return True if a closed study has chosen another trial than this one, for good."""
         study = self._settled(trial.study)

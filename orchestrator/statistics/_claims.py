@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
-from orchestrator.statistics._bootstrap import DRAWS, Difference
+import torch
+
+from orchestrator.statistics._bootstrap import DRAWS, Difference, Measured
 from orchestrator.statistics._compare import Board, board
 from orchestrator.statistics._contrast import Contrast, contrast, reach
 from orchestrator.statistics._ranks import LEVEL, holm
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.claims import Claim
+from orchestrator.tables.columns import column
 from trainables.common.stages import GIVEN
 from trainables.metrics import METRICS
 from trainables.store.artifacts import ArtifactStore
@@ -118,6 +122,8 @@ def judge_claim(
     set (see ``Claim.accuracy``), whole and not a part of it. Of given logits no other networks are
     known: one seed is judged over test rows alone, and the verdict speaks of these logits.
 
+    Of seconds and metrics of suites one figure a seed is known: they are judged over seeds alone.
+
     Args:
         claim: The claim.
         results: Studies of any number of sweeps and tasks.
@@ -143,10 +149,12 @@ def _pairs(claim: Claim, results: Iterable[StudyResult]) -> Iterator[tuple[Study
     """Yield the studies of each pair that has predictions, and of the methods alone."""
     tasks: dict[tuple[str, str], dict[str, StudyResult]] = {}
     for result in results:
-        if claim.speaks_of(result.dataset) and result.status == "finished" and result.predictions:
+        measured = result.status == "finished" and result.predictions
+        if claim.speaks_of(result.dataset) and measured:
             tasks.setdefault((result.sweep, result.task), {})[result.recipe] = result
     for studies in tasks.values():
-        for pair in claim.pairs(list(studies)):
+        known = [recipe for recipe, study in studies.items() if _has(study, claim.metric)]
+        for pair in claim.pairs(known):
             alone = [_alone(studies[recipe]) for recipe in pair]
             names = dict.fromkeys((*pair, *alone))
             yield _unseen([studies[name] for name in names if name in studies])
@@ -163,17 +171,58 @@ def _unseen(studies: Sequence[StudyResult]) -> tuple[StudyResult, ...]:
     ]
     if not any(study.searched for study in studies) or not all(others):
         return tuple(studies)
-    return tuple(
-        replace(study, predictions=keys) for study, keys in zip(studies, others, strict=True)
+    return tuple(_of_seeds(*pair) for pair in zip(studies, others, strict=True))
+
+
+def _of_seeds(study: StudyResult, keys: Sequence[str]) -> StudyResult:
+    """Return a study with the seeds of some of its predictions."""
+    kept = [place for place, key in enumerate(study.predictions) if key in keys]
+    return replace(
+        study,
+        predictions=tuple(keys),
+        test=tuple(study.test[place] for place in kept if study.test),
+        seconds=tuple(study.seconds[place] for place in kept if study.seconds),
     )
+
+
+def _by_seed(study: StudyResult, metric: str) -> list[float]:
+    """Return seconds, or a suite's metric as the mean over suites of one data set, of each seed."""
+    if metric == "seconds":
+        return list(study.seconds)
+    own = [[v for name, v in seed.items() if _is_of(name, metric)] for seed in study.test]
+    return [fmean(values) for values in own if values]
+
+
+def _is_of(name: str, metric: str) -> bool:
+    return name.startswith("ood-") and name.endswith(f"/{metric}")
+
+
+def _board(
+    claim: Claim,
+    studies: Sequence[StudyResult],
+    exact: Board,
+    store: ArtifactStore,
+    draws: int,
+    seed: int,
+) -> Board:
+    """Return the claim's metric of two studies, resampled, or as stored for each seed."""
+    if claim.metric in METRICS.measurable:
+        return board(studies, store, claim.metric, draws=draws, seed=seed)
+    values = {s.recipe: torch.tensor(_by_seed(s, claim.metric)).double() for s in studies}
+    figures = {name: Measured(own, own[:, None]) for name, own in values.items()}
+    return replace(exact, metric=claim.metric, figures=figures, floors={})
+
+
+def _has(study: StudyResult, metric: str) -> bool:
+    return metric in METRICS.measurable or len(_by_seed(study, metric)) == len(study.predictions)
 
 
 def _measured(
     claim: Claim, studies: Sequence[StudyResult], store: ArtifactStore, draws: int, seed: int
 ) -> _Pair:
     better, than, *_ = studies
-    measured = board(studies[:2], store, claim.metric, draws=draws, seed=seed)
     exact = board(studies, store, "acc", draws=1)
+    measured = _board(claim, studies[:2], exact, store, draws, seed)
     accuracy = {name: float(own.values.mean()) for name, own in exact.figures.items()}
     own = contrast(measured.figures[better.recipe], measured.figures[than.recipe])
     judged = (than,) if claim.metric == "acc" else (better, than)  # Losing it is then the finding.
@@ -197,7 +246,7 @@ def _lost(study: StudyResult, accuracy: dict[str, float], classes: int) -> bool:
 
 def _at(claim: Claim) -> float:
     """Return the difference at which a claim turns from true to false."""
-    return -claim.margin if METRICS[claim.metric].better == "higher" else claim.margin
+    return -claim.margin if column(claim.metric).higher else claim.margin
 
 
 def _p_value(claim: Claim, pair: _Pair) -> float:
@@ -212,7 +261,7 @@ def _judged(claim: Claim, pair: _Pair, p: float, level: float) -> PairVerdict:
     own, better, than = pair.own, pair.better, pair.than
     verdict, given = LOST if pair.lost else NOT_TESTABLE, than.model == GIVEN
     if p <= LEVEL and not pair.lost:
-        favour = (own.centre > _at(claim)) == (METRICS[claim.metric].better == "higher")
+        favour = (own.centre > _at(claim)) == column(claim.metric).higher
         least = claim.accuracy(than.dataset)
         reached = least is not None and pair.accuracies[1] >= least - AS_GOOD
         words = (CONFIRMED, REFUTED) if reached and not than.subset else (HOLDS, FAILS)

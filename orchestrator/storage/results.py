@@ -50,6 +50,7 @@ class StudyResult:
         copies: Sentences about rows that are in two parts of the data; none if there are none, or
             they were not counted.
         plugins: Hash of the code of each plugin that the sweep file names, by the plugin's name.
+        q: MaC-Cal's q at the end, one a seed, aligned with ``test``; empty for other recipes.
 
     Raises:
         ValueError: If ``status`` is none of the four, or a count is negative.
@@ -85,6 +86,7 @@ class StudyResult:
     subset: str = ""
     copies: tuple[str, ...] = ()
     plugins: dict[str, str] = field(default_factory=dict)
+    q: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -193,6 +195,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
         subset=_subset(study),
         copies=tuple(study.origin.get("copies", ())),
         plugins={Path(p["path"]).stem: p["code"] for p in study.origin.get("plugins", ())},
+        q=_known([trial.metrics.get("q") for trial in ours]),
     )
 
 

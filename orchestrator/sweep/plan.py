@@ -2,14 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from orchestrator.sweep.names import BASELINES, study_id
 from orchestrator.sweep.recipes import Recipe, narrow, parameters_of, parse_recipe, part_spaces
-from orchestrator.sweep.spec import StageResources, SweepSpec, TaskSpec
+from orchestrator.sweep.spec import SearchModel, StageResources, SweepSpec, TaskSpec
 from search_spaces import Parameter
 from trainables.calibrators import parse_calibrator
 from trainables.common.stages import GIVEN
@@ -34,6 +34,8 @@ class StudyPlan:
         reference: Study of plain cross-entropy, or of the logits as they were given, that the
             accuracy guard compares with.
         blockwise: Whether its trials are suggested a block at a time.
+        published: Whether papers give each value that the search begins with. Only then does the
+            choice prefer the first trial.
     """
 
     task: TaskSpec
@@ -46,6 +48,7 @@ class StudyPlan:
     upstream: str | None = None
     reference: str | None = None
     blockwise: bool = False
+    published: bool = True
 
     @cached_property
     def id(self) -> str:
@@ -128,6 +131,7 @@ def searches(spec: SweepSpec) -> bool:
 
 def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyPlan:
     searched = {part: searched_parameters(spec, part, task) for part in recipe.own_parts}
+    defaults = {part: _defaults(spec, part, task, found) for part, found in searched.items()}
     sizes = [_size(p) for parameters in searched.values() for p in parameters.values()]
     points = min(math.prod(sizes), MANY)
     baseline = BASELINES[spec.given]
@@ -139,7 +143,12 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
         trials=points if spec.search.sampler == "grid" else min(spec.search.trials, points),
         points=points,
         searched=searched,
-        defaults={part: starting_values(spec, part, task) for part in recipe.own_parts},
+        defaults=defaults,
+        published=all(
+            _is_published(spec, task, part, parameter, defaults[part][name])
+            for part, found in searched.items()
+            for name, parameter in found.items()
+        ),
         upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,
         reference=study_id(task.id, baseline) if guarded else None,
         blockwise=_is_blockwise(spec, recipe),
@@ -158,19 +167,50 @@ def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str,
             continue
         if name in ranges:
             found[name] = ranges[name].applied_to(parameter)
-        elif by_paper and parameter.tuned_on(task.dataset, task.model):
-            found[name] = narrow(parameter, {"choices": parameter.grid})
+        elif by_paper and _left_to_search(parameter, task, rules):
+            grid = parameter.grids.get(str(spec.fixed(part).get("variant")), parameter.grid)
+            found[name] = narrow(parameter, {"choices": grid}) if grid else parameter
         elif name in named or (whole and parameter.search):
             found[name] = parameter
     return found
+
+
+def _left_to_search(parameter: Parameter, task: TaskSpec, rules: SearchModel) -> bool:
+    """Return True if papers chose a value on a task, or use it there and do not give it."""
+    place = task.dataset, task.model
+    return parameter.is_open(*place) or (rules.tune is None and parameter.tuned_on(*place))
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:
     """Return every parameter's published value for a task, or the sweep's fixed one."""
     point: dict[str, Any] = {}
     for space in part_spaces(spec.base(part)):
-        point.update(space.default_point(task.dataset, task.model))
-    return {**point, **spec.fixed(part)}
+        point.update(space.default_point(task.dataset, task.model, spec.fixed(part)))
+    return point
+
+
+def _defaults(
+    spec: SweepSpec, part: str, task: TaskSpec, searched: Mapping[str, Parameter]
+) -> dict[str, Any]:
+    """Return the starting values, with those of searched parameters that a file need not name."""
+    point = starting_values(spec, part, task)
+    return {**point, **{name: p.default for name, p in searched.items() if name not in point}}
+
+
+def starting_value(parameter: Parameter, value: Any) -> Any:
+    """Return a published value, moved into a searched range that excludes it."""
+    if parameter.type == "categorical":
+        return value if value in parameter.choices else parameter.default
+    return parameter.check(min(max(value, parameter.low), parameter.high))
+
+
+def _is_published(
+    spec: SweepSpec, task: TaskSpec, part: str, searched: Parameter, value: Any
+) -> bool:
+    """Return True if a paper gives the value that the search of a parameter begins with."""
+    known, place = parameters_of(spec.base(part))[searched.name], (task.dataset, task.model)
+    printed = not known.is_ours(*place) and not known.is_open(*place)
+    return printed and starting_value(searched, value) == value
 
 
 def _is_blockwise(spec: SweepSpec, recipe: Recipe) -> bool:

@@ -265,8 +265,8 @@ def narrow(parameter: Parameter, change: Mapping[str, Any]) -> Parameter:
         raise SpaceError(f"{parameter.name} takes choices, not a range")
     if "choices" in change and len(change) > 1:
         raise SpaceError(f"{parameter.name} takes either choices or a range, not both")
-    values = {**parameter.__dict__, **change, "defaults": {}, "search": True}
-    values |= {"grid": (), "tuned": ()}
+    values = {**parameter.__dict__, **change, "defaults": {}, "variants": {}, "search": True}
+    values |= {"grid": (), "grids": {}, "tuned": (), "open": ()}
     if "choices" in change:
         values["type"] = "categorical"
         if parameter.default not in values["choices"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -309,8 +309,9 @@ class SearchModel(_Strict):
         tune: Part and the names of its parameters. If it is given, these and those of ``spaces``
             are all that is searched, as in a paper that tuned a few by hand.
         budget: ``equal`` searches the same number of trials for every method; ``paper`` only what a
-            method's own paper tuned, on the data that it used and over its grid, and what
-            ``spaces`` names. All else keeps its published value.
+            method's own paper tuned, on the data that it used and over its grid if it names one,
+            what no source gives for a network of the papers, and what ``spaces`` names. All else
+            keeps its published value. With ``tune: {}`` what the papers tuned keeps it as well.
     """
 
     trials: Count = 20
@@ -684,6 +685,9 @@ def _check_search(spec: SweepSpec) -> None:
                     f"search.{section}: {part!r} is part of no recipe here; parts are: {listing}"
                 )
             check_names(f"search.{section}.{part}", spec.base(part), values)
+    for section, named in (("spaces", spaces), ("tune", tune)):
+        for part, names in named.items():
+            _check_variant_is_not_searched(f"search.{section}.{part}", spec.base(part), names)
     for part, ranges in spaces.items():
         _check_ranges(f"search.spaces.{part}", spec.base(part), ranges)
     for part, values in fixed.items():
@@ -719,6 +723,17 @@ def _check_search(spec: SweepSpec) -> None:
                 if not change.choices:
                     where = f"search.spaces.{part}.{name}"
                     raise InputError(f"{where}: the grid sampler needs `choices`")
+
+
+def _check_variant_is_not_searched(where: str, part: str, names: Collection[str]) -> None:
+    """Refuse to search a variant that gives the defaults of other parameters."""
+    of_variant = [name for name, p in parameters_of(part).items() if p.variants]
+    if of_variant and "variant" in names:
+        raise InputError(
+            f"{where}: 'variant' gives the defaults of {', '.join(of_variant)} and is not "
+            f"searched; name a row for each value under `variants`, such as {part}-paper: "
+            f"{{of: {part}, fixed: {{variant: paper}}}}"
+        )
 
 
 def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> None:

@@ -488,16 +488,26 @@ class ComparisonTable:
             yield f"mean ± sample standard deviation over {seeds} seeds{self._of_seeds()}"
         for other in dict.fromkeys(self._repeated.values()):
             yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
-        parts = [part for result in self._used for part in result.configuration.items()]
-        spaces = [(part, space, own) for part, own in parts for space in known_spaces(part)]
+        places = [
+            ((r.dataset, r.model), part) for r in self._used for part in r.configuration.items()
+        ]
+        spaces = [
+            (part, space, own, place)
+            for place, (part, own) in places
+            for space in known_spaces(part)
+        ]
         calibrators = [found for found in spaces if found[1].kind == "calibrators"]
-        fits = {(part, space.fits_on_training(own)) for part, space, own in calibrators}
+        fits = {(part, space.fits_on_training(own)) for part, space, own, _ in calibrators}
         training = sorted(part for part, on_training in fits if on_training)
         if training:
             yield f"fitted on the rows that networks were trained on: {', '.join(training)}"
         if self.calibrates and not 0 < len(training) == len(fits):
             yield "calibrators are fitted on the validation rows that choose configurations"
-        ours = {f"{part}.{name}" for part, space, own in spaces for name in space.own_values(own)}
+        ours = {
+            f"{part}.{name}"
+            for part, space, own, place in spaces
+            for name in space.own_values(own, *place)
+        }
         if ours:
             listing = ", ".join(sorted(ours))
             yield f"no paper gives these values; they were chosen by calsweep: {listing}"
@@ -610,6 +620,7 @@ class ComparisonTable:
                 seeds = f"{lost} of {many(len(result.charged), 'seed')}"
                 what = f"lost more validation accuracy than the guard allows on {seeds}"
                 yield f"{result.recipe} on {result.task}: {what}"
+            yield from _collapsed(result)
             if result.status == "finished" and result.trials_failed:
                 yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"
 
@@ -654,6 +665,23 @@ def _outcome(result: StudyResult | None) -> Notice | None:
     if result.status == "interrupted":
         return Notice("interrupted", "interrupted")
     return None if result.test else Notice("no figures", "finished, without test figures")
+
+
+def _collapsed(result: StudyResult) -> Iterator[str]:
+    """Yield where MaC-Cal's masks ended with all weights or none."""
+    adaptive = [v for v in result.configuration.values() if v.get("sparsity", "fixed") != "fixed"]
+    for q in (0, 1):
+        seeds = result.q.count(q)
+        if seeds and adaptive:
+            kept = "every weight, as in a plain classifier" if _keeps(adaptive[-1], q) else "none"
+            yield (
+                f"{result.recipe} on {result.task}: q collapsed to {q} on {seeds} of "
+                f"{many(len(result.q), 'seed')}: masks keep {kept}"
+            )
+
+
+def _keeps(values: Mapping[str, object], q: int) -> bool:
+    return (values["q_role"] == "keep") == (q == 1)
 
 
 def _named(results: Sequence[StudyResult]) -> str:

@@ -2,13 +2,15 @@
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, dataclass_transform
 
 Choice = TypeVar("Choice")
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def check_number(
@@ -76,9 +78,22 @@ def count(*, default: Any = MISSING, low: int = 1, kw_only: Any = MISSING) -> An
     return checked(default=default, kw_only=kw_only, check=partial(check_count, low=low))
 
 
-def choice(*, choices: Sequence[Any], default: Any = MISSING, kw_only: Any = MISSING) -> Any:
-    """Declare an argument that is one of ``choices``."""
-    return checked(default=default, kw_only=kw_only, check=partial(check_choice, choices=choices))
+def choice(
+    *,
+    choices: Sequence[Any],
+    default: Any = MISSING,
+    variants: Mapping[str, Any] = NOTHING,
+    kw_only: Any = MISSING,
+) -> Any:
+    """Declare an argument that is one of ``choices``.
+
+    ``variants`` has other defaults, by the value of the argument ``variant``. A given value wins.
+    """
+    check = partial(check_choice, choices=choices)
+    if not variants:
+        return checked(default=default, kw_only=kw_only, check=check)
+    metadata = {"check": check, "default": default, "variants": variants}
+    return field(default=None, kw_only=kw_only, metadata=metadata)
 
 
 def flag(*, default: Any = MISSING) -> Any:
@@ -92,7 +107,8 @@ def fitted(*, init: Literal[False] = False) -> Any:
 
 
 @dataclass_transform(
-    eq_default=False, field_specifiers=(checked, number, count, choice, flag, fitted, field)
+    eq_default=False,
+    field_specifiers=(checked, number, count, choice, flag, fitted, field),
 )
 class CheckedFields:
     """A class whose constructor follows from the fields that it declares with the functions above.
@@ -110,6 +126,9 @@ class CheckedFields:
     def __post_init__(self) -> None:
         for item in fields(self):  # type: ignore[arg-type]
             value = getattr(self, item.name, None)
+            if value is None and "variants" in item.metadata:
+                variants, default = item.metadata["variants"], item.metadata["default"]
+                value = variants.get(getattr(self, "variant", None), default)
             if "check" in item.metadata and not (value is None and item.default is None):
                 # Not setattr, which a frozen class refuses.
                 object.__setattr__(self, item.name, item.metadata["check"](item.name, value))

@@ -111,11 +111,11 @@ def _figures(noun: str, name: str, changes: Mapping[str, Any] = {}) -> dict[str,
 
         if stage == "train":
             part = "ce" if noun == "model" else name
-            values = {**load_space("methods", part).default_point(), **changes}
+            values = {**load_space("methods", part).default_point(given=changes), **changes}
             found = compute("train", {part: values})
         else:
             part = f"ts-{name}" if noun == "fitting objective" else name
-            values = {**load_space(KINDS[noun], name).default_point(), **changes}
+            values = {**load_space(KINDS[noun], name).default_point(given=changes), **changes}
             found = compute(stage, {part: values}, compute("train", {"ce": {}}))
         # What an epoch took is another thing.
         return {key: v for key, v in found.record["metrics"].items() if "seconds" not in key}

@@ -48,7 +48,10 @@ class TextsReader(OutlinedReader):
         if "embeddings" in settings:
             self.vectors = local_path(settings["embeddings"], f"{where}embeddings")
             if not self.vectors.is_file():
-                raise InputError(f"{where}embeddings: {self.vectors} does not exist")
+                raise InputError(
+                    f"{where}embeddings: {self.vectors} does not exist; put a file of a word and "
+                    "its vector a line there, as GloVe has, or leave `embeddings` out to learn them"
+                )
         text, label = (settings.get(key, key) for key in COLUMNS)
         for key, name in zip(COLUMNS, (text, label), strict=True):
             if not isinstance(name, str):

@@ -22,6 +22,10 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
       the logits' offset; classes that tie for the maximum each pay it. The second is divided by
       K - 1, and the maximum in it is a constant for the gradient.
 
+    Eq. 12, the smoothing that the paper describes, is not the gradient of Eq. 13: where the maximum
+    is a variable, its gradient also has a term for each other class that is penalised, and the
+    squares give a factor of 2. Both variants minimise a penalty; neither follows Eq. 12.
+
     Masked classes have no distance, are no minimum and do not count in K.
 
     ``released`` is the default: the published weights belong to it, where they are written as

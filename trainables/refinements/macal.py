@@ -151,10 +151,21 @@ class MaCCal(Refinement):
     + Decaying Adaptive Sparsity defaults
     ===========================  ==================================================================
 
-    There is no released code. Where the paper is silent or contradicts itself, the default is what
-    calibrates networks that know their training set by heart; ``docs/results/macal-readings.md``
-    and ``macal-networks.md`` have the evidence for ``q_role``, ``resample``, ``inference``,
-    ``feedback``, ``optimizer`` and ``views``. Eq. 8 and 9 mask what the forward pass sees: weights
+    There is no released code. ``variant`` gives the defaults of four fields, each of which may be
+    set to another value:
+
+    ==========  ==========  =========  ============  =============  ==================
+    variant     ``q_role``  optimizer  ``resample``  ``feedback``   q is at most
+    ==========  ==========  =========  ============  =============  ==================
+    ``paper``   keep        masked     epoch         training       1
+    ``ours``    drop        plain      batch         deployed       1 - 1/width
+    ==========  ==========  =========  ============  =============  ==================
+
+    ``paper`` is the text of sec. 4.2: it drops a weight with probability 1 - q, eq. 11 restricts
+    what moves, a mask lasts an epoch, and eq. 12 measures the training set while it is trained on.
+    ``ours`` is the default because it calibrates networks that know their training set by heart;
+    ``docs/results/macal-readings.md`` and ``macal-networks.md`` have the evidence for these fields,
+    ``inference`` and ``views``. Eq. 8 and 9 mask what the forward pass sees: weights
     that a mask set to zero for good would cost accuracy under every reading. ``clock``,
     ``feedback: validation`` and ``accept`` are ours.
     ``gamma`` and ``hidden`` have no value in the text: deployed confidence ends near gamma on the
@@ -185,6 +196,7 @@ class MaCCal(Refinement):
             of all weights, in one more pass per epoch; ``training`` the masked ones;
             ``validation`` those of inference on validation rows, for a gamma of 1: there confidence
             is meant to be accuracy. It fits one number, q, to the rows that choose configurations.
+        variant: ``ours`` or ``paper``, see above; it also says how far q may rise.
         q_role: Whether q is the share of weights that masks ``keep`` or ``drop``.
         optimizer: ``plain`` SGD, whose velocity and decay still move weights of zero gradient, or
             ``masked``, which leaves them alone; without effect unless ``restrict_gradient``.
@@ -201,14 +213,21 @@ class MaCCal(Refinement):
     restrict_gradient: bool = flag(default=True)
     restructure: bool = flag(default=True)
     sparsity: str = choice(default="decaying", choices=("fixed", "adaptive", "decaying"))
-    resample: str = choice(default="batch", choices=("epoch", "batch"))
+    resample: str = choice(default="batch", choices=("epoch", "batch"), variants={"paper": "epoch"})
     clock: str = choice(default="start", choices=("start", "crossing"))
     inference: str = choice(default="scaled", choices=("scaled", "dense", "last"))
-    feedback: str = choice(default="deployed", choices=("dense", "training", *DEPLOYED))
-    q_role: str = choice(default="drop", choices=("keep", "drop"))
-    optimizer: str = choice(default="plain", choices=("masked", "plain"))
+    feedback: str = choice(
+        default="deployed",
+        choices=("dense", "training", *DEPLOYED),
+        variants={"paper": "training"},
+    )
+    q_role: str = choice(default="drop", choices=("keep", "drop"), variants={"paper": "keep"})
+    optimizer: str = choice(
+        default="plain", choices=("masked", "plain"), variants={"paper": "masked"}
+    )
     views: str = choice(default="augmented", choices=("augmented", "original"))
     accept: str = choice(default="always", choices=("always", "better"))
+    variant: str = choice(default="ours", choices=("paper", "ours"), kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -264,7 +283,7 @@ class MaCCal(Refinement):
             if self.sparsity == "decaying":
                 eta = clip_bound(eta, self.eta_final, int(head.updates) + 1, self.epochs)
             after = sparsity_step(before, accuracy, confidence, self.gamma, eta)
-            after = min(after, head.most_q)
+            after = min(after, self._most_q(head))
         head.next_q.fill_(after)
         if self.clock == "start" or head.updates or confidence > self.gamma * accuracy:
             head.updates += 1
@@ -279,7 +298,7 @@ class MaCCal(Refinement):
         """Return how many layers the head has and how it is masked and measured."""
         structure = (self.restructure, self.restrict_gradient, self.optimizer)
         masks = (self.resample, self.q_role, self.inference)
-        measured = (self.feedback in DEPLOYED, self.held_out)
+        measured = (self.feedback in DEPLOYED, self.held_out, self.variant)
         return ("macal", *structure, *masks, *measured, self.views, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
@@ -290,7 +309,7 @@ class MaCCal(Refinement):
     def remarks(self, head: nn.Module) -> list[str]:
         """Return a line if q ended where masks leave out hardly a weight or nearly all."""
         q = float(_masked(head).q)
-        if not self._adapts or 0 < q < _masked(head).most_q:
+        if not self._adapts or 0 < q < self._most_q(_masked(head)):
             return []
         dense = (q > 0) == (self.q_role == "keep")
         what = "nearly every weight, a plain classifier" if dense else "hardly a weight"
@@ -298,6 +317,9 @@ class MaCCal(Refinement):
             f"macal: q ended at {q:g}, where the mask keeps {what}; try another gamma in (0, 1) or "
             "reading (q_role, feedback)"
         ]
+
+    def _most_q(self, head: MaskedHead) -> float:
+        return 1.0 if self.variant == "paper" else head.most_q
 
 
 class _Masks:

@@ -25,7 +25,8 @@ class Claim(BaseModel):
         better: The recipe that is said to be better; ``*`` stands for any method, and for given
             logits, where ``*+ts`` is the row ``ts``.
         than: The recipe that it is compared with; ``*`` stands for the same method.
-        metric: The compared metric, such as ``ece``.
+        metric: The compared metric, such as ``ece``; of suites of foreign images ``auroc`` and
+            ``fpr95``, their mean; ``seconds`` for the cost.
         margin: How much worse it may be and the claim still hold: 0 where it is said to be better,
             more where it is said to be no worse.
         datasets: Patterns of the data sets and files of logits that it speaks of.

@@ -121,3 +121,10 @@ def test_errors_are_those_of_rows_or_of_images_of_any_size(images):
         study="s", chosen="k", finished=1, failed=0, reason="", margin={"error": UNKNOWN}
     )
     assert from_line(to_line(known)) == known
+
+
+def test_a_default_that_no_paper_prints_does_not_stay():
+    assert ChoiceRule.of(SearchModel(), TASK).keep_default == 2.0
+    own = ChoiceRule.of(SearchModel(), TASK, published=False)
+    assert own.keep_default == 0.0
+    assert "keep_default" not in own.plain()

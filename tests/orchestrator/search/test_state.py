@@ -934,3 +934,17 @@ def test_pixels_are_compared_image_by_image():
         objectives.append(study.objectives)
     assert margins[1] == pytest.approx(margins[0])
     assert objectives[1] == pytest.approx(objectives[0])
+
+
+def test_a_default_of_ours_stays_only_in_a_sweep_that_began_so():
+    spec = make_spec("ce, ce+macal", keep_default=2.0)
+    state, events = make_state(spec)
+    assert study_of(state, "ce").rule.keep_default == 2.0
+    assert study_of(state, "ce+macal").rule.keep_default == 0.0
+    opened = next(e for e in events if e.event == "study_opened" and e.recipe == "ce+macal")
+    assert "keep_default" not in opened.rule
+    again, _ = make_state(spec, past=Ledger(events))
+    assert study_of(again, "ce+macal").rule.keep_default == 0.0
+    opened.rule = {**opened.rule, "keep_default": 2.0}  # As an earlier release wrote it.
+    earlier, _ = make_state(spec, past=Ledger(events))
+    assert study_of(earlier, "ce+macal").rule.keep_default == 2.0

@@ -268,3 +268,51 @@ def test_an_unknown_claim_is_one_line(calsweep):
     code, out, err = calsweep("compare", "s", "--claims", "--claim", "nonsense")
     assert (code, out) == (2, "")
     assert err.startswith("calsweep: --claim 'nonsense' is not one of: acls-beats-mbls")
+
+
+@pytest.mark.parametrize(
+    ("metric", "better", "than", "verdict"),
+    [
+        ("seconds", (10.0, 11.0, 10.5), (20.0, 21.0, 20.6), "holds in this regime"),
+        ("seconds", (20.0, 21.0, 20.6), (10.0, 11.0, 10.5), "fails in this regime"),
+        ("seconds", (10.0, 30.0, 20.0), (11.0, 28.0, 21.0), "not testable here"),
+        ("auroc", (0.9, 0.91, 0.9), (0.8, 0.81, 0.805), "holds in this regime"),
+        ("auroc", (0.8, 0.81, 0.805), (0.9, 0.91, 0.9), "fails in this regime"),
+    ],
+)
+def test_seconds_and_foreign_images_are_judged_over_seeds(
+    study, artifacts, metric, better, than, verdict
+):
+    claim = LOWERS.model_copy(update={"better": "ce+macal", "than": "ce", "metric": metric})
+
+    def with_values(recipe, values):
+        own = {"seconds": values} if metric == "seconds" else {}
+        suites = [{f"ood-{name}/auroc": v for name in ("a", "b")} for v in values]
+        return study(recipe, 2.0, seeds=range(3), test=tuple(suites), **own)
+
+    results = [with_values("ce", than), with_values("ce+macal", better)]
+    found = judge_claim(claim, results, artifacts, draws=20)
+    (pair,) = found.pairs
+    assert found.verdict == verdict
+    assert pair.seeds == 3
+    assert pair.values == pytest.approx((sum(better) / 3, sum(than) / 3))
+    gaps = torch.tensor(better).double() - torch.tensor(than).double()
+    half = 4.302653 * float(gaps.std()) / 3**0.5  # Student's t of two degrees of freedom.
+    assert pair.difference.high - pair.difference.low == pytest.approx(2 * half, rel=1e-5)
+
+
+def test_the_seed_of_a_search_does_not_count_for_seconds_either(study, artifacts):
+    claim = LOWERS.model_copy(update={"better": "ce+macal", "than": "ce", "metric": "seconds"})
+    own = {"seeds": range(3), "test": ({}, {}, {})}
+    plain = study("ce", 2.0, seconds=(5.0, 20.0, 21.0), **own)
+    refined = study("ce+macal", 2.0, seconds=(99.0, 10.0, 11.0), trials_finished=4, **own)
+    refined = replace(refined, searched_predictions=refined.predictions[0])
+    plain = replace(plain, searched_predictions=plain.predictions[0])
+    (pair,) = judge_claim(claim, [plain, refined], artifacts, draws=20).pairs
+    assert (pair.values, pair.seeds) == ((10.5, 20.5), 2)
+
+
+def test_a_claim_of_foreign_images_needs_suites(study, artifacts):
+    claim = LOWERS.model_copy(update={"better": "ce+macal", "than": "ce", "metric": "auroc"})
+    results = [study("ce", 2.0), study("ce+macal", 2.0)]
+    assert judge_claim(claim, results, artifacts, draws=20).pairs == ()

@@ -44,16 +44,25 @@ def test_the_replay_file_compares_strategies_with_the_sweep_as_it_ran():
 
 
 @pytest.mark.parametrize(
-    "name", ["macal-ablation", "papers/macal-table5", "papers/macal-table5-cpu"]
+    ("name", "reading"),
+    [
+        ("macal-ablation", "ours"),
+        ("papers/macal-table5", "ours"),
+        ("papers/macal-table5", "paper"),
+        ("papers/macal-table5-cpu", "ours"),
+        ("papers/macal-table5-cpu", "paper"),
+    ],
 )
-def test_the_ablation_has_the_published_rows_each_adding_one_component(name):
+def test_the_ablation_has_the_published_rows_each_adding_one_component(name, reading):
     spec = load(f"{name}.yaml")
     published = load_published("results").query("paper == 'macal' and table == 'Table 5'")
     notes = list(dict.fromkeys(note.split(";")[0].lstrip("+") for note in published["note"]))
     assert notes == ["Vanilla", *SWITCHES]
     vanilla, *others = spec.expanded
     assert vanilla.name == "ce"
-    rows = [starting_values(spec, recipe.own_parts[0], spec.tasks[0]) for recipe in others]
+    found = [starting_values(spec, recipe.own_parts[0], spec.tasks[0]) for recipe in others]
+    rows = [row for row in found if row.get("variant", "ours") == reading]
+    assert {row["q_role"] for row in rows} == {{"ours": "drop", "paper": "keep"}[reading]}
     before: dict[str, Any] = {}
     for after, (switch, off, on) in zip(rows, SWITCHES.values(), strict=True):
         assert after[switch] == on

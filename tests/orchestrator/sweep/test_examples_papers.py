@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +19,13 @@ from orchestrator.tables.layouts import layout_names, load_layout, published_key
 from orchestrator.tables.make import TableOptions, make_table
 from orchestrator.tables.published import load_published
 from orchestrator.tables.table import Notice
-from search_spaces import KINDS, load_space, space_names
+from search_spaces import KINDS, Parameter, load_space, space_names
 from trainables.data import SOURCES
 from trainables.models import model_names
 
 FOLDER = files("orchestrator") / "examples" / "papers"
+REFERENCE = Path(__file__).parents[2] / "reference"
+OF_MACAL = ("wrn-26-10", "densenet121")
 # On the paper's own logits, by an example of its own: there is nothing to train.
 PUBLIC = "cls/logits"
 LAYOUTS = {name.replace("/", "-"): name for name in layout_names() if name != PUBLIC}
@@ -66,23 +71,33 @@ PARAMETERS = {
     ("tst", "stage-2 epochs"): "epochs",
     ("vtst", "stage-2 epochs"): "epochs",
 }
-# What was chosen from a published grid, and on which data set and network (as published).
-TUNED = {
-    ("acls", "weight_pos"): [("tiny-imagenet", "resnet50")],
-    ("acls", "weight_neg"): [("tiny-imagenet", "resnet50")],
-    ("au", "score"): [("cifar10",), ("cifar100",), ("tiny-imagenet",)],
+# What each paper chose on validation data, and on which data sets and networks (as published).
+TUNED = list(csv.DictReader((REFERENCE / "tuned_on.csv").open(encoding="utf-8")))
+# Networks of MaC-Cal's tables for which no source has the gamma of DFL.
+OPEN = {
+    *(f"{dataset}/{model}" for dataset in ("cifar10", "cifar100") for model in OF_MACAL),
+    "tiny-imagenet/resnet50",
 }
 WORDS = {"softmax margin": "margin", "negative entropy": "neg_entropy"}
-# As released, the loss is a multiple of cross-entropy.
-IDENTITY = {("au", "neg_entropy")}
 # What the full sweeps' data sets are at a size for one CPU.
 SMALL = {"20newsgroups": "20newsgroups", "voc2012": "voc:data/camvid"}
 
 
+VECTORS = "glove.6B.100d.txt"
+
+
+@cache
+def made_vectors() -> str:
+    """Return the path of a file in the form of GloVe's, which is not part of the repository."""
+    path = Path(tempfile.mkdtemp()) / VECTORS
+    path.write_text("".join(f"{word} {' '.join(['0.5'] * 100)}\n" for word in ("a", "b")))
+    return str(path)
+
+
 @cache
 def plan(name: str) -> Plan:
-    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
-    spec = parse_sweep(text, f"{name}.yaml")
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").replace(VECTORS, made_vectors())
+    spec = parse_sweep(text, f"{name}.yaml", Path(str(FOLDER)))
     assert spec.name == name
     return make_plan(spec)
 
@@ -140,7 +155,7 @@ def test_the_cpu_sweep_fills_every_row_and_is_small(name):
     assert not [note for note in table.notes() if "not in this layout" in note]
     dataset = " ".join(load_layout(LAYOUTS[name]).columns)
     assert {study.task.dataset for study in planned} == {SMALL.get(dataset, "digits")}
-    assert planned.trials <= 70
+    assert planned.trials <= 90
 
 
 @pytest.mark.parametrize("size", ["", "-cpu"])
@@ -182,11 +197,30 @@ def published_rows(paper: str, method: str, dataset: str, model: str) -> Iterato
             yield ours, row
 
 
+def tuned_rows(method: str, variant: str, place: tuple[str, str]) -> dict[str, list[str]]:
+    """Return each parameter that papers tuned on a data set and model, and the values if stated."""
+    known = {"/".join(place), place[0]}
+    rows = [r for r in TUNED if r["method"] == method and known & {*r["tuned_on"].split(";")}]
+    ordered = sorted(rows, key=lambda row: row["variant"])
+    return {
+        row["parameter"]: row["values"].split(";") if row["values"] else []
+        for row in ordered
+        if row["variant"] in ("", variant)
+    }
+
+
+def values_of(parameter: Parameter) -> list[str]:
+    """Return what a search chooses from, empty for a range."""
+    return [f"{c:g}" if isinstance(c, float) else str(c) for c in parameter.choices]
+
+
 @pytest.mark.parametrize("size", ["", "-cpu"])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
     planned, layout = plan(name + size), load_layout(LAYOUTS[name])
     assert planned.spec.search.budget == "paper"
+    as_published = layout.paper == "macal"  # "original configurations" of other methods
+    assert planned.spec.search.tune == ({} if as_published else None)
     models = {
         str(ours): theirs for each in layout.columns.values() for theirs, ours in each.items()
     }
@@ -194,29 +228,70 @@ def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
         place = (study.task.dataset, models.get(study.task.model, study.task.model))
         for part in study.recipe.own_parts:
             values, fixed = study.defaults[part], planned.spec.fixed(part)
-            grids: dict[str, list[str]] = {}
             base = planned.spec.base(part)
             for method in base.split("-") if study.recipe.calibrator else [base]:
                 for parameter, row in published_rows(layout.paper, method, *place):
-                    stated, grid = row.published_default, row.searched_values.split(";")
+                    stated = row.published_default
                     if parameter not in fixed and stated and " " not in stated:
                         assert values[parameter] == type(values[parameter])(stated.lower())
-                    where = TUNED.get((method, parameter), ())
-                    if parameter not in fixed and {place, place[:1]} & {*where}:
-                        words = [WORDS.get(value, str(value)) for value in grid]
-                        grids[parameter] = [w for w in words if (method, w) not in IDENTITY]
+            expected = {} if as_published else tuned_rows(base, str(fixed.get("variant")), place)
+            expected = {key: grid for key, grid in expected.items() if key not in fixed}
+            if base == "dfl" and "/".join(place) in OPEN:
+                expected = {"gamma": []}
             searched = dict(study.searched[part])
             if base == "macal" and "gamma" in searched:  # Of which the paper says (0, 1).
                 gamma = searched.pop("gamma")
                 assert (gamma.low, gamma.high, searched) == (0.01, 0.999, {})
             elif searched:
-                assert study.trials == study.points  # The whole grid.
-                assert study.task.split_spec.validation in (0.1, 5000)  # As the papers say.
-            found = {
-                key: [f"{c:g}" if isinstance(c, float) else c for c in p.choices]
-                for key, p in searched.items()
-            }
-            assert found == grids
+                assert study.trials == study.points or study.trials <= planned.spec.search.trials
+                grids = all(parameter.choices for parameter in searched.values())
+                assert not grids or study.trials == study.points  # The whole grid.
+            assert {key: values_of(parameter) for key, parameter in searched.items()} == expected
+
+
+def test_the_variant_decides_which_scores_of_au_are_searched():
+    for variant in ("released", "paper"):
+        text = (FOLDER / "aurc-table1.yaml").read_text(encoding="utf-8")
+        text = text.replace("search:\n", f"search:\n  fixed: {{au: {{variant: {variant}}}}}\n")
+        (study,) = (
+            study
+            for study in make_plan(parse_sweep(text, "aurc", Path(str(FOLDER))))
+            if (study.task.id, study.recipe.name) == ("cifar10/resnet50/xia2022", "au")
+        )
+        found = {key: values_of(parameter) for key, parameter in study.searched["au"].items()}
+        assert found == tuned_rows("au", variant, ("cifar10", "resnet50"))
+
+
+def test_acls_is_also_tuned_on_each_data_set_as_its_main_text_says():
+    text = (FOLDER.parent / "acls-weights.yaml").read_text(encoding="utf-8")
+    grids = tuned_rows("acls", "", ("tiny-imagenet", "resnet50"))
+    studies = [s for s in make_plan(parse_sweep(text, "acls-weights")) if s.recipe.name == "acls"]
+    assert {study.task.dataset for study in studies} == {"cifar10", "tiny-imagenet"}
+    for study in studies:
+        found = {key: values_of(parameter) for key, parameter in study.searched["acls"].items()}
+        assert found == grids
+        assert study.trials == study.points == 16
+
+
+@pytest.mark.shared
+def test_tuned_values_are_those_of_the_transcription(shared):
+    """It lists grids as ``searched_values``, and perhaps the data in ``tuned_on``."""
+    with (shared / "published" / "hyperparameters.csv").open(encoding="utf-8") as stream:
+        stated = list(csv.DictReader(stream))
+    for row in TUNED:
+        found = [
+            each
+            for each in stated
+            if (each["paper"], each["method"]) == (row["paper"], row["method"])
+            and PARAMETERS.get((each["method"], each["parameter"])) == row["parameter"]
+        ]
+        assert found, row
+        grids = {tuple(WORDS.get(v, v) for v in e["searched_values"].split(";")) for e in found}
+        whole = row["method"] == "acls" or row["variant"] == "paper"
+        if whole:  # As released, one score of AU is cross-entropy.
+            assert tuple(row["values"].split(";")) in grids
+        wanted = {own for own in (e.get("tuned_on", "") for e in found) if own}
+        assert wanted <= {*row["tuned_on"].split(";")} | {row["tuned_on"]}
 
 
 @pytest.mark.parametrize("name", [n for n in LAYOUTS if n.startswith("cls")])
@@ -226,6 +301,9 @@ def test_the_losses_of_cls_fit_at_their_published_values(name):
     for study in plan(name):
         objective = study.recipe.name.rpartition("-")[2]
         assert study.trials == 1
+        if objective == "cls":
+            (values,) = study.defaults.values()
+            assert values["deviation"] == "population"  # Eq. 4.
         if objective in published:
             parameter, value = published[objective]
             (values,) = study.defaults.values()

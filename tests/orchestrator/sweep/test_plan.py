@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.sweep.names import study_id
-from orchestrator.sweep.plan import MANY, Plan, make_plan, searches
+from orchestrator.sweep.plan import MANY, Plan, StudyPlan, make_plan, searches
 from orchestrator.sweep.spec import parse_sweep
+from trainables.common.errors import InputError
 
 DIGITS = "digits/convnet/digits"
 
@@ -237,3 +238,68 @@ def test_fixed_values_are_those_of_the_sweep_then_those_of_the_variant():
         "variant": "",
     }
     assert study.searched == {"wide": {}}
+
+
+def macal_of(extra: str = "", **search: Any) -> StudyPlan:
+    (study,) = (s for s in plan("ce+macal", extra=extra, **search) if s.row)
+    return study
+
+
+def test_a_variant_of_macal_gives_the_values_that_the_sweep_leaves_open():
+    usual = macal_of().defaults["macal"]
+    fixed = {"macal": {"variant": "paper", "feedback": "dense"}}
+    printed = macal_of(fixed=fixed).defaults["macal"]
+    assert {key: value for key, value in printed.items() if usual.get(key) != value} == {
+        "variant": "paper",
+        "q_role": "keep",
+        "optimizer": "masked",
+        "resample": "epoch",
+        "feedback": "dense",
+    }
+
+
+def test_the_usual_variant_is_in_no_configuration_so_that_stored_outcomes_keep_their_keys():
+    usual = macal_of().defaults["macal"]
+    assert "variant" not in usual
+    assert macal_of(fixed={"macal": {"variant": "ours"}}).defaults["macal"] == usual
+
+
+@pytest.mark.parametrize(
+    "search",
+    [{"spaces": {"macal": {"variant": {"choices": ["paper"]}}}}, {"tune": {"macal": ["variant"]}}],
+)
+def test_a_variant_that_gives_other_values_is_not_searched(search):
+    line = (
+        "'variant' gives the defaults of resample, feedback, q_role, optimizer and is not searched"
+    )
+    with pytest.raises(InputError, match=line):
+        macal_of(**search)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "search", "published"),
+    [
+        ("ce+macal", {"tune": {"macal": ["gamma"]}}, False),
+        ("ce+macal", {"tune": {"macal": ["gamma", "q0"]}}, False),
+        ("ce+macal", {"tune": {"macal": ["q0", "eta_init", "lr"]}}, True),
+        ("ce+macal", {"fixed": {"macal": {"gamma": 0.9, "hidden": 64}}}, True),
+        ("mbls", {}, True),
+        ("mbls", {"spaces": {"mbls": {"margin": {"low": 1.0, "high": 3.0}}}}, False),
+        ("ce+dirichlet", {}, False),
+    ],
+)
+def test_a_search_begins_at_a_published_default_if_a_paper_prints_each_value(
+    recipe, search, published
+):
+    (study,) = (s for s in plan(recipe, **search) if s.row)
+    assert study.trials > 1
+    assert study.published is published
+
+
+def test_a_rate_of_ours_is_of_one_data_set_alone():
+    tasks = (
+        "{dataset: 20newsgroups, model: gpool-cnn, protocol: mbls2022-text}, "
+        "{dataset: cifar10, model: resnet50, protocol: mukhoti2020}"
+    )
+    made = plan("ce+macal", tasks=tasks, tune={"macal": ["lr"]})
+    assert [study.published for study in made if study.row] == [False, True]

@@ -350,6 +350,48 @@ def test_failed_and_running_studies_are_shown(troubled, name):
     assert "lost more validation accuracy than the guard allows on 1 of 3 seeds" in text
 
 
+@pytest.mark.parametrize(
+    ("role", "q", "sparsity", "told"),
+    [
+        (
+            "keep",
+            (1.0, 0.4),
+            "decaying",
+            "q collapsed to 1 on 1 of 2 seeds: masks keep every weight",
+        ),
+        ("keep", (0.0, 0.0), "adaptive", "q collapsed to 0 on 2 of 2 seeds: masks keep none"),
+        (
+            "drop",
+            (0.0, 0.4),
+            "decaying",
+            "q collapsed to 0 on 1 of 2 seeds: masks keep every weight",
+        ),
+        ("keep", (0.9, 0.4), "decaying", ""),
+        ("keep", (0.0, 0.0), "fixed", ""),
+    ],
+)
+def test_masks_that_collapsed_are_told_below_the_table(role, q, sparsity, told):
+    own = {"macal-paper": {"q_role": role, "sparsity": sparsity}}
+    found = table_of(study("ce+macal-paper", figures(), figures(), configuration=own, q=q))
+    notes = [note for note in found.notes() if "collapsed" in note]
+    assert len(notes) == bool(told)
+    assert all(note.startswith(f"ce+macal-paper on {TASK}: {told}") for note in notes)
+
+
+def test_a_value_of_ours_is_named_where_no_paper_gives_it():
+    own = {"macal": {"gamma": 0.95, "lr": 0.1}}
+    rate = {"macal": {"gamma": 0.9, "lr": 0.003}}
+    line = "no paper gives these values; they were chosen by calsweep: "
+    for dataset, values, named in (
+        ("cifar10", own, "macal.gamma"),
+        ("20newsgroups", rate, "macal.lr"),
+        ("cifar10", rate, None),
+    ):
+        ours = study("ce+macal", figures(), configuration=values, dataset=dataset)
+        told = [note.removeprefix(line) for note in table_of(ours).notes() if line in note]
+        assert told == [named] * bool(named)
+
+
 @pytest.mark.parametrize("name", [name for name in RENDERERS if name != "csv"])
 def test_interrupted_studies_are_not_shown_as_failed(name):
     reason = "it was interrupted; resume it with: calsweep run --resume one"

@@ -62,6 +62,16 @@ def test_cls_weights_sum_the_classes_and_favour_the_worst(reduction, totals, row
     assert weights[4] * counted[2] > weights[0] * counted[0] > weights[3] * counted[1]
 
 
+@pytest.mark.parametrize(("deviation", "spread"), [("population", 2.0), ("sample", 8**0.5)])
+def test_class_losses_are_divided_by_either_deviation(deviation, spread):
+    """Of 1 and 5 the population's deviation is 2 (eq. 4), the sample's the root of 8."""
+    objective = ClasswiseScaling(deviation=deviation)
+    losses = torch.tensor([1.0, 5.0], dtype=torch.float64)
+    x = torch.tensor([-2.0, 2.0], dtype=torch.float64) / spread
+    expected = 1.5 * (torch.sigmoid(x) - 0.5) + 1
+    torch.testing.assert_close(objective.row_weights(losses, torch.tensor([0, 1]), 2), expected)
+
+
 def test_equal_class_losses_are_normalised_to_none():
     for how in ("nd", "cm", "mm"):
         assert normalize(torch.ones(3), how).tolist() == [0.0, 0.0, 0.0]

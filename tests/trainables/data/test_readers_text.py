@@ -559,7 +559,11 @@ def test_a_folder_without_texts_says_what_is_needed(tmp_path):
         ({"vocabulary": "many"}, "vocabulary='many' is not a number in [1, inf)"),
         ({"size": 3}, "size is unknown; it takes vocabulary, length, embeddings, text, label"),
         ({"label": 3}, "label=3 is not the name of a column"),
-        ({"embeddings": "/none/at.all"}, "embeddings: /none/at.all does not exist"),
+        (
+            {"embeddings": "/none/at.all"},
+            "embeddings: /none/at.all does not exist; put a file of a word and its vector a line "
+            "there, as GloVe has, or leave `embeddings` out to learn them",
+        ),
         (
             {"embeddings": "s3://b/x"},
             "embeddings: 's3://b/x' is a URL; it is a path on this machine",

@@ -166,6 +166,7 @@ OTHERWISE = {
     "q_role": "keep",
     "optimizer": "masked",
     "views": "original",
+    "variant": "paper",
     "epochs": 2,
 }
 

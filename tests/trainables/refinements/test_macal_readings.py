@@ -202,3 +202,33 @@ def test_a_q_at_an_end_is_remarked_upon(role, q, what):
 def test_what_is_meant_to_stand_at_an_end_is_not_remarked_upon():
     assert ended_at(0.5) == []
     assert ended_at(0.99, sparsity="fixed", q0=0.99) == []
+
+
+GIVEN_BY_VARIANT = ("q_role", "optimizer", "resample", "feedback")
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({}, ("drop", "plain", "batch", "deployed")),
+        ({"variant": "ours"}, ("drop", "plain", "batch", "deployed")),
+        ({"variant": "paper"}, ("keep", "masked", "epoch", "training")),
+        ({"variant": "paper", "q_role": "drop"}, ("drop", "masked", "epoch", "training")),
+        ({"variant": "ours", "feedback": "dense"}, ("drop", "plain", "batch", "dense")),
+    ],
+)
+def test_a_variant_gives_the_values_that_are_not_given(given, values):
+    refinement = build_refinement("macal", **given)
+    assert tuple(getattr(refinement, name) for name in GIVEN_BY_VARIANT) == values
+
+
+@pytest.mark.parametrize(("variant", "most"), [("paper", 1.0), ("ours", 1 - 1 / 16)])
+def test_q_reaches_1_as_printed_alone(variant, most):
+    refinement = build_refinement("macal", variant=variant, q0=0.98, hidden=16, gamma=0.5)
+    head = refinement.build_head(3, 4)
+    refinement.start_epoch(head, 0, torch.Generator().manual_seed(0))
+    assert refinement.end_epoch(head, accuracy=0.5, confidence=0.9)["next_q"] == most
+    head.get_buffer("q").fill_(most)
+    assert refinement.remarks(head), "a q at its bound is remarked upon"
+    head.get_buffer("q").fill_(0.99 * most)
+    assert not refinement.remarks(head)

@@ -25,7 +25,7 @@ class ClasswiseScaling(Objective):
     losses are equal, every weight is 1.
 
     Args:
-        normalization: ``nd`` (standardised, n-1), ``cm`` (centred, divided by the range) or ``mm``
+        normalization: ``nd`` (standardised), ``cm`` (centred, divided by the range) or ``mm``
             (minimum to maximum mapped to [0, 1]).
         bounds: ``released`` bounds alpha to [0.1, ln(K)/2] and beta to [1.5, 2]; ``paper`` names
             no bounds, so only alpha > 0 is kept. The default is ``released`` because all published
@@ -33,6 +33,8 @@ class ClasswiseScaling(Objective):
         reduction: Whether the loss of a class is the ``mean`` of its rows, so that classes count
             equally however many rows they have, or their ``sum`` (eq. 3), all of them divided by
             the number of rows. The default is ``mean``, as in the released code.
+        deviation: By which standard deviation of the C class losses ``nd`` divides: that of the
+            ``population`` (over C, eq. 4), or of a ``sample`` (over C - 1, the released code).
     """
 
     log_loss = True
@@ -44,6 +46,7 @@ class ClasswiseScaling(Objective):
     normalization: str = choice(default="nd", choices=("nd", "cm", "mm"))
     bounds: str = choice(default="released", choices=("paper", "released"))
     reduction: str = choice(default="mean", choices=("mean", "sum"))
+    deviation: str = choice(default="sample", choices=("sample", "population"))
 
     def per_row(self, terms: RowTerms) -> Tensor:
         """Return ``-log p_y``."""
@@ -54,7 +57,7 @@ class ClasswiseScaling(Objective):
         totals, counts = self._class_losses(losses, labels, num_classes)
         present = counts > 0
         weights = torch.zeros_like(totals)
-        weights[present] = self._scale(normalize(totals[present], self.normalization))
+        weights[present] = self._scale(self._normalized(totals[present]))
         rows = counts.clamp(min=1) if self.reduction == "mean" else len(losses)
         return (weights / rows)[labels]
 
@@ -66,7 +69,7 @@ class ClasswiseScaling(Objective):
     def freeze(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
         """Fit alpha and beta from the class losses before and after the first step (eq. 6)."""
         second = self._present_losses(losses, labels, num_classes)
-        x = normalize(torch.from_numpy(second), self.normalization).numpy()
+        x = self._normalized(torch.from_numpy(second)).numpy()
 
         def distance(scaling: np.ndarray) -> float:
             swing = scaling[1] / (1 + np.exp(-x / scaling[0])) - scaling[1] / 2
@@ -80,6 +83,9 @@ class ClasswiseScaling(Objective):
     def state(self) -> dict[str, float]:
         """Return the frozen alpha and beta."""
         return {"alpha": self.alpha, "beta": self.beta}
+
+    def _normalized(self, losses: Tensor) -> Tensor:
+        return normalize(losses, self.normalization, correction=int(self.deviation == "sample"))
 
     def _scale(self, x: Tensor) -> Tensor:
         return self.beta * (torch.sigmoid(x / self.alpha) - 0.5) + 1
@@ -103,11 +109,14 @@ class ClasswiseScaling(Objective):
         return totals[counts > 0].cpu().numpy().astype(np.float64)
 
 
-def normalize(means: Tensor, how: str) -> Tensor:
-    """Normalise class losses ``nd``, ``cm`` or ``mm``; all equal (or one class) gives zeros."""
+def normalize(means: Tensor, how: str, correction: int = 1) -> Tensor:
+    """Normalise class losses ``nd``, ``cm`` or ``mm``; all equal (or one class) gives zeros.
+
+    The variance of ``nd`` is over the number of classes minus ``correction``.
+    """
     spread = means.max() - means.min()
     if not spread > 0:
         return torch.zeros_like(means)
     if how == "nd":
-        return (means - means.mean()) / means.std()
+        return (means - means.mean()) / means.std(correction=correction)
     return (means - (means.mean() if how == "cm" else means.min())) / spread

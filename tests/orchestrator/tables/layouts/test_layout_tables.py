@@ -86,7 +86,7 @@ def test_a_published_figure_stands_where_data_set_model_and_metric_agree():
         "by mukhoti2020",
         "the paper does not state the number of bins; ours are 15",
     ]
-    assert "paper" not in render(fill("macal/table1", study("ce")), "markdown")
+    assert "[paper" not in render(fill("macal/table1", study("ce")), "markdown")
 
 
 @pytest.mark.parametrize("other", [{"dataset": "cifar100-lt"}, {"model": "resnet8"}])
@@ -181,7 +181,7 @@ def test_the_other_resnet110_is_not_taken_for_that_of_the_paper():
 
 def test_doubts_about_a_published_figure_are_told():
     table = fill("macal/table3", study("dfl+macal", "tiny-imagenet"), published=True)
-    start = "doubtful in the paper: dfl+macal on tiny-imagenet / average / Acc % ↑: 2.76: "
+    start = "doubtful in the paper: dfl+macal (ours) on tiny-imagenet / average / Acc % ↑: 2.76: "
     assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
 
 
@@ -416,7 +416,7 @@ def test_one_s_own_layout_by_its_path(tmp_path):
 def test_csv_has_a_line_a_cell_with_fractions():
     table = fill("macal/table1", study("ce"), published=True)
     lines = list(csv.DictReader(io.StringIO(render(table, "csv"))))
-    assert len(lines) == 16 * 9
+    assert len(lines) == 17 * 9
     task = "cifar10/resnet50/mukhoti2020"
     assert {**lines[0], "published": float(lines[0]["published"])} == {
         "layout": "macal/table1",
