@@ -141,9 +141,9 @@ def risk_panel(
     The highest risk is at the upper end of the axis, the same for all panels.
     """
     label = f"{recipe}: error of the most confident rows against their share"
-    percent = {"format": "%", "tickCount": 4}
-    x = amount("coverage", "share of rows, most confident first", axis=percent)
-    y = amount("risk", "error", axis=percent, scale={"domain": [0, highest], "padding": 0})
+    ticks = {"format": "%", "tickCount": 4}
+    x = amount("coverage", "share of rows, most confident first", axis=ticks)
+    y = amount("risk", "error", axis=ticks, scale={"domain": [0, highest], "padding": 0})
     tip = [
         {"field": "coverage", "title": "share of rows", "format": ".1%"},
         {"field": "risk", "title": "error", "format": ".2%"},

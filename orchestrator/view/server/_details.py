@@ -13,6 +13,10 @@ from orchestrator.view import LIVE, details, from_folder
 from trainables.common.errors import InputError
 
 KEPT = 8  # Sweeps.
+FAILED = (
+    "Intervals, reliability diagrams and ranks could not be computed; "
+    "the terminal of `calsweep ui` shows the error."
+)
 
 
 class Details:
@@ -37,11 +41,13 @@ class Details:
             return self._found[run]
 
     def _compute(self, folder: SweepFolder, run: tuple[str, str, int | None]) -> None:
-        with self._one:
-            try:
+        found = {"pending": FAILED}  # Unless this ends well; the thread's error is printed.
+        try:
+            with self._one:
                 source = from_folder(folder)
                 found = {**details(source, usual_baseline(source.results)), "pending": ""}
-            except InputError as error:
-                found = {"pending": f"{error}."}
-        with self._lock:
-            self._found[run] = found
+        except InputError as error:
+            found = {"pending": f"{error}."}
+        finally:
+            with self._lock:
+                self._found[run] = found

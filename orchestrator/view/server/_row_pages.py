@@ -253,7 +253,8 @@ def _doubts(rows: CellRows, trial: Trial) -> list[str]:
         return ["Rows are pixels, a sample of those in the table's figures."]
     if known is None or abs(known - rows.curve.error) < SAME:
         return []
+    ours, theirs = percent(rows.curve.error, 4), percent(known, 4)
     return [
-        f"ECE of these rows is {percent(rows.curve.error, 4)} %, in the table {percent(known, 4)} %: "
+        f"ECE of these rows is {ours} %, in the table {theirs} %: "
         "the stored predictions are not those of the table."
     ]

@@ -17,6 +17,7 @@ from orchestrator.view import from_folder, render_report
 from orchestrator.view.server import Book, application
 from tests.charts import charts_of
 from tests.orchestrator.view.conftest import REASON, TASK
+from trainables.common.errors import InputError
 
 POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:;"
 
@@ -226,6 +227,23 @@ def test_the_page_of_a_sweep_that_has_ended_gets_the_slow_parts_of_its_report(vi
     assert [each for each in ours if each != "Running now"] == searched
     assert row(page, "mbls", "table-1") == row(report, "mbls", "table-1")
     assert "Importance" in view.client.get("/sweeps/night/studies/2").text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(InputError("no such data"), "no such data."), (KeyError("a"), "could not be computed")],
+)
+def test_slow_parts_that_fail_are_named_on_the_page(view, monkeypatch, error, text) -> None:
+    def fail(*given):
+        raise error
+
+    monkeypatch.setattr("orchestrator.view.server._details.details", fail)
+    view.client.get("/sweeps/night")
+    deadline = time.monotonic() + 60
+    while text not in view.client.get("/sweeps/night").text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_key_that_is_a_path_reads_no_file(view) -> None:
