@@ -19,6 +19,7 @@ from orchestrator.statistics import (
     search_gains,
 )
 from orchestrator.storage.results import StudyResult
+from orchestrator.tables.figures import percent
 from trainables.charts.chart import Chart, amount, curves, drawn, layer, thinned
 from trainables.common.errors import InputError
 from trainables.metrics import (
