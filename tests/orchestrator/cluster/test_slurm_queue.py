@@ -100,7 +100,7 @@ def test_state_of_a_job_is_that_of_squeue(
     install(tmp_path, monkeypatch, squeue=f'echo "$*" > {tmp_path}/asked; {rows}')
     shown = f"{state} ({reason})" if reason and state.endswith("queued") else state
     first, *rest = told_by(capsys, night, "status", "night")
-    assert first == f"night: {shown}, trials 0/1, measured 0/0"
+    assert first == f"night: {shown}, trials 0/1, measured 0/1"
     assert (rest[0] == reason) == (state == "failed")
     assert rest[-1] == f"SLURM job 7; its output: {night.path}/slurm-7.out"
     asked = "--noheader --states=all --name=calsweep-night --Format=JobID:20,Name:200,State:30,"
@@ -241,7 +241,7 @@ def test_cancelled_job_is_known_after_slurm_forgot_it(
     assert told_by(capsys, night, "cancel", "night")[0] == told
     assert (tmp_path / "gone").read_text() == "7\n"
     assert (
-        told_by(capsys, night, "status", "night")[0] == "night: CANCELLED, trials 0/1, measured 0/0"
+        told_by(capsys, night, "status", "night")[0] == "night: CANCELLED, trials 0/1, measured 0/1"
     )
 
 

@@ -201,7 +201,9 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
         row = re.search(r"/sweeps/board/tasks/0/rows/(\d+)", page)
         assert row is not None
         assert f"Row {row[1]} of the test data" in client.get(row[0]).text
-        assert client.get("/sweeps/board/report").text == members(file)["index.html"].decode()
+        sweep = client.get("/sweeps/board")
+        assert sweep.status_code == 200
+        assert all(study.recipe in sweep.text for study, _ in cells)
 
 
 def without(name: str) -> Callable[[Members], Members]:

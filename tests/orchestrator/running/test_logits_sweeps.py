@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 import warnings
 from dataclasses import replace
 from importlib.resources import files
@@ -399,7 +400,9 @@ def test_an_arena_has_the_seconds_of_the_fits_alone(
 
     monkeypatch.setattr(fitting, "_fitted", fit)
     monkeypatch.setattr(fitting, "calibration_report", judge)
-    monkeypatch.setattr(fitting, "time", SimpleNamespace(process_time=lambda: now[0]))
+    monkeypatch.setattr(
+        fitting, "time", SimpleNamespace(process_time=lambda: now[0], monotonic=time.monotonic)
+    )
     found = run_arena(make_spec(folder, files=ONE), 1)
     assert [result.seconds for result in found] == [(0.0, 0.0), (200.0, 200.0), (500.0, 500.0)]
     for result in found:
@@ -500,7 +503,7 @@ def test_an_exported_calibrator_maps_as_the_sweep_did(
 def test_a_report_of_several_sets_holds_their_arena(spec: SweepSpec) -> None:
     page = render_report(from_folder(SweepFolder.of(spec)))
     assert "Every recipe against every other on 2 tasks of 2 networks, 2 splits each" in page
-    assert "average ranks by NLL" in page
+    assert "Average rank by NLL: critical-difference diagram" in page
 
 
 @pytest.mark.parametrize("seed", [0, 1])

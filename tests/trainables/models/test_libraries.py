@@ -186,7 +186,11 @@ def test_pretrained_transformers_are_shown_images_of_their_size(
     ("name", "size", "text"),
     [
         ("timm:vit_smal_patch16_224", 64, "near are: .*timm:vit_small_patch16_224"),
-        ("timm:zzzz", 64, r"there are: timm:.*, \.\.\. \(\d{3,} more\)$"),
+        (
+            "timm:zzzz",
+            64,
+            r"there are: timm:.*, \.\.\. \(\d{3,} more\); `calsweep list models` shows all$",
+        ),
         ("timm:resnet19@pretrained", 64, "^unknown model 'timm:resnet19'; near are: timm:"),
         ("timm:levit_128", 64, "^timm:levit_128 does not end in one linear layer, so that"),
         ("timm:vit_tiny_patch16_224", 8, "cannot be built for 3 x 8 x 8 images"),
