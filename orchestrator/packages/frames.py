@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from orchestrator.packages.package import BINS, PREDICTIONS, RESULTS, TRIALS, Cell, Package
 from orchestrator.packages.predictions import tested
 from orchestrator.storage.results import cells_of
-from trainables.metrics import Scores, bin_index, width_edges
+from trainables.metrics import predicted_rows
 
 TEXT, NUMBER, FLOAT = pa.string(), pa.int64(), pa.float32()
 CELL = [("task", TEXT), ("recipe", TEXT), ("seed", NUMBER)]
@@ -106,18 +106,17 @@ def _parts(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 def _rows(package: Package, cell: Cell) -> pa.Table:
     found = tested(package, cell)
-    scores = Scores(found.logits, None, found.labels)
-    edges = width_edges(BINS, scores.edge_dtype, found.logits.device)
+    scored = predicted_rows(found.logits, found.labels, BINS)
     count = len(found.labels)
     kinds = zip((found.task, found.recipe, found.seed), CELL, strict=True)
     columns = [
         *(pa.repeat(pa.scalar(value, kind), count) for value, (_, kind) in kinds),
         found.rows.numpy(),
         found.labels.numpy().astype(np.int32),
-        found.logits.max(dim=1).indices.numpy().astype(np.int32),
-        scores.confidence.float().numpy(),
-        scores.nll.neg().exp().float().numpy(),
-        bin_index(scores.confidence[None], edges)[0].numpy().astype(np.uint8),
+        scored.predicted.astype(np.int32),
+        scored.confidence,
+        scored.true,
+        scored.bins,
     ]
     return pa.table(columns, schema=ROW)
 

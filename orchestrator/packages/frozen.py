@@ -78,10 +78,8 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
 
 def render_page(package: Package) -> str:
     """Return the report of a package's sweeps, made from the package alone."""
-    names, ledgers = (
-        ", ".join(dict.fromkeys(each.sweep for each in package.ledgers)),
-        package.ledgers,
-    )
+    ledgers = package.ledgers
+    names = ", ".join(dict.fromkeys(each.sweep for each in ledgers))
     with TemporaryDirectory(prefix="calsweep-page-") as folder:
         store = ArtifactStore(Path(folder))
         for cell in package.cells:

@@ -1,6 +1,7 @@
 from ._curves import (
     ReliabilityCurve,
     RiskCoverageCurve,
+    predicted_rows,
     reliability_curve,
     risk_coverage_curve,
 )
@@ -19,7 +20,7 @@ from ._report import (
     row_terms,
     rows_or_value,
 )
-from ._scores import Binned, Scores, bin_index, width_edges
+from ._scores import Binned, bin_index, width_edges
 from ._smooth import estimated_error
 from ._streamed import StreamedReport
 
@@ -32,7 +33,6 @@ __all__ = [
     "NoiseFloor",
     "ReliabilityCurve",
     "RiskCoverageCurve",
-    "Scores",
     "StreamedReport",
     "bin_index",
     "bin_spread_of_groups",
@@ -43,6 +43,7 @@ __all__ = [
     "noise_floor",
     "noise_floors",
     "noise_floors_of_groups",
+    "predicted_rows",
     "registered_report",
     "reliability_curve",
     "risk_coverage_curve",

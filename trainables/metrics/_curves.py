@@ -1,13 +1,15 @@
 """The numbers behind reliability diagrams and risk-coverage curves."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from trainables.common.fields import check_choice, check_count
-from trainables.metrics._scores import ArrayLike, Binned, Scores, mass_edges, width_edges
+from trainables.metrics._scores import ArrayLike, Binned, Scores, bin_index, mass_edges, width_edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,48 @@ def reliability_curve(
     filled = np.where(count > 0, count, np.nan)
     return ReliabilityCurve(
         edges.cpu().numpy(), total / filled, right / filled, count.astype(np.int64)
+    )
+
+
+class PredictedRows(NamedTuple):
+    """The top label of each row, with its place in the bins of ECE; each array (N,).
+
+    Attributes:
+        predicted: The first class with the largest score, int64.
+        confidence: Its probability, float32.
+        true: The probability of the label, float32.
+        bins: The bin of the confidence, from 0, uint8.
+        sums: Count, confidences and right rows of each bin, (3, bins), float64.
+    """
+
+    predicted: NDArray[np.int64]
+    confidence: NDArray[np.float32]
+    true: NDArray[np.float32]
+    bins: NDArray[np.uint8]
+    sums: NDArray[np.float64]
+
+
+def predicted_rows(logits: Tensor, labels: Tensor, bins: int = 15) -> PredictedRows:
+    """Return rows as lists show them. Bins are those of ECE, of at most 256.
+
+    Args:
+        logits: (N, K), unnormalised or log-probabilities, in memory of the CPU.
+        labels: (N,), integers in [0, K).
+        bins: Number of bins of equal width.
+
+    Raises:
+        ValueError: If rows are not as ``calibration_report`` wants them.
+    """
+    scores = Scores(logits, None, labels)
+    edges = width_edges(bins, scores.edge_dtype, scores.labels.device)
+    confidence = scores.confidence[None]
+    binned = Binned(confidence, scores.correct[None], edges)
+    return PredictedRows(
+        logits.max(dim=1).indices.numpy(),
+        scores.confidence.float().numpy(),
+        scores.nll.neg().exp().float().numpy(),
+        bin_index(confidence, edges)[0].numpy().astype(np.uint8),
+        torch.cat((binned.counts, binned.scores, binned.hits)).numpy(),
     )
 
 

@@ -18,7 +18,7 @@ from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 from trainables.common.stages import ArtifactRef
-from trainables.metrics import Binned, ReliabilityCurve, Scores, bin_index, width_edges
+from trainables.metrics import ReliabilityCurve, predicted_rows, width_edges
 
 BINS = 15  # As in the test metrics of every evaluation.
 BLOCK = 1 << 22  # Most probabilities that are computed at once.
@@ -248,18 +248,13 @@ def _rows_of_columns(found: Mapping[str, NDArray[Any]]) -> CellRows:
 
 def _scored(table: Tensor, labels: Tensor) -> dict[str, NDArray[Any]]:
     """Return arrays of ``CellRows`` for some rows, and ``sums`` of their bins, (1, 3, BINS)."""
-    scores = Scores(table, None, labels)
-    edges = width_edges(BINS, scores.edge_dtype, table.device)
-    confidence = scores.confidence[None]
-    binned = Binned(confidence, scores.correct[None], edges)
+    found = predicted_rows(table, labels, BINS)
     small = np.min_scalar_type(table.shape[1])
     return {
+        **found._asdict(),
         "labels": labels.numpy().astype(small),
-        "predicted": table.max(dim=1).indices.numpy().astype(small),
-        "confidence": scores.confidence.float().numpy(),
-        "true": scores.nll.neg().exp().float().numpy(),
-        "bins": bin_index(confidence, edges)[0].numpy().astype(np.uint8),
-        "sums": torch.stack((binned.counts, binned.scores, binned.hits), 1).numpy(),
+        "predicted": found.predicted.astype(small),
+        "sums": found.sums[None],
     }
 
 
