@@ -362,6 +362,12 @@ def test_what_learns_is_in_the_key_only_where_it_is_not_everything():
     assert protocol_from(protocol(learns="head").to_dict()).learns == "head"
 
 
+def test_figures_of_a_loss_are_figures_of_the_epoch():
+    made = trainer({"mbls": {"margin": 0.0}})
+    assert made.train_epoch()["spared"] == 0
+    assert "spared" not in trainer().train_epoch()
+
+
 def test_clipping_does_not_wait_for_the_device():
     made = run(trainer(rows=240, clip_norm=0.1), 1)
     with NoWaiting(allowed=1):
