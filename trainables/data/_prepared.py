@@ -192,7 +192,8 @@ class PreparedData:
         """Return the test rows: for the chosen configuration of a study only."""
         require_unsealed("PreparedData.test()")
         arrays = self._load(TEST, "")
-        hand_out((*arrays.arrays, getattr(arrays.values, "content", arrays.labels)))
+        content = getattr(arrays.values, "content", None)  # Of encoded images.
+        hand_out((*arrays.arrays, *([] if content is None else [content])))
         return arrays
 
     def test_numbers(self) -> np.ndarray:
