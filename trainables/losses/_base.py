@@ -91,6 +91,8 @@ class ReducedLoss(Loss):
 class MarginLoss(ReducedLoss):
     """A loss whose penalty spares rows; the share of spared rows is a figure of each epoch."""
 
+    _spared: Tensor
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._counts = False  # A loss that counts nothing waits for no device.
@@ -98,10 +100,10 @@ class MarginLoss(ReducedLoss):
 
     def start_epoch(self, epoch: int) -> None:
         super().start_epoch(epoch)
-        self.get_buffer("_spared").zero_()
+        self._spared.zero_()
 
     def end_epoch(self) -> dict[str, float]:
-        spared, rows = self.get_buffer("_spared").tolist() if self._counts else (0, 0)
+        spared, rows = self._spared.tolist() if self._counts else (0, 0)
         return {"spared": spared / rows} if rows else {}
 
     def count(self, penalty: Tensor, valid: Tensor) -> None:
@@ -109,7 +111,8 @@ class MarginLoss(ReducedLoss):
         if self.training:
             self._counts = True
             free = valid & (penalty.detach() == 0)
-            self.get_buffer("_spared").add_(torch.stack((free.sum(), valid.sum())))
+            self._spared = self._spared.to(valid.device)
+            self._spared.add_(torch.stack((free.sum(), valid.sum())))
 
 
 class RowLoss(ReducedLoss):
