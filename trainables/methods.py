@@ -77,7 +77,7 @@ class TrainingMethod:
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
         """Finish an epoch and return figures worth tracking."""
-        return self.scheme.end_epoch(network, epoch)
+        return {**self.loss.end_epoch(), **self.scheme.end_epoch(network, epoch)}
 
 
 def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:

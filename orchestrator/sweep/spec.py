@@ -49,8 +49,9 @@ from trainables.common.yaml_text import read_mapping
 from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS, REPORTED
-from trainables.models import check_model, check_takes
+from trainables.models import PRETRAINED, check_model, check_takes
 from trainables.plugins import Pinned, active_plugins
+from trainables.schemes import SCHEMES
 from trainables.stages import check_part
 from trainables.stages.protocols import Protocol, protocol_from
 
@@ -634,14 +635,22 @@ def _check_kinds(spec: SweepSpec) -> None:
                     f"tasks[{number}].protocol: `compile: true` makes kernels for this processor "
                     "alone; leave it out where resources.portable is true"
                 )
+        head = not task.given and task.resolved_protocol.learns == "head"
         for part in parts:
             with naming(f"recipes: tasks[{number}] ({task.id})"):
                 check_part(spec.base(part), spec.fixed(part), kind)
+                if head and spec.base(part) in SCHEMES and SCHEMES.get(spec.base(part)).freezes:
+                    raise InputError(f"{part!r} freezes weights itself; leave out `learns: head`")
 
 
 def _check_training(where: str, task: TaskSpec, kind: type[Inputs]) -> None:
     with naming(f"{where}.model"):
         check_takes(task.model, kind.seen_as)
+    if task.resolved_protocol.learns == "head" and not task.model.endswith(PRETRAINED):
+        raise InputError(
+            f"{where}.protocol: `learns: head` needs a network that is trained already, got "
+            f"{task.model!r}; use timm:NAME{PRETRAINED}"
+        )
     view = task.resolved_protocol.augmentation
     if view is not None and kind.views and view not in kind.views:
         raise InputError(

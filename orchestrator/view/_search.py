@@ -24,7 +24,7 @@ from trainables.charts.chart import (
     tips,
 )
 
-CURVES = ("val_ece", "val_acc", "q")  # Metrics that are drawn by epoch.
+CURVES = ("val_ece", "val_acc", "q", "spared")  # Metrics that are drawn by epoch.
 DOTS = 400  # Most trials of one chart: more hide each other.
 
 
@@ -178,13 +178,20 @@ def best_trials(study: Study, metric: str = "") -> list[Trial]:
 
 
 def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return validation ECE and accuracy by epoch, a line a trial, coloured by its number."""
+    """Return validation ECE and accuracy by epoch, a line a trial, coloured by its number.
+
+    Of losses with a margin, the share of training rows without a penalty is shown too.
+    """
     figures = []
     for metric in ("ece", "acc"):
         unit = f"validation {column(metric).label} %"
         lines = [_line(trial, f"val_{metric}", study) for trial in reversed(trials)]
         figures += _by_epoch(f"{unit} by epoch", lines, "trial", unit)
-    return figures
+    lines, unit = [_line(trial, "spared", study) for trial in reversed(trials)], "spared samples"
+    scale = {"domain": [0, 1.05], "padding": 0}
+    return figures + _by_epoch(
+        "share of samples without penalty by epoch", lines, "trial", unit, scale
+    )
 
 
 def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:

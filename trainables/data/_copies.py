@@ -139,6 +139,8 @@ def _hashes(rows: Rows, numbers: np.ndarray) -> list[bytes]:
 
 
 def _content(row: Any) -> bytes:
+    if isinstance(row, bytes):
+        return row
     return row.encode() if isinstance(row, str) else row.tobytes()
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
@@ -45,12 +45,14 @@ class ImageFiles(Rows):
         resize: What an image is first brought to (bilinear, antialiased) before its centre is
             kept: one number for the shorter side, two for height and width. With none, files must
             have ``size`` already.
+        validation: Rows of the data set's own validation list, if there is one.
     """
 
     paths: Sequence[Path]
     labels: np.ndarray
     size: tuple[int, int]
     resize: tuple[int, ...] = ()
+    validation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         check_labels("labels", self.labels)
@@ -67,10 +69,10 @@ class ImageFiles(Rows):
 
     def take(self, indices: np.ndarray) -> Self:
         paths = [self.paths[index] for index in indices]
-        return replace(self, paths=paths, labels=self.labels[indices])
+        return replace(self, paths=paths, labels=self.labels[indices], validation=None)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        decode = partial(_decoded, size=self.size, resized=self.resize)
+        decode = partial(decoded_centre, size=self.size, resized=self.resize)
         with ThreadPoolExecutor() as pool:
             return np.stack(list(pool.map(decode, self.paths[start:stop])))
 
@@ -78,6 +80,8 @@ class ImageFiles(Rows):
         """Yield how files are read, the labels and the bytes of every file."""
         yield f"{self.size}{self.resize}{len(self)}".encode()
         yield np.ascontiguousarray(self.labels).data
+        if self.validation is not None:
+            yield np.ascontiguousarray(self.validation).data
         yield from image_contents(self.paths)
 
 
@@ -103,7 +107,7 @@ def read_content(path: Path) -> bytes:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Image.Image]:
+def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
     """Open an image of eight bits a channel; faults that show in its use are told too."""
     try:
         with Image.open(path) as image:
@@ -122,7 +126,7 @@ def _orientation(image: Image.Image) -> int:
     return found if found in range(1, 9) else 1
 
 
-def glance(path: Path) -> tuple[tuple[int, int], str]:
+def glance(path: Path | BinaryIO) -> tuple[tuple[int, int], str]:
     """Return width and height of an upright image, and its mode, without decoding it."""
     with opened(path) as image:
         width, height = image.size
@@ -169,7 +173,10 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _decoded(path: Path, size: tuple[int, int], resized: tuple[int, ...]) -> np.ndarray:
+def decoded_centre(
+    path: Path | BinaryIO, size: tuple[int, int], resized: tuple[int, ...]
+) -> np.ndarray:
+    """Return an image's pixels (H, W, 3); see ``ImageFiles``."""
     # Importing it takes a second.
     from torchvision.transforms.functional import center_crop, resize
 
@@ -196,11 +203,13 @@ class ListedReader(OutlinedReader):
 
     Attributes:
         inputs: What its rows are, where that is known beforehand.
+        rows: How they are read.
         resize: See ``ImageFiles``.
         lists: Text files in the folder that name images, labels or parts.
     """
 
     inputs: Images
+    rows: type[ImageFiles] = ImageFiles
     resize: tuple[int, ...] = ()
     lists: tuple[str, ...] = ()
 
@@ -208,10 +217,11 @@ class ListedReader(OutlinedReader):
     def listing(self) -> Listed:
         """Return class names and images, or refuse a folder that is not laid out so."""
 
-    def image_files(self, listing: Listing) -> ImageFiles:
+    def image_files(self, listing: Listing, validation: np.ndarray | None = None) -> ImageFiles:
         """Return one part as files, decoded while they are stored and never held all at once."""
         paths = [path for path, _ in listing]
-        return ImageFiles(paths, labels_of(listing), self.inputs.size, self.resize)
+        labels = labels_of(listing)
+        return self.rows(paths, labels, self.inputs.size, self.resize, validation)
 
     def outline(self) -> Outline:
         classes, train, test = self.listing()

@@ -65,7 +65,7 @@ class Images(Inputs, kind="images"):
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
     seen_as = ImageShape
-    views = IMAGE_AUGMENTATIONS
+    views: ClassVar[tuple[str, ...]] = IMAGE_AUGMENTATIONS
 
     size: tuple[int, int]
     channels: int
@@ -232,11 +232,14 @@ def cut_flip(images: Tensor, views: Tensor, height: int, width: int) -> Tensor:
     return images.flatten(2).gather(2, flat).view(count, channels, height, width)
 
 
-def draw_resized_crops(count: int, height: int, width: int, generator: Generator) -> Tensor:
+def draw_resized_crops(
+    count: int, height: int | Tensor, width: int | Tensor, generator: Generator
+) -> Tensor:
     """Draw one crop an image: (5, count), float32, of top, left, height, width and flip (0 or 1).
 
     Areas and the logarithms of ratios are uniform; the first of ten tries that fits is taken, the
-    whole image if none does, as in torchvision's ``RandomResizedCrop``.
+    largest centre whose ratio is allowed if none does, as in torchvision's ``RandomResizedCrop``.
+    Height and width are those of all images or of each, (count,), on the generator's device.
     """
     device = generator.device
     draws = torch.rand(3, TRIES, count, generator=generator, device=device)
@@ -244,12 +247,15 @@ def draw_resized_crops(count: int, height: int, width: int, generator: Generator
     area = (AREAS[0] + (AREAS[1] - AREAS[0]) * areas) * height * width
     low, high = map(math.log, RATIOS)
     ratio = (low + (high - low) * ratios).exp()
+    whole = [torch.as_tensor(side, device=device).expand(count) for side in (height, width)]
+    limits = torch.stack(whole)
     sides = torch.stack(((area / ratio).sqrt().round(), (area * ratio).sqrt().round()))
-    limits = torch.tensor([height, width], device=device).view(2, 1)
     fits = ((sides >= 1) & (sides <= limits.unsqueeze(1))).all(dim=0)
     first = fits.int().argmax(dim=0).expand(2, 1, -1)
-    sides = torch.where(fits.any(dim=0), sides.gather(1, first).squeeze(1), limits)
-    offsets = (places[:2] * (limits - sides + 1)).floor()
+    found, largest = fits.any(dim=0), torch.minimum(limits, (limits.flip(0) * RATIOS[1]).round())
+    sides = torch.where(found, sides.gather(1, first).squeeze(1), largest)
+    room = limits - sides
+    offsets = torch.where(found, (places[:2] * (room + 1)).floor(), (room / 2).floor())
     return torch.cat((offsets, sides, (places[2:3] < 0.5).float()))
 
 

@@ -4,9 +4,10 @@ import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -43,11 +44,14 @@ class Batcher:
     Attributes:
         device: Where batches are made.
         resident: Whether the rows lie there.
+        movable: Whether rows may be copied to the device as they are stored.
     """
+
+    movable: ClassVar[bool] = True
 
     def __init__(self, values: np.ndarray, device: torch.device | str) -> None:
         self.device = concrete(device)
-        self.resident = fits(values.nbytes, self.device)
+        self.resident = self.movable and fits(values.nbytes, self.device)
         rows = _as_tensor(values)
         # A copy is due anyway elsewhere, so the axes are put in order with it.
         self._arranged = self.resident and self.device.type != "cpu"
@@ -212,6 +216,23 @@ class Inputs(ABC):
 
     def encode(self, values: np.ndarray) -> np.ndarray:
         """Return rows (N, ...) as stored, of rows as sources give them."""
+        return values
+
+    def stored(self, blocks: Iterable[np.ndarray], path: Path) -> Iterator[np.ndarray]:
+        """Yield blocks of rows as stored in ``path``; what else belongs to them is written too."""
+        return map(self.encode, blocks)
+
+    def loaded(self, values: np.ndarray, path: Path) -> np.ndarray:
+        """Return the rows of a file together with what ``stored`` wrote besides."""
+        return values
+
+    @property
+    def decoded_as(self) -> "Inputs":
+        """Return the inputs that ``decoded`` rows are."""
+        return self
+
+    def decoded(self, values: np.ndarray) -> np.ndarray:
+        """Return rows as networks see them in evaluation, before they are normalised."""
         return values
 
     def check(self, values: np.ndarray) -> None:

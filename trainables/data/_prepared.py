@@ -96,8 +96,8 @@ def write_blocks(
     noticed, done = time.monotonic(), 0
     with path.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, fields)
-        for block in blocks:
-            stream.write(np.ascontiguousarray(inputs.encode(block)).data)
+        for block in inputs.stored(blocks, path):
+            stream.write(np.ascontiguousarray(block).data)
             done += len(block)
             if time.monotonic() - noticed > SECONDS_BETWEEN_NOTICES:
                 noticed = time.monotonic()
@@ -192,7 +192,8 @@ class PreparedData:
         """Return the test rows: for the chosen configuration of a study only."""
         require_unsealed("PreparedData.test()")
         arrays = self._load(TEST, "")
-        hand_out(arrays.arrays)
+        content = getattr(arrays.values, "content", None)  # Of encoded images.
+        hand_out((*arrays.arrays, *([] if content is None else [content])))
         return arrays
 
     def test_numbers(self) -> np.ndarray:
@@ -211,12 +212,14 @@ class PreparedData:
         check_files(self.directory, open_to_us)
 
     def _load(self, folder: str, prefix: str) -> RowArrays:
-        values, labels = (
-            read_array(self.directory / folder / f"{prefix}{name}.npy")
-            for name in (self.info.inputs.kind, "labels")
-        )
+        inputs = self.info.inputs
+        paths = [
+            self.directory / folder / f"{prefix}{name}.npy" for name in (inputs.kind, "labels")
+        ]
+        values, labels = map(read_array, paths)
+        values = inputs.loaded(values, paths[0])
         try:
-            self.info.inputs.check(values)
+            inputs.check(values)
             return RowArrays(values, labels)
         except ValueError as error:
             raise InputError(f"{self.directory / folder} cannot be read: {error}") from error

@@ -1,10 +1,11 @@
 from trainables.common.errors import InputError
 from trainables.data._files import Listed, list_classes, same_classes
-from trainables.data._images import Images
 from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD, OfficialReader
 from trainables.data._source import SOURCES
+from trainables.data._whole_images import WholeFiles, WholeImages
 
 CLASSES = 1000
+WHOLE = WholeImages((224, 224), 3, IMAGENET_MEAN, IMAGENET_STD, "resized-crop-flip", shorter=256)
 
 
 @SOURCES.register("imagenet")
@@ -16,21 +17,20 @@ class ImageNetReader(OfficialReader):
     images judge. Its terms forbid a download without an account. Archives are not kept once they
     are unpacked, so there is no checksum of the whole: an image that cannot be decoded is named.
 
-    Images are stored once as uint8 at 224 x 224: shorter side 256, then the centre, which is the
-    usual evaluation. That takes 151 kB an image, 193 GB for all, memory-mapped, and never much
-    memory. Training therefore sees padded crops and flips of the centre, or crops of random size
-    from it (``augmentation: resized-crop-flip``), not from the whole image as papers do: results
-    are comparable with each other, not with theirs.
+    Files are stored once as they are, about 150 GB, memory-mapped, and decoded for each batch.
+    Training sees crops of random size from the whole image, evaluation the centre of 224 x 224
+    after the shorter side was brought to 256.
     """
 
-    inputs = Images((224, 224), 3, IMAGENET_MEAN, IMAGENET_STD, augmentation="crop-flip")
+    kind = WholeImages
+    rows = WholeFiles
+    inputs = WHOLE
     split_rule = (
         "test is the official validation set; validation is a stratified draw from the training set"
     )
     folder = "imagenet"
     address = "https://image-net.org/challenges/LSVRC/2012"
-    citation = f"Russakovsky et al. (2015), {address}; shorter side 256, centre 224"
-    resize = (256,)
+    citation = f"Russakovsky et al. (2015), {address}; whole images, evaluated at 224 of 256"
 
     def instruction(self) -> str:
         return (

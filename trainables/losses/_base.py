@@ -69,6 +69,10 @@ class Loss(CheckedFields, nn.Module, ABC):
     def start_epoch(self, epoch: int) -> None:
         """Prepare epoch ``epoch`` (from 0)."""
 
+    def end_epoch(self) -> dict[str, float]:
+        """Return figures of the epoch that are worth tracking."""
+        return {}
+
 
 class ReducedLoss(Loss):
     """A loss that is a mean (or sum) over the rows that count.
@@ -82,6 +86,33 @@ class ReducedLoss(Loss):
     def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
         """Reduce one value per row, (N,), over the rows that count, ``valid`` (N,)."""
         return (masked_sum if self.reduction == "sum" else masked_mean)(values, valid)
+
+
+class MarginLoss(ReducedLoss):
+    """A loss whose penalty spares rows; the share of spared rows is a figure of each epoch."""
+
+    _spared: Tensor
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._counts = False  # A loss that counts nothing waits for no device.
+        self.register_buffer("_spared", torch.zeros(2, dtype=torch.int64), persistent=False)
+
+    def start_epoch(self, epoch: int) -> None:
+        super().start_epoch(epoch)
+        self._spared.zero_()
+
+    def end_epoch(self) -> dict[str, float]:
+        spared, rows = self._spared.tolist() if self._counts else (0, 0)
+        return {"spared": spared / rows} if rows else {}
+
+    def count(self, penalty: Tensor, valid: Tensor) -> None:
+        """Count, in training, the rows that have no penalty, (N,), and all that are ``valid``."""
+        if self.training:
+            self._counts = True
+            free = valid & (penalty.detach() == 0)
+            self._spared = self._spared.to(valid.device)
+            self._spared.add_(torch.stack((free.sum(), valid.sum())))
 
 
 class RowLoss(ReducedLoss):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trainables.losses._base import ReducedLoss
+from trainables.losses._base import MarginLoss
 from trainables.losses._confidence import positions
 
 
@@ -58,7 +58,7 @@ class CorrectnessHistory(nn.Module):
         return torch.where(span > 0, shares, 0.0).clamp(0.0, 1.0)
 
 
-class RankingLoss(ReducedLoss):
+class RankingLoss(MarginLoss):
     """A loss that may compare confidences with the history of the training samples."""
 
     ranked: bool = field(init=False)
@@ -80,6 +80,7 @@ class RankingLoss(ReducedLoss):
         """
         if epoch < 0:
             raise ValueError(f"epoch={epoch!r} is outside [0, inf)")
+        super().start_epoch(epoch)
         self.history.epoch.fill_(epoch)
 
     def rank(

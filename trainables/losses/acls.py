@@ -39,6 +39,8 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     confident by that difference. The paper describes the last in words; the formula is our reading.
     It needs ``prepare`` and ``indices`` like ``crl``.
 
+    The figure ``spared`` of an epoch is the share of training rows without a penalty.
+
     Source: Park et al., ACLS: Adaptive and Conditional Label Smoothing for Network Calibration,
     ICCV 2023.
 
@@ -72,6 +74,7 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
         penalty = self._penalty(logits)
         if self.ranked:
             penalty = penalty * self._condition(logits.detach(), targets, valid, indices)
+        self.count(penalty, valid)
         cross_entropy = F.cross_entropy(logits, targets, reduction="none")
         return self.reduce(cross_entropy + penalty, valid)
 

@@ -2,11 +2,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainables.common.fields import choice, number
-from trainables.losses._base import LOSSES, VARIANTS, RowLoss, allowed_classes
+from trainables.losses._base import LOSSES, VARIANTS, MarginLoss, allowed_classes
 
 
 @LOSSES.register("mbls")
-class MarginLabelSmoothingLoss(RowLoss):
+class MarginLabelSmoothingLoss(MarginLoss):
     """Cross-entropy plus ``weight`` times the distances of logits beyond a margin.
 
     The penalty of a row is ``max(0, max_k z_k - z_j - margin)`` over its classes j; the gradient
@@ -14,7 +14,8 @@ class MarginLabelSmoothingLoss(RowLoss):
     them; ``released`` averages, so that its effective weight is ``weight / K``. ``released`` is the
     default: the published weight of 0.1 is that of the released configurations.
 
-    Masked classes have no distance and do not count in the average.
+    Masked classes have no distance and do not count in the average. The figure ``spared`` of an
+    epoch is the share of training rows without a penalty.
 
     ``margin=0`` is the equality-constrained ablation of the paper (``mbls-m0``).
 
@@ -32,10 +33,13 @@ class MarginLabelSmoothingLoss(RowLoss):
     weight: float = number(default=0.1, low=0.0)
     variant: str = choice(default="released", choices=VARIANTS)
 
-    def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def compute(
+        self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
+    ) -> Tensor:
         cross_entropy = F.cross_entropy(logits, targets, reduction="none")
         largest = logits.max(dim=1, keepdim=True).values
         masked, more = allowed_classes(logits)
         excess = (largest - logits).masked_fill_(masked, 0).sub_(self.margin).relu_()
         penalty = excess.sum(dim=1) if self.variant == "paper" else excess.mean(dim=1) * more
-        return cross_entropy + self.weight * penalty
+        self.count(penalty, valid)
+        return self.reduce(cross_entropy + self.weight * penalty, valid)

@@ -20,6 +20,7 @@ class Scheme(CheckedFields):
     Attributes:
         forms_loss: Whether ``training_loss`` is the scheme's own, so that an augmentation, which
             forms the loss too, cannot be combined with it.
+        freezes: Whether it decides which weights learn, so that ``learns: head`` cannot.
         not_for: Why it cannot be used with a kind of data, by the kind's name.
 
     Raises:
@@ -27,6 +28,7 @@ class Scheme(CheckedFields):
     """
 
     forms_loss: ClassVar[bool] = False
+    freezes: ClassVar[bool] = False
     not_for: ClassVar[Mapping[str, str]] = {}
 
     def attach(self, network: Network, num_classes: int) -> Network:

@@ -29,6 +29,8 @@ class ProgressivelyLayerPeeled(Scheme):
             classifier belonging to the last.
     """
 
+    freezes = True
+
     gamma: float = number(default=1.0, low=0.0, open_low=True)
     groups: str = choice(default="block", choices=GRANULARITIES)
 

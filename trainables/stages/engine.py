@@ -172,6 +172,7 @@ class Trainer:
         with _global_seed(seed):
             network = method.attach(network, len(data.labels), info.num_classes)
         self.network = place(network, device, precision)
+        self.network.extractor.requires_grad_(protocol.learns == "all")
         if team is not None:
             team.meet()
             team.share(self.network)
@@ -204,6 +205,7 @@ class Trainer:
         """
         with self._together("train_epoch"):
             self.network.train()
+            self.network.extractor.train(self.protocol.learns == "all")
             self.method.start_epoch(self.network, self.epoch, self.protocol.epochs)
             rate = learning_rate(self.protocol, self.epoch)
             for group in self._optimizer.param_groups:
@@ -306,7 +308,7 @@ class Trainer:
 
 
 def _optimizer(network: Network, protocol: Protocol, graph: bool) -> torch.optim.Optimizer:
-    parameters = list(network.parameters())
+    parameters = [weight for weight in network.parameters() if weight.requires_grad]
     common: dict[str, Any] = {"weight_decay": protocol.weight_decay, "fused": True}
     if protocol.optimizer == "sgd":
         momentum, nesterov = protocol.momentum, protocol.nesterov

@@ -26,6 +26,7 @@ from trainables.data import IMAGE_AUGMENTATIONS, MASK_AUGMENTATIONS
 
 CUSTOM = "custom"
 OPTIMIZERS = ("sgd", "adam", "adamw")
+LEARNS = ("all", "head")
 SCHEDULES = ("constant", "step", "cosine", "poly")
 POWER = 0.9  # Of the poly schedule (Chen et al. 2017, section 4.1).
 KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_nll_after_ts")
@@ -90,6 +91,8 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
             accuracy (``best_val_acc``).
         keep_after: First epochs that are too early to be kept, in [0, epochs); 0 unless ``keep`` is
             one of the best.
+        learns: Which weights: ``all``, or the classifier alone (``head``), whose features then come
+            from the network as evaluation uses it. For networks that begin ``@pretrained``.
         compile: Whether ``torch.compile`` makes kernels for the whole feature extractor: faster
             after a minute or more, and the same up to rounding. It needs a C++ compiler, or Triton
             on a GPU. A short last batch runs as the network is written, and so does a network that
@@ -118,6 +121,7 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
     clip_norm: float | None = number(default=None, low=0, open_low=True)
     keep: str = choice(default="last", choices=KEEP)
     keep_after: int = count(default=0, low=0)
+    learns: str = choice(default="all", choices=LEARNS)
     compile: bool = flag(default=False)
     source: str = checked(default="", check=_text)
     note: str = checked(default="", check=_text)
@@ -149,9 +153,11 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
     def to_dict(self) -> dict[str, Any]:
         """Return all that decides the weights, ready for JSON and for keys.
 
-        ``name``, ``source`` and ``note`` are left out. ``protocol_from`` accepts the result.
+        ``name``, ``source`` and ``note`` are left out, and ``learns``, which came later, unless it
+        is set. ``protocol_from`` accepts the result.
         """
-        names = (item.name for item in fields(self) if item.name not in LABELS)
+        left_out = (*LABELS, "learns") if self.learns == "all" else LABELS
+        names = (item.name for item in fields(self) if item.name not in left_out)
         values = {name: getattr(self, name) for name in names}
         return {**values, "milestones": list(self.milestones)}
 

@@ -52,7 +52,8 @@ class StoredInputs(NamedTuple):
         """Return the input at a place, whole if ``large``, else shortened."""
         if isinstance(self.info.inputs, GivenLogits):
             return Shown()  # Nobody gave the inputs.
-        return show_input(self.info.inputs, self.rows.values[place], large)
+        (values,) = self.info.inputs.decoded(self.rows.values[place : place + 1])
+        return show_input(self.info.inputs, values, large)
 
 
 class InputBook:
@@ -79,8 +80,8 @@ class InputBook:
         prepared = PreparedData.open(self._storage.data / key)
         if prepared.key != key:
             raise InputError(f"{prepared.directory} has data of the key {prepared.key}")
-        for name in (prepared.info.inputs.kind, "labels"):
-            open_inside(prepared.directory / "test" / f"{name}.npy", folder).close()
+        for path in (prepared.directory / "test").glob("*.npy"):
+            open_inside(path, folder).close()
         return StoredInputs(prepared.info, prepared.test())
 
 

@@ -134,8 +134,10 @@ def test_every_layout_has_a_sweep_of_either_size_and_there_are_no_others():
 @pytest.mark.full
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_full_sweep_fills_every_cell_of_the_published_table(name):
+    published = bool(load_layout(LAYOUTS[name]).paper)  # The values of MbLS's Table 4 are lost.
     table = make_table(
-        outcomes(plan(name)), TableOptions(layout=LAYOUTS[name], columns="paper", published=True)
+        outcomes(plan(name)),
+        TableOptions(layout=LAYOUTS[name], columns="paper", published=published),
     )
     for row in table.rows:
         for cell in table.line(row):

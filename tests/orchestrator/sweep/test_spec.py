@@ -474,3 +474,25 @@ def test_views_are_not_judged_where_the_kind_of_data_names_none(monkeypatch):
     text = GOOD.replace("protocol: digits", f"protocol: {changed}")
     (task,) = parse_sweep(text, "good").tasks
     assert task.resolved_protocol.augmentation == "scale-crop-flip"
+
+
+HEAD = GOOD.replace("protocol: digits", "protocol: {base: digits, learns: head}")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            HEAD,
+            "tasks[0].protocol: `learns: head` needs a network that is trained already, got "
+            "'convnet'; use timm:NAME@pretrained",
+        ),
+        (
+            HEAD.replace("convnet", "timm:resnet10t@pretrained").replace("mbls", "plp"),
+            "'plp' freezes weights itself; leave out `learns: head`",
+        ),
+    ],
+)
+def test_a_head_alone_is_for_trained_networks_whose_weights_nothing_else_freezes(text, told):
+    with pytest.raises(InputError, match=rf"{re.escape(told)}$"):
+        parse_sweep(text, "good")

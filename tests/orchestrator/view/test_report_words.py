@@ -551,7 +551,7 @@ def test_a_page_shows_the_best_curves_only(journal, tmp_path):
         gamma = {"macal": {"gamma": 0.5 + number / 100}}
         key = journal.begin(study, number, configuration=gamma)
         for step in range(2):
-            metrics = {"val_ece": 0.1, "val_acc": 0.9, "q": 0.5}
+            metrics = {"val_ece": 0.1, "val_acc": 0.9, "q": 0.5, "spared": 0.7}
             journal.write("epoch", key=key, step=step, metrics=metrics)
         journal.finish(key, val_ece=0.1)
         if number < 19:  # The last one has curves, but no objective: it counts as the worst.
@@ -563,6 +563,8 @@ def test_a_page_shows_the_best_curves_only(journal, tmp_path):
     assert (part["name"], part["left"]) == ("macal", 4)
     assert part["text"] == "20 trials; chosen: number 0, objective 10.00 %"
     drawn = [row["trial"] for row in rows_of(part["curves"][0], "trial")]
+    assert axes_of(part["curves"][2]) == ["epoch", "spared samples"]
+    assert rows_of(part["curves"][2], "trial")[0]["value"] == [0.7, 0.7]
     # The chosen one is drawn last, above the others; of those the best ones stay.
     kept = sorted(range(1, 20), key=lambda number: (abs(number - 10), number))[:15]
     assert drawn == [*reversed(kept), 0]

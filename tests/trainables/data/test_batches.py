@@ -167,6 +167,14 @@ def test_drawn_crops_are_distributed_as_torchvisions():
     assert drawn[4].mean() == pytest.approx(0.5, abs=0.03)
 
 
+@pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (12, 12)])
+def test_where_no_crop_fits_the_largest_allowed_centre_is_taken(height, width, monkeypatch):
+    """Areas above that of the image make every try fail."""
+    monkeypatch.setattr("trainables.data._images.AREAS", (5.0, 5.0))
+    theirs = RandomResizedCrop.get_params(torch.zeros(3, height, width), [5.0, 5.0], [3 / 4, 4 / 3])
+    assert draw_resized_crops(1, height, width, seeded(0))[:4, 0].tolist() == list(theirs)
+
+
 def test_a_view_is_its_draws_applied_and_normalised(images):
     low = images[:, :20]
     batcher = form().batcher(low)

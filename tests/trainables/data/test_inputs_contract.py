@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from small_stages import MACAL, PROTOCOL, write_masks
 from torch import Generator, Tensor, nn
 
@@ -38,11 +39,15 @@ from trainables.data import (
     SourceStatus,
     SplitSpec,
     TextShape,
+    WholeImages,
     find_prepared,
     find_reader,
     prepare,
     read_source,
 )
+from trainables.data._rows import Rows
+from trainables.data._whole_images import WholeFiles
+from trainables.data.folder import FolderReader
 from trainables.data.suites import find_suite
 from trainables.losses import build_loss
 from trainables.methods import method_names
@@ -143,6 +148,32 @@ def write_images(folder: Path) -> str:
     return f"npz:{folder / 'shades.npz'}"
 
 
+def write_files(folder: Path) -> str:
+    """Three shades with noise, as JPEG files of several sizes."""
+    generator = np.random.default_rng(5)
+    for number in range(300):
+        part, label = ("train", "test")[number >= 240], number % 3
+        place = folder / part / "abc"[label] / f"{number}.jpg"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        size = (10 + number % 5, 12, 3)
+        pixels = generator.integers(0, 40, size, dtype=np.uint8) + np.uint8(100 * label)
+        Image.fromarray(pixels).save(place)
+    return f"test-files:{folder}"
+
+
+class FilesReader(FolderReader):
+    """Folders of images, kept whole as those of ImageNet are, for networks that see 8 x 8."""
+
+    kind = WholeImages
+    rows = WholeFiles
+    inputs = WholeImages((8, 8), 3, (0.5,) * 3, (0.25,) * 3, "resized-crop-flip", shorter=10)
+
+    def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
+        classes, train, test = self.listing()
+        info = DatasetInfo(self.name, classes, self.inputs, "folders", "made up")
+        return info, self.image_files(train), self.image_files(test)
+
+
 def write_texts(folder: Path) -> str:
     """Three classes with words of their own among common ones."""
     generator = np.random.default_rng(5)
@@ -168,6 +199,7 @@ class Case:
 CASES = {
     "vectors": Case(lambda folder: "test-vectors", "test-perceptron"),
     "images": Case(write_images, "convnet"),
+    "whole-images": Case(write_files, "convnet"),
     "texts": Case(write_texts, "gpool-cnn", {"optimizer": "adam", "lr": 0.01, "batch_size": 20}),
     "images-with-masks": Case(
         write_masks, "deeplabv3-small", {"batch_size": 8, "augmentation": "scale-crop-flip"}
@@ -178,9 +210,10 @@ CASES = {
 @pytest.fixture(scope="module", autouse=True)
 def _registered() -> Iterator[None]:
     SOURCES.register("test-vectors")(VectorReader)
+    SOURCES.register("test-files")(FilesReader)
     register_model("test-perceptron", takes=VectorShape)(perceptron)
     yield
-    del SOURCES._entries["test-vectors"], Inputs.kinds["vectors"]
+    del SOURCES._entries["test-vectors"], SOURCES._entries["test-files"], Inputs.kinds["vectors"]
     from trainables.models import _base as _registry
 
     del _registry.MODELS._entries["test-perceptron"]
@@ -228,7 +261,10 @@ def test_the_key_is_of_rows_and_split(prepared, name, tmp_path):
     assert prepare(name, tmp_path, SplitSpec(seed=1), tmp_path / "data").key != again.key
 
 
-@pytest.mark.parametrize("kind", sorted({*CASES} - {"vectors"}), scope="module", indirect=True)
+# The process knows no source that is registered here.
+@pytest.mark.parametrize(
+    "kind", sorted({*CASES} - {"vectors", "whole-images"}), scope="module", indirect=True
+)
 def test_a_sealed_process_reaches_no_test_row(prepared, name):
     stored = (prepared.directory / "test").glob("*.npy")
     paths = [*stored, *find_reader(name, "unused").test_paths()]

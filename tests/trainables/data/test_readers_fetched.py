@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from small_data import md5, refusal
+from torchvision.transforms import functional as TF
 
 from trainables.common.errors import InputError
 from trainables.data import (
+    DataNote,
     DatasetInfo,
     ImageShape,
     PreparedData,
@@ -27,8 +30,10 @@ from trainables.data import (
 )
 from trainables.data import imagenet as imagenet_module
 from trainables.data._files import ImageFiles, ListedReader
+from trainables.data._images import draw_resized_crops
 from trainables.data._masked_files import MaskedFiles
 from trainables.data._prepare import raw_test_paths
+from trainables.data._published import IMAGENET_MEAN, IMAGENET_STD
 from trainables.data._rows import Rows, fingerprint, make_split
 from trainables.data.cub200 import Cub200Reader
 from trainables.data.tiny_imagenet import TinyImageNetReader
@@ -115,7 +120,7 @@ def test_a_tenth_of_tiny_imagenet_is_50_a_class():
     assert np.bincount(labels[rows.validation]).tolist() == [50] * 200
 
 
-def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet):
+def test_imagenet_is_evaluated_on_the_centre_of_a_shorter_side_of_256(imagenet):
     found = prepared_from("imagenet", imagenet)
     assert found.info.inputs.size == (224, 224)
     assert found.counts == {"train": 9, "validation": 3, "test": 6}
@@ -126,7 +131,90 @@ def test_imagenet_keeps_the_centre_of_a_shorter_side_of_256(imagenet):
         expected = image.resize((round(320 * 256 / 260), 256), Image.Resampling.BILINEAR)
     left = (expected.width - 224) // 2
     cut = np.asarray(expected.crop((left, 16, left + 224, 240)), np.int16)
-    assert np.abs(test.values[3] - cut).mean() < 12
+    inputs = found.info.inputs
+    (seen,) = inputs.decoded(test.values[3:4])
+    assert np.abs(seen - cut).mean() < 12
+    batcher = inputs.batcher(test.values)
+    (batch,) = batcher.batches(torch.tensor([3]), 1)
+    plain = (torch.from_numpy(seen / 255) - torch.tensor(inputs.mean)) / torch.tensor(inputs.std)
+    torch.testing.assert_close(batcher.plain(batch)[0], plain.permute(2, 0, 1).float())
+
+
+def test_imagenet_is_trained_on_crops_of_the_whole_image(imagenet):
+    """The crops are those that torchvision makes of the files."""
+    found = prepared_from("imagenet", imagenet)
+    numbers, train = found.search_numbers("train"), found.search().train
+    files = read_source("imagenet", imagenet, download=False).train.paths
+    batcher = found.info.inputs.batcher(train.values)
+    (batch,) = batcher.batches(torch.arange(len(train)), len(train))
+    views = batcher.view(batch, "resized-crop-flip", torch.Generator().manual_seed(0))
+    outside = 0
+    with_sizes = (batch[:, 2], batch[:, 3], torch.Generator().manual_seed(0))
+    crops = draw_resized_crops(len(train), *with_sizes).T.int().tolist()
+    for view, (*box, flip), number in zip(views, crops, numbers, strict=True):
+        with Image.open(files[number]) as image:
+            theirs = TF.resized_crop(image.convert("RGB"), *box, [224, 224])
+            outside += box[1] < 0.1 * image.width
+        theirs = TF.hflip(theirs) if flip else theirs
+        expected = TF.normalize(TF.to_tensor(theirs), IMAGENET_MEAN, IMAGENET_STD)
+        torch.testing.assert_close(view, expected, rtol=0, atol=1e-5)
+    assert outside  # The stored form holds more than a centre.
+
+
+def test_a_broken_image_of_imagenet_is_named_before_anything_is_stored(imagenet):
+    path = imagenet / "imagenet" / "train" / WNIDS[1] / "train_2.JPEG"
+    path.write_bytes(path.read_bytes()[:900])
+    told = refusal(prepared_from, "imagenet", imagenet)
+    assert told.startswith(f"{path} cannot be read as an image: image file is truncated")
+    assert not list((imagenet / "prepared").glob("*/split.json"))
+
+
+@pytest.fixture
+def long_tail(imagenet: Path) -> Path:
+    """Lists in the form of ImageNet-LT's: 3, 2 and 1 training images, 1 for validation, 2 tests."""
+    for path in (imagenet / "imagenet").rglob("*.JPEG"):
+        path.rename(path.with_name(f"{path.parent.name}-{path.name}"))
+    lines: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    for label, wnid in enumerate(WNIDS):
+        # The official validation images have no folder of a class there.
+        place, test = f"train/{wnid}/{wnid}-train", f"val/{wnid}-val"
+        lines["train"] += [f"{place}_{number}.JPEG {label}" for number in range(3 - label)]
+        lines["val"].append(f"{place}_3.JPEG {label}")
+        lines["test"] += [f"{test}_{number}.JPEG {label}" for number in range(2)]
+    for part, each in lines.items():
+        (imagenet / f"ImageNet_LT_{part}.txt").write_text("\n".join(each))
+    return imagenet
+
+
+def test_lists_of_a_long_tail_are_training_validation_and_test(long_tail):
+    name = f"imagenet-lt:{long_tail}"
+    path = long_tail / "ImageNet_LT_val.txt"
+    with pytest.warns(DataNote, match=f"^{path}: 3 images, the published list has 20,000$"):
+        found = prepared_from(name, long_tail, SplitSpec(validation="own"))
+    assert found.info.classes == WNIDS
+    seen = found.search()
+    assert np.bincount(seen.train.labels).tolist() == [3, 2, 1]
+    assert np.bincount(seen.validation.labels).tolist() == [1, 1, 1]
+    assert np.bincount(found.test().labels).tolist() == [2, 2, 2]
+    sealed = find_reader(name, long_tail).test_paths()
+    assert [path.parent.name for path in sealed] == [w for w in WNIDS for _ in range(2)]
+    assert all(path.is_file() for path in sealed)
+    assert missing_download(name, long_tail, SplitSpec(validation="own")) == ""
+
+
+LIST_FAULTS = {
+    "a line of one word": ("train/x.JPEG", "expected an image and a class, got 'train/x.JPEG'"),
+    "two folders": ("train/other/x.JPEG 0", "class 0 is 'n01443537' and 'other'"),
+}
+
+
+@pytest.mark.parametrize("fault", LIST_FAULTS)
+def test_a_wrong_line_of_a_list_is_named(long_tail, fault):
+    line, expected = LIST_FAULTS[fault]
+    path = long_tail / "ImageNet_LT_train.txt"
+    path.write_text(f"{path.read_text()}\n{line}\n")
+    told = refusal(read_source, f"imagenet-lt:{long_tail}", long_tail, download=False)
+    assert told == f"{path}, line 7: {expected}"
 
 
 def test_cub(cub200):
@@ -196,8 +284,8 @@ def test_other_modes_become_rgb(miniature, mode):
     other.save(path, format="JPEG" if mode in ("L", "CMYK") else "PNG")
     train = read_source(name, root, download=False).train
     row = next(number for number, known in enumerate(train.paths) if known == path)
-    pixels = train.read(row, row + 1)
-    assert pixels.shape == (1, *train.shape)
+    pixels = find_reader(name, root).inputs.decoded(train.read(row, row + 1))
+    assert pixels.shape == (1, *train.size, 3)
     # The centre of a coarse image has about its colours.
     np.testing.assert_allclose(pixels[0].mean((0, 1)), expected, atol=30)
 

@@ -41,8 +41,8 @@ def test_names_are_those_of_the_files():
     assert source_names() == [
         *("20newsgroups", "cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits"),
         *("digits-noisy", "fashion-mnist"),
-        *("folder:PATH", "imagenet", "logits:PATH", "npz:PATH", "svhn", "text:PATH"),
-        *("tiny-imagenet", "voc:PATH", "voc2012"),
+        *("folder:PATH", "imagenet", "imagenet-lt:PATH", "logits:PATH", "npz:PATH"),
+        *("places-lt:PATH", "svhn", "text:PATH", "tiny-imagenet", "voc:PATH", "voc2012"),
     ]
 
 
@@ -64,7 +64,7 @@ NORMALISED = {
     "fashion-mnist": ((0.2860,), (0.3530,), "crop-flip"),
     "tiny-imagenet": (*IMAGENET, "crop-flip"),
     "cub200": (*IMAGENET, "crop-flip"),
-    "imagenet": (*IMAGENET, "crop-flip"),
+    "imagenet": (*IMAGENET, "resized-crop-flip"),
 }
 
 
@@ -85,7 +85,8 @@ def test_archives_that_people_fetch_have_their_owners_checksums():
 
 def test_what_is_held_out_for_validation_where_nobody_says():
     usual = {name: SOURCES.get(name).validation for name in SOURCES.names()}
-    others = {"logits": "all", "voc": "own", "voc2012": "own"}
+    own = ("imagenet-lt", "places-lt", "voc", "voc2012")
+    others = {"logits": "all", **dict.fromkeys(own, "own")}
     assert usual == dict.fromkeys(usual, 0.1) | others
 
 

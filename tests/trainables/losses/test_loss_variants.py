@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.reference.losses import CASES, FORMULAS, Batch
 from trainables.contracts import losses as contract
-from trainables.losses import Loss, build_loss
+from trainables.losses import Loss, build_loss, loss_aside
 from trainables.losses.au import histogram
 
 ROWS, CLASSES = 12, 5
@@ -348,3 +348,24 @@ def test_masked_classes_take_no_part_in_smoothing_and_margins(name: str, mask: f
         torch.testing.assert_close(same, value)
         torch.testing.assert_close(own[:, :6], gradient)
         assert (own[:, 6:] == 0).all()
+
+
+SPREADS = torch.tensor([[9.0, 0, 0], [7.0, 0, 0], [5.0, 0, 0], [0.0, 0, 0], [99.0, 0, 0]])
+
+
+@pytest.mark.parametrize("name", ["mbls", "acls"])
+def test_the_share_of_rows_without_penalty_is_a_figure_of_the_epoch(name):
+    """Of the four rows that count, the logits of two spread by no more than the margin of 6."""
+    loss, targets = build_loss(name), torch.tensor([0, 1, 2, 0, -100])
+    before = loss.state_dict()
+    loss.start_epoch(0)
+    assert loss.end_epoch() == {}
+    loss(SPREADS, targets)
+    assert loss.end_epoch() == {"spared": 0.5}
+    loss_aside(loss, SPREADS[2:4], targets[2:4])  # Not the training rows of a step.
+    loss(SPREADS[:2], targets[:2])
+    assert loss.end_epoch() == {"spared": 2 / 6}
+    loss.start_epoch(1)
+    loss(SPREADS[2:4], targets[2:4])
+    assert loss.end_epoch() == {"spared": 1.0}
+    assert loss.state_dict().keys() == before.keys()  # Checkpoints of older releases still fit.

@@ -345,6 +345,29 @@ def test_the_protocol_decides_the_augmentation(own, asked, changed):
     assert unchanged != changed
 
 
+def test_a_head_alone_learns_while_features_stay_those_of_evaluation():
+    made = trainer(model="resnet8", learns="head", clip_norm=1.0)
+    before, batch = weights(made), torch.randn(2, 1, 8, 8)
+    features = made.network.eval().features(batch)
+    run(made, 1)
+    changed = {
+        name for name, value in weights(made).items() if not torch.equal(value, before[name])
+    }
+    assert changed == {"classifier.weight", "classifier.bias"}
+    assert torch.equal(made.network.features(batch), features)
+
+
+def test_what_learns_is_in_the_key_only_where_it_is_not_everything():
+    assert "learns" not in protocol().to_dict()
+    assert protocol_from(protocol(learns="head").to_dict()).learns == "head"
+
+
+def test_figures_of_a_loss_are_figures_of_the_epoch():
+    made = trainer({"mbls": {"margin": 0.0}})
+    assert made.train_epoch()["spared"] == 0
+    assert "spared" not in trainer().train_epoch()
+
+
 def test_clipping_does_not_wait_for_the_device():
     made = run(trainer(rows=240, clip_norm=0.1), 1)
     with NoWaiting(allowed=1):

@@ -81,7 +81,7 @@ def _make(
         np.save(folder / f"{LABELS}.npy", labels, allow_pickle=False)
         for name, rows, blocks in parts:
             path, tell = folder / f"{name}.npy", partial(_notify, notice, name)
-            write_blocks(path, prepared.info.inputs, rows, blocks, tell)
+            write_blocks(path, prepared.info.inputs.decoded_as, rows, blocks, tell)
         files = describe_files(folder, "*.npy")
         document = {
             "schema": SCHEMA,

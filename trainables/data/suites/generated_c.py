@@ -1,5 +1,5 @@
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -55,14 +55,19 @@ class GeneratedCorruptions(CorruptionSuite):
         """Return the labels of the task's test images, and one part a corruption."""
         test = prepared.test()
         rows = SEVERITIES * len(test)
-        parts = (Part(each, rows, _corrupted(test.values, each)) for each in CORRUPTIONS)
+        decoded = prepared.info.inputs.decoded
+        parts = (Part(each, rows, _corrupted(test.values, each, decoded)) for each in CORRUPTIONS)
         return np.array(test.labels), parts
 
 
-def _corrupted(images: np.ndarray, corruption: str) -> Iterator[np.ndarray]:
+def _corrupted(
+    images: np.ndarray,
+    corruption: str,
+    decoded: Callable[[np.ndarray], np.ndarray] = np.asarray,
+) -> Iterator[np.ndarray]:
     """Yield the images under one corruption, severity by severity, from all cores at once."""
     jobs = (
-        delayed(_block)(images[start : start + BLOCK], corruption, severity, start)
+        delayed(_block)(decoded(images[start : start + BLOCK]), corruption, severity, start)
         for severity in range(1, SEVERITIES + 1)
         for start in range(0, len(images), BLOCK)
     )

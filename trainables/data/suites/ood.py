@@ -19,10 +19,12 @@ from trainables.data import (
 )
 from trainables.data._rows import limit_rows
 from trainables.data.cifar import LongTailMixin
+from trainables.data.long_tail_lists import LongTailListsReader
 from trainables.data.suites._base import SUITES, Judgement, Outputs, Part, Suite, SuiteData, Tensors
 
 PART = "images"
 OWN = ("npz", "folder")
+LONG_TAILS = (LongTailMixin, LongTailListsReader)
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
@@ -101,7 +103,7 @@ class OodSuite(Suite):
         return [
             f"{entry}-{name}"
             for name, reader in readers.items()
-            if issubclass(reader.kind, Images) and not issubclass(reader, LongTailMixin)
+            if issubclass(reader.kind, Images) and not issubclass(reader, LONG_TAILS)
         ]
 
     @classmethod
@@ -142,7 +144,8 @@ class OodSuite(Suite):
         part = source.test or source.train
         kept = part.take(limit_rows(part.labels, prepared.split))
         form = self.form(prepared.info)
-        blocks = (fitted(block, form) for block in kept.blocks())
+        other = source.info.inputs
+        blocks = (fitted(other.decoded(block), form) for block in kept.blocks())
         return kept.labels, [Part(PART, len(kept), blocks)]
 
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:

@@ -1,0 +1,128 @@
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from trainables.common.errors import InputError
+from trainables.data._files import Listed, ListedReader, Listing, read_words
+from trainables.data._inputs import DatasetInfo
+from trainables.data._labels import note
+from trainables.data._published import PublishedReader
+from trainables.data._rows import OWN, Rows
+from trainables.data._source import SOURCES, PathReader
+from trainables.data._whole_images import WholeFiles, WholeImages
+from trainables.data.imagenet import WHOLE
+
+PARTS = ("train", "val", "test")
+
+
+class LongTailListsReader(PathReader, PublishedReader, ListedReader):
+    """Training images of a long tail, balanced validation and test images, as lists name them.
+
+    ``NAME:PATH`` is the folder of the lists of Liu et al. (2019), ``PREFIX_train.txt``,
+    ``PREFIX_val.txt`` and ``PREFIX_test.txt``. A line is an image's path below ``folder`` in the
+    data root and its class, counted from 0.
+
+    Attributes:
+        prefix: What the names of the lists begin with.
+        folder: The folder below the root that holds the images.
+        listed: How many images the published lists have.
+    """
+
+    kind = WholeImages
+    rows = WholeFiles
+    inputs = WHOLE
+    validation = OWN
+    split_rule = "the lists train (long tail), val and test (balanced) of Liu et al. (2019)"
+    address = "https://github.com/zhmiao/OpenLongTailRecognition-OLTR"
+    citation = f"Liu et al. (2019), {address}; whole images, evaluated at 224 of 256"
+    resize = (256,)
+    prefix = ""
+    folder = ""
+    listed: ClassVar[tuple[int, int, int]]
+
+    def instruction(self) -> str:
+        names = ", ".join(path.name for path in self._lists())
+        return f"put {names} from {self.address} into {self.path}, images into {self._images}"
+
+    def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
+        classes, train, test = self.listing()
+        for path, count in zip(self._lists(), self.listed, strict=True):
+            if (found := len(read_words(path))) != count:
+                note(path, f"{found:,} images, the published list has {count:,}")
+        rows = self.image_files(train, self.own_validation())
+        return self.info(classes), rows, self.image_files(test or ())
+
+    def listing(self) -> Listed:
+        """Return the images of train and val together, and those of test."""
+        named: dict[int, str] = {}
+        train, val, test = (self._listed(path, named) for path in self._lists())
+        if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):
+            raise InputError(f"{self._lists()[0]}: expected classes 0 to K-1, each of one folder")
+        classes = tuple(named[label] for label in range(len(named)))
+        return classes, [*train, *val], test
+
+    def own_validation(self) -> np.ndarray:
+        train, val, _ = (len(read_words(path)) for path in self._lists())
+        return np.arange(train, train + val)
+
+    def files(self) -> list[Path]:
+        return [*self._lists(), *super().files()]
+
+    def test_paths(self) -> list[Path]:
+        """Return the test images, or the folder of all images where their list is not there."""
+        with suppress(InputError):
+            return [path for path, _ in self.listing()[2] or ()]
+        return [self._images]
+
+    @property
+    def _images(self) -> Path:
+        return self.root / self.folder
+
+    def _lists(self) -> list[Path]:
+        return [self.path / f"{self.prefix}_{part}.txt" for part in PARTS]
+
+    def _listed(self, path: Path, named: dict[int, str]) -> Listing:
+        """Return the images of a list; that of training images names the classes."""
+        names = not named
+        listing = []
+        for number, words in read_words(path):
+            if len(words) != 2 or not words[1].isdecimal():
+                raise InputError(
+                    f"{path}, line {number}: expected an image and a class, got {' '.join(words)!r}"
+                )
+            label, place = int(words[1]), Path(words[0])
+            name = "/".join(place.parts[1:-1])
+            if names and named.setdefault(label, name) != name:
+                raise InputError(
+                    f"{path}, line {number}: class {label} is {named[label]!r} and {name!r}"
+                )
+            if label not in named:
+                raise InputError(f"{path}, line {number}: class {label} has no training image")
+            listing.append((self._found(place, named[label]), label))
+        return listing
+
+    def _found(self, place: Path, name: str) -> Path:
+        """Return an image; one of a flat folder may be in the folder of its class instead."""
+        sorted_by_class = self._images / place.parent / name / place.name
+        flat = len(place.parts) == 2 and sorted_by_class.is_file()
+        return sorted_by_class if flat else self._images / place
+
+
+@SOURCES.register("imagenet-lt")
+class ImageNetLongTailReader(LongTailListsReader):
+    """ImageNet-LT: 115,846 training, 20,000 validation and 50,000 test images of 1,000 classes."""
+
+    prefix = "ImageNet_LT"
+    folder = "imagenet"
+    listed = (115_846, 20_000, 50_000)
+
+
+@SOURCES.register("places-lt")
+class PlacesLongTailReader(LongTailListsReader):
+    """Places-LT: 62,500 training, 7,300 validation and 36,500 test images of 365 classes."""
+
+    prefix = "Places_LT"
+    folder = "places365"
+    listed = (62_500, 7_300, 36_500)
