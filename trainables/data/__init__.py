@@ -38,6 +38,7 @@ from trainables.data._source import (
     source_names,
 )
 from trainables.data._texts import Texts, TextShape
+from trainables.data.features import Features, FeatureShape
 from trainables.data.logits import GivenLogits, LogitShape
 
 inherit_seal()

@@ -474,3 +474,42 @@ def test_views_are_not_judged_where_the_kind_of_data_names_none(monkeypatch):
     text = GOOD.replace("protocol: digits", f"protocol: {changed}")
     (task,) = parse_sweep(text, "good").tasks
     assert task.resolved_protocol.augmentation == "scale-crop-flip"
+
+
+def with_task(task: str) -> str:
+    return GOOD.replace(GOOD[GOOD.index("tasks:") : GOOD.index("recipes:")], f"tasks: [{task}]\n")
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("features: a/f.npz", ("f/linear/features", "linear", "features")),
+        ("features: a/f.npz, model: mlp", ("f/mlp/features", "mlp", "features")),
+        (
+            "features: a/f.npz, model: mlp, protocol: {base: features, epochs: 3}, name: f",
+            ("f", "mlp", "features-custom"),
+        ),
+    ],
+)
+def test_features_take_a_linear_head_unless_another_is_named(task, expected):
+    (found,) = parse_sweep(with_task(f"{{{task}}}"), "good").tasks
+    assert (found.id, found.model, found.protocol_name) == expected
+    assert found.dataset == "features:a/f.npz"
+    assert not found.given
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ("features: f.npz, dataset: digits", "give either features or dataset, not both"),
+        ("features: f.npz, logits: l.npz", "give either logits or features, not both"),
+        ("features: 3", "features=3 is not a path"),
+        (
+            "features: f.npz, model: convnet",
+            "model 'convnet' takes images, the data are features; for those: linear, mlp",
+        ),
+    ],
+)
+def test_features_that_contradict_the_rest_of_a_task_are_refused(task, told):
+    with pytest.raises(InputError, match=told):
+        parse_sweep(with_task(f"{{{task}}}"), "good")
