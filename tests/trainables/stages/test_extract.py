@@ -9,6 +9,7 @@ import pytest
 import torch
 from small_stages import write_masks
 
+from orchestrator.cli import main
 from trainables.common.errors import InputError
 from trainables.data import SplitSpec, prepare, read_source
 from trainables.stages import extract
@@ -90,3 +91,17 @@ def test_a_network_without_one_vector_a_row_is_refused(tmp_path: Path) -> None:
 def test_a_network_for_other_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'linear' takes features, the data are images"):
         extracted(tmp_path, "linear")
+
+
+def test_the_command_says_that_weights_are_random_and_how_a_task_names_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cached"
+    assert main(["features", "extract", "convnet", "digits", "--out", str(out), "--quiet"]) == 0
+    told = capsys.readouterr()
+    assert told.out == (
+        f"features of 1,797 train rows in {out}; in a sweep file: tasks: [{{features: {out}}}]\n"
+    )
+    assert told.err == (
+        "calsweep: note: convnet has random weights; pretrained ones are timm:NAME@pretrained\n"
+    )
