@@ -136,7 +136,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, short: None) -> Path:
         ("docs/tables.md", 12),
         ("docs/statistics.md", 4),
         ("docs/nightly.md", 3),
-        ("docs/data.md", 8),
+        ("docs/data.md", 11),
         ("docs/travel.md", 5),
     ],
 )

@@ -17,6 +17,7 @@ from orchestrator.cli._best import best
 from orchestrator.cli._compare import compare
 from orchestrator.cli._console import complain
 from orchestrator.cli._doctor import doctor
+from orchestrator.cli._features import extract
 from orchestrator.cli._list import list_names
 from orchestrator.cli._logits import apply, calibrate
 from orchestrator.cli._options import Command
@@ -111,6 +112,7 @@ GROUPS: Mapping[str, tuple[str, Commands]] = {
         "Publish results, and verify those of others.",
         (publish, merge, verify, predictions),
     ),
+    "features": ("Compute features of networks, to train heads on.", (extract,)),
     "logits": ("Calibrate files of logits.", (calibrate, apply, arena)),
     "storage": ("Deliver missing runs, and remove outcomes that no sweep needs.", (sync, gc)),
     "search": ("Search stored trials again, or export them.", (replay, export_blackbox)),

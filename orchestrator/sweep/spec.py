@@ -148,6 +148,10 @@ class _Strict(BaseModel):
         return copied
 
 
+# Keys of a task that stand for others, and the keys that contradict them.
+SHORT = {"logits": ("dataset", "model", "protocol", "features"), "features": ("dataset",)}
+HEAD = {"model": "linear", "protocol": "features"}
+
 # What stands where a training's protocol would: nothing of it is used.
 NO_TRAINING = Protocol(name=GIVEN, epochs=1, batch_size=1, lr=1.0)
 
@@ -172,7 +176,9 @@ class TaskSpec(_Strict):
     """One task: data set x model x protocol, or logits that were computed elsewhere.
 
     ``logits: PATH`` stands for ``dataset: logits:PATH`` with model and protocol ``given``. In a
-    sweep file, a folder or an HDF5 file of several sets stands for one task each.
+    sweep file, a folder or an HDF5 file of several sets stands for one task each. ``features:
+    PATH`` stands for ``dataset: features:PATH`` with, unless named, model ``linear`` and protocol
+    ``features``.
 
     Attributes:
         dataset: A name from ``calsweep list datasets``, ``npz:PATH`` or ``folder:PATH``.
@@ -196,16 +202,18 @@ class TaskSpec(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _spell_out(cls, task: Any) -> Any:
-        """Write out what ``logits`` stands for."""
-        if not isinstance(task, dict) or "logits" not in task:
+        """Write out what ``logits`` or ``features`` stands for."""
+        short = next((key for key in SHORT if isinstance(task, dict) and key in task), None)
+        if short is None:
             return task
-        for key in ("dataset", "model", "protocol"):
+        for key in SHORT[short]:
             if key in task:
-                raise ValueError(f"give either logits or {key}, not both")
-        rest = {key: value for key, value in task.items() if key != "logits"}
-        if not isinstance(task["logits"], str) or not task["logits"]:
-            raise ValueError(f"logits={task['logits']!r} is not a path")
-        return {**rest, "dataset": f"logits:{task['logits']}", "model": GIVEN, "protocol": GIVEN}
+                raise ValueError(f"give either {short} or {key}, not both")
+        rest = {key: value for key, value in task.items() if key != short}
+        if not isinstance(path := task[short], str) or not path:
+            raise ValueError(f"{short}={path!r} is not a path")
+        usual = {"model": GIVEN, "protocol": GIVEN} if short == "logits" else HEAD
+        return {**usual, **rest, "dataset": f"{short}:{path}"}
 
     @property
     def given(self) -> bool:
@@ -225,7 +233,7 @@ class TaskSpec(_Strict):
         if kind == "logits":
             path, chosen = split_address(place)
             return chosen or path.stem
-        is_place = place and kind in ("npz", "folder", "text", "voc")
+        is_place = place and kind in ("npz", "folder", "text", "voc", "features")
         return Path(place).stem if is_place else self.dataset
 
     @property

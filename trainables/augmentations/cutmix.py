@@ -31,7 +31,7 @@ class CutMix(PairAugmentation):
     not_for: ClassVar = {
         "images-with-masks": "it weighs the labels of whole images by area, and a pasted pixel has "
         "one class",
-        "texts": "it pastes boxes of images; take mixup or mit",
+        **dict.fromkeys(("texts", "features"), "it pastes boxes of images; take mixup or mit"),
     }
 
     def draw_mixture(

@@ -283,6 +283,7 @@ def lbfgs(
     max_iterations: int = MAX_ITERATIONS,
     tolerance: float = TOLERANCE,
     corrections: int = CORRECTIONS,
+    bounds: Sequence[tuple[float | None, float | None]] | None = None,
 ) -> tuple[list[Tensor], FitReport]:
     """Minimise a smooth function of tensors with SciPy's L-BFGS-B, in float64.
 
@@ -292,6 +293,7 @@ def lbfgs(
         max_iterations: Iterations after which the fit counts as not converged.
         tolerance: Relative gain of an iteration below which it stops.
         corrections: Earlier steps that shape the next; each is four copies of the tensors.
+        bounds: The least and the largest value of each entry of the tensors; None for no bound.
     """
 
     def flat(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -300,7 +302,7 @@ def lbfgs(
 
     options = {"maxiter": max_iterations, "maxcor": corrections, "ftol": tolerance, "gtol": 1e-8}
     found = scipy.optimize.minimize(  # type: ignore[call-overload]
-        flat, _pack(start), jac=True, method="L-BFGS-B", options=options
+        flat, _pack(start), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
     note = "" if found.success else str(found.message)
     report = FitReport(bool(found.success), int(found.nit), float(found.fun), note)

@@ -39,6 +39,7 @@ from trainables.data._source import (
 )
 from trainables.data._texts import Texts, TextShape
 from trainables.data._whole_images import WholeImages
+from trainables.data.features import Features, FeatureShape
 from trainables.data.logits import GivenLogits, LogitShape
 
 inherit_seal()

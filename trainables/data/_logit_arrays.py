@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -54,35 +54,49 @@ class NamedArrays(Protocol):
         """Return an array."""
 
 
-def plain_name(name: str) -> str:
+def plain_name(name: str, words: Mapping[str, str] = WORDS) -> str:
     """Return an array's name in our words, such as ``labels_fit`` for ``y_val``."""
-    return "_".join(WORDS.get(word, word) for word in name.split("_"))
+    return "_".join(words.get(word, word) for word in name.split("_"))
 
 
 class ArrayFiles:
     """Files ``.npy`` of one folder whose names differ only in what they hold, as an archive.
 
+    Args:
+        path: One of the files.
+        words: The words that say what a file holds; see ``WORDS``.
+        wanted: Those of values; there has to be a file of one of them.
+        mapped: Whether arrays are memory-mapped.
+
     Attributes:
-        path: The first of their scores.
+        path: The first file of values.
         name: What their names share, or else the folder's name.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.name, _ = _taken_apart(path)
+    def __init__(
+        self,
+        path: Path,
+        words: Mapping[str, str] = WORDS,
+        wanted: Sequence[str] = SCORES,
+        mapped: bool = False,
+    ) -> None:
+        self.name, _ = _taken_apart(path, words)
         self._files: dict[str, Path] = {}
+        self._mapped = mapped
         for file in sorted(path.parent.glob("*.npy")):
-            name, array = _taken_apart(file)
+            name, array = _taken_apart(file, words)
             if array and name == self.name:
                 known = self._files.setdefault(array, file)
                 if known != file:
                     raise InputError(f"{known} and {file} mean the same; keep one of them")
-        scores = [file for array, file in self._files.items() if set(array.split("_")) & {*SCORES}]
-        if not scores:
+        values = [file for array, file in self._files.items() if {*array.split("_")} & {*wanted}]
+        if not values:
+            what, hint = wanted[0], " (probs for probabilities)" if "probs" in wanted else ""
             raise InputError(
-                f"{path}: no scores in it or beside it; name the files logits.npy and labels.npy, "
-                "or NAME_logits.npy and NAME_labels.npy (probs for probabilities)"
+                f"{path}: no {'scores' if hint else what} in it or beside it; name the files "
+                f"{what}.npy and labels.npy, or NAME_{what}.npy and NAME_labels.npy{hint}"
             )
-        self.path = scores[0]
+        self.path = values[0]
 
     @property
     def names(self) -> list[str]:
@@ -96,14 +110,14 @@ class ArrayFiles:
 
     def read(self, name: str) -> np.ndarray:
         """Return the array of a file; see ``read_array``."""
-        return read_array(self._files[name], mapped=False)
+        return read_array(self._files[name], self._mapped)
 
 
-def _taken_apart(path: Path) -> tuple[str, str]:
-    """Return what a file's name says beside our words, and those words."""
+def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
+    """Return the words of a file's name that are not known, and the known ones."""
     words = re.split(r"[_.-]", path.stem)
-    array = "_".join(WORDS[word] for word in words if word in WORDS)
-    return "_".join(word for word in words if word not in WORDS) or path.parent.name, array
+    array = "_".join(known[word] for word in words if word in known)
+    return "_".join(word for word in words if word not in known) or path.parent.name, array
 
 
 class ScoreTable:

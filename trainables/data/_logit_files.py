@@ -17,6 +17,7 @@ from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
 from trainables.common.logit_rows import check_rows, masked_labels
 from trainables.common.paths import local_path
+from trainables.data._choice_logs import LOGS, SUMMARY, read_answers
 from trainables.data._class_numbers import LabelPart, number_labels, unnamed_classes
 from trainables.data._inputs import check_classes
 from trainables.data._labels import note, plain_labels, shown_names
@@ -39,7 +40,7 @@ LABEL_ARRAYS = ("labels", "ground_truth")
 CLASSES = "classes"
 PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
-ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5)
+ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5, *LOGS)
 TORCH_ENDINGS = (".pt", ".pth")
 MOST_ABSENT = 2  # More columns without a label are classes that few rows have.
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # The first object of files of torch before 1.6.
@@ -104,7 +105,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     collection and is read by an unpickler that knows NumPy arrays and nothing else. A ``.h5`` or
     ``.hdf5`` in the format of CalArena,
     ``{dataset}/{model}/{probas_cal, labels_cal, probas_test, labels_test}``, is written
-    ``PATH:dataset/model``, which may be left out where there is one. Probabilities become
+    ``PATH:dataset/model``, which may be left out where there is one. A ``.jsonl`` is a log of
+    lm-evaluation-harness and a ``.json`` one of inspect; see ``read_answers``. Probabilities become
     logarithms; a probability of 0 counts as the smallest normal number of its precision.
 
     Labels are names of classes, such as the ``1`` of a column ``logit_1``, or count the classes
@@ -141,6 +143,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
         return _read_pair(place, kind)
     if place.suffix in HDF5:
         return _read_set(place, chosen, kind)
+    if place.suffix in LOGS:
+        return _file(place, place.stem, [Part(*read_answers(place), "logits", "target")])
     raise InputError(f"{place}: ending {place.suffix!r}, allowed are {', '.join(ENDINGS)}")
 
 
@@ -158,7 +162,11 @@ def logit_sets(path: str | Path) -> dict[str, str]:
         raise InputError(f"{place}: no such file or folder")
     files = [place]
     if place.is_dir():
-        files = sorted(file for file in place.iterdir() if file.suffix in ENDINGS)
+        files = sorted(
+            file
+            for file in place.iterdir()
+            if file.suffix in ENDINGS and not file.name.startswith(SUMMARY)
+        )
     found: dict[str, str] = {}
     for file in files:
         sets = {file.stem: str(file)}

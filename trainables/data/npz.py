@@ -9,6 +9,7 @@ from trainables.data._class_numbers import LabelPart, number_labels
 from trainables.data._images import MAX_CHANNELS, check_images, images_info
 from trainables.data._inputs import DatasetInfo, check_classes
 from trainables.data._labels import note, plain_labels
+from trainables.data._logit_arrays import NamedArrays
 from trainables.data._rows import RowArrays, check_labels
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
@@ -53,7 +54,7 @@ class ImageArrays:
         if not name.startswith("x_"):
             return header
         shape = header.shape
-        if self._channels_first(header):
+        if self._channelsfirst_names(header):
             shape = (shape[0], *shape[2:], shape[1])
         return ArrayHeader(
             np.dtype(np.uint8) if header.dtype.kind in "fiu" else header.dtype, shape
@@ -64,13 +65,13 @@ class ImageArrays:
         values = self._archive.read(self._given.get(name, name))
         if not name.startswith("x_"):
             return values
-        if self._channels_first(ArrayHeader(values.dtype, values.shape)):
+        if self._channelsfirst_names(ArrayHeader(values.dtype, values.shape)):
             note(self.path, f"{name} has shape {values.shape}: axis 1 is taken as channels")
             values = np.moveaxis(values, 1, -1)
         return values if values.dtype == np.uint8 else self._as_bytes(name, values)
 
     @staticmethod
-    def _channels_first(header: ArrayHeader) -> bool:
+    def _channelsfirst_names(header: ArrayHeader) -> bool:
         return header.ndim == 4 and header.shape[1] <= MAX_CHANNELS < header.shape[3]
 
     def _as_bytes(self, name: str, values: np.ndarray) -> np.ndarray:
@@ -143,10 +144,10 @@ class NpzReader(PathReader, OutlinedReader):
             if key not in archive.names:
                 raise InputError(
                     f"{self.path}: key {key!r} is missing, needed: {', '.join(KEYS)}; it has: "
-                    f"{_first(archive.names)}"
+                    f"{first_names(archive.names)}"
                 )
         if unused := [name for name in archive.names if name not in (*KEYS, "classes")]:
-            note(self.path, f"not used: {_first(unused)}; validation is drawn from x_train")
+            note(self.path, f"not used: {first_names(unused)}; validation is drawn from x_train")
         return archive
 
     def _checked(self, archive: ImageArrays) -> Checked:
@@ -157,15 +158,10 @@ class NpzReader(PathReader, OutlinedReader):
             if rows[0] != rows[-1]:
                 told = f"x_test has images of shape {rows[1]}, x_train of {rows[0]}"
                 raise ValueError(f"{told}; they must be the same")
-            names = _named_classes(archive)
+            names = named_classes(archive, "classes" if "classes" in archive.names else None)
             given = {part: _labels(archive, part, names) for part in parts}
-            classes = names or _own_classes(given["train"])
-            check_classes(classes)
-            its = [
-                LabelPart(found.tolist(), f"{self.path}: y_{part}") for part, found in given.items()
-            ]
-            labels = dict(zip(given, number_labels(its, classes), strict=True))
-            _check_seen(labels, classes)
+            where = {part: f"y_{part}" for part in parts}
+            labels, classes = match_labels(self.path, given, names, where)
         except InputError:  # Of the archive, which it names.
             raise
         except ValueError as error:
@@ -173,7 +169,8 @@ class NpzReader(PathReader, OutlinedReader):
         return labels, classes, rows[0]
 
 
-def _first(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
+    """Return the first few names, for a message."""
     return ", ".join(names[:MOST_SHOWN]) + (", ..." if names[MOST_SHOWN:] else "")
 
 
@@ -188,41 +185,69 @@ def _image_shape(archive: ImageArrays, part: str) -> tuple[int, ...]:
 def _labels(archive: ImageArrays, part: str, classes: tuple[str, ...]) -> np.ndarray:
     """Return labels, numbers (int64) or names (N,), one an image."""
     name, images = f"y_{part}", archive.header(f"x_{part}")
-    labels = plain_labels(archive.read(name), name, archive.path, classes)
-    if labels.dtype.kind != "U" or labels.ndim != 1:
-        check_labels(name, labels)
-        labels = labels.astype(np.int64)
+    labels = read_labels(archive, name, classes)
     if images.shape[0] != len(labels):
         raise ValueError(f"x_{part} has {images.shape[0]} images but {name} {len(labels)} labels")
     return labels
 
 
-def _named_classes(archive: ImageArrays) -> tuple[str, ...]:
-    """Return the names of the array ``classes``, if there is one."""
-    if "classes" not in archive.names:
+def read_labels(arrays: NamedArrays, name: str, classes: tuple[str, ...]) -> np.ndarray:
+    """Return the labels of an array, numbers (int64) or names (N,)."""
+    labels = plain_labels(arrays.read(name), name, arrays.path, classes)
+    if labels.dtype.kind != "U" or labels.ndim != 1:
+        check_labels(name, labels)
+        labels = labels.astype(np.int64)
+    return labels
+
+
+def named_classes(arrays: NamedArrays, name: str | None) -> tuple[str, ...]:
+    """Return the names of classes that an array holds, if there is one."""
+    if name is None:
         return ()
-    header = archive.header("classes")
-    if header.dtype.kind not in "Uiu" or header.ndim != 1:
+    given = arrays.read(name)
+    if given.dtype.kind not in "Uiu" or given.ndim != 1:
         raise ValueError(
-            f"classes is {header.dtype} {header.shape}, allowed are strings or integers (K,)"
+            f"classes is {given.dtype} {given.shape}, allowed are strings or integers (K,)"
         )
-    names = tuple(str(name).strip() for name in archive.read("classes").tolist())
+    names = tuple(str(name).strip() for name in given.tolist())
     check_classes(names)
     return names
 
 
-def _own_classes(train: np.ndarray) -> tuple[str, ...]:
+def match_labels(
+    path: Path, given: dict[str, np.ndarray], names: tuple[str, ...], where: dict[str, str]
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return the labels of each part as numbers of classes, and the names of the classes.
+
+    Args:
+        path: Their file.
+        given: Labels as ``read_labels`` returns them, of ``train`` first.
+        names: The names of the classes; empty for those that training labels have.
+        where: What the labels of a part are called in messages.
+
+    Raises:
+        ValueError: If labels fit no class, or a part has a class that ``train`` lacks.
+    """
+    classes = names or _own_classes(given["train"], where["train"])
+    check_classes(classes)
+    its = [LabelPart(found.tolist(), f"{path}: {where[part]}") for part, found in given.items()]
+    labels = dict(zip(given, number_labels(its, classes), strict=True))
+    _check_seen(labels, classes)
+    return labels, classes
+
+
+def _own_classes(train: np.ndarray, name: str) -> tuple[str, ...]:
     """Return the names of classes that the labels ``train`` (N,) hold."""
-    return tuple(np.unique(train).tolist()) if train.dtype.kind == "U" else _numbered(train)
+    return tuple(np.unique(train).tolist()) if train.dtype.kind == "U" else _numbered(train, name)
 
 
-def _numbered(train: np.ndarray) -> tuple[str, ...]:
+def _numbered(train: np.ndarray, name: str) -> tuple[str, ...]:
     """Return the names ``0``, ``1`` ... up to the largest of the labels ``train`` (N,)."""
     present = np.unique(train)
     gap = np.flatnonzero(present != np.arange(len(present)))
     if len(gap):  # Then they are codes, not class indices.
         raise ValueError(
-            f"y_train holds {present[gap[0]]} but no {gap[0]}; without the key 'classes', labels "
+            f"{name} holds {present[gap[0]]} but no {gap[0]}; without the key 'classes', labels "
             "must be 0, 1, ... with none left out; renumber all of them: y = np.unique(y, "
             "return_inverse=True)[1]"
         )
@@ -230,8 +255,9 @@ def _numbered(train: np.ndarray) -> tuple[str, ...]:
 
 
 def _check_seen(labels: dict[str, np.ndarray], classes: tuple[str, ...]) -> None:
-    """Refuse test data of a class that training lacks."""
-    train, *test = (set(its.tolist()) for its in labels.values())
-    unseen = sorted(set().union(*test) - train)
-    if unseen:
-        raise ValueError(f"test has class {classes[unseen[0]]!r} ({unseen[0]}), which train lacks")
+    """Refuse other data of a class that training lacks."""
+    seen = {part: {*np.unique(its).tolist()} for part, its in labels.items()}
+    for part, its in seen.items():
+        if unseen := sorted(its - seen["train"]):
+            missing = f"class {classes[unseen[0]]!r} ({unseen[0]}), which train lacks"
+            raise ValueError(f"{part} has {missing}")

@@ -52,7 +52,8 @@ def parameter_groups(network: Network, granularity: str) -> list[list[nn.Paramet
     """Return all parameters of a network in groups, from the inputs to the classifier.
 
     Parameters that belong to no part, such as position embeddings, are in the first group. What a
-    scheme adds to the classifier belongs to the classifier.
+    scheme adds to the classifier belongs to the classifier. Parts without parameters are left out:
+    frozen last, they would leave nothing to learn.
     """
     groups = [
         [parameter for part in parts for parameter in part.parameters()]
@@ -61,6 +62,5 @@ def parameter_groups(network: Network, granularity: str) -> list[list[nn.Paramet
     groups[0] = [*network.extractor.parameters(recurse=False), *groups[0]]
     inside = {id(parameter) for parameter in network.extractor.parameters()}
     head = [parameter for parameter in network.parameters() if id(parameter) not in inside]
-    if granularity == "stage":
-        return [*groups[:-1], [*groups[-1], *head]]
-    return [*groups, head]
+    groups = [*groups[:-1], [*groups[-1], *head]] if granularity == "stage" else [*groups, head]
+    return [group for group in groups if group]

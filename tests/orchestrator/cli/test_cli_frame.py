@@ -19,6 +19,7 @@ COMMANDS = [
 ]
 GROUPS = {
     "package": ["publish", "merge", "verify", "predictions"],
+    "features": ["extract"],
     "logits": ["calibrate", "apply", "arena"],
     "storage": ["sync", "gc"],
     "search": ["replay", "blackbox"],

@@ -227,6 +227,13 @@ SCENES = {
             "orchestrator.replay.output.write_replay": [],
         },
     ),
+    "features extract": Scene(
+        ["convnet", "digits"],
+        {
+            f"{CLI}._features.use_plugins": None,
+            "trainables.stages.extract.extract_features": {"train": 3},
+        },
+    ),
     "logits calibrate": Scene(
         ["a.npz"],
         {

@@ -496,3 +496,42 @@ HEAD = GOOD.replace("protocol: digits", "protocol: {base: digits, learns: head}"
 def test_a_head_alone_is_for_trained_networks_whose_weights_nothing_else_freezes(text, told):
     with pytest.raises(InputError, match=rf"{re.escape(told)}$"):
         parse_sweep(text, "good")
+
+
+def with_task(task: str) -> str:
+    return GOOD.replace(GOOD[GOOD.index("tasks:") : GOOD.index("recipes:")], f"tasks: [{task}]\n")
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("features: a/f.npz", ("f/linear/features", "linear", "features")),
+        ("features: a/f.npz, model: mlp", ("f/mlp/features", "mlp", "features")),
+        (
+            "features: a/f.npz, model: mlp, protocol: {base: features, epochs: 3}, name: f",
+            ("f", "mlp", "features-custom"),
+        ),
+    ],
+)
+def test_features_take_a_linear_head_unless_another_is_named(task, expected):
+    (found,) = parse_sweep(with_task(f"{{{task}}}"), "good").tasks
+    assert (found.id, found.model, found.protocol_name) == expected
+    assert found.dataset == "features:a/f.npz"
+    assert not found.given
+
+
+@pytest.mark.parametrize(
+    ("task", "told"),
+    [
+        ("features: f.npz, dataset: digits", "give either features or dataset, not both"),
+        ("features: f.npz, logits: l.npz", "give either logits or features, not both"),
+        ("features: 3", "features=3 is not a path"),
+        (
+            "features: f.npz, model: convnet",
+            "model 'convnet' takes images, the data are features; for those: linear, mlp",
+        ),
+    ],
+)
+def test_features_that_contradict_the_rest_of_a_task_are_refused(task, told):
+    with pytest.raises(InputError, match=told):
+        parse_sweep(with_task(f"{{{task}}}"), "good")

@@ -756,6 +756,7 @@ def test_a_gpu_gives_what_a_cpu_gives(rows, name, objective):
 # quantile is made of (meta-mis); and without two that take long on it, as would held-out rows.
 ON_A_CARD = [
     *((name, {}) for name in ("cts", "ets", "isotonic", "pts", "sms", "spline", "svs", "ts", "vs")),
+    *((name, {}) for name in ("mcct", "pnorm")),
     *((name, {"variant": "paper"}) for name in ("cir", "histogram-binning", "kernel", "platt")),
     *((name, {"variant": "paper"}) for name in ("quadratic", "venn-abers")),
     *(("meta-acc", {"accuracy": 0.2}), ("ts-cls", {}), ("ts-mse", {}), ("ets-ls", {})),

@@ -187,6 +187,16 @@ def write_texts(folder: Path) -> str:
     return f"text:{folder}"
 
 
+def write_features(folder: Path) -> str:
+    """Three clouds; the fourth feature says nothing, the fifth is large."""
+    generator = np.random.default_rng(3)
+    labels = np.arange(300, dtype=np.int64) % 3
+    features = generator.normal(0, 1, (300, 6)) + generator.normal(0, 3, (3, 6))[labels]
+    features[:, 3], features[:, 4] = 7, 1000 * features[:, 4]
+    np.savez(folder / "cached.npz", features=features, labels=labels)
+    return f"features:{folder / 'cached.npz'}"
+
+
 @dataclass(frozen=True)
 class Case:
     """A kind of data: how to make a data set of it, its network, and how that is trained."""
@@ -200,6 +210,7 @@ CASES = {
     "vectors": Case(lambda folder: "test-vectors", "test-perceptron"),
     "images": Case(write_images, "convnet"),
     "whole-images": Case(write_files, "convnet"),
+    "features": Case(write_features, "mlp"),
     "texts": Case(write_texts, "gpool-cnn", {"optimizer": "adam", "lr": 0.01, "batch_size": 20}),
     "images-with-masks": Case(
         write_masks, "deeplabv3-small", {"batch_size": 8, "augmentation": "scale-crop-flip"}
@@ -366,8 +377,16 @@ def masks(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     return prepare(write_masks(folder), folder, split, folder / "data")
 
 
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    folder = tmp_path_factory.mktemp("features")
+    split = SplitSpec(train_limit=60)
+    return prepare(write_features(folder), folder, split, folder / "data")
+
+
 # Of a kind: the fixture of few rows, a weight of the network, methods that are not for it.
 SMALL = {
+    "features": ("features", "extractor.1.0.weight", {"cutmix"}),
     "texts": ("texts", "extractor.0.weight", {"cutmix"}),
     "images-with-masks": ("masks", "extractor.0.0.weight", {"mit", "cutmix", "balcal", "mcdrop"}),
 }

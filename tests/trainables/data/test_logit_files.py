@@ -130,7 +130,7 @@ def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path):
     for address in found.values():
         assert values_of(read_logits(address, "logits")) == LOGITS.tolist()
     write(tmp_path / "c.npz", logits=LOGITS, labels=[2, 1])
-    endings = ".npz, .npy, .csv, .tsv, .parquet, .p, .pkl, .pickle, .h5, .hdf5"
+    endings = ".npz, .npy, .csv, .tsv, .parquet, .p, .pkl, .pickle, .h5, .hdf5, .jsonl, .json"
     for place, text in (
         (tmp_path, f"{tmp_path / 'c.npz'} and {tmp_path / 'c.p'} have the same name"),
         (tmp_path / "below", f"no logits in it; allowed endings are {endings}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainables.data import ImageShape
+from trainables.data import FeatureShape, ImageShape
 from trainables.models import build_model
 from trainables.schemes.plp import ProgressivelyLayerPeeled, parameter_groups
 
@@ -97,3 +97,12 @@ def test_whole_groups_are_frozen_from_the_top(groups):
         learning = len(found) - scheme.frozen_groups(len(found), epoch, 6)
         free = [{parameter.requires_grad for parameter in group} for group in found]
         assert free == [{place < learning} for place in range(len(found))]
+
+
+@pytest.mark.parametrize(("name", "groups"), [("linear", 1), ("mlp", 2)])
+def test_parts_without_parameters_are_no_group(name, groups):
+    network = build_model(name, 3, FeatureShape(4))
+    for granularity in ("block", "stage"):
+        found = parameter_groups(network, granularity)
+        assert [*map(bool, found)] == [True] * len(found)
+    assert len(parameter_groups(network, "block")) == groups

@@ -45,7 +45,7 @@ PUBLISHED = {
     "cls2023-lt-resnet110-sd": ("cls", "cifar10-lt", "resnet110-sd"),
     "cls2023-lt100-resnet110-sd": ("cls", "cifar100-lt", "resnet110-sd"),
 }
-OURS = {"digits", "cifar-cpu", "cifar-fast"}
+OURS = {"digits", "cifar-cpu", "cifar-fast", "features"}
 OTHERS = {"chen2017-voc"}  # Of papers whose figures are not repeated here.
 
 

@@ -1,0 +1,34 @@
+"""``calsweep features extract``: the features of a network on a data set."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli._console import complain, echo
+from orchestrator.cli._options import DataRoot, Plugins, Quiet, use_plugins
+
+
+def extract(
+    model: Annotated[str, typer.Argument(help="A network, such as timm:NAME@pretrained.")],
+    dataset: Annotated[str, typer.Argument(help="A data set, such as folder:PATH.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder of the features.")],
+    data_root: DataRoot = "data",
+    quiet: Quiet = False,
+    plugin: Plugins = None,
+) -> None:
+    """Compute the features of a network on all rows of a data set, for tasks `features: FOLDER`.
+
+    An interrupted call is continued by the same command.
+    """
+    from trainables.common.devices import default_device
+    from trainables.models import PRETRAINED
+    from trainables.stages.extract import extract_features
+
+    use_plugins(plugin)
+    if not model.endswith(PRETRAINED):
+        complain(f"note: {model} has random weights; pretrained ones are timm:NAME{PRETRAINED}")
+    notice = (lambda text: None) if quiet else complain
+    counts = extract_features(model, dataset, data_root, out, default_device(), notice)
+    rows = ", ".join(f"{count:,} {part}" for part, count in counts.items())
+    echo(f"features of {rows} rows in {out}; in a sweep file: tasks: [{{features: {out}}}]")

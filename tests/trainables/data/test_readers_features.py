@@ -1,0 +1,217 @@
+"""Cached features: every form of a file gives the same rows, and a wrong one is told in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+
+from trainables.common.errors import InputError
+from trainables.data import (
+    DataNote,
+    FeatureShape,
+    SplitSpec,
+    find_reader,
+    missing_download,
+    prepare,
+    read_source,
+)
+from trainables.models import build_model
+
+COUNTS = {"train": 30, "validation": 9, "test": 12}
+GENERATOR = np.random.default_rng(0)
+FEATURES = {part: GENERATOR.normal(size=(n, 5)).astype(np.float32) for part, n in COUNTS.items()}
+LABELS = {part: np.arange(n) % 3 for part, n in COUNTS.items()}
+Arrays = dict[str, Any]
+
+
+def named(*parts: str) -> Arrays:
+    return {
+        **{f"features_{part}": FEATURES[part] for part in parts},
+        **{f"labels_{part}": LABELS[part] for part in parts},
+    }
+
+
+def write_npz(folder: Path, arrays: Arrays) -> Path:
+    np.savez(folder / "f.npz", **arrays)
+    return folder / "f.npz"
+
+
+def write_npy(folder: Path, arrays: Arrays) -> Path:
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def write_lists(folder: Path, arrays: Arrays) -> Path:
+    return write_table(folder, lambda values: {"features": values.tolist()})
+
+
+def write_columns(folder: Path, arrays: Arrays) -> Path:
+    # In the order of text: feature_10 would be before feature_2.
+    return write_table(folder, lambda v: {f"feature_{2 * k + 6}": v[:, k] for k in (2, 0, 1, 4, 3)})
+
+
+def write_table(folder: Path, columns: Callable[[np.ndarray], Arrays]) -> Path:
+    values = np.concatenate([*FEATURES.values()])
+    splits = np.repeat([*COUNTS], [*COUNTS.values()])
+    table = {"label": np.concatenate([*LABELS.values()]), "split": splits, **columns(values)}
+    pyarrow.parquet.write_table(pa.table(table), folder / "f.parquet")
+    return folder / "f.parquet"
+
+
+@pytest.mark.parametrize("write", [write_npz, write_npy, write_lists, write_columns])
+def test_every_form_gives_the_same_rows_and_its_own_validation(write: Any, tmp_path: Path) -> None:
+    place = write(tmp_path, named(*COUNTS))
+    data = prepare(f"features:{place}", "unused", SplitSpec("own"), tmp_path / "data")
+    found = data.search()
+    for part, rows in (("train", found.train), ("validation", found.validation)):
+        np.testing.assert_array_equal(rows.values, FEATURES[part])
+        np.testing.assert_array_equal(rows.labels, LABELS[part])
+    np.testing.assert_array_equal(data.test().values, FEATURES["test"])
+    np.testing.assert_allclose(data.info.inputs.mean, FEATURES["train"].mean(0), rtol=1e-5)
+    np.testing.assert_allclose(data.info.inputs.std, FEATURES["train"].std(0), rtol=1e-5)
+
+
+def test_files_of_arrays_stay_mapped(tmp_path: Path) -> None:
+    place = write_npy(tmp_path, named("train", "test"))
+    _, train, test = find_reader(f"features:{place}", "unused").read(False)
+    for rows in (train, test):
+        assert all(isinstance(piece, np.memmap) for piece in rows.pieces)
+    np.testing.assert_array_equal(
+        train.take(np.array([7, 2])).read(0, 2), FEATURES["train"][[7, 2]]
+    )
+
+
+def test_rows_without_parts_are_split_and_named_by_their_classes(tmp_path: Path) -> None:
+    names = np.array(["cat", "dog", "eel"])
+    arrays = {"X": FEATURES["train"].astype(np.float16), "y": names[LABELS["train"]]}
+    place = write_npz(tmp_path, arrays)
+    data = prepare(f"features:{place}", "unused", SplitSpec(), tmp_path / "data")
+    assert data.info.classes == tuple(names)
+    assert [*data.counts.values()] == [20, 2, 8]
+    assert data.search().train.values.dtype == np.float32
+
+
+def test_copies_between_parts_are_counted(tmp_path: Path) -> None:
+    arrays = named("train", "test")
+    arrays["features_test"] = np.vstack([FEATURES["train"][:4], FEATURES["test"][4:]])
+    place = write_npz(tmp_path, arrays)
+    data = prepare(f"features:{place}", "unused", SplitSpec(), tmp_path / "data")
+    assert data.copies is not None
+    assert data.copies.test == 4
+
+
+WRONG = {
+    "nan": (
+        {"features_train": np.where(np.arange(5) == 2, np.nan, FEATURES["train"])},
+        "features_train: nan in row 0, column 2; expected finite numbers that float32 can hold",
+    ),
+    "large": (
+        {"features_train": 1e300 * FEATURES["train"].astype(float)},
+        r"features_train: .*e\+\d+ in row 0, column 0; expected finite numbers",
+    ),
+    "flat": (
+        {"features_train": FEATURES["train"][:, 0]},
+        r"features_train: expected numbers \(N, D\), a row of features a label, "
+        r"got float32 \(30,\)",
+    ),
+    "lengths": ({"labels_test": LABELS["test"][:5]}, "features_test has 12 rows but labels_test 5"),
+    "widths": (
+        {"features_test": FEATURES["test"][:, :3]},
+        "features_test has 3 features, features_train",
+    ),
+    "label": (
+        {"labels_test": LABELS["test"] + 5},
+        "labels_test: 5 in row 0 is not a class",
+    ),
+    "negative": ({"labels_train": LABELS["train"] - 1}, "labels_train holds -1, allowed is 0 to"),
+    "gap": ({"labels_train": 2 * LABELS["train"]}, "labels_train holds 2 but no 1; without"),
+    "missing": (
+        {"labels_test": None},
+        "no array 'labels_test'; it has: features_train, features_",
+    ),
+    "no train": ({"features_train": None}, "no array 'features_train'; it has"),
+    "unseen": (
+        {"labels_train": LABELS["train"] % 2, "classes": np.array(["a", "b", "c"])},
+        r"test has class 'c' \(2\), which train lacks",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.filterwarnings("ignore::trainables.data.DataNote")
+def test_wrong_files_are_told_in_a_line_that_names_array_and_row(case: str, tmp_path: Path) -> None:
+    changes, message = WRONG[case]
+    arrays = {**named("train", "test"), **changes}
+    place = write_npz(tmp_path, {name: its for name, its in arrays.items() if its is not None})
+    with pytest.raises(InputError, match=message) as raised:
+        read_source(f"features:{place}", "unused")
+    assert str(raised.value).startswith(f"{place}: ")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent.npz", "absent.npz does not exist"),
+        ("f.txt", "ending '.txt', allowed are .npz, .npy, .csv, .tsv, .parquet"),
+        ("empty", "no .npy files in it; put features.npy and labels.npy there"),
+    ],
+)
+def test_wrong_places_are_refused_before_anything_is_read(
+    name: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "f.txt").touch()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=message):
+        missing_download(f"features:{tmp_path / name}", "unused", SplitSpec())
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"label": [0, 1]}, "no columns of features; name them feature_0"),
+        ({"feature_0": [0.5, 1.5]}, "no columns of labels; name one column label"),
+        (
+            {"label": [0, 1], "feature_0": [0.5, 1.5], "split": ["train", "held"]},
+            "column 'split': 'held' in row 1; expected train, validation or test",
+        ),
+    ],
+)
+def test_wrong_tables_are_refused(table: Arrays, message: str, tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pa.table(table), tmp_path / "f.parquet")
+    with pytest.raises(InputError, match=message):
+        read_source(f"features:{tmp_path / 'f.parquet'}", "unused")
+
+
+def test_labels_from_one_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    place = write_npz(tmp_path, {"features": FEATURES["train"], "labels": LABELS["train"] + 1})
+    with pytest.raises(InputError, match=r"labels holds 1 but no 0; .* renumber all of them"):
+        read_source(f"features:{place}", "unused")
+
+
+def test_one_hot_labels_are_understood_with_a_note(tmp_path: Path) -> None:
+    arrays = {"embeddings": FEATURES["train"], "targets": np.eye(3)[LABELS["train"]]}
+    with pytest.warns(DataNote, match="targets is one-hot"):
+        found = read_source(f"features:{write_npz(tmp_path, arrays)}", "unused")
+    np.testing.assert_array_equal(found.train.labels, LABELS["train"])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_heads_see_standardised_features(name: str) -> None:
+    torch.manual_seed(0)
+    plain = build_model(name, 3, FeatureShape(2))
+    given = build_model(name, 3, FeatureShape(2, (5.0, -100.0), (2.0, 50.0)))
+    constants = {k: v for k, v in given.state_dict().items() if k.startswith("extractor.0.")}
+    given.load_state_dict({**plain.state_dict(), **constants})
+    rows = torch.randn(4, 2)
+    shifted = rows * torch.tensor([2.0, 50.0]) + torch.tensor([5.0, -100.0])
+    torch.testing.assert_close(given(shifted), plain(rows), rtol=1e-4, atol=1e-5)

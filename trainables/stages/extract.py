@@ -1,0 +1,147 @@
+"""Computes the features of a network on a data set, block by block, and stores them."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainables.common.errors import InputError
+from trainables.common.files import make_folders, write_whole, writing
+from trainables.data import Rows, read_source
+from trainables.models import Network
+from trainables.stages.engine import EVALUATION_BATCH, every_row, in_batches, place, seeded_network
+
+DESCRIPTION = "features.json"
+UNFINISHED = ".part"
+Notice = Callable[[str], None]
+
+
+def extract_features(
+    model: str,
+    dataset: str,
+    root: Path | str,
+    out: Path,
+    device: torch.device,
+    notice: Notice,
+) -> dict[str, int]:
+    """Store the features of all rows as files ``.npy`` in a folder that a task ``features`` takes.
+
+    Files are complete once they have their names. What an interrupted call left is continued by the
+    next one with the same network and data, to the same bits.
+
+    Args:
+        model: See ``build_model``; random weights are those of seed 0.
+        dataset: A name as in ``source_names``.
+        root: The folder of downloaded data sets.
+        out: The folder; made if absent.
+        device: Where the network runs.
+        notice: Called now and then with the progress.
+
+    Returns:
+        Rows of each part: ``train``, ``validation`` if the data set has its own, and ``test``.
+
+    Raises:
+        InputError: If network or data set cannot be used, the folder holds other features, or
+            cannot be written.
+    """
+    source = read_source(dataset, root)
+    info = source.info.fitted(source.train)
+    network = place(seeded_network(model, info, 0), device)
+
+    def compute(values: np.ndarray) -> np.ndarray:
+        batcher = info.inputs.batcher(info.inputs.encode(values), device)
+        found = in_batches(network, _features(network, batcher.plain), every_row(batcher))
+        return found.cpu().numpy()
+
+    parts = _parts(source.train, source.test)
+    with writing(out):
+        make_folders(out)
+        _describe(out, {"model": model, "dataset": dataset, "rows": source.fingerprint})
+        drafts = [
+            _write_part(out / f"features_{name}.npy", rows, network.feature_dim, compute, notice)
+            for name, rows in parts.items()
+        ]
+        for name, rows in parts.items():
+            np.save(out / f"labels_{name}.npy", rows.labels)
+        np.save(out / "classes.npy", np.array(info.classes))
+        # Training rows come last: without them the folder is refused, so half of it never counts.
+        for draft in reversed(drafts):
+            if draft.exists():
+                os.replace(draft, draft.with_suffix(""))
+    return {name: len(rows) for name, rows in parts.items()}
+
+
+def _features(network: Network, plain: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def compute(batch: Tensor) -> Tensor:
+        found = network.features(plain(batch))
+        if found.ndim != 2:
+            shape = tuple(found.shape[1:])
+            raise InputError(f"the network has features of shape {shape} a row; use one with (D,)")
+        return found
+
+    return compute
+
+
+def _parts(train: Rows, test: Rows | None) -> dict[str, Rows]:
+    own = train.validation
+    parts = {"train": train}
+    if own is not None:
+        rest = np.setdiff1d(np.arange(len(train)), own)
+        parts = {"train": train.take(rest), "validation": train.take(own)}
+    return parts if test is None else {**parts, "test": test}
+
+
+def _describe(out: Path, fields: Mapping[str, Any]) -> None:
+    """Write down whose features a folder holds, or make sure that they are the same."""
+    path = out / DESCRIPTION
+    if not path.exists():
+        if found := sorted(out.glob("*.npy")):
+            raise InputError(f"{out}: has other files, such as {found[0].name}; use a new folder")
+        write_whole(path, json.dumps(fields, indent=1))
+        return
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}); delete {out}") from error
+    if known != fields:
+        told = f"{out}: holds features of {known['model']} on {known['dataset']}"
+        changed = (
+            ", whose rows are others now" if {**known, "rows": fields["rows"]} == fields else ""
+        )
+        raise InputError(f"{told}{changed}; use a new folder, or delete it")
+
+
+def _write_part(
+    path: Path,
+    rows: Rows,
+    width: int,
+    compute: Callable[[np.ndarray], np.ndarray],
+    notice: Notice,
+) -> Path:
+    """Write the features of rows to a draft of a file, from where the draft ends; return it."""
+    draft = path.with_name(f"{path.name}{UNFINISHED}")
+    if path.exists():
+        return draft
+    fields = {"descr": "<f4", "fortran_order": False, "shape": (len(rows), width)}
+    with draft.open("ab") as stream:
+        if not stream.tell():
+            np.lib.format.write_array_header_1_0(stream, fields)
+            stream.flush()
+        with draft.open("rb") as head:
+            np.lib.format.read_magic(head)
+            np.lib.format.read_array_header_1_0(head)
+            start = head.tell()
+        # Whole blocks only: a row's features depend on its batch in the last bit.
+        done = (stream.tell() - start) // (4 * width) // EVALUATION_BATCH * EVALUATION_BATCH
+        stream.truncate(start + 4 * width * done)
+        for first in range(done, len(rows), EVALUATION_BATCH):
+            last = min(first + EVALUATION_BATCH, len(rows))
+            stream.write(compute(rows.read(first, last)).astype("<f4").tobytes())
+            stream.flush()
+            notice(f"{path.stem}: {last:,} of {len(rows):,} rows")
+    return draft
