@@ -21,6 +21,7 @@ from orchestrator.tables.figures import FILTERS
 from orchestrator.view import _records
 from orchestrator.view._lines import LIVE, study_lines
 from orchestrator.view._panels import COMPARED, measure
+from orchestrator.view._progress import progress
 from orchestrator.view._source import ReportSource
 from orchestrator.view._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
 from orchestrator.view._tasks import task_part
@@ -80,6 +81,7 @@ def overview(
         "overviews": [build_table(source.results, (m,)) for m in ("ece", "acc") if several],
         "tasks": [task_part(source, task, None, baseline) for task in source.tasks],
         "lines": study_lines(history, state, reason) if history else [],
+        "progress": progress(history) if history else [],
         "shown": column(history.objective if history else "ece"),
         "journal": history is not None,
         "costs": _records.costs(source),
