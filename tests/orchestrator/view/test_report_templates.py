@@ -241,6 +241,7 @@ BARE = {
         "most_curves": 16,
         "undrawn": 0,
         "costs": {},
+        "states": {},
         "version": "9.9",
     },
     "tasks": [task("digits")],

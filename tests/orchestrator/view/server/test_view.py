@@ -325,3 +325,28 @@ def test_a_sweep_whose_state_is_a_link_or_a_pipe_is_left_out(view, tmp_path_fact
     assert Book(view.storage).outside == ["later"]
     file.unlink()
     assert view.client.get("/sweeps/later").status_code == 200
+
+
+def test_cells_of_test_figures_say_the_state_of_their_study(view) -> None:
+    client, writer = view.client, view.writer
+    writer.start(spec={"seeds": [0, 1]})
+    ce, ls = writer.open("ce", trials=2), writer.open("ls", trials=4)
+    writer.open("ls+ts", upstream=ls)
+    with view.storage.sweep("later").owned():
+
+        def cells(recipe):
+            return row(client.get("/sweeps/later").text, recipe, "table-1")
+
+        assert cells("ce") == ["ce waiting for its first trial", "waiting", "waiting"]
+        assert cells("ls+ts") == [f"ls+ts waiting for the choice of {ls}", "waiting", "waiting"]
+        keys = [writer.trial(ce, 0, 0.1), writer.trial(ce, 0, 0.1, role="seed", seed=1)]
+        assert cells("ce") == ["ce running, 2 of 3 trials ended", "running", "running"]
+        writer.close(ce, keys[0])
+        nothing = "0 of 2 seeds measured on test data"
+        assert cells("ce") == [f"ce {nothing}", "not measured", "not measured"]
+        writer.evaluate(keys[0], ce, test_acc=0.9, test_ece=0.04)
+        assert cells("ce") == ["ce 1 of 2 seeds measured on test data", "90.00", "4.00"]
+        writer.evaluate(keys[1], ce, seed=1, test_acc=0.9, test_ece=0.06)
+        assert cells("ce") == ["ce baseline", "90.00 ±0.00", "5.00 ±1.41"]
+        page = client.get("/sweeps/later").text
+        assert row(page, "ce", "study-time")[1:3] == ["3 s", "0"]
