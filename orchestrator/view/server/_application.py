@@ -12,13 +12,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from orchestrator.storage.ledger import FollowedSweep, Ledger, Study
+from orchestrator.storage.ledger import FollowedSweep, Ledger, Study, Trial
 from orchestrator.storage.status import SweepStatus, status_of, title
 from orchestrator.view import LIVE, environment
 from orchestrator.view.server import _pages
 from orchestrator.view.server._asked import choice, number
 from orchestrator.view.server._book import Book
 from orchestrator.view.server._details import Details
+from orchestrator.view.server._differences import Chosen, differences_page
 from orchestrator.view.server._guard import Guard
 from orchestrator.view.server._row_pages import Measured, RowPages
 from trainables.charts.bundle import bundle
@@ -53,6 +54,7 @@ class _View:
         return {
             "/": self._sweeps,
             "/compare": self._compare,
+            "/differences": self._differences,
             "/sweeps/{name}": self._sweep,
             "/sweeps/{name}/studies/{index:int}": self._study,
             "/sweeps/{name}/studies/{index:int}/rows": self._rows,
@@ -170,9 +172,7 @@ class _View:
     def _trial(self, request: Request) -> Response:
         sweep, key = self._named(request), request.path_params["key"]
         with sweep.ledger() as ledger:
-            if key not in ledger.trials:
-                raise HTTPException(404, f"There is no trial {key!r} in this sweep.")
-            content = _pages.trial_page(sweep.folder, ledger, ledger.trials[key])
+            content = _pages.trial_page(sweep.folder, ledger, _trial_at(ledger, key))
             return self._page("trial.html", content)
 
     def _compare(self, request: Request) -> Response:
@@ -184,11 +184,30 @@ class _View:
             content = _pages.compare_page([(first.folder, one), (second.folder, other)])
             return self._page("compare.html", content)
 
+    def _differences(self, request: Request) -> Response:
+        places = [place.partition("/") for place in request.query_params.getlist("trial")]
+        if len(places) != 2:
+            raise HTTPException(404, "Choose two trials.")
+        first, second = (self._followed(sweep) for sweep, _, _ in places)
+        with first.ledger() as one, second.ledger() as other:
+            found = ((first.folder, one), (second.folder, other))
+            pair = [
+                Chosen(folder, ledger, _trial_at(ledger, key))
+                for (folder, ledger), (_, _, key) in zip(found, places, strict=True)
+            ]
+            return self._page("differences.html", differences_page(*pair))
+
 
 def _vega(request: Request) -> Response:
     """Return what draws charts; it stays in the browser for an hour."""
     headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=3600"}
     return Response(bundle(), media_type="text/javascript", headers=headers)
+
+
+def _trial_at(ledger: Ledger, key: str) -> Trial:
+    if key not in ledger.trials:
+        raise HTTPException(404, f"There is no trial {key!r} in this sweep.")
+    return ledger.trials[key]
 
 
 def _study_at(ledger: Ledger, index: int) -> Study:

@@ -101,6 +101,8 @@
         keep("filter", name, input.value);
       };
       input.addEventListener("input", filter);
+      // Enter would send the form around the table.
+      input.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
       input.value = kept("filter", name);
       if (input.value) filter();
     });

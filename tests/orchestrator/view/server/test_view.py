@@ -148,13 +148,16 @@ def test_a_growing_sweep_is_read_on(view) -> None:
     writer.score(first, 0.123)
     writer.trial(study, 1, 0.5)
     page = client.get("/sweeps/later").text
-    assert row(page, "ce", "study-table")[2:] == ["2/4", "0", "0", "12.30", "90.00", "2.10"]
+    assert row(page, "ce", "study-table")[2:8] == ["2/4", "0", "0", "12.30", "90.00", "2.10"]
     assert "died · begun" in words(page)
     assert row(client.get("/").text, "later")[1:3] == ["died", "2/4"]
     described = [
         each["description"] for each in charts_of(client.get("/sweeps/later/studies/0").text)
     ]
-    assert described == ["validation ECE % by epoch", "validation Acc % by epoch"]
+    assert described == [
+        "validation ECE % by trial, and the best so far",
+        *("validation ECE % by epoch", "validation Acc % by epoch"),
+    ]
     assert words(client.get("/sweeps/later/trials?state=finished").text).startswith(
         "2 finished trials"
     )
@@ -350,3 +353,27 @@ def test_cells_of_test_figures_say_the_state_of_their_study(view) -> None:
         assert cells("ce") == ["ce baseline", "90.00 ±0.00", "5.00 ±1.41"]
         page = client.get("/sweeps/later").text
         assert row(page, "ce", "study-time")[1:3] == ["3 s", "0"]
+
+
+def test_two_configurations_are_compared_at_an_address(view) -> None:
+    client, writer = view.client, view.writer
+    ce, ls = writer.open("ce"), writer.open("ls")
+    first = writer.trial(ce, 0, 0.125, configuration={"ce": {"lr": 0.1, "wd": 5e-4}, "a": {"x": 1}})
+    second = writer.trial(ls, 0, 0.25, seed=1, configuration={"ce": {"lr": 0.2, "wd": 5e-4}})
+    page = client.get(f"/differences?trial=later/{first}&trial=later/{second}").text
+    assert "4 of 8 settings differ." in words(page)
+    assert row(page, "ce.lr", "settings") == ["ce.lr", "0.1", "0.2", "differ"]
+    assert row(page, "ce.wd", "settings") == ["ce.wd", "0.0005", "0.0005", "same"]
+    assert row(page, "a.x", "settings") == ["a.x", "1", "–", "differ"]
+    assert re.findall(r'<tr data-item class="differs">\s*<th[^>]*><span>(.*?)<', page) == [
+        *("recipe", "ce.lr", "a.x", "seed")
+    ]
+    assert row(page, "objective", "trial-figures") == ["objective", "0.125", "0.25", "+0.1250"]
+    same = client.get(f"/differences?trial=later/{first}&trial=later/{first}").text
+    assert "0 of 8 settings differ." in words(same)
+    assert 'class="differs"' not in same
+    boxes = re.findall(r'name="trial" value="(.*?)"', client.get("/sweeps/later").text)
+    assert boxes == [f"later/{first}", f"later/{second}"]
+    for wrong in ("", f"?trial=later/{first}", "?trial=later/a&trial=later/b", "?trial=x&trial=y"):
+        answer = client.get(f"/differences{wrong}")
+        assert (answer.status_code, answer.text.count('class="missing">')) == (404, 1), wrong
