@@ -91,6 +91,8 @@ def overview(
         "computed": _records.computed(history) if history else "",
         "failures": list(_records.failures(source, live)),
         "facts": _records.facts(source),
+        "note_at": "",
+        "written": list(_records.notes(source)),
         "spec": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) if history else "",
         "version": library_version("calsweep"),
         "pending": "",

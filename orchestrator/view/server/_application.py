@@ -9,14 +9,15 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from orchestrator.storage import notes
 from orchestrator.storage.ledger import FollowedSweep, Ledger, Study, Trial
 from orchestrator.storage.status import SweepStatus, status_of, title
 from orchestrator.view import LIVE, environment
 from orchestrator.view.server import _pages
-from orchestrator.view.server._asked import choice, number
+from orchestrator.view.server._asked import asked_text, choice, number
 from orchestrator.view.server._book import Book
 from orchestrator.view.server._details import Details
 from orchestrator.view.server._differences import Chosen, differences_page
@@ -27,13 +28,21 @@ from trainables.common.errors import InputError
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
 FOLLOW_SECONDS = 2.0
+NOTED = (
+    "/sweeps/{name}",
+    "/sweeps/{name}/studies/{index:int}",
+    "/sweeps/{name}/trials/{key}",
+)
 
 
 def application(book: Book, token: str) -> Starlette:
     """Return the application that shows the sweeps of a storage to who knows the token."""
     view = _View(book)
     return Starlette(
-        routes=[Route(path, answer, methods=["GET"]) for path, answer in view.routes().items()],
+        routes=[
+            *(Route(path, answer, methods=["GET"]) for path, answer in view.routes().items()),
+            *(Route(f"{path}/note", view.note, methods=["POST"]) for path in NOTED),
+        ],
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={HTTPException: view.refused, InputError: view.failed},
         lifespan=view.follow,
@@ -91,6 +100,8 @@ class _View:
         elif "status" in content:
             content["status"] = self._book.with_job(content["status"])
             content["live"] = content["live"] or content["status"].state in LIVE
+        if self._book.storage.lacks:
+            content["note_at"] = ""
         seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
         text = self._templates.get_template(template).render(seconds=seconds, **content)
         return HTMLResponse(text, status)
@@ -174,6 +185,24 @@ class _View:
         with sweep.ledger() as ledger:
             content = _pages.trial_page(sweep.folder, ledger, _trial_at(ledger, key))
             return self._page("trial.html", content)
+
+    async def note(self, request: Request) -> Response:
+        """Keep the note of a form, and show its page again."""
+        text = await asked_text(request)
+        await anyio.to_thread.run_sync(self._keep, request, text)
+        return RedirectResponse(f"{request.url.path.removesuffix('/note')}#notes", 303)
+
+    def _keep(self, request: Request, text: str) -> None:
+        sweep, asked = self._named(request), request.path_params
+        if self._book.storage.lacks:
+            raise HTTPException(404, "Notes are kept in a storage; a .calsweep file has none.")
+        with sweep.ledger() as ledger:
+            about = notes.SWEEP
+            if "index" in asked:
+                about = f"study {_study_at(ledger, asked['index']).name}"
+            elif "key" in asked:
+                about = f"trial {_trial_at(ledger, asked['key']).key}"
+        notes.write_note(sweep.folder, about, text)
 
     def _compare(self, request: Request) -> Response:
         names = request.query_params.getlist("sweep")

@@ -230,9 +230,11 @@ def task(name: str, **fields: Any) -> dict[str, Any]:
 
 BARE = {
     **dict.fromkeys(("several", "journal"), False),
-    **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec", "pending"), ""),
+    **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec", "pending", "note_at"), ""),
+    **dict.fromkeys(("failures", "facts", "runs"), ()),
     **dict.fromkeys(
-        ("overviews", "lines", "progress", "studies", "retention", "failures", "facts", "runs"), ()
+        ("overviews", "lines", "progress", "written", "studies", "retention"),
+        (),
     ),
     **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "diagram": None},
     **{
@@ -276,6 +278,7 @@ def whole() -> Iterator[_Outline]:
             "retention": SEARCHED,
             "progress": SEARCHED,
             "computed": "Computed.",
+            "written": [("sweep", "", "a & b")],
             "costs": {("first", "ce"): 1.0},
         },
         **{
