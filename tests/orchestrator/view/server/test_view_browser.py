@@ -214,3 +214,49 @@ def test_sorting_survives_a_reload_and_a_renewal(visit) -> None:
         again()
         page.wait_for_selector("main:not([data-old])")
         assert heading.get_attribute("aria-sort") == "ascending"
+
+
+def test_a_note_that_is_being_written_outlasts_a_renewal_and_is_kept(visit, served) -> None:
+    page = visit("/sweeps/night/studies/3", width=390)
+    page.get_by_label("A note for everybody").fill("too slow\nsee <b>log</b>")
+    (served.storage.sweep("night").path / "notes.json").write_text('{"sweep": "of another"}')
+    page.clock.fast_forward(61_000)
+    page.wait_for_load_state("networkidle")
+    assert page.locator("textarea").input_value() == "too slow\nsee <b>log</b>"
+    page.get_by_role("button", name="Save the note").click()
+    page.wait_for_url("**/studies/3#notes")
+    assert page.locator("textarea").input_value() == "too slow\nsee <b>log</b>"
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.goto(page.url.partition("/studies")[0])
+    notes = page.locator("table:has(#all-notes) tbody tr")
+    assert [row.locator("td").inner_text() for row in notes.all()] == [
+        *("of another", "too slow\nsee <b>log</b>")
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [1400, 390])
+def test_charts_of_recipes_and_trials_fit_and_name_recipes(visit, served, width) -> None:
+    writer = served.writer
+    for recipe in ("ce", "ls"):
+        study = writer.open(recipe, trials=4)
+        for number in range(4):
+            parameters = {"a": number, "b": 4 - number**2}
+            key = writer.trial(study, number, 0.4 - number / 10, parameters=parameters)
+        again = writer.begin(study, 0, role="seed", seed=1, configuration={recipe: {"margin": 3.5}})
+        writer.epochs(again, count=3)
+        writer.finish(again, val_ece=0.1)
+        writer.close(study, key)
+    page = visit("/sweeps/later", width=width)
+    for path in ("/sweeps/later", "/sweeps/later/studies/1"):
+        page.goto(page.url.partition("/sweeps")[0] + path)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.locator(".drawing:not(:has(svg))").first.wait_for(state="detached")
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.goto(page.url.partition("/studies")[0])
+    page.locator(".drawing").first.scroll_into_view_if_needed()
+    names = page.locator(".drawing").first.locator(".role-legend-label text")
+    names.first.wait_for()
+    assert names.all_text_contents() == ["ce", "ls"]
