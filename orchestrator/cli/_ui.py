@@ -70,7 +70,7 @@ def _serve(storage: Storage, host: str, port: int | None) -> None:
 
 def _tell(address: Address) -> None:
     echo(f"open {address.url}")
-    echo("Ctrl-C ends it; nothing is written, and sweeps keep running")
+    echo("Ctrl-C ends it; nothing but notes is written, and sweeps keep running")
     if address.open:
         complain("other machines can reach this, and the token travels unencrypted")
 

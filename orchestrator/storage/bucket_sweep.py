@@ -13,7 +13,7 @@ from trainables.common.errors import AwayError, InputError, StorageError
 from trainables.store.cache import Cache
 from trainables.store.locks import Lease
 
-SPEC = "sweep.yaml"
+SPEC, NOTES = "sweep.yaml", "notes.json"
 SHARED = (SPEC, "report.html", "chosen", "logs", "plots")
 """What of a sweep's folder is for other machines too, beside its tables; never a token."""
 
@@ -82,7 +82,7 @@ class BucketSweep:
         self.bucket.put(self._cache.name(path), path)
 
     def fetch(self, files: bool = False) -> None:
-        """Bring the local copy of the sweep's specification and journal up to date.
+        """Bring the local copy of the sweep's specification, notes and journal up to date.
 
         Its other ``files``, logs and diagrams, are many: they come when asked for.
 
@@ -98,7 +98,7 @@ class BucketSweep:
         wanted = (
             place
             for place, inside in zip(places, own, strict=True)
-            if inside.name == SPEC
+            if inside.name in (SPEC, NOTES)
             or (files and _is_shared(inside))
             or (inside.parts[0] == "journal" and not place.exists())
         )

@@ -1,7 +1,7 @@
 """How far a sweep is, from its journal and its lock alone."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from orchestrator.storage.events import DECISIONS
@@ -123,8 +123,6 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
     measured, measurements = _measurements(ledger)
     searched = trials > 0 and ended >= trials
     left = time_left(ledger, now) if state == "running" and not searched else None
-    resources = ledger.spec.get("resources", {})
-    gpus = {stage: share.get("gpu", 0.0) for stage, share in resources.items() if stage in STAGES}
     return SweepStatus(
         sweep=folder.name,
         state=state,
@@ -140,7 +138,7 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
             for t in out
         ),
         failures={title(t): t.reason for t in ledger.trials.values() if t.status == "failed"},
-        recipes=tuple(_recipes(ledger, owned, gpus)),
+        recipes=tuple(_recipes(ledger, owned)),
     )
 
 
@@ -260,22 +258,29 @@ def _state(folder: SweepFolder, ledger: Ledger, owned: bool) -> str:
     return "running" if ledger.status == "running" else "starting"
 
 
-def _recipes(ledger: Ledger, owned: bool, gpus: Mapping[str, float]) -> Iterator[RecipeStatus]:
+def _recipes(ledger: Ledger, owned: bool) -> Iterator[RecipeStatus]:
     studies: dict[str, list[Study]] = {}
     for study in ledger.studies.values():
         studies.setdefault(study.recipe, []).append(study)
     for recipe, its in studies.items():
         trials = [trial for study in its for trial in study.begun.values()]
-        seconds = [(t.seconds or 0.0, t.stage) for t in trials if not t.reused]
+        hours, gpu_hours = hours_of(trials, ledger)
         yield RecipeStatus(
             recipe=recipe,
             ended=sum(trial.ended for trial in trials),
             failed=sum(trial.status == "failed" for trial in trials),
             running=sum(trial.open for trial in trials) if owned else 0,
-            hours=sum(spent for spent, _ in seconds) / HOUR,
-            gpu_hours=sum(
-                spent * gpus.get("calibrate" if stage == GIVEN else stage, 0.0)
-                for spent, stage in seconds
-            )
-            / HOUR,
+            hours=hours,
+            gpu_hours=gpu_hours,
         )
+
+
+def hours_of(trials: Iterable[Trial], ledger: Ledger) -> tuple[float, float]:
+    """Return the hours and GPU hours of trials, those apart that took a stored outcome."""
+    seconds = [(t.seconds or 0.0, t.stage) for t in trials if not t.reused]
+    resources = ledger.spec.get("resources", {})
+    gpus = {stage: share.get("gpu", 0.0) for stage, share in resources.items() if stage in STAGES}
+    on_gpus = sum(
+        spent * gpus.get("calibrate" if stage == GIVEN else stage, 0.0) for spent, stage in seconds
+    )
+    return sum(spent for spent, _ in seconds) / HOUR, on_gpus / HOUR

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trainables.store.bucket import Bucket
     from trainables.store.locks import Lease
 
-SPEC = "sweep.yaml"
+SPEC, NOTES = "sweep.yaml", "notes.json"
 MACHINES = "machines"  # Holds a file for each machine, or GPU of one, that is left out.
 GPU = ":gpu"  # Between the name of a machine and of its GPU.
 PAUSE, CANCEL = "pause", "cancel"

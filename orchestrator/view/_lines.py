@@ -1,8 +1,12 @@
 """How far each study of a sweep is."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import StudyResult
+from orchestrator.storage.status import hours_of
+from trainables.common.words import many
 
 LIVE = ("starting", "running", "pausing", "paused", "queued", "requeued")
 WAITING = ("queued", "requeued")  # States of a SLURM job.
@@ -18,6 +22,7 @@ class StudyLine(NamedTuple):
             ``failed`` or ``finished``.
         reason: Why it waits or failed; else empty.
         best: Its best trial so far; None where no trial has a score.
+        hours, gpu_hours: See ``hours_of``.
     """
 
     study: Study
@@ -27,6 +32,8 @@ class StudyLine(NamedTuple):
     trials: int
     running: int
     best: Trial | None
+    hours: float
+    gpu_hours: float
 
 
 def study_lines(ledger: Ledger, state: str, reason: str = "") -> list[StudyLine]:
@@ -50,6 +57,21 @@ def study_state(study: Study, ledger: Ledger, state: str, reason: str = "") -> t
     return "waiting", "for its first trial"
 
 
+def figure_states(
+    lines: Iterable[StudyLine], results: Sequence[StudyResult], seeds: int
+) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
+    """Yield why test figures are not complete yet, by recipe and task: in a word, and in a line."""
+    measured = {(result.recipe, result.task): len(result.test) for result in results}
+    for line in lines:
+        place, state = (line.study.recipe, line.study.task), line.state
+        if state not in ("finished", "failed") and place in measured:
+            counts = f"{line.ended} of {many(line.trials, 'trial')} ended"
+            yield place, (state, f"{state} {line.reason}" if line.reason else f"{state}, {counts}")
+        elif state == "finished" and measured.get(place, seeds) < seeds:
+            found = f"{measured[place]} of {many(seeds, 'seed')} measured on test data"
+            yield place, ("not measured", found)
+
+
 def _line(study: Study, ledger: Ledger, state: str, reason: str) -> StudyLine:
     trials = study.begun.values()
     scored = [t for t in study.searched if t.objective is not None and t.status == "finished"]
@@ -61,4 +83,5 @@ def _line(study: Study, ledger: Ledger, state: str, reason: str) -> StudyLine:
         study.trials + ledger.further_seeds,
         0 if state in OVER else sum(trial.open for trial in trials),
         study.chosen_trial or best,
+        *hours_of(trials, ledger),
     )

@@ -19,8 +19,9 @@ from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import column, templates
 from orchestrator.tables.figures import FILTERS
 from orchestrator.view import _records
-from orchestrator.view._lines import LIVE, study_lines
+from orchestrator.view._lines import LIVE, figure_states, study_lines
 from orchestrator.view._panels import COMPARED, measure
+from orchestrator.view._progress import progress
 from orchestrator.view._source import ReportSource
 from orchestrator.view._studies import MOST_CURVES, MOST_STUDIES, retention_figures, study_parts
 from orchestrator.view._tasks import task_part
@@ -72,6 +73,8 @@ def overview(
     live = status is not None and state in LIVE
     # Without its places: the address of a server may hold a password.
     spec = without_places(history.spec) if history else {}
+    lines = study_lines(history, state, reason) if history else []
+    states = figure_states(lines, source.results, len(spec.get("seeds") or [0])) if live else ()
     return {
         "name": source.name,
         "baseline": baseline,
@@ -79,13 +82,17 @@ def overview(
         "summary": _records.summary(source),
         "overviews": [build_table(source.results, (m,)) for m in ("ece", "acc") if several],
         "tasks": [task_part(source, task, None, baseline) for task in source.tasks],
-        "lines": study_lines(history, state, reason) if history else [],
+        "lines": lines,
+        "states": dict(states),
+        "progress": progress(history) if history else [],
         "shown": column(history.objective if history else "ece"),
         "journal": history is not None,
         "costs": _records.costs(source),
         "computed": _records.computed(history) if history else "",
         "failures": list(_records.failures(source, live)),
         "facts": _records.facts(source),
+        "note_at": "",
+        "written": list(_records.notes(source)),
         "spec": yaml.safe_dump(spec, sort_keys=False, allow_unicode=True) if history else "",
         "version": library_version("calsweep"),
         "pending": "",

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from orchestrator.statistics import (
     Arena,
@@ -14,6 +15,7 @@ from orchestrator.statistics import (
 )
 from orchestrator.storage.ledger import Ledger, Trial
 from orchestrator.storage.results import StudyResult, trials_of_choice, usual_baseline
+from orchestrator.storage.status import title
 from orchestrator.tables.columns import column
 from orchestrator.view._source import ReportSource
 from trainables.charts.chart import Chart
@@ -153,6 +155,19 @@ def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
         return []
     ours = trials_of_choice(study, chosen, [t for t in study.begun.values() if t.test])
     return ours if len(ours) == len(result.test) else []
+
+
+def notes(source: ReportSource) -> Iterator[tuple[str, str, str]]:
+    """Yield all notes: what each is about, the place of its page below the sweep's, the text."""
+    history = source.history or Ledger()
+    for about, text in source.notes.items():
+        kind, _, name = about.partition(" ")
+        if kind == "study" and name in history.studies:
+            yield name, f"/studies/{history.studies[name].index}", text
+        elif kind == "trial" and name in history.trials:
+            yield title(history.trials[name]), f"/trials/{quote(name, safe='')}", text
+        else:
+            yield about, "", text
 
 
 def facts(source: ReportSource) -> list[tuple[str, str]]:

@@ -51,8 +51,7 @@ def objective_by_parameter(study: Study, history: Ledger) -> list[Chart]:
     numbers = [trial.number for trials in searched.values() for trial in trials]
     shown = _searched_metrics(history)
     for name, found in searched.items():
-        kept = thinned(found, DOTS)
-        kept += [t for t in found if t is study.chosen_trial and t not in kept]
+        kept = some(found, study)
         for index, metric in enumerate(shown):
             heights = [metric.factor * searched_for(trial, history)[index] for trial in kept]
             rows = [
@@ -70,6 +69,12 @@ def objective_by_parameter(study: Study, history: Ledger) -> list[Chart]:
     return charts
 
 
+def some(trials: Sequence[Trial], study: Study) -> list[Trial]:
+    """Return those trials of a study that a chart shows: not too many, and the chosen one."""
+    kept = thinned(trials, DOTS)
+    return kept + [t for t in trials if t is study.chosen_trial and t not in kept]
+
+
 def _slice(
     name: str, shown: Column, word: str, rows: list[Spec], numbers: Sequence[int], joined: bool
 ) -> Chart:
@@ -81,16 +86,16 @@ def _slice(
         x = amount("x", name, log=spread_widely(float(row["x"]) for row in rows))
     y = amount("y", f"validation {in_unit(shown)}", log=spread_widely(row["y"] for row in rows))
     tip = tips(trial="trial", value=name, told=word)
-    layers = _dots({"x": x, "y": y, "tooltip": tip}, rows, numbers, zoom=not are_names)
+    layers = dots({"x": x, "y": y, "tooltip": tip}, rows, numbers, zoom=not are_names)
     if joined and not are_names:
         layers.insert(0, layer("other", "line", {"x": x, "y": y}, tone="reference"))
     return drawn("", f"validation {shown.label} against {name}", layers, rows)
 
 
-def _dots(
+def dots(
     encoding: Spec, rows: Sequence[Spec], numbers: Sequence[int], zoom: bool = True
 ) -> list[Spec]:
-    """Return a ring around the chosen trial, and a dot a trial, coloured by its number.
+    """Return a ring around the chosen trial, if any, and a dot a trial, coloured by its number.
 
     A click on a dot chooses its trial in all charts of the study.
     """
@@ -99,10 +104,10 @@ def _dots(
     chosen = [row for row in rows if row["chosen"]]
     colour = {"color": ramp("trial", "trial", numbers), "opacity": opacity}
     params = [click, ZOOM] if zoom else [click]
-    return [
-        layer("ring", "point", at, chosen, size=180, tone="ink"),
-        layer("search", "point", {**encoding, **colour}, params=params, filled=True, size=50),
-    ]
+    # Vega warns of a layer without rows.
+    ring = [layer("ring", "point", at, chosen, size=180, tone="ink")] if chosen else []
+    every = layer("search", "point", {**encoding, **colour}, params=params, filled=True, size=50)
+    return [*ring, every]
 
 
 def _searched_metrics(history: Ledger) -> list[Column]:
@@ -126,14 +131,14 @@ def fronts(study: Study, history: Ledger) -> list[Chart]:
     rows = [searched_for(trial, history) for trial in trials]
     signs = [-1 if found.higher else 1 for found in shown]
     kept = unbeaten([tuple(map(operator.mul, signs, row)) for row in rows])
-    dots = [
+    told = [
         {**_told(trial, shown, row), "kept": on, "chosen": trial is study.chosen_trial}
         for trial, row, on in zip(trials, rows, kept, strict=True)
     ]
-    if len(dots) > DOTS:
-        others = [dot for dot in dots if not (dot["kept"] or dot["chosen"])]
-        dots = thinned(others, DOTS) + [dot for dot in dots if dot["kept"] or dot["chosen"]]
-    return [_front(shown, place, dots) for place in range(1, len(shown))]
+    if len(told) > DOTS:
+        others = [dot for dot in told if not (dot["kept"] or dot["chosen"])]
+        told = thinned(others, DOTS) + [dot for dot in told if dot["kept"] or dot["chosen"]]
+    return [_front(shown, place, told) for place in range(1, len(shown))]
 
 
 def _told(trial: Trial, shown: Sequence[Column], row: Sequence[float]) -> Spec:
@@ -156,7 +161,7 @@ def _front(shown: Sequence[Column], place: int, rows: Sequence[Spec]) -> Chart:
     words = ["objective", *(found.label for found in shown[1:])]
     told = {f"told{index}": word for index, word in enumerate(words)}
     tip = tips(trial="trial", **told, parameters="parameters")
-    layers = _dots({**at, "tooltip": tip}, rows, [row["trial"] for row in rows])
+    layers = dots({**at, "tooltip": tip}, rows, [row["trial"] for row in rows])
     search = layers[-1]["encoding"]
     search["color"] = {
         "condition": {"test": "datum.kept", **search["color"]},

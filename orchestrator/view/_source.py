@@ -1,10 +1,11 @@
 """What a report is made of: the results, the journal behind them, the stored predictions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from orchestrator.storage.journal import iterate_events
 from orchestrator.storage.ledger import Ledger, Study
+from orchestrator.storage.notes import read_notes
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.status import current_results
 from orchestrator.storage.storage import SweepFolder
@@ -23,6 +24,7 @@ class ReportSource:
         history: What its journal tells; None where the journal is not at hand.
         store: Where its artifacts lie.
         runs: Run id of each trial (by key) on the tracking store, as far as known.
+        notes: See ``read_notes``.
     """
 
     name: str
@@ -30,6 +32,7 @@ class ReportSource:
     history: Ledger | None
     store: ArtifactStore
     runs: dict[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tasks(self) -> list[str]:
@@ -64,13 +67,14 @@ def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = Non
     """Gather what a sweep's folder holds, with the journal's results if none are given.
 
     Raises:
-        InputError: If the journal is damaged, or missing though no results are given.
+        InputError: If the journal or the notes are damaged, or the journal is missing though no
+            results are given.
     """
     from orchestrator.tracking import delivered_runs
 
     name, store, path = folder.name, folder.storage.store(), folder.journal
     if results is not None and not path.is_file():
-        return ReportSource(name, results, None, store)
+        return ReportSource(name, results, None, store, notes=read_notes(folder))
     history = Ledger(iterate_events(path, kinds=None), CURVES)
     found = current_results(folder, history) if results is None else results
-    return ReportSource(name, found, history, store, delivered_runs(path))
+    return ReportSource(name, found, history, store, delivered_runs(path), read_notes(folder))

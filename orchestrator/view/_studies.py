@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import column
-from orchestrator.view import _search
+from orchestrator.view import _progress, _search
+from orchestrator.view._parallel import parallel_coordinates
 from trainables.charts.chart import Chart, spread_widely
 from trainables.common.words import many
 
@@ -56,12 +57,15 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
         "name": _name(study, history),
         "text": _outcome(study, history),
         "live": live,
+        "best": _progress.best_of_study(study, history),
+        "parallel": parallel_coordinates(study, history),
         "importance": sorted(shares.items(), key=lambda pair: -pair[1]),
         "weighed": _weighed(shares, len(scored)) if names and not live else "",
         "slices": _search.objective_by_parameter(study, history),
         "fronts": _search.fronts(study, history),
         "curves": _search.learning_curves(study, trials[:MOST_CURVES]),
         "left": len(trials[MOST_CURVES:]),
+        "seeds": _progress.over_seeds([study], fewest=2),
     }
 
 

@@ -7,8 +7,8 @@ from functools import cache
 
 from trainables.charts.chart import CONFIG, SCHEMA, VERSION
 
-# Vega's own style sheets are left out, since pages forbid inline styles; colours are explained in
-# the text of a page, so there are no legends.
+# Vega's own style sheets are left out, since pages forbid inline styles. The text of a page
+# explains colours, so a chart has a legend only if it asks for one.
 OPTIONS = {
     "mode": "vega-lite",
     "renderer": "svg",
@@ -16,7 +16,7 @@ OPTIONS = {
     "ast": True,
     "defaultStyle": False,
     "tooltip": {"disableDefaultStyle": True},
-    "config": {**CONFIG, "legend": {"disable": True}},
+    "config": {**CONFIG, "legend": {**CONFIG["legend"], "disable": True}},
 }
 MAKE = """
 import gzip, sys, vl_convert

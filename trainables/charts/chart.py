@@ -202,9 +202,9 @@ def names(field: str, title: str, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
-def curves(x: str, y: str) -> list[Spec]:
+def curves(*fields: str) -> list[Spec]:
     """Return the transform of rows that hold a whole curve each, as one list a field."""
-    return [{"flatten": [x, y]}]
+    return [{"flatten": list(fields)}]
 
 
 def tips(**fields: str) -> list[Spec]:

@@ -1,7 +1,7 @@
 """A view of all sweeps of a storage that a browser shows while they run, and afterwards.
 
-``application`` is the ASGI application, ``serve`` runs it. Nothing is written: a storage that was
-copied to another machine will do.
+``application`` is the ASGI application, ``serve`` runs it. Nothing but notes is
+written: a storage that was copied to another machine will do.
 """
 
 from orchestrator.view.server._application import application

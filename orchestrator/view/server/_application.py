@@ -9,16 +9,18 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from orchestrator.storage.ledger import FollowedSweep, Ledger, Study
+from orchestrator.storage import notes
+from orchestrator.storage.ledger import FollowedSweep, Ledger, Study, Trial
 from orchestrator.storage.status import SweepStatus, status_of, title
 from orchestrator.view import LIVE, environment
 from orchestrator.view.server import _pages
-from orchestrator.view.server._asked import choice, number
+from orchestrator.view.server._asked import asked_text, choice, number
 from orchestrator.view.server._book import Book
 from orchestrator.view.server._details import Details
+from orchestrator.view.server._differences import Chosen, differences_page
 from orchestrator.view.server._guard import Guard
 from orchestrator.view.server._row_pages import Measured, RowPages
 from trainables.charts.bundle import bundle
@@ -26,13 +28,21 @@ from trainables.common.errors import InputError
 
 LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
 FOLLOW_SECONDS = 2.0
+NOTED = (
+    "/sweeps/{name}",
+    "/sweeps/{name}/studies/{index:int}",
+    "/sweeps/{name}/trials/{key}",
+)
 
 
 def application(book: Book, token: str) -> Starlette:
     """Return the application that shows the sweeps of a storage to who knows the token."""
     view = _View(book)
     return Starlette(
-        routes=[Route(path, answer, methods=["GET"]) for path, answer in view.routes().items()],
+        routes=[
+            *(Route(path, answer, methods=["GET"]) for path, answer in view.routes().items()),
+            *(Route(f"{path}/note", view.note, methods=["POST"]) for path in NOTED),
+        ],
         middleware=[Middleware(Guard, token=token)],
         exception_handlers={HTTPException: view.refused, InputError: view.failed},
         lifespan=view.follow,
@@ -53,6 +63,7 @@ class _View:
         return {
             "/": self._sweeps,
             "/compare": self._compare,
+            "/differences": self._differences,
             "/sweeps/{name}": self._sweep,
             "/sweeps/{name}/studies/{index:int}": self._study,
             "/sweeps/{name}/studies/{index:int}/rows": self._rows,
@@ -89,6 +100,8 @@ class _View:
         elif "status" in content:
             content["status"] = self._book.with_job(content["status"])
             content["live"] = content["live"] or content["status"].state in LIVE
+        if self._book.storage.lacks:
+            content["note_at"] = ""
         seconds = LIVE_SECONDS if content.get("live") else STILL_SECONDS
         text = self._templates.get_template(template).render(seconds=seconds, **content)
         return HTMLResponse(text, status)
@@ -170,10 +183,26 @@ class _View:
     def _trial(self, request: Request) -> Response:
         sweep, key = self._named(request), request.path_params["key"]
         with sweep.ledger() as ledger:
-            if key not in ledger.trials:
-                raise HTTPException(404, f"There is no trial {key!r} in this sweep.")
-            content = _pages.trial_page(sweep.folder, ledger, ledger.trials[key])
+            content = _pages.trial_page(sweep.folder, ledger, _trial_at(ledger, key))
             return self._page("trial.html", content)
+
+    async def note(self, request: Request) -> Response:
+        """Keep the note of a form, and show its page again."""
+        text = await asked_text(request)
+        await anyio.to_thread.run_sync(self._keep, request, text)
+        return RedirectResponse(f"{request.url.path.removesuffix('/note')}#notes", 303)
+
+    def _keep(self, request: Request, text: str) -> None:
+        sweep, asked = self._named(request), request.path_params
+        if self._book.storage.lacks:
+            raise HTTPException(404, "Notes are kept in a storage; a .calsweep file has none.")
+        with sweep.ledger() as ledger:
+            about = notes.SWEEP
+            if "index" in asked:
+                about = f"study {_study_at(ledger, asked['index']).name}"
+            elif "key" in asked:
+                about = f"trial {_trial_at(ledger, asked['key']).key}"
+        notes.write_note(sweep.folder, about, text)
 
     def _compare(self, request: Request) -> Response:
         names = request.query_params.getlist("sweep")
@@ -184,11 +213,30 @@ class _View:
             content = _pages.compare_page([(first.folder, one), (second.folder, other)])
             return self._page("compare.html", content)
 
+    def _differences(self, request: Request) -> Response:
+        places = [place.partition("/") for place in request.query_params.getlist("trial")]
+        if len(places) != 2:
+            raise HTTPException(404, "Choose two trials.")
+        first, second = (self._followed(sweep) for sweep, _, _ in places)
+        with first.ledger() as one, second.ledger() as other:
+            found = ((first.folder, one), (second.folder, other))
+            pair = [
+                Chosen(folder, ledger, _trial_at(ledger, key))
+                for (folder, ledger), (_, _, key) in zip(found, places, strict=True)
+            ]
+            return self._page("differences.html", differences_page(*pair))
+
 
 def _vega(request: Request) -> Response:
     """Return what draws charts; it stays in the browser for an hour."""
     headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=3600"}
     return Response(bundle(), media_type="text/javascript", headers=headers)
+
+
+def _trial_at(ledger: Ledger, key: str) -> Trial:
+    if key not in ledger.trials:
+        raise HTTPException(404, f"There is no trial {key!r} in this sweep.")
+    return ledger.trials[key]
 
 
 def _study_at(ledger: Ledger, index: int) -> Study:

@@ -2,13 +2,17 @@
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
+from orchestrator.storage.notes import MOST
 from orchestrator.view.server._rows import BINS, SHOWS, SORTS
 
 NAMES = {"label": "class", "other": "with"}  # In an address, where they are Python's words.
+
+FORM_BYTES = 13 * MOST  # A character takes up to four bytes, each is written as three.
 
 
 def number(name: str, text: str) -> int:
@@ -30,6 +34,17 @@ def within(name: str, value: int | None, allowed: range) -> None:
     if value is not None and value not in allowed:
         ends = f"{allowed.start} to {allowed.stop - 1}"
         raise HTTPException(404, f"{name}={value} is outside {ends}.")
+
+
+async def asked_text(request: Request) -> str:
+    """Return the field ``text`` of a form; a form that is too long is not read to its end."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > FORM_BYTES:
+            raise HTTPException(413, f"A note has at most {MOST} characters.")
+    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+    return fields.get("text", [""])[0].replace("\r\n", "\n")
 
 
 class Asked(NamedTuple):

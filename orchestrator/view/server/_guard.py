@@ -1,6 +1,7 @@
 """Who may see a page, and what a browser may do with it."""
 
 import secrets
+from urllib.parse import urlsplit
 
 from starlette.datastructures import URL, MutableHeaders
 from starlette.requests import Request
@@ -14,7 +15,7 @@ POLICY = (
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # With "no-referrer" forms of our own would have no origin.
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -22,8 +23,15 @@ HEADERS = {
 UNKNOWN = "Open the whole address that `calsweep ui` has printed: it ends with a token."
 
 
+FOREIGN = "Only pages of `calsweep ui` itself can change notes."
+READ = ("GET", "HEAD")
+
+
 class Guard:
-    """Lets in who brings the token: in the address at first, in a cookie from then on."""
+    """Lets in who brings the token: in the address at first, in a cookie from then on.
+
+    Requests that change something must come from its own pages.
+    """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
@@ -54,9 +62,13 @@ class Guard:
             response = RedirectResponse(str(path), 303)
             response.set_cookie(cookie, self._token, httponly=True, samesite="lax")
             return response
-        if self._is_token(request.cookies.get(cookie, "")):
-            return None
-        return PlainTextResponse(UNKNOWN, 403)
+        if not self._is_token(request.cookies.get(cookie, "")):
+            return PlainTextResponse(UNKNOWN, 403)
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+        # Another server on this machine is the same site, so it would get the cookie.
+        if request.method not in READ and origin != request.headers.get("host"):
+            return PlainTextResponse(FOREIGN, 403)
+        return None
 
     def _is_token(self, text: str) -> bool:
         return secrets.compare_digest(text.encode(), self._token.encode())

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.notes import SWEEP, read_notes
 from orchestrator.storage.results import StudyResult, cells_of, usual_baseline
 from orchestrator.storage.status import SweepStatus, current_results, status_of
 from orchestrator.storage.storage import SweepFolder
@@ -23,6 +24,7 @@ from orchestrator.view import (
     study_state,
     trial_curves,
 )
+from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 
 COMPARED = ("acc", "ece", "nll")
@@ -63,7 +65,9 @@ def sweep_page(
     """Return one sweep: the content of its report, with the ``details`` if they are found."""
     live = status.state in LIVE
     results = current_results(folder, ledger)
-    source = ReportSource(folder.name, results, ledger, folder.storage.store())
+    noted = _noted(folder, SWEEP)
+    store, written = folder.storage.store(), noted.pop("all")
+    source = ReportSource(folder.name, results, ledger, store, notes=written)
     content = overview(source, usual_baseline(results), status)
     failed = content["failures"]
     running = [ledger.trials[each.key] for each in status.running]
@@ -71,6 +75,7 @@ def sweep_page(
         **content,
         "pending": AT_THE_END if live else COMPUTING,
         **(found or {}),
+        **noted,
         "status": status,
         "live": live or found is None,
         "behind": _behind(folder, ledger),
@@ -91,6 +96,16 @@ def common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
         "shown": column(ledger.objective),
         "several": len({study.task for study in ledger.studies.values()}) > 1,
     }
+
+
+def _noted(folder: SweepFolder, about: str, place: str = "") -> dict[str, Any]:
+    """Return all notes of a sweep, the one about a page, and where its form sends it."""
+    address = f"/sweeps/{quote(folder.name, safe='')}{place}"
+    try:
+        found, problem = read_notes(folder), ""
+    except InputError as error:
+        found, problem = {}, str(error)
+    return {"note": found.get(about, ""), "note_problem": problem, "note_at": address, "all": found}
 
 
 def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
@@ -120,6 +135,7 @@ def study_page(
         "study": study,
         "state": state,
         "reason": reason,
+        **_noted(folder, f"study {study.name}", f"/studies/{study.index}"),
         "part": kept.get(study.index) or study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
         "trials": best[:SHOWN],
@@ -153,6 +169,7 @@ def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, A
     study = ledger.studies.get(trial.study)
     return {
         **common(folder, ledger),
+        **_noted(folder, f"trial {trial.key}", f"/trials/{quote(trial.key, safe='')}"),
         "trial": trial,
         "study": study,
         "figures": trial_curves(study, trial) if study else [],

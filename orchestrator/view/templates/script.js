@@ -101,6 +101,8 @@
         keep("filter", name, input.value);
       };
       input.addEventListener("input", filter);
+      // Enter would send the form around the table.
+      input.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
       input.value = kept("filter", name);
       if (input.value) filter();
     });
@@ -133,17 +135,17 @@
   });
 
   // Pages of a server: renewed around everything that a person has done to them.
-  const controls = "a, button, input, select, summary, [tabindex]";
+  const inputs = "input, select, textarea", controls = `a, button, summary, [tabindex], ${inputs}`;
 
   const remember = (main) => ({
     open: all("details", main).map((part) => part.open),
-    typed: all("input, select", main).map((input) => [input.value, input.checked]),
+    typed: all(inputs, main).map((input) => [input.value === input.defaultValue ? "" : input.value, input.checked]),
     scrolled: all(".scroll", main).map((part) => [part.scrollLeft, part.scrollTop]),
     focus: all(controls, main).indexOf(document.activeElement),
   });
   const restore = (main, known) => {
     all("details", main).forEach((part, i) => { part.open = known.open[i] ?? part.open; });
-    all("input, select", main).forEach((input, i) => {
+    all(inputs, main).forEach((input, i) => {
       const [value, checked] = known.typed[i] ?? [input.value, input.checked];
       if (input.type === "checkbox") input.checked = checked;
       else if (value) { input.value = value; input.dispatchEvent(new Event("input")); }
@@ -162,8 +164,9 @@
       if (!found) throw new Error("another program answers");
       answered = new Date();
       away.hidden = true;
-      // A text that is being selected stays; so does the place of what is on the screen.
-      if (found.innerHTML !== shown && getSelection().isCollapsed) {
+      // A text that is being selected or written stays; so does the place of what is on the screen.
+      const writes = document.activeElement?.tagName === "TEXTAREA";
+      if (found.innerHTML !== shown && getSelection().isCollapsed && !writes) {
         const known = remember(main), place = scrollY;
         shown = found.innerHTML;
         main.replaceWith(found);

@@ -46,3 +46,16 @@ def test_a_study_that_failed_says_why(states):
     writer.finish(writer.begin(first, 0), status="failed", reason="out of memory")
     writer.close(first, None, finished=0, failed=1, reason="no trial finished: out of memory")
     assert read("running")[0] == ("failed", "no trial finished: out of memory")
+
+
+def test_time_and_gpu_hours_are_counted_by_study(tmp_path, journal_writer):
+    writer = journal_writer(tmp_path / "night", "night")
+    writer.start(spec={"resources": {"train": {"gpu": 0.5}, "calibrate": {"gpu": 0.25}}})
+    for recipe, stage, seconds in (("ce", "train", 5400.0), ("ce+ts", "calibrate", 3600.0)):
+        study = writer.open(recipe)
+        for number, reused in enumerate((False, True)):
+            key = writer.begin(study, number, stage=stage)
+            told = {"key": key, "status": "finished", "metrics": {}, "reason": ""}
+            writer.write("trial_finished", **told, seconds=seconds, reused=reused)
+    lines = study_lines(Ledger(iterate_events(writer.path)), "running")
+    assert [(line.hours, line.gpu_hours) for line in lines] == [(1.5, 0.75), (1.0, 0.25)]

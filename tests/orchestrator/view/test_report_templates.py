@@ -213,7 +213,8 @@ def test_an_interval_has_a_bar_a_dot_and_an_arrow() -> None:
 
 
 def study(name: str, **fields: Any) -> dict[str, Any]:
-    empty = {"slices": [], "fronts": [], "curves": [], "importance": [], "weighed": "", "left": 0}
+    charts = ("best", "importance", "slices", "parallel", "fronts", "curves", "seeds")
+    empty = {**dict.fromkeys(charts, ()), "weighed": "", "left": 0}
     return {"name": name, "text": f"text of {name}", "live": False, **empty, **fields}
 
 
@@ -229,9 +230,11 @@ def task(name: str, **fields: Any) -> dict[str, Any]:
 
 BARE = {
     **dict.fromkeys(("several", "journal"), False),
-    **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec", "pending"), ""),
+    **dict.fromkeys(("no_ranks", "no_arena", "computed", "spec", "pending", "note_at"), ""),
+    **dict.fromkeys(("failures", "facts", "runs"), ()),
     **dict.fromkeys(
-        ("overviews", "lines", "studies", "retention", "failures", "facts", "runs"), ()
+        ("overviews", "lines", "progress", "written", "studies", "retention"),
+        (),
     ),
     **{"name": "a & b", "baseline": "ce", "summary": "1 recipe", "diagram": None},
     **{
@@ -240,6 +243,7 @@ BARE = {
         "most_curves": 16,
         "undrawn": 0,
         "costs": {},
+        "states": {},
         "version": "9.9",
     },
     "tasks": [task("digits")],
@@ -270,7 +274,13 @@ def whole() -> Iterator[_Outline]:
         overviews=[build_table(RESULTS, (metric,)) for metric in ("ece", "acc")],
         **{"diagram": chart("ranks", "ranked"), "no_ranks": "no ranks", "no_arena": "no arena"},
         **{"tasks": [first, second], "journal": True},
-        **{"retention": SEARCHED, "computed": "Computed.", "costs": {("first", "ce"): 1.0}},
+        **{
+            "retention": SEARCHED,
+            "progress": SEARCHED,
+            "computed": "Computed.",
+            "written": [("sweep", "", "a & b")],
+            "costs": {("first", "ce"): 1.0},
+        },
         **{
             "failures": [Failure("ce", "first", "w", "r")],
             "facts": [("Sweep", "x"), ("Code", "y")],
@@ -285,9 +295,16 @@ def searches() -> Iterator[_Outline]:
     shares = [("gamma", 0.75), ("width", 0.25)]
     studies = [
         study(
-            "s1", slices=SEARCHED, importance=shares, weighed="By trees.", fronts=SEARCHED, left=2
+            "s1",
+            best=SEARCHED,
+            slices=SEARCHED,
+            parallel=SEARCHED,
+            importance=shares,
+            weighed="By trees.",
+            fronts=SEARCHED,
+            left=2,
         ),
-        study("s2", curves=SEARCHED),
+        study("s2", curves=SEARCHED, seeds=SEARCHED),
         study("s3", slices=SEARCHED, weighed="Too few."),
         study("s4"),
     ]

@@ -51,7 +51,7 @@ def row(page: str, name: str, table: str = "") -> list[str]:
     It is the first such row behind the caption with the id ``table``.
     """
     page = page.partition(f'<caption id="{table}">')[2] if table else page
-    for line in re.findall(r"(?s)<tr data-item>(.*?)</tr>", page):
+    for line in re.findall(r"(?s)<tr data-item[^>]*>(.*?)</tr>", page):
         cells = [words(cell) for cell in re.findall(r"(?s)<t[hd].*?</t[hd]>", line)]
         if cells[0].startswith(name):
             return cells
@@ -91,7 +91,8 @@ def test_nothing_is_seen_without_the_token(view) -> None:
     assert "httponly" in cookie
     assert "samesite=lax" in cookie
     assert stranger.get("/sweeps/night").status_code == 200
-    assert stranger.post("/sweeps/night").status_code == 405
+    own = {"Origin": "http://127.0.0.1:8720"}
+    assert stranger.post("/sweeps/night", headers=own).status_code == 405
 
 
 @pytest.mark.full
@@ -112,7 +113,7 @@ def test_pages_run_and_fetch_nothing_of_others(view) -> None:
     answer = view.client.get("/sweeps/night")
     assert answer.headers["content-security-policy"].startswith(POLICY)
     assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["referrer-policy"] == "same-origin"
     assert TASK in Elements(answer.text).text
 
 
@@ -148,13 +149,16 @@ def test_a_growing_sweep_is_read_on(view) -> None:
     writer.score(first, 0.123)
     writer.trial(study, 1, 0.5)
     page = client.get("/sweeps/later").text
-    assert row(page, "ce", "study-table")[2:] == ["2/4", "0", "0", "12.30", "90.00", "2.10"]
+    assert row(page, "ce", "study-table")[2:8] == ["2/4", "0", "0", "12.30", "90.00", "2.10"]
     assert "died · begun" in words(page)
     assert row(client.get("/").text, "later")[1:3] == ["died", "2/4"]
     described = [
         each["description"] for each in charts_of(client.get("/sweeps/later/studies/0").text)
     ]
-    assert described == ["validation ECE % by epoch", "validation Acc % by epoch"]
+    assert described == [
+        "validation ECE % by trial, and the best so far",
+        *("validation ECE % by epoch", "validation Acc % by epoch"),
+    ]
     assert words(client.get("/sweeps/later/trials?state=finished").text).startswith(
         "2 finished trials"
     )
@@ -224,7 +228,7 @@ def test_the_page_of_a_sweep_that_has_ended_gets_the_slow_parts_of_its_report(vi
     report = render_report(from_folder(view.storage.sweep("night")))
     ours, theirs = (re.findall(r"<h[23]>(.*?)</h[23]>", each) for each in (page, report))
     searched = [each for each in theirs if each in ours or each in ("Runs", "Sweep file")]
-    assert [each for each in ours if each != "Running now"] == searched
+    assert [each for each in ours if each not in ("Running now", "Notes")] == searched
     assert row(page, "mbls", "table-1") == row(report, "mbls", "table-1")
     assert "Importance" in view.client.get("/sweeps/night/studies/2").text
 
@@ -325,3 +329,52 @@ def test_a_sweep_whose_state_is_a_link_or_a_pipe_is_left_out(view, tmp_path_fact
     assert Book(view.storage).outside == ["later"]
     file.unlink()
     assert view.client.get("/sweeps/later").status_code == 200
+
+
+def test_cells_of_test_figures_say_the_state_of_their_study(view) -> None:
+    client, writer = view.client, view.writer
+    writer.start(spec={"seeds": [0, 1]})
+    ce, ls = writer.open("ce", trials=2), writer.open("ls", trials=4)
+    writer.open("ls+ts", upstream=ls)
+    with view.storage.sweep("later").owned():
+
+        def cells(recipe):
+            return row(client.get("/sweeps/later").text, recipe, "table-1")
+
+        assert cells("ce") == ["ce waiting for its first trial", "waiting", "waiting"]
+        assert cells("ls+ts") == [f"ls+ts waiting for the choice of {ls}", "waiting", "waiting"]
+        keys = [writer.trial(ce, 0, 0.1), writer.trial(ce, 0, 0.1, role="seed", seed=1)]
+        assert cells("ce") == ["ce running, 2 of 3 trials ended", "running", "running"]
+        writer.close(ce, keys[0])
+        nothing = "0 of 2 seeds measured on test data"
+        assert cells("ce") == [f"ce {nothing}", "not measured", "not measured"]
+        writer.evaluate(keys[0], ce, test_acc=0.9, test_ece=0.04)
+        assert cells("ce") == ["ce 1 of 2 seeds measured on test data", "90.00", "4.00"]
+        writer.evaluate(keys[1], ce, seed=1, test_acc=0.9, test_ece=0.06)
+        assert cells("ce") == ["ce baseline", "90.00 ±0.00", "5.00 ±1.41"]
+        page = client.get("/sweeps/later").text
+        assert row(page, "ce", "study-time")[1:3] == ["3 s", "0"]
+
+
+def test_two_configurations_are_compared_at_an_address(view) -> None:
+    client, writer = view.client, view.writer
+    ce, ls = writer.open("ce"), writer.open("ls")
+    first = writer.trial(ce, 0, 0.125, configuration={"ce": {"lr": 0.1, "wd": 5e-4}, "a": {"x": 1}})
+    second = writer.trial(ls, 0, 0.25, seed=1, configuration={"ce": {"lr": 0.2, "wd": 5e-4}})
+    page = client.get(f"/differences?trial=later/{first}&trial=later/{second}").text
+    assert "4 of 8 settings differ." in words(page)
+    assert row(page, "ce.lr", "settings") == ["ce.lr", "0.1", "0.2", "differ"]
+    assert row(page, "ce.wd", "settings") == ["ce.wd", "0.0005", "0.0005", "same"]
+    assert row(page, "a.x", "settings") == ["a.x", "1", "–", "differ"]
+    assert re.findall(r'<tr data-item class="differs">\s*<th[^>]*><span>(.*?)<', page) == [
+        *("recipe", "ce.lr", "a.x", "seed")
+    ]
+    assert row(page, "objective", "trial-figures") == ["objective", "0.125", "0.25", "+0.1250"]
+    same = client.get(f"/differences?trial=later/{first}&trial=later/{first}").text
+    assert "0 of 8 settings differ." in words(same)
+    assert 'class="differs"' not in same
+    boxes = re.findall(r'name="trial" value="(.*?)"', client.get("/sweeps/later").text)
+    assert boxes == [f"later/{first}", f"later/{second}"]
+    for wrong in ("", f"?trial=later/{first}", "?trial=later/a&trial=later/b", "?trial=x&trial=y"):
+        answer = client.get(f"/differences{wrong}")
+        assert (answer.status_code, answer.text.count('class="missing">')) == (404, 1), wrong

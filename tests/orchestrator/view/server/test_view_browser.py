@@ -50,6 +50,7 @@ def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
         f"sweeps/night/trials/{served.failed.key}",
         "sweeps/night/studies/3/rows",
         "sweeps/night/tasks/0/rows/3",
+        "differences?" + "&".join([f"trial=night/{served.failed.key}"] * 2),
     )
     page = visit(width=360)
     home = page.url
@@ -67,7 +68,7 @@ def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
     page = visit("/sweeps/night")
     served.writer.open("ce", trials=4)
     block = page.locator("[data-filtered]", has=page.locator("#study-table"))
-    block.locator("input").fill("m")
+    block.locator("input[type=search]").fill("m")
     block.locator("thead button", has_text="Best objective").click()
     page.evaluate("scrollTo(0, 500)")
     rows = block.locator("tbody tr:visible").all_inner_texts()
@@ -75,7 +76,7 @@ def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
     with served.storage.sweep("night").journal.open("ab") as stream:
         stream.write(again(served))
     renewed(page, "Run by a new owner")
-    assert block.locator("input").input_value() == "m"
+    assert block.locator("input[type=search]").input_value() == "m"
     assert len(rows) == len(block.locator("tbody tr:visible").all_inner_texts()) < 7
     heading = block.locator("thead th", has_text="Best objective")
     assert heading.get_attribute("aria-sort") == "ascending"
@@ -143,6 +144,19 @@ def test_two_sweeps_are_chosen_in_the_list(visit, served) -> None:
     assert page.locator("h1").inner_text() == "later and night"
 
 
+def test_two_trials_are_chosen_and_their_configurations_compared(visit, served) -> None:
+    page = visit("/sweeps/night")
+    block = page.locator("[data-filtered]", has=page.locator("#study-table"))
+    block.locator("input[type=search]").press("Enter")
+    boxes = block.locator("input[name=trial]")
+    boxes.nth(0).check()
+    boxes.nth(1).check()
+    page.get_by_role("button", name="Compare the configurations of the two chosen").click()
+    page.wait_for_url("**/differences?trial=night*&trial=night*")
+    assert page.locator("#settings").is_visible()
+    assert page.locator("tr.differs").count() > 0
+
+
 def test_without_scripts_a_page_loads_itself_again(visit) -> None:
     page = visit("/sweeps/night", java_script_enabled=False)
     assert page.locator("table:has(#table-1) tbody tr:visible").count() == 7
@@ -152,20 +166,21 @@ def test_without_scripts_a_page_loads_itself_again(visit) -> None:
 def test_a_trial_that_is_chosen_in_one_chart_shows_in_the_others(visit) -> None:
     page = visit("/sweeps/night/studies/3")
     charts = page.locator(".drawing")
-    charts.first.locator("svg").wait_for()
-    dots = charts.first.locator(".search_marks path")
+    slice = charts.nth(1)
+    slice.locator("svg").wait_for()
+    dots = slice.locator(".search_marks path")
     assert dots.count() == 3
     dots.nth(1).hover()
     tip = page.locator("#vg-tooltip-element")
     tip.wait_for()
     assert tip.locator("td.value").all_inner_texts() == ["1", "0.525", "5.062"]
     dots.nth(1).click()
-    other = page.locator(".drawing svg").nth(1).locator(".search_marks path")
+    other = page.locator(".drawing svg").nth(2).locator(".search_marks path")
     page.wait_for_function(
-        "document.querySelectorAll('.search_marks path[opacity=\"1\"]').length < 9"
+        "document.querySelectorAll('.search_marks path[opacity=\"1\"]').length < 12"
     )
     assert [each.get_attribute("opacity") for each in other.all()] == ["0.12", "1", "0.12"]
-    assert charts.first.get_attribute("aria-label") == "validation ECE against ts.gamma"
+    assert slice.get_attribute("aria-label") == "validation ECE against ts.gamma"
 
 
 def test_charts_are_drawn_again_when_a_page_is_renewed(visit, served) -> None:
@@ -199,3 +214,49 @@ def test_sorting_survives_a_reload_and_a_renewal(visit) -> None:
         again()
         page.wait_for_selector("main:not([data-old])")
         assert heading.get_attribute("aria-sort") == "ascending"
+
+
+def test_a_note_that_is_being_written_outlasts_a_renewal_and_is_kept(visit, served) -> None:
+    page = visit("/sweeps/night/studies/3", width=390)
+    page.get_by_label("A note for everybody").fill("too slow\nsee <b>log</b>")
+    (served.storage.sweep("night").path / "notes.json").write_text('{"sweep": "of another"}')
+    page.clock.fast_forward(61_000)
+    page.wait_for_load_state("networkidle")
+    assert page.locator("textarea").input_value() == "too slow\nsee <b>log</b>"
+    page.get_by_role("button", name="Save the note").click()
+    page.wait_for_url("**/studies/3#notes")
+    assert page.locator("textarea").input_value() == "too slow\nsee <b>log</b>"
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.goto(page.url.partition("/studies")[0])
+    notes = page.locator("table:has(#all-notes) tbody tr")
+    assert [row.locator("td").inner_text() for row in notes.all()] == [
+        *("of another", "too slow\nsee <b>log</b>")
+    ]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("width", [1400, 390])
+def test_charts_of_recipes_and_trials_fit_and_name_recipes(visit, served, width) -> None:
+    writer = served.writer
+    for recipe in ("ce", "ls"):
+        study = writer.open(recipe, trials=4)
+        for number in range(4):
+            parameters = {"a": number, "b": 4 - number**2}
+            key = writer.trial(study, number, 0.4 - number / 10, parameters=parameters)
+        again = writer.begin(study, 0, role="seed", seed=1, configuration={recipe: {"margin": 3.5}})
+        writer.epochs(again, count=3)
+        writer.finish(again, val_ece=0.1)
+        writer.close(study, key)
+    page = visit("/sweeps/later", width=width)
+    for path in ("/sweeps/later", "/sweeps/later/studies/1"):
+        page.goto(page.url.partition("/sweeps")[0] + path)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.locator(".drawing:not(:has(svg))").first.wait_for(state="detached")
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.goto(page.url.partition("/studies")[0])
+    page.locator(".drawing").first.scroll_into_view_if_needed()
+    names = page.locator(".drawing").first.locator(".role-legend-label text")
+    names.first.wait_for()
+    assert names.all_text_contents() == ["ce", "ls"]

@@ -1,0 +1,55 @@
+"""Notes that people write on a sweep, its studies and trials; no figure depends on them."""
+
+import json
+
+from filelock import FileLock
+
+from orchestrator.storage.storage import LOCK_SECONDS, NOTES, SweepFolder, answering
+from trainables.common.errors import InputError
+from trainables.common.files import LOCK_MODE, make_folders, why, write_whole, writing
+
+SWEEP = "sweep"  # What a note is about: this, or ``study NAME``, or ``trial KEY``.
+MOST = 10_000  # Characters of a note.
+ALL = 1_000_000  # Characters of all notes of a sweep.
+
+
+def read_notes(folder: SweepFolder) -> dict[str, str]:
+    """Return the notes of a sweep, by what they are about.
+
+    Raises:
+        InputError: If their file is damaged, or leads to a place outside the sweep's folder.
+    """
+    path, remedy = folder.path / NOTES, "correct it, or move it away to start without notes"
+    try:
+        found = json.loads(folder.text(path) or "{}")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {why(error)}; {remedy}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {error}; {remedy}") from error
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise InputError(f"{path} is damaged: expected a mapping from names to texts; {remedy}")
+    return found
+
+
+def write_note(folder: SweepFolder, about: str, text: str) -> None:
+    """Keep a note; an empty text removes it.
+
+    Raises:
+        InputError: If it is too long, or the storage cannot be written; see also ``read_notes``.
+    """
+    if len(text) > MOST:
+        raise InputError(f"expected at most {MOST} characters in a note, got {len(text)}")
+    path = folder.path / NOTES
+    lock = FileLock(path.with_suffix(".lock"), timeout=LOCK_SECONDS, mode=LOCK_MODE)
+    with writing(path):
+        make_folders(folder.path)
+        with lock:
+            folder.fetch()
+            notes = {**read_notes(folder), about: text.strip()}
+            whole = {each: written for each, written in notes.items() if written}
+            if sum(map(len, whole.values())) > ALL:
+                raise InputError(f"the notes of a sweep have at most {ALL} characters together")
+            write_whole(path, json.dumps(whole, ensure_ascii=False, indent=1))
+            if folder.bucket is not None:
+                with answering():
+                    folder.bucket.put(path)

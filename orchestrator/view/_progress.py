@@ -1,0 +1,170 @@
+"""Charts by recipe: the best objective so far by trial, and learning curves over seeds."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.results import trials_of_choice
+from orchestrator.tables.columns import Column, column
+from orchestrator.view._search import dots, in_unit, some
+from trainables.charts.chart import (
+    Chart,
+    Spec,
+    amount,
+    curves,
+    drawn,
+    layer,
+    names,
+    pick,
+    spread_widely,
+    thinned,
+    tips,
+)
+
+HEIGHT = 240
+NAMED, LINE = 12, 9  # Recipes that a legend names, and pixels of each: two share a line.
+WHOLE = {"tickMinStep": 1, "format": "d"}
+
+
+def progress(history: Ledger) -> list[Chart]:
+    """Return the charts of all recipes, task by task."""
+    tasks = defaultdict[str, list[Study]](list)
+    for study in history.studies.values():
+        tasks[study.task].append(study)
+    charts = []
+    for task, studies in tasks.items():
+        ending = f", {task}" if len(tasks) > 1 else ""
+        charts += best_by_recipe(studies, history, ending) + over_seeds(studies, ending)
+    return charts
+
+
+def best_by_recipe(studies: Sequence[Study], history: Ledger, ending: str = "") -> list[Chart]:
+    """Return the lowest objective so far by trial, a line a recipe.
+
+    There is no chart before a study has scored two trials.
+    """
+    scored = {study.recipe: _scored(study) for study in studies}
+    if max(map(len, scored.values()), default=0) < 2:
+        return []
+    shown = column(history.objective)
+    rows = [row for recipe, trials in scored.items() for row in _bests(recipe, trials, shown)]
+    title = f"best validation {in_unit(shown)} so far by trial{ending}"
+    click, opacity = pick("recipe")
+    looks = {"color": _colour(scored), "opacity": opacity}
+    line = _line(shown, rows, looks, params=[click])
+    return [drawn(title, title, [line], rows, height=_height(len(scored)))]
+
+
+def best_of_study(study: Study, history: Ledger) -> list[Chart]:
+    """Return the objective of each trial, and the lowest one so far; of very many trials some."""
+    scored, shown = _scored(study), column(history.objective)
+    if len(scored) < 2:
+        return []
+    every = [
+        {**_told(trial, trial.objective, shown), "chosen": trial is study.chosen_trial}
+        for trial in some(scored, study)
+    ]
+    rows = list(_bests(study.recipe, scored, shown))
+    line = _line(shown, every, {"color": {"value": "var(--reference)"}}, rows=rows)
+    at = {channel: line["encoding"][channel] for channel in ("x", "y")}
+    tip = tips(trial="trial", value=f"validation {in_unit(shown)}")
+    points = dots({**at, "tooltip": tip}, every, [row["trial"] for row in every])
+    label = f"validation {in_unit(shown)} by trial, and the best so far"
+    return [drawn("", label, [line, *points], every)]
+
+
+def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> Spec:
+    """Return the layer of the best so far, whose axes have room for the given rows."""
+    unit = f"validation {in_unit(shown)}"
+    encoding = {
+        "x": amount("trial", "trial number", axis=WHOLE),
+        "y": amount("value", unit, log=spread_widely(row["value"] for row in heights)),
+        "tooltip": tips(recipe="recipe", trial="trial", value=f"best {unit} so far"),
+    }
+    looks = {**encoding, **looks}
+    return layer("best", "line", looks, interpolate="step-after", point={"size": 25}, **more)
+
+
+def _scored(study: Study) -> list[Trial]:
+    return [t for t in study.searched if t.objective is not None]
+
+
+def _told(trial: Trial, objective: float | None, shown: Column) -> Spec:
+    return {"trial": trial.number, "value": shown.factor * (objective or 0.0)}
+
+
+def _bests(recipe: str, trials: Sequence[Trial], shown: Column) -> Iterable[Spec]:
+    """Yield the trials that were the best so far, and the last one."""
+    best = math.inf
+    for trial in trials:
+        objective = trial.objective or 0.0
+        if objective < best or trial is trials[-1]:
+            best = min(best, objective)
+            yield {"recipe": recipe, **_told(trial, best, shown)}
+
+
+def _colour(recipes: Iterable[str]) -> Spec:
+    legend = {"orient": "bottom", "columns": 2, "labelLimit": 130, "symbolLimit": NAMED}
+    return names("recipe", "recipe", scale={"domain": list(recipes)}, legend=legend)
+
+
+def _height(recipes: int) -> int:
+    """Return the height of a chart whose legend names recipes."""
+    return HEIGHT + LINE * min(recipes, NAMED)
+
+
+def over_seeds(studies: Sequence[Study], ending: str = "", fewest: int = 1) -> list[Chart]:
+    """Return validation ECE and accuracy by epoch of the chosen configurations.
+
+    A line is the median over seeds, the area around it reaches from the lowest to the highest.
+    Recipes without two epochs, or with too few seeds, are left out.
+    """
+    charts = []
+    for metric in ("ece", "acc"):
+        bands = (_band(study, metric) for study in studies)
+        rows = [row for row in bands if row and max(row["seeds"]) >= fewest]
+        if rows:
+            unit = f"validation {column(metric).label} %"
+            charts.append(_bands(f"{unit} by epoch, range over seeds{ending}", unit, rows))
+    return charts
+
+
+def _band(study: Study, metric: str) -> Spec | None:
+    """Return a whole curve in one row, its figures in percent; None where there is none."""
+    chosen = study.chosen_trial
+    if chosen is None:
+        return None
+    values = defaultdict[int, list[float]](list)
+    for trial in trials_of_choice(study, chosen, study.begun.values()):
+        for step, value in zip(*trial.curve(f"val_{metric}"), strict=True):
+            values[step].append(100 * value)
+    if len(values) < 2:
+        return None
+    steps, found = zip(*thinned(sorted(values.items())), strict=True)
+    return {
+        **{"recipe": study.recipe, "epoch": list(steps), "seeds": list(map(len, found))},
+        **{"value": list(map(median, found)), "low": list(map(min, found))},
+        "high": list(map(max, found)),
+    }
+
+
+def _bands(title: str, unit: str, rows: Sequence[Spec]) -> Chart:
+    click, opacity = pick("recipe")
+    log = spread_widely(value for row in rows for value in (*row["low"], *row["high"]))
+    x = amount("epoch", "epoch", axis=WHOLE)
+    y = {name: amount(name, unit, log=log) for name in ("value", "low")}
+    told = {"value": "median over seeds", "low": "lowest", "high": "highest", "seeds": "seeds"}
+    tip = tips(recipe="recipe", epoch="epoch", **told)
+    looks = {"x": x, "color": _colour(row["recipe"] for row in rows)}
+    faint = {"condition": {**opacity["condition"], "value": 0.2}, "value": 0.03}
+    band = {**looks, "y": y["low"], "y2": {"field": "high"}, "fillOpacity": faint}
+    line = {**looks, "y": y["value"], "strokeOpacity": opacity, "tooltip": tip}
+    layers = [
+        layer("band", "area", band),
+        layer("median", "line", line, params=[click], point="transparent"),
+    ]
+    flat = curves("epoch", "value", "low", "high", "seeds")
+    return drawn(title, title, layers, rows, height=_height(len(rows)), transform=flat)
