@@ -38,31 +38,6 @@ def renewed(page, text):
     page.get_by_text(text).first.wait_for(timeout=10_000)
 
 
-@pytest.mark.full
-def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
-    places = (
-        "",
-        "compare?sweep=night&sweep=later",
-        "sweeps/night",
-        "sweeps/later",
-        "sweeps/night/trials",
-        "sweeps/night/studies/3",
-        f"sweeps/night/trials/{served.failed.key}",
-        "sweeps/night/studies/3/rows",
-        "sweeps/night/tasks/0/rows/3",
-    )
-    page = visit(width=360)
-    home = page.url
-    for path in places:
-        page.goto(home + path)
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            assert page.evaluate("document.documentElement.scrollWidth") == 360, (path, scheme)
-            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
-            assert page.locator("h1").count() == 1
-
-
 def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
     page = visit("/sweeps/night")
     served.writer.open("ce", trials=4)
