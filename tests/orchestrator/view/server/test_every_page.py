@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 
+from docs.render_demo_pages import PICTURES, SIZE, draw
 from orchestrator.nightly.page import Block, to_html
 from tests.orchestrator.view.conftest import REASON
 from tests.orchestrator.view.server.conftest import served_of, viewed
@@ -23,6 +26,7 @@ SERVED = {
     "compare": "compare?sweep=night&sweep=later",
     "problem": "sweeps/night/studies/99",
 }
+DOCS = Path(__file__).parents[4] / "docs"
 FROZEN = ("report", "nightly")
 PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}
 MISSING = "Failed to load resource: the server responded with a status of 404 (Not Found)"
@@ -133,3 +137,15 @@ def test_page(visitor, addresses, name):
     problems += [address for address in asked if not address.startswith((own, "data:,"))]
     page.close()
     assert "\n".join(problems + said) == ""
+
+
+@pytest.mark.full
+def test_pictures_of_the_documentation_are_drawn_from_pages(visitor, addresses, tmp_path):
+    page = visitor.new_page()
+    page.set_viewport_size(SIZE)
+    for path in draw(page, addresses["sweeps"], "night", tmp_path):
+        kept = DOCS / path.name
+        assert Image.open(path).size == Image.open(kept).size == (SIZE["width"], SIZE["height"])
+        assert kept.stat().st_size < 150_000
+    page.close()
+    assert {f"{name}.png" for name in PICTURES} == {path.name for path in DOCS.glob("*.png")}
