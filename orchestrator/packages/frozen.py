@@ -41,7 +41,7 @@ from orchestrator.storage.storage import Storage
 from orchestrator.sweep.names import is_sweep_name
 from orchestrator.view import ReportSource, render_report
 from trainables.common.errors import InputError
-from trainables.common.stages import ArtifactRef
+from trainables.common.stages import GIVEN, ArtifactRef
 from trainables.plugins import named_plugins_only
 from trainables.store.artifacts import ArtifactStore
 
@@ -100,14 +100,17 @@ class FileStorage(Storage):
     def __init__(self, folder: Path, path: Path, package: Package, rows: pq.ParquetFile) -> None:
         super().__init__(folder)
         self.lacks, self._path, self._rows = NO_INPUTS, path, rows
-        self._groups = {c.trial.predictions: n for n, c in enumerate(package.cells)}
-        if rows.metadata.num_row_groups != len(package.cells):
+        self._cells = package.cells
+        self._groups = {c.trial.predictions: n for n, c in enumerate(self._cells)}
+        if rows.metadata.num_row_groups != len(self._cells):
             raise InputError(f"{PREDICTIONS} must have one row group for each cell of the table")
         if not rows.schema_arrow.equals(ROW):
             raise InputError(f"{PREDICTIONS} has other columns than {', '.join(ROW.names)}")
 
     def packed_rows(self, key: str) -> dict[str, NDArray[Any]]:
         """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
+
+        Only given logits keep ``row``, as in a storage, so that a row has one address in both.
 
         Raises:
             InputError: If they are damaged, or do not fit in memory.
@@ -127,6 +130,8 @@ class FileStorage(Storage):
             most = highest.get(name, np.inf)
             if not len(values) or not ((values >= 0) & (values <= most)).all():
                 raise InputError(f"{self._path}: {PREDICTIONS} has values that {name} cannot have")
+        if self._cells[group].study.model != GIVEN:
+            del found["row"]
         return found
 
 
