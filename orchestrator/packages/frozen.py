@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orchestrator.logits.files import make_folder
+from orchestrator.logits.files import make_folder, write_whole
 from orchestrator.packages.frames import ROW, write_frames
 from orchestrator.packages.package import (
     BINS,
@@ -35,7 +35,6 @@ from orchestrator.packages.package import (
     take_out,
 )
 from orchestrator.packages.predictions import tested
-from orchestrator.packages.site import write_site
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.names import is_sweep_name
@@ -45,7 +44,7 @@ from trainables.common.stages import GIVEN, ArtifactRef
 from trainables.plugins import named_plugins_only
 from trainables.store.artifacts import ArtifactStore
 
-ENDING = ".calsweep"
+ARCHIVE, ENDING = "package.zip", ".calsweep"
 EVIDENCE = (TEST, VALIDATION, SUITES)
 ROW_BYTES = 64  # In memory, with the copies that pages need.
 END_BYTES = 22  # Of the last record of a zip file.
@@ -60,7 +59,7 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     """Write a package and its page: into a folder, or as one file with Parquet tables.
 
     Args:
-        package: Its folder also gets page and tables.
+        package: For one file, its folder also gets page and tables.
         out: The folder; or the file, if it ends with ``.calsweep``.
         logits: Whether the file has test and validation rows, so that it can be verified and
             merged. A folder always has them.
@@ -68,10 +67,13 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     Raises:
         InputError: If the package is damaged, or the files cannot be written.
     """
+    page = render_page(package)
     if out.suffix != ENDING:
-        return write_site(package, out)
+        folder = make_folder(out)
+        write_whole(folder / PAGE, lambda stream: stream.write(page.encode()))
+        return [folder / PAGE, package.pack(folder / ARCHIVE)]
     write_frames(package)
-    (package.folder / PAGE).write_text(render_page(package), encoding="utf-8")
+    (package.folder / PAGE).write_text(page, encoding="utf-8")
     make_folder(out.parent)
     return [package.pack(out, without=() if logits else EVIDENCE)]
 
@@ -87,7 +89,8 @@ def render_page(package: Package) -> str:
             rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
             store.write(ArtifactRef("evaluate", cell.trial.predictions), {"test": rows}, {})
         history = ledgers[0] if len(ledgers) == 1 else None
-        return render_report(ReportSource(names, package.results, history, store))
+        facts = [("License", str(package.header.get("license")))]
+        return render_report(ReportSource(names, package.results, history, store, facts=facts))
 
 
 class FileStorage(Storage):

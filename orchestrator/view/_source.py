@@ -23,6 +23,7 @@ class ReportSource:
         history: What its journal tells; None where the journal is not at hand.
         store: Where its artifacts lie.
         runs: Run id of each trial (by key) on the tracking store, as far as known.
+        facts: Further names and texts of its provenance.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ReportSource:
     history: Ledger | None
     store: ArtifactStore
     runs: dict[str, str] = field(default_factory=dict)
+    facts: Sequence[tuple[str, str]] = ()
 
     @property
     def tasks(self) -> list[str]:
