@@ -154,6 +154,25 @@ def test_charts_are_drawn_again_when_a_page_is_renewed(visit, served) -> None:
     page.wait_for_function("document.querySelectorAll('.trial_marks').length > 0")
 
 
+def test_the_zoom_of_a_chart_outlasts_a_renewal(visit) -> None:
+    page = visit("/sweeps/night/studies/3")
+    chart = page.locator(".drawing", has=page.locator("svg")).first
+    chart.locator("svg .search_marks path").first.wait_for()
+    axes = chart.locator("svg .role-axis-label text")
+    whole = axes.all_text_contents()
+    chart.locator("svg").hover()
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, -300)
+    page.wait_for_timeout(300)
+    zoomed = axes.all_text_contents()
+    assert zoomed != whole
+    page.locator("main").evaluate("main => { main.dataset.old = 1 }")
+    page.clock.fast_forward(61_000)
+    page.wait_for_selector("main:not([data-old])")
+    chart.locator("svg .search_marks path").first.wait_for()
+    assert axes.all_text_contents() == zoomed
+
+
 def test_a_bar_of_the_reliability_diagram_leads_to_its_rows(visit) -> None:
     page = visit("/sweeps/night/studies/0/rows")
     bar = page.locator("#bins .drawing .bin_marks path").last
