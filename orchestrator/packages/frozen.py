@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orchestrator.logits.files import make_folder
+from orchestrator.logits.files import make_folder, write_whole
 from orchestrator.packages.frames import ROW, write_frames
 from orchestrator.packages.package import (
     BINS,
@@ -35,17 +35,16 @@ from orchestrator.packages.package import (
     take_out,
 )
 from orchestrator.packages.predictions import tested
-from orchestrator.packages.site import write_site
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.names import is_sweep_name
 from orchestrator.view import ReportSource, render_report
 from trainables.common.errors import InputError
-from trainables.common.stages import ArtifactRef
+from trainables.common.stages import GIVEN, ArtifactRef
 from trainables.plugins import named_plugins_only
 from trainables.store.artifacts import ArtifactStore
 
-ENDING = ".calsweep"
+ARCHIVE, ENDING = "package.zip", ".calsweep"
 EVIDENCE = (TEST, VALIDATION, SUITES)
 ROW_BYTES = 64  # In memory, with the copies that pages need.
 END_BYTES = 22  # Of the last record of a zip file.
@@ -60,7 +59,7 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     """Write a package and its page: into a folder, or as one file with Parquet tables.
 
     Args:
-        package: Its folder also gets page and tables.
+        package: For one file, its folder also gets page and tables.
         out: The folder; or the file, if it ends with ``.calsweep``.
         logits: Whether the file has test and validation rows, so that it can be verified and
             merged. A folder always has them.
@@ -68,10 +67,13 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
     Raises:
         InputError: If the package is damaged, or the files cannot be written.
     """
+    page = render_page(package)
     if out.suffix != ENDING:
-        return write_site(package, out)
+        folder = make_folder(out)
+        write_whole(folder / PAGE, lambda stream: stream.write(page.encode()))
+        return [folder / PAGE, package.pack(folder / ARCHIVE)]
     write_frames(package)
-    (package.folder / PAGE).write_text(render_page(package), encoding="utf-8")
+    (package.folder / PAGE).write_text(page, encoding="utf-8")
     make_folder(out.parent)
     return [package.pack(out, without=() if logits else EVIDENCE)]
 
@@ -87,7 +89,8 @@ def render_page(package: Package) -> str:
             rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
             store.write(ArtifactRef("evaluate", cell.trial.predictions), {"test": rows}, {})
         history = ledgers[0] if len(ledgers) == 1 else None
-        return render_report(ReportSource(names, package.results, history, store))
+        facts = [("License", str(package.header.get("license")))]
+        return render_report(ReportSource(names, package.results, history, store, facts=facts))
 
 
 class FileStorage(Storage):
@@ -100,14 +103,17 @@ class FileStorage(Storage):
     def __init__(self, folder: Path, path: Path, package: Package, rows: pq.ParquetFile) -> None:
         super().__init__(folder)
         self.lacks, self._path, self._rows = NO_INPUTS, path, rows
-        self._groups = {c.trial.predictions: n for n, c in enumerate(package.cells)}
-        if rows.metadata.num_row_groups != len(package.cells):
+        self._cells = package.cells
+        self._groups = {c.trial.predictions: n for n, c in enumerate(self._cells)}
+        if rows.metadata.num_row_groups != len(self._cells):
             raise InputError(f"{PREDICTIONS} must have one row group for each cell of the table")
         if not rows.schema_arrow.equals(ROW):
             raise InputError(f"{PREDICTIONS} has other columns than {', '.join(ROW.names)}")
 
     def packed_rows(self, key: str) -> dict[str, NDArray[Any]]:
         """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
+
+        Only given logits keep ``row``, as in a storage, so that a row has one address in both.
 
         Raises:
             InputError: If they are damaged, or do not fit in memory.
@@ -127,6 +133,8 @@ class FileStorage(Storage):
             most = highest.get(name, np.inf)
             if not len(values) or not ((values >= 0) & (values <= most)).all():
                 raise InputError(f"{self._path}: {PREDICTIONS} has values that {name} cannot have")
+        if self._cells[group].study.model != GIVEN:
+            del found["row"]
         return found
 
 

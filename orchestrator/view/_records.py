@@ -181,6 +181,7 @@ def facts(source: ReportSource) -> list[tuple[str, str]]:
         *((f"Data of {task}", _data(results, task)) for task in source.tasks),
         ("Choice", _listing(_rule(r) for r in results)),
         *(_circumstances(source.history) if source.history else ()),
+        *source.facts,
     ]
     return [(name, text) for name, text in found if text]
 

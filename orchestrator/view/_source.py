@@ -25,6 +25,7 @@ class ReportSource:
         store: Where its artifacts lie.
         runs: Run id of each trial (by key) on the tracking store, as far as known.
         notes: See ``read_notes``.
+        facts: Further names and texts of its provenance.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ReportSource:
     store: ArtifactStore
     runs: dict[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    facts: Sequence[tuple[str, str]] = ()
 
     @property
     def tasks(self) -> list[str]:

@@ -30,7 +30,7 @@ COLOURS = {
     "rule": "#dde1e6",
     "faint": "#f4f6f8",
     "blue": "#1f6fb2",
-    "orange": "#c8560f",
+    "orange": "#b54c0b",
     "green": "#2b8a5a",
     "chance": "#e3e7eb",
     "reference": "#a9b1ba",

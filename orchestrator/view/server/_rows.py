@@ -170,9 +170,8 @@ class RowBook:
         """
         if self._storage.lacks:
             rows = self.read(key)
-            return next(
-                (rows.at(int(place)) for place in np.flatnonzero(rows.numbers == number)), None
-            )
+            numbers = np.arange(len(rows)) if rows.numbers is None else rows.numbers
+            return next((rows.at(int(place)) for place in np.flatnonzero(numbers == number)), None)
         with self._opened(key) as tensors:
             place = _place(tensors, number)
             if place is None:
@@ -239,7 +238,7 @@ def _rows_of_columns(found: Mapping[str, NDArray[Any]]) -> CellRows:
         confidence,
         found["confidence_in_label"],
         bins,
-        numbers=found["row"],
+        numbers=found.get("row"),
         images=None,
         curve=_curve(sums[None]),
         classes=1 + int(max(labels.max(), predicted.max())),

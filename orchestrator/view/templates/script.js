@@ -53,7 +53,8 @@
     if (!held || place.dataset.begun) return;
     place.dataset.begun = "";
     if (!window.drawChart) await (vega ??= load());
-    const { view } = await drawChart(place, JSON.parse(held.textContent));
+    place.spec = held.textContent;
+    const { view } = await drawChart(place, JSON.parse(place.spec));
     views.set(place, view);
     const group = place.closest("[data-linked]");
     if (!group || !("pick" in view.getState().signals)) return;
@@ -170,6 +171,12 @@
         const known = remember(main), place = scrollY;
         shown = found.innerHTML;
         main.replaceWith(found);
+        // A chart of the same data stays, with its zoom.
+        const same = new Map(all(".drawing", main).map((place) => [place.spec, place]));
+        for (const place of all(".drawing", found)) {
+          const text = place.querySelector("script").textContent;
+          if (views.has(same.get(text))) place.replaceWith(same.get(text));
+        }
         dispatchEvent(new CustomEvent("renewed", { detail: found }));
         restore(found, known);
         scrollTo(scrollX, place);

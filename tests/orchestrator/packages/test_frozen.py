@@ -184,6 +184,16 @@ def test_a_forged_table_is_found(
     assert f"{member} is not what the journals and predictions say" in found.problems
 
 
+def links(page: str) -> list[str]:
+    """Return the addresses of rows, in the order of a page."""
+    return re.findall(r"/sweeps/board/tasks/0/rows/\d+", page)
+
+
+def figures(page: str) -> list[str]:
+    """Return the confidences on the page of a row."""
+    return re.findall(r'data-order="(0\.\d+)" data-kind="number"', page)
+
+
 def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
     cells = cells_of(read_ledger(storage.sweep("board").journal))
     with opened_file(file) as packed:
@@ -195,12 +205,17 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
             np.testing.assert_allclose(ours.curve.error, theirs.curve.error, atol=1e-7)
         client = TestClient(application(Book(packed), "t"), base_url="http://127.0.0.1:8720")
         assert "board" in client.get("/?token=t").text
-        page = client.get("/sweeps/board/studies/1/rows?seed=1&sort=disagreement&with=ce").text
+        asked = "/sweeps/board/studies/1/rows?seed=1&sort=disagreement&with=ce"
+        page = client.get(asked).text
         assert "A .calsweep file has no inputs and no names of classes" in page
         assert "are not in this storage" not in page
-        row = re.search(r"/sweeps/board/tasks/0/rows/(\d+)", page)
-        assert row is not None
-        assert f"Row {row[1]} of the test data" in client.get(row[0]).text
+        stored = TestClient(application(Book(storage), "t"), base_url="http://127.0.0.1:8720")
+        stored.get("/?token=t")
+        assert links(page) == links(stored.get(asked).text)
+        for row in links(page)[:2]:
+            ours, theirs = (figures(each.get(row).text) for each in (client, stored))
+            assert ours == theirs
+            assert len(ours) == 2 * len(cells)
         sweep = client.get("/sweeps/board")
         assert sweep.status_code == 200
         assert all(study.recipe in sweep.text for study, _ in cells)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.cli import main
-from orchestrator.packages.site import render_site
+from orchestrator.packages.frozen import render_page
 from orchestrator.storage.storage import Storage
 from tests.orchestrator.packages.boards import BOARD, unpacked
 from trainables.metrics import evaluation_report
@@ -56,31 +56,26 @@ def test_no_place_of_this_machine_is_in_it(storage: Storage, site: Path) -> None
     assert b"tracking" not in told
 
 
-def test_the_page_says_how_each_cell_is_computed_again(site: Path) -> None:
+def test_the_page_is_that_of_one_file(storage: Storage, site: Path, tmp_path: Path) -> None:
     page = (site / "index.html").read_text()
-    cells = json.loads(content(site)["cells.json"])
-    commands = re.findall(
-        r"<code>(calsweep package verify package\.zip --retrain 0 [^<]+)</code>", page
-    )
-    assert commands == [cell["command"] for cell in cells]
-    assert len(set(commands)) == len(cells) == 6
-    assert not re.search(r"(?:src|href)=\"(?!#|data:|package\.zip)", page)
-
-
-def test_a_page_of_a_thousand_cells_is_below_a_megabyte(site: Path, tmp_path: Path) -> None:
-    package = unpacked(site / "package.zip", tmp_path)
-    package.__dict__["cells"] = (package.cells * 170)[:1000]
-    text = render_site(package)
-    assert text.count("--trial") == 1000
-    assert len(text.encode()) < 2**20
+    assert page.count("https://spdx.org/licenses/CC-BY-4.0") == 1
+    assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
+    file = tmp_path / "result.calsweep"
+    words = ("--license", "https://spdx.org/licenses/CC-BY-4.0")
+    place = ("--storage", str(storage.folder), "--out", str(file))
+    assert main(["package", "publish", "board", *words, *place]) == 0
+    with zipfile.ZipFile(file) as archive:
+        assert archive.read("index.html").decode() == page
 
 
 def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) -> None:
     package = unpacked(site / "package.zip", tmp_path)
+    honest = render_page(package).count("<script")
     package.ledgers[0].sweep = "<script>alert(1)</script>"
     package.cells[0].trial.configuration = {"ce": {"<b>": "</code><script>"}}
-    page = render_site(package)
-    assert page.count("<script") == 1  # Ours.
+    page = render_page(package)
+    assert page.count("<script") == honest
+    assert "&lt;script&gt;alert(1)" in page
 
 
 @pytest.mark.parametrize(

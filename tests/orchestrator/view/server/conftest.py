@@ -11,28 +11,25 @@ from starlette.testclient import TestClient
 
 from orchestrator.storage.storage import Storage
 from orchestrator.view.server import Book, application, serve
-from tests.orchestrator.view.conftest import REASON, browser, make_sweep, source, storage
+from tests.orchestrator.view.conftest import REASON
 
-__all__ = ["browser", "make_sweep", "source", "storage"]
 TOKEN = "a-token"
 
 
-@pytest.fixture
-def view(tmp_path, source, storage, journal_writer):
+def viewed(folder, source, storage, journal_writer):
     """Return a storage, who writes its second sweep, and a client with the token."""
-    store = Storage(shutil.copytree(storage, tmp_path, dirs_exist_ok=True))
+    store = Storage(shutil.copytree(storage, folder, dirs_exist_ok=True))
     (store.sweep("night").logs).mkdir()
     failed = next(t for t in source.history.trials.values() if t.status == "failed")
     (store.sweep("night").logs / f"{failed.key}.log").write_text(f"epoch 1\n{REASON}\n")
-    writer = journal_writer(tmp_path / "sweeps" / "later", "later", sweep_id="1a7e")
+    writer = journal_writer(folder / "sweeps" / "later", "later", sweep_id="1a7e")
     writer.start()
     client = TestClient(application(Book(store), TOKEN), base_url="http://127.0.0.1:8720")
     assert client.get(f"/?token={TOKEN}").status_code == 200
     return SimpleNamespace(client=client, storage=store, writer=writer, failed=failed)
 
 
-@pytest.fixture
-def served(view):
+def served_of(view):
     """Return the same view with the address at which a browser can open it."""
     heard, there = [], threading.Event()
 
@@ -45,3 +42,13 @@ def served(view):
     assert there.wait(30)
     view.url = heard[0].url
     return view
+
+
+@pytest.fixture
+def view(tmp_path, source, storage, journal_writer):
+    return viewed(tmp_path, source, storage, journal_writer)
+
+
+@pytest.fixture
+def served(view):
+    return served_of(view)

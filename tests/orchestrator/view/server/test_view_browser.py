@@ -38,32 +38,6 @@ def renewed(page, text):
     page.get_by_text(text).first.wait_for(timeout=10_000)
 
 
-@pytest.mark.full
-def test_a_phone_does_not_scroll_sideways(visit, served) -> None:
-    places = (
-        "",
-        "compare?sweep=night&sweep=later",
-        "sweeps/night",
-        "sweeps/later",
-        "sweeps/night/trials",
-        "sweeps/night/studies/3",
-        f"sweeps/night/trials/{served.failed.key}",
-        "sweeps/night/studies/3/rows",
-        "sweeps/night/tasks/0/rows/3",
-        "differences?" + "&".join([f"trial=night/{served.failed.key}"] * 2),
-    )
-    page = visit(width=360)
-    home = page.url
-    for path in places:
-        page.goto(home + path)
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            assert page.evaluate("document.documentElement.scrollWidth") == 360, (path, scheme)
-            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
-            assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
-            assert page.locator("h1").count() == 1
-
-
 def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
     page = visit("/sweeps/night")
     served.writer.open("ce", trials=4)
@@ -192,6 +166,25 @@ def test_charts_are_drawn_again_when_a_page_is_renewed(visit, served) -> None:
     served.writer.trial(study, 2, 0.4)
     renewed(page, "3 trials")
     page.wait_for_function("document.querySelectorAll('.trial_marks').length > 0")
+
+
+def test_the_zoom_of_a_chart_outlasts_a_renewal(visit) -> None:
+    page = visit("/sweeps/night/studies/3")
+    chart = page.locator(".drawing", has=page.locator("svg")).first
+    chart.locator("svg .search_marks path").first.wait_for()
+    axes = chart.locator("svg .role-axis-label text")
+    whole = axes.all_text_contents()
+    chart.locator("svg").hover()
+    page.keyboard.down("Shift")
+    page.mouse.wheel(0, -300)
+    page.wait_for_timeout(300)
+    zoomed = axes.all_text_contents()
+    assert zoomed != whole
+    page.locator("main").evaluate("main => { main.dataset.old = 1 }")
+    page.clock.fast_forward(61_000)
+    page.wait_for_selector("main:not([data-old])")
+    chart.locator("svg .search_marks path").first.wait_for()
+    assert axes.all_text_contents() == zoomed
 
 
 def test_a_bar_of_the_reliability_diagram_leads_to_its_rows(visit) -> None:
