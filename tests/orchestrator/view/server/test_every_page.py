@@ -44,7 +44,7 @@ WIDE = """
 }).map((one) => one.outerHTML.slice(0, 120))
 """
 REACHABLE = """
-[...document.querySelectorAll('a[href], button, input, select, summary, [tabindex="0"]')]
+[...document.querySelectorAll('a[href], button, input, select, textarea, summary, [tabindex="0"]')]
   .filter((one) => one.checkVisibility({ visibilityProperty: true }) && !one.closest('svg'))
   .map((one, place) => (one.dataset.place = place, one.outerHTML.slice(0, 120)))
 """
