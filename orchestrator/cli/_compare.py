@@ -18,6 +18,7 @@ from orchestrator.cli._options import (
     TextFormat,
     TrackingUri,
     tracked_results,
+    use_columns,
     use_metrics,
 )
 from orchestrator.cli._ranks import check_diagram, show_ranks
@@ -81,7 +82,7 @@ def compare(
     wanted = chosen_claims(claim) if claims else []
     every = list(chain.from_iterable(tracked_results(names, tracking_uri, storage)))
     if ranks:
-        show_ranks(every, metric, control, out, as_json)
+        show_ranks(use_columns(every, [metric], storage), metric, control, out, as_json)
         return
     if claims:
         show_claims(wanted, every, storage, draws, seed, "json" if as_json else format)

@@ -118,6 +118,22 @@ def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage:
     load_metric_plugins(Storage(storage), dict.fromkeys(r.sweep for r in results), metrics)
 
 
+def use_columns(
+    results: list[StudyResult], metrics: Iterable[str], storage: str
+) -> list[StudyResult]:
+    """Return results with metrics that are computed from stored predictions when asked for."""
+    from trainables.metrics import METRICS
+
+    if not (columns := METRICS.columns(metrics)):
+        return results
+    from orchestrator.cli._console import complain
+    from orchestrator.statistics import with_columns
+    from orchestrator.storage.storage import Storage
+
+    store = Storage(storage).store()
+    return with_columns(results, columns, store, lambda text: complain(f"note: {text}"))
+
+
 def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:

@@ -1,6 +1,7 @@
 from ._arena import ARENA_METRICS, Arena, Interval, Standing, arena
 from ._bootstrap import Difference, PairedBootstrap, paired_bootstrap
 from ._claims import ClaimVerdict, PairVerdict, judge_claim
+from ._columns import with_columns
 from ._compare import (
     Board,
     KeptPredictions,
@@ -57,4 +58,5 @@ __all__ = [
     "rank_comparison",
     "search_gains",
     "ties",
+    "with_columns",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.statistics._resampled import resampled
-from trainables.metrics import METRICS
+from trainables.metrics import METRICS, Rows, of_sets
 
 LEVEL = 0.95
 DRAWS = 2000
@@ -74,6 +74,7 @@ class Measured(NamedTuple):
 
 
 Interval = Callable[[Measured, Measured, float], Difference]
+Calibrations = Callable[[str], Sequence[Rows] | None]
 
 
 def paired_bootstrap(
@@ -89,6 +90,7 @@ def paired_bootstrap(
     groups: Tensor | None = None,
     numbers: Sequence[Tensor] | None = None,
     interval: Interval | None = None,
+    calibrations: Calibrations = lambda recipe: None,
 ) -> PairedBootstrap:
     """Compare recipes with a baseline by resampling test rows, or whole groups of them.
 
@@ -122,6 +124,8 @@ def paired_bootstrap(
             same for all.
         interval: Makes a difference of the figures of a recipe and the baseline, in place of
             the interval over test rows alone.
+        calibrations: Returns a recipe's validation rows, one pair a seed, for metrics that need
+            them.
 
     Raises:
         ValueError: If the metric or the baseline is unknown, a recipe has no seed, shapes do not
@@ -138,6 +142,7 @@ def paired_bootstrap(
         done=done,
         groups=groups,
         numbers=numbers,
+        calibrations=calibrations,
     )
     values = {recipe: float(own.values.mean()) for recipe, own in found.items()}
     seeds = {recipe: len(own.values) for recipe, own in found.items()}
@@ -159,6 +164,7 @@ def measure(
     done: Callable[[str], None] = lambda recipe: None,
     groups: Tensor | None = None,
     numbers: Sequence[Tensor] | None = None,
+    calibrations: Calibrations = lambda recipe: None,
 ) -> dict[str, Measured]:
     """Measure every seed of every recipe on all rows and on the same resamples of them.
 
@@ -177,7 +183,8 @@ def measure(
         counts = [_resample_counts(len(units), draws, seed)[:, place]] * several
     found = {}
     for recipe, tables in predictions.items():
-        found[recipe] = _over_seeds(recipe, tables, each, metric, counts)
+        rows = calibrations(recipe) if of_sets(metric) else None
+        found[recipe] = _over_seeds(recipe, tables, each, metric, counts, rows)
         done(recipe)
     return found
 
@@ -216,6 +223,7 @@ def _over_seeds(
     labels: Sequence[Tensor],
     metric: str,
     counts: Sequence[Tensor],
+    calibrations: Sequence[Rows | None] | None,
 ) -> Measured:
     for table, own in zip(tables, labels, strict=False):
         if table.ndim != 2 or len(table) != len(own):
@@ -224,8 +232,9 @@ def _over_seeds(
             )
     if not tables:
         raise ValueError(f"there are no predictions of {recipe}")
-    each = zip(tables, labels, counts, strict=False)  # One may have fewer seeds than others.
-    parts = [resampled(metric, table, own, drawn) for table, own, drawn in each]
+    # One may have fewer seeds than others.
+    each = zip(tables, labels, counts, calibrations or [None] * len(tables), strict=False)
+    parts = [resampled(metric, *seed) for seed in each]
     values = torch.tensor([part.value for part in parts], dtype=torch.float64)
     return Measured(values, torch.stack([part.draws for part in parts]))
 
