@@ -211,6 +211,11 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
             "a claim says what is compared by which metric",
         ),
         Rule("--tracking-uri", "--storage", ASKS, when="--ranks"),
+        Rule(
+            "--question",
+            "--ranks --claims --baseline --over-seeds",
+            "a question is about all recipes of a task",
+        ),
     ),
     "ui": (Rule("--optuna", "--host", "Optuna's dashboard is on this machine only"),),
     "doctor": (Rule("--plugin", "--storage --data-root --json", "only the plugin is checked"),),

@@ -1,8 +1,10 @@
 """Differences between recipes with intervals from resampled test rows."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
@@ -12,6 +14,7 @@ from orchestrator.statistics._resampled import resampled
 from trainables.metrics import METRICS, Rows, of_sets
 
 LEVEL = 0.95
+POWER = 0.8
 DRAWS = 2000
 SMALL = 1 << 23  # Counts, of two bytes each.
 
@@ -24,11 +27,14 @@ class Difference:
         value: Metric of the recipe minus metric of the baseline, on all rows; fractions (nats for
             NLL).
         low, high: Ends of the 95% interval.
+        detectable: The smallest true difference that would be found in 80% of cases, with these
+            rows and seeds.
     """
 
     value: float
     low: float
     high: float
+    detectable: float = math.nan
 
     @property
     def excludes_zero(self) -> bool:
@@ -174,6 +180,8 @@ def measure(
         raise ValueError(f"metric={metric!r} is not one of {', '.join(METRICS.measurable)}")
     if draws < 1:
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
+    if not predictions:
+        return {}
     several = max(1, *map(len, predictions.values()))
     each = [labels] * several if isinstance(labels, Tensor) else list(labels)
     if groups is None:
@@ -244,4 +252,7 @@ def _difference(own: Measured, reference: Measured, level: float) -> Difference:
     draws = own.draws.mean(0) - reference.draws.mean(0)
     centre = value - (float(draws.mean()) - value)
     reach = float((draws - centre).abs().quantile(level))
-    return Difference(value, centre - reach, centre + reach)
+    normal = NormalDist()
+    found = normal.inv_cdf((1 + level) / 2) + normal.inv_cdf(POWER)
+    detectable = found * float(draws.std(unbiased=False))
+    return Difference(value, centre - reach, centre + reach, detectable)

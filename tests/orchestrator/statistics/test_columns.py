@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
-from orchestrator.statistics import KeptPredictions, with_columns
+from orchestrator.statistics import Board, KeptPredictions, deployment, spreads, with_columns
+from orchestrator.statistics._bootstrap import Measured, _difference
+from orchestrator.storage.results import StudyResult
 from trainables.common.stages import ArtifactRef
 from trainables.metrics import METRICS, column_report
 
@@ -108,3 +111,101 @@ def test_ranks_and_ties_take_them(results, command_on):
     code, out, err = calsweep("compare", "s", "--ranks", "--metric", "augrc")
     assert (code, err) == (0, "")
     assert "AUGRC" in out
+
+
+def board_of(**recipes):
+    """Return the figures of recipes that have a mean and a spread over four seeds."""
+    generator, found = torch.Generator().manual_seed(0), {}
+    for recipe, mean in recipes.items():
+        draws = mean + torch.randn(200, generator=generator) * 1e-3
+        seeds = torch.randn(4, generator=generator) * 1e-3
+        found[recipe] = Measured(mean + seeds - seeds.mean(), draws.expand(4, 200))
+    return found
+
+
+def test_reversals_are_pairs_that_both_metrics_tell_apart(monkeypatch, results, artifacts):
+    figures = {
+        "nll": board_of(a=0.1, b=0.10001, c=0.3),
+        "ece": board_of(a=0.1, b=0.2, c=0.3),
+        "augrc": board_of(a=0.3, b=0.2, c=0.2),
+        "aps_90_size": board_of(a=1.0, b=2.0, c=3.0),
+    }
+    monkeypatch.setattr(
+        "orchestrator.statistics._deploy.board",
+        lambda results, store, metric, **rest: Board("t", metric, figures[metric], {}, {}, 300, 4),
+    )
+    lines = deployment(results, artifacts, draws=2)
+    assert [f"{line.topic}: {line.text}" for line in lines] == [
+        "best by NLL: a (0.1000), tied with b",
+        "ECE against AUGRC: 2 of 3 pairs reverse, by ECE a > b, a > c; both metrics tell 2 apart",
+        "ECE against APS 90 size: 0 of 3 pairs reverse; both metrics tell 3 apart",
+        "AUGRC against APS 90 size: 2 of 3 pairs reverse, by AUGRC b > a, c > a; "
+        "both metrics tell 2 apart",
+        "best by others: ECE: a (10.00), tied with none; AUGRC: b (20.000), tied with c; "
+        "APS 90 size: a (1.00), tied with none",
+    ]
+
+
+def test_which_to_deploy_is_five_lines_a_task(results, command_on):
+    calsweep = command_on(results)
+    code, out, err = calsweep("compare", "s", "--question", "deploy", "--draws", 20)
+    assert (code, err) == (0, "")
+    task, *lines = out.splitlines()
+    assert (task, len(lines)) == (results[0].task, 5)
+    assert lines[0].startswith("best by NLL: ce (")
+    told = json.loads(calsweep("compare", "s", "--question", "deploy", "--draws", 20, "--json")[1])
+    assert [f"{line['topic']}: {line['text']}" for line in told] == lines
+    refused = calsweep("compare", "s", "--question", "deploy", "--metric", "acc")
+    told = "calsweep: --question deploy has metrics of its own; leave --metric out\n"
+    assert refused == (2, "", told)
+
+
+def test_without_validation_rows_the_line_says_why(evaluated, made_up, artifacts):
+    bare = [evaluated(name, [made_up(LABELS, 3)], LABELS) for name in ("ce", "ls")]
+    *_, size, _, last = deployment(bare, artifacts, draws=5)
+    reason = "not known (conformal thresholds are fitted on validation rows, which are not in"
+    assert size.text.startswith(reason)
+    assert f"APS 90 size: {reason}" in last.text
+
+
+def test_shares_of_the_variance_are_those_that_were_planted():
+    generator = torch.Generator().manual_seed(1)
+    rows, seeds = (
+        3.0 * torch.randn(2000, generator=generator),
+        4.0 * torch.randn(4000, 1, generator=generator),
+    )
+    own = Measured(seeds[:, 0], seeds + rows)
+    found = next(iter(spreads(Board("t", "nll", {"ce": own}, {}, {}, 300, 4))))
+    assert found.deviation == pytest.approx(5, rel=0.05)
+    assert found.rows == pytest.approx(9 / 25, rel=0.1)
+    assert found.seeds == pytest.approx(16 / 25, rel=0.1)
+    one = Measured(seeds[:1, 0], seeds[:1] + rows)
+    found = next(iter(spreads(Board("t", "nll", {"ce": one}, {}, {}, 300, 4))))
+    assert (found.rows, found.seeds) == (1.0, None)
+
+
+def test_the_spread_is_printed_for_each_recipe(results, command_on):
+    calsweep = command_on(results)
+    words = ("compare", "s", "--question", "spread", "--metric", "nll", "--draws", 50)
+    code, out, err = calsweep(*words)
+    assert (code, err) == (0, "")
+    assert "deviation of NLL" in out
+    rows = json.loads(calsweep(*words, "--json")[1])
+    assert [row["recipe"] for row in rows] == ["ce", "ls"]
+    assert all(row["rows"] + row["seeds"] == pytest.approx(1) for row in rows)
+
+
+def test_a_detectable_difference_is_found_in_four_of_five_cases():
+    draws = torch.randn(4000, generator=torch.Generator().manual_seed(2)).double() * 0.01
+    flat = Measured(torch.zeros(1).double(), torch.zeros(1, 4000).double())
+    least = _difference(Measured(torch.zeros(1).double(), draws[None]), flat, 0.95).detectable
+    own = draws.std().item()
+    assert least == pytest.approx((1.959964 + 0.841621) * own, rel=0.01)
+    found = sum(abs(least + error) > 1.96 * own for error in draws.tolist()) / 4000
+    assert found == pytest.approx(0.8, abs=0.02)
+
+
+def test_without_predictions_there_is_no_best_recipe(artifacts):
+    running = [StudyResult("s", "t", "ce", "running")]
+    first, *_ = deployment(running, artifacts, draws=2)
+    assert first.text == "no recipe has predictions"
