@@ -127,7 +127,7 @@ def test_reversals_are_pairs_that_both_metrics_tell_apart(monkeypatch, results, 
     figures = {
         "nll": board_of(a=0.1, b=0.10001, c=0.3),
         "ece": board_of(a=0.1, b=0.2, c=0.3),
-        "augrc": board_of(a=0.3, b=0.2, c=0.2),
+        "augrc": board_of(a=0.3, b=0.2, c=0.2001),
         "aps_90_size": board_of(a=1.0, b=2.0, c=3.0),
     }
     monkeypatch.setattr(
