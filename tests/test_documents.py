@@ -134,7 +134,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, short: None) -> Path:
         ("docs/run.md", 14),
         ("docs/search.md", 5),
         ("docs/tables.md", 12),
-        ("docs/statistics.md", 4),
+        ("docs/statistics.md", 5),
         ("docs/nightly.md", 3),
         ("docs/data.md", 11),
         ("docs/travel.md", 5),

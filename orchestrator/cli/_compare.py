@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, count
+from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
 from orchestrator.cli._claims import chosen_claims, show_claims
-from orchestrator.cli._console import output, print_csv, print_records, print_table, progress_bar
+from orchestrator.cli._console import (
+    echo,
+    output,
+    print_csv,
+    print_records,
+    print_table,
+    progress_bar,
+)
 from orchestrator.cli._options import (
     Json,
     StorageFolder,
@@ -18,6 +26,7 @@ from orchestrator.cli._options import (
     TextFormat,
     TrackingUri,
     tracked_results,
+    use_columns,
     use_metrics,
 )
 from orchestrator.cli._ranks import check_diagram, show_ranks
@@ -28,11 +37,15 @@ if TYPE_CHECKING:
     from orchestrator.statistics import TaskComparison
     from orchestrator.storage.results import StudyResult
     from orchestrator.tables.columns import Column
+    from trainables.store.artifacts import ArtifactStore
 
-HEADINGS = ("noise floor", "difference", "95% interval", "flipped %", "verdict")
+    Tasks: TypeAlias = dict[str, list[StudyResult]]
+
+HEADINGS = ("noise floor", "difference", "95% interval", "detectable", "flipped %", "verdict")
+SPREAD = ("task", "metric", "recipe", "deviation", "rows", "seeds")
 FIELDS = (
     *("task", "metric", "recipe", "value", "floor", "difference", "low", "high", "verdict"),
-    *("inside_floor", "rows", "draws", "seeds", "flipped"),
+    *("inside_floor", "rows", "draws", "seeds", "flipped", "detectable"),
 )
 
 
@@ -44,6 +57,12 @@ def compare(
     claims: Annotated[
         bool, typer.Option("--claims", help="Say which claims of papers the sweeps confirm.")
     ] = False,
+    question: Annotated[
+        Literal["deploy", "spread"] | None,
+        typer.Option(
+            help="deploy: which recipe is best, in five lines; spread: rows' and seeds' shares."
+        ),
+    ] = None,
     task: Annotated[str | None, typer.Option(help="Only this task; default: each.")] = None,
     baseline: Annotated[
         str | None, typer.Option(help="The recipe to compare with; default: ce, or given.")
@@ -81,12 +100,19 @@ def compare(
     wanted = chosen_claims(claim) if claims else []
     every = list(chain.from_iterable(tracked_results(names, tracking_uri, storage)))
     if ranks:
-        show_ranks(every, metric, control, out, as_json)
+        show_ranks(use_columns(every, [metric], storage), metric, control, out, as_json)
         return
     if claims:
         show_claims(wanted, every, storage, draws, seed, "json" if as_json else format)
         return
     use_metrics(every, [metric], storage)
+    if question == "deploy" and metric != "ece":
+        raise InputError("--question deploy has metrics of its own; leave --metric out")
+    if question is not None:
+        answer = _show_deployment if question == "deploy" else _show_spread
+        shape = "json" if as_json else format
+        answer(_by_task(every, task), Storage(storage).store(), metric, draws, seed, shape)
+        return
     tasks, store, numbers = _by_task(every, task), Storage(storage).store(), count(1)
     with progress_bar("resampling") as show:
         total = sum(map(len, tasks.values()))
@@ -114,6 +140,58 @@ def compare(
     output().print(f"intervals over {over if over_seeds else of_rows}")
 
 
+def _show_deployment(
+    tasks: Tasks, store: ArtifactStore, metric: str, draws: int, seed: int, format: str
+) -> None:
+    from orchestrator import statistics
+
+    total, numbers = 4 * sum(map(len, tasks.values())), count(1)
+    with progress_bar("resampling") as show:
+        found = [
+            statistics.deployment(
+                own, store, draws=draws, seed=seed, done=lambda _: show(next(numbers), total)
+            )
+            for own in tasks.values()
+        ]
+    lines = list(chain.from_iterable(found))
+    if format in ("json", "csv"):
+        show_rows = print_records if format == "json" else print_csv
+        show_rows(("task", "topic", "text"), lines)
+        return
+    for task, own in zip(tasks, found, strict=True):
+        echo(f"**{task}**\n" if format == "markdown" else task)
+        for line in own:
+            echo(f"{'- ' if format == 'markdown' else ''}{line.topic}: {line.text}")
+
+
+def _show_spread(
+    tasks: Tasks, store: ArtifactStore, metric: str, draws: int, seed: int, format: str
+) -> None:
+    from orchestrator import statistics
+    from orchestrator.tables.columns import column
+
+    boards = (
+        statistics.board(own, store, metric, draws=draws, seed=seed) for own in tasks.values()
+    )
+    found = list(chain.from_iterable(map(statistics.spreads, boards)))
+    if format in ("json", "csv"):
+        show_rows = print_records if format == "json" else print_csv
+        show_rows(SPREAD, ((one.task, metric, *one[1:]) for one in found))
+        return
+    shown = column(metric)
+    names = ("seeds and splits" if any(own[0].varied for own in tasks.values()) else "seeds",)
+    rows = [
+        (
+            *(one.task, one.recipe, shown.show(one.deviation), f"{100 * one.rows:.0f}"),
+            "–" if one.seeds is None else f"{100 * one.seeds:.0f}",
+        )
+        for one in found
+    ]
+    headings = ("task", "recipe", f"deviation of {shown.label}", "test rows %", f"{names[0]} %")
+    print_table(headings, rows, ("task", "recipe"), format == "markdown")
+    echo("shares of the variance of one network; of the search nothing is known: there was one")
+
+
 def _by_task(results: list[StudyResult], task: str | None) -> dict[str, list[StudyResult]]:
     names = dict.fromkeys(result.task for result in results)
     if task is not None and task not in names:
@@ -137,14 +215,15 @@ def _rows(comparison: TaskComparison, shown: Column) -> Iterator[tuple[str, ...]
     for recipe, value in bootstrap.values.items():
         floor = comparison.floors.get(recipe)
         start = (recipe, shown.show(value), "–" if floor is None else shown.show(floor))
-        change, ends, flipped = "", "", comparison.flipped.get(recipe)
+        change, ends, least, flipped = "", "", "", comparison.flipped.get(recipe)
         if found := bootstrap.differences.get(recipe):
             change = shown.show_change(found.value)
             ends = f"[{shown.show_change(found.low)}, {shown.show_change(found.high)}]"
+            least = "" if isnan(found.detectable) else shown.show(found.detectable)
         share = "" if flipped is None else f"{100 * flipped:.2f}"
-        yield (*start, change, ends, share, _verdict(comparison, recipe))
+        yield (*start, change, ends, least, share, _verdict(comparison, recipe))
     for recipe, reason in comparison.absent.items():
-        yield (recipe, *[""] * 5, reason)
+        yield (recipe, *[""] * 6, reason)
 
 
 def _verdict(comparison: TaskComparison, recipe: str) -> str:
@@ -164,6 +243,7 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
         f"{bootstrap.drawn}, {bootstrap.draws} paired resamples, seeds a recipe: {seeds}; "
         "* the interval excludes 0"
     )
+    yield "detectable: the smallest true difference that would be found in 80% of cases"
     if comparison.flipped:
         yield "flipped: test rows whose predicted class is not the baseline's"
     if comparison.floors:
@@ -181,7 +261,8 @@ def _csv_rows(comparison: TaskComparison) -> Iterator[list[object]]:
         figures = [value, comparison.floors.get(recipe), *gap]
         verdict = [_verdict(comparison, recipe), int(comparison.inside_floor(recipe))]
         counts = [bootstrap.rows, bootstrap.draws, bootstrap.seeds[recipe]]
-        told = [*figures, *verdict, *counts, comparison.flipped.get(recipe)]
+        least = None if found is None or isnan(found.detectable) else found.detectable
+        told = [*figures, *verdict, *counts, comparison.flipped.get(recipe), least]
         yield [comparison.task, bootstrap.metric, recipe, *told]
     for recipe, reason in comparison.absent.items():
-        yield [comparison.task, bootstrap.metric, recipe, *[None] * 5, reason, *[None] * 5]
+        yield [comparison.task, bootstrap.metric, recipe, *[None] * 5, reason, *[None] * 6]

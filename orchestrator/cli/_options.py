@@ -118,6 +118,22 @@ def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage:
     load_metric_plugins(Storage(storage), dict.fromkeys(r.sweep for r in results), metrics)
 
 
+def use_columns(
+    results: list[StudyResult], metrics: Iterable[str], storage: str
+) -> list[StudyResult]:
+    """Return results with metrics that are computed from stored predictions when asked for."""
+    from trainables.metrics import METRICS
+
+    if not (columns := METRICS.columns(metrics)):
+        return results
+    from orchestrator.cli._console import complain
+    from orchestrator.statistics import with_columns
+    from orchestrator.storage.storage import Storage
+
+    store = Storage(storage).store()
+    return with_columns(results, columns, store, lambda text: complain(f"note: {text}"))
+
+
 def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:
@@ -195,6 +211,11 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
             "a claim says what is compared by which metric",
         ),
         Rule("--tracking-uri", "--storage", ASKS, when="--ranks"),
+        Rule(
+            "--question",
+            "--ranks --claims --baseline --over-seeds",
+            "a question is about all recipes of a task",
+        ),
     ),
     "ui": (Rule("--optuna", "--host", "Optuna's dashboard is on this machine only"),),
     "doctor": (Rule("--plugin", "--storage --data-root --json", "only the plugin is checked"),),

@@ -14,6 +14,7 @@ from orchestrator.cli._options import (
     Sweeps,
     split_names,
     tracked_results,
+    use_columns,
     use_metrics,
 )
 from trainables.common.errors import InputError, known_names
@@ -95,6 +96,8 @@ def table(
     )
     together = combine(found, lambda text: complain(f"note: {text}"), "mixed" in shown)
     built = make_table(together, options)
+    filled = use_columns(together, built.metrics, storage)
+    built = built if filled is together else make_table(filled, options)
     built = built.sorted_by(built.metrics[0]) if "sorted" in shown else built
     built = _with_gains(built, storage) if "gain" in shown else built
     _show(_with_ties(built, storage) if "ties" in shown else built, format, out)

@@ -1,6 +1,7 @@
 from ._arena import ARENA_METRICS, Arena, Interval, Standing, arena
 from ._bootstrap import Difference, PairedBootstrap, paired_bootstrap
 from ._claims import ClaimVerdict, PairVerdict, judge_claim
+from ._columns import with_columns
 from ._compare import (
     Board,
     KeptPredictions,
@@ -11,6 +12,7 @@ from ._compare import (
     search_gains,
 )
 from ._contrast import Contrast, contrast
+from ._deploy import Answer, Spread, deployment, spreads
 from ._diagram import critical_difference_diagram
 from ._letters import letters
 from ._ranks import (
@@ -27,6 +29,7 @@ from ._ties import Need, Ties, ties
 __all__ = [
     "ARENA_METRICS",
     "BOOTSTRAPPED",
+    "Answer",
     "Arena",
     "BlockScores",
     "Board",
@@ -40,6 +43,7 @@ __all__ = [
     "PairVerdict",
     "PairedBootstrap",
     "RankComparison",
+    "Spread",
     "Standing",
     "StoredPredictions",
     "TaskComparison",
@@ -50,11 +54,14 @@ __all__ = [
     "compare",
     "contrast",
     "critical_difference_diagram",
+    "deployment",
     "holm",
     "judge_claim",
     "letters",
     "paired_bootstrap",
     "rank_comparison",
     "search_gains",
+    "spreads",
     "ties",
+    "with_columns",
 ]

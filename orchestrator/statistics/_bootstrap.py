@@ -1,17 +1,20 @@
 """Differences between recipes with intervals from resampled test rows."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from orchestrator.statistics._resampled import resampled
-from trainables.metrics import METRICS
+from trainables.metrics import METRICS, Rows, of_sets
 
 LEVEL = 0.95
+POWER = 0.8
 DRAWS = 2000
 SMALL = 1 << 23  # Counts, of two bytes each.
 
@@ -24,11 +27,14 @@ class Difference:
         value: Metric of the recipe minus metric of the baseline, on all rows; fractions (nats for
             NLL).
         low, high: Ends of the 95% interval.
+        detectable: The smallest true difference that would be found in 80% of cases, with these
+            rows and seeds.
     """
 
     value: float
     low: float
     high: float
+    detectable: float = math.nan
 
     @property
     def excludes_zero(self) -> bool:
@@ -74,6 +80,7 @@ class Measured(NamedTuple):
 
 
 Interval = Callable[[Measured, Measured, float], Difference]
+Calibrations = Callable[[str], Sequence[Rows] | None]
 
 
 def paired_bootstrap(
@@ -89,6 +96,7 @@ def paired_bootstrap(
     groups: Tensor | None = None,
     numbers: Sequence[Tensor] | None = None,
     interval: Interval | None = None,
+    calibrations: Calibrations = lambda recipe: None,
 ) -> PairedBootstrap:
     """Compare recipes with a baseline by resampling test rows, or whole groups of them.
 
@@ -122,6 +130,8 @@ def paired_bootstrap(
             same for all.
         interval: Makes a difference of the figures of a recipe and the baseline, in place of
             the interval over test rows alone.
+        calibrations: Returns a recipe's validation rows, one pair a seed, for metrics that need
+            them.
 
     Raises:
         ValueError: If the metric or the baseline is unknown, a recipe has no seed, shapes do not
@@ -138,6 +148,7 @@ def paired_bootstrap(
         done=done,
         groups=groups,
         numbers=numbers,
+        calibrations=calibrations,
     )
     values = {recipe: float(own.values.mean()) for recipe, own in found.items()}
     seeds = {recipe: len(own.values) for recipe, own in found.items()}
@@ -159,6 +170,7 @@ def measure(
     done: Callable[[str], None] = lambda recipe: None,
     groups: Tensor | None = None,
     numbers: Sequence[Tensor] | None = None,
+    calibrations: Calibrations = lambda recipe: None,
 ) -> dict[str, Measured]:
     """Measure every seed of every recipe on all rows and on the same resamples of them.
 
@@ -168,6 +180,8 @@ def measure(
         raise ValueError(f"metric={metric!r} is not one of {', '.join(METRICS.measurable)}")
     if draws < 1:
         raise ValueError(f"draws={draws!r} is outside [1, inf)")
+    if not predictions:
+        return {}
     several = max(1, *map(len, predictions.values()))
     each = [labels] * several if isinstance(labels, Tensor) else list(labels)
     if groups is None:
@@ -177,7 +191,8 @@ def measure(
         counts = [_resample_counts(len(units), draws, seed)[:, place]] * several
     found = {}
     for recipe, tables in predictions.items():
-        found[recipe] = _over_seeds(recipe, tables, each, metric, counts)
+        rows = calibrations(recipe) if of_sets(metric) else None
+        found[recipe] = _over_seeds(recipe, tables, each, metric, counts, rows)
         done(recipe)
     return found
 
@@ -216,6 +231,7 @@ def _over_seeds(
     labels: Sequence[Tensor],
     metric: str,
     counts: Sequence[Tensor],
+    calibrations: Sequence[Rows | None] | None,
 ) -> Measured:
     for table, own in zip(tables, labels, strict=False):
         if table.ndim != 2 or len(table) != len(own):
@@ -224,8 +240,9 @@ def _over_seeds(
             )
     if not tables:
         raise ValueError(f"there are no predictions of {recipe}")
-    each = zip(tables, labels, counts, strict=False)  # One may have fewer seeds than others.
-    parts = [resampled(metric, table, own, drawn) for table, own, drawn in each]
+    # One may have fewer seeds than others.
+    each = zip(tables, labels, counts, calibrations or [None] * len(tables), strict=False)
+    parts = [resampled(metric, *seed) for seed in each]
     values = torch.tensor([part.value for part in parts], dtype=torch.float64)
     return Measured(values, torch.stack([part.draws for part in parts]))
 
@@ -235,4 +252,7 @@ def _difference(own: Measured, reference: Measured, level: float) -> Difference:
     draws = own.draws.mean(0) - reference.draws.mean(0)
     centre = value - (float(draws.mean()) - value)
     reach = float((draws - centre).abs().quantile(level))
-    return Difference(value, centre - reach, centre + reach)
+    normal = NormalDist()
+    found = normal.inv_cdf((1 + level) / 2) + normal.inv_cdf(POWER)
+    detectable = found * float(draws.std(unbiased=False))
+    return Difference(value, centre - reach, centre + reach, detectable)

@@ -20,10 +20,10 @@ from orchestrator.statistics._bootstrap import (
 )
 from orchestrator.statistics._contrast import contrast
 from orchestrator.storage.results import StudyResult, usual_baseline
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, known_names
 from trainables.common.paths import sweep_command
-from trainables.common.stages import ArtifactRef
-from trainables.metrics import FLOORED, METRICS, noise_floor, noise_floors_of_groups
+from trainables.common.stages import EVERY_STAGE, ArtifactRef
+from trainables.metrics import FLOORED, METRICS, Rows, noise_floor, noise_floors_of_groups
 from trainables.store.artifacts import ArtifactStore
 
 KEPT = 1 << 28  # Bytes: the tests of ImageNet fit once, small ones by the thousand.
@@ -46,6 +46,24 @@ class KeptPredictions:
         """Return the tensors of an evaluation, or None if it is missing or damaged."""
         found = self._store.find(ArtifactRef("evaluate", key))
         return None if found is None else found.tensors("test")
+
+    def validation(self, key: str) -> Rows:
+        """Return logits and labels of the validation rows of an evaluation that is there.
+
+        Those of a calibrator are cross-fitted: it has seen none of the rows that it scores.
+
+        Raises:
+            InputError: If they are gone, or were never here.
+        """
+        found = self._store.find(ArtifactRef("evaluate", key))
+        upstream = "" if found is None else found.record.get("upstream", "")
+        for ref in (ArtifactRef(stage, upstream) for stage in EVERY_STAGE):
+            if self._store.holds(ref) and (own := self._store.find(ref, whole=False)):
+                rows = own.tensors("validation")
+                return rows["logits"], rows["labels"]
+        raise InputError(
+            "conformal thresholds are fitted on validation rows, which are not in this storage"
+        )
 
     def resuming(self, sweep: str) -> str:
         """Return the command that computes missing predictions of a sweep again."""
@@ -136,6 +154,10 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             for recipe, result in (self._results.items() if known else ())
         }
 
+    def calibrations(self, recipe: str) -> tuple[Rows, ...]:
+        """Return the validation rows of each seed; raises as ``KeptPredictions.validation``."""
+        return tuple(map(self._kept.validation, self._results[recipe].predictions))
+
     def _rows(self, recipe: str) -> Iterator[dict[str, Tensor]]:
         result = self._results[recipe]
         for key in result.predictions:
@@ -205,12 +227,16 @@ class TaskComparison:
         return abs(self.bootstrap.differences[recipe].value) <= floor
 
     def side(self, recipe: str) -> str:
-        """Return ``better`` or ``worse``; empty where the interval holds 0, or for the baseline."""
+        """Return ``better`` or ``worse``; empty where the interval holds 0, or for the baseline.
+
+        A metric that is better neither way is ``higher`` or ``lower``.
+        """
         found = self.bootstrap.differences.get(recipe)
         if found is None or not found.excludes_zero:
             return ""
-        higher = METRICS[self.bootstrap.metric].better == "higher"
-        return "better" if (found.low > 0) == higher else "worse"
+        better = METRICS[self.bootstrap.metric].better
+        side = "higher" if found.low > 0 else "lower"
+        return side if better == "neither" else "better" if side == better else "worse"
 
 
 def compare(
@@ -257,6 +283,7 @@ def compare(
         groups=predictions.images,
         numbers=predictions.numbers,
         interval=_over_seeds if over_seeds else None,
+        calibrations=predictions.calibrations,
     )
     floors, flipped = predictions.floors(metric), _flipped(predictions, baseline)
     return TaskComparison(results[0].task, bootstrap, floors, predictions.absent, flipped)
@@ -334,6 +361,7 @@ def board(
         done=done,
         groups=rows.images,
         numbers=rows.numbers,
+        calibrations=rows.calibrations,
     )
     classes = next((tables[0].shape[1] for tables in rows.values()), 0)
     floors = rows.floors(metric)
@@ -343,8 +371,8 @@ def board(
 
 def _check(metric: str) -> None:
     if metric not in METRICS.measurable:
-        allowed = ", ".join(METRICS.measurable)
-        raise InputError(f"metric {metric!r} cannot be resampled; allowed are: {allowed}")
+        allowed = known_names(metric, METRICS.measurable)
+        raise InputError(f"metric {metric!r} cannot be resampled; {allowed}")
 
 
 PUBLISHED = "the published default"

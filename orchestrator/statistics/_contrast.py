@@ -9,9 +9,8 @@ import scipy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orchestrator.statistics._bootstrap import LEVEL, Difference, Measured
+from orchestrator.statistics._bootstrap import LEVEL, POWER, Difference, Measured
 
-POWER = 0.8
 NEGLIGIBLE = 1e-9  # Of the median variance: anything below is rounding.
 FREEDOM = (1e-3, 1e6)  # Ends between which half the degrees of freedom of a prior are looked for.
 
@@ -54,7 +53,8 @@ class Contrast:
     def interval(self, level: float = LEVEL) -> Difference:
         """Return the difference with an interval that holds the true one as often as it says."""
         half = float(scipy.stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
-        return Difference(self.value, self.centre - half, self.centre + half)
+        detectable = reach(self.freedom, 1 - level) * self.error
+        return Difference(self.value, self.centre - half, self.centre + half, detectable)
 
 
 def reach(freedom: float, level: float) -> float:

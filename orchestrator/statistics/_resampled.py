@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainables.metrics import bin_index, rows_or_value, width_edges
+from trainables.metrics import Rows, bin_index, rows_or_value, width_edges
 
 BINS = 15  # As in the test metrics of every evaluation.
 BLOCK = 1 << 23  # Most numbers in one block of a product.
@@ -24,7 +24,13 @@ class Resampled(NamedTuple):
     draws: Tensor
 
 
-def resampled(metric: str, log_probs: Tensor, labels: Tensor, counts: Tensor) -> Resampled:
+def resampled(
+    metric: str,
+    log_probs: Tensor,
+    labels: Tensor,
+    counts: Tensor,
+    calibration: Rows | None = None,
+) -> Resampled:
     """Return a metric, as ``trainables.metrics.rows_or_value`` defines it.
 
     Args:
@@ -32,9 +38,10 @@ def resampled(metric: str, log_probs: Tensor, labels: Tensor, counts: Tensor) ->
         log_probs: (N, K).
         labels: (N,), integers in [0, K).
         counts: (draws, N), how often each row occurs in each resample.
+        calibration: Validation rows, which conformal thresholds are fitted on.
     """
     whole = torch.ones(1, counts.shape[1], dtype=torch.float64)
-    make = BOOTSTRAPPED.get(metric) or partial(_any, metric)
+    make = BOOTSTRAPPED.get(metric) or partial(_any, metric, calibration)
     measure = make(log_probs.double(), labels)
     step = max(1, BLOCK // counts.shape[1])
     parts = [measure(counts[first : first + step].float()) for first in range(0, len(counts), step)]
@@ -56,9 +63,9 @@ def _mean(values: Tensor) -> Measure:
     return measure
 
 
-def _any(metric: str, log_probs: Tensor, labels: Tensor) -> Measure:
+def _any(metric: str, calibration: Rows | None, log_probs: Tensor, labels: Tensor) -> Measure:
     """Return the measure of any metric: of values for each row, or computed on each resample."""
-    found = rows_or_value(metric, log_probs, labels)
+    found = rows_or_value(metric, log_probs, labels, calibration)
     if found.ndim:
         return _mean(found)
 

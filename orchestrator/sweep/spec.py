@@ -106,7 +106,10 @@ def _reported() -> list[str]:
 def _one_of(names: Callable[[], Sequence[str]]) -> AfterValidator:
     def check(name: str) -> None:
         if name not in names():
-            raise ValueError(f"must be one of {', '.join(names())}")
+            rows = METRICS.columns(names())  # They do not fit into a line.
+            told = ", ".join(each for each in names() if each not in rows)
+            more = ", or a lower-is-better column of docs/tables.md" if rows else ""
+            raise ValueError(f"must be one of {told}{more}")
 
     return _checked(check)
 

@@ -3,6 +3,7 @@
 import html
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -65,7 +66,10 @@ def column(name: str) -> Column:
     if name == "seconds":
         return SECONDS
     if metric not in METRICS or (slash and not SUITE.fullmatch(suite)):
-        known = known_names(metric, shown_names())
+        names = shown_names()
+        if not get_close_matches(metric, names):  # All of them do not fit into a line.
+            names = [name for name in names if not METRICS.columns([name])]
+        known = known_names(metric, names)
         known += f", and SUITE/METRIC for a suite; {listed_by('metrics')}"
         raise InputError(f"unknown metric {name!r}; {known}")
     found = METRICS[metric]

@@ -28,6 +28,7 @@ from orchestrator.tables.arrange import build_table, by_pair, select
 from orchestrator.tables.columns import HTML, LATEX, MARKDOWN, fill_template, one_line, shown_names
 from orchestrator.tables.table import INSIDE, Cell, ComparisonTable, Notice
 from trainables.common.errors import InputError
+from trainables.metrics import METRICS
 
 # Terminal
 
@@ -155,7 +156,8 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
     pairs = product(table.recipes, table.tasks)
     results = [table.results[pair] for pair in pairs if pair in table.results]
     suites = {name for result in results for seed in result.test for name in seed if "/" in name}
-    known = shown_names()
+    asked = {*METRICS.columns(METRICS)} - {*table.metrics}
+    known = [name for name in shown_names() if name not in asked]
     metrics = [*known, *sorted(suites)]
     figures = [f"{metric}_{part}" for metric in metrics for part in ("mean", "std")]
     gained = list(dict.fromkeys(metric for _, _, metric in table.gains or ()))

@@ -1,3 +1,4 @@
+from ._conformal import Rows
 from ._curves import (
     ReliabilityCurve,
     RiskCoverageCurve,
@@ -12,9 +13,10 @@ from ._floor import (
     noise_floors,
     noise_floors_of_groups,
 )
-from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest
+from ._metrics import FLOORED, METRICS, REPORTED, Metric, metrics_digest, of_sets
 from ._report import (
     calibration_report,
+    column_report,
     evaluation_report,
     registered_report,
     row_terms,
@@ -33,16 +35,19 @@ __all__ = [
     "NoiseFloor",
     "ReliabilityCurve",
     "RiskCoverageCurve",
+    "Rows",
     "StreamedReport",
     "bin_index",
     "bin_spread_of_groups",
     "calibration_report",
+    "column_report",
     "estimated_error",
     "evaluation_report",
     "metrics_digest",
     "noise_floor",
     "noise_floors",
     "noise_floors_of_groups",
+    "of_sets",
     "predicted_rows",
     "registered_report",
     "reliability_curve",

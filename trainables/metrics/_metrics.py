@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
@@ -32,7 +32,8 @@ class Metric:
         source: Which report has it: ``report`` for ``calibration_report``, ``test`` for
             evaluations beside it, ``pixels`` for those of pixels alone, ``suite`` for a suite,
             which computes it itself, ``search`` for validation rows alone, where it is asked for,
-            ``plugin`` for what a plugin computes of validation and test rows.
+            ``plugin`` for what a plugin computes of validation and test rows, ``rows`` for what is
+            computed from stored rows when it is asked for, and is part of no stored evaluation.
         better: ``higher``, ``lower``, or ``neither``, where no cell is marked as best.
         percent: Whether it is a fraction of something and shown as a percentage.
         digits: Decimals that are shown.
@@ -50,7 +51,7 @@ class Metric:
 
     name: str
     label: str
-    source: Literal["report", "test", "pixels", "suite", "search", "plugin"] = "report"
+    source: Literal["report", "test", "pixels", "suite", "search", "plugin", "rows"] = "report"
     better: Better = "lower"
     percent: bool = True
     digits: int = 2
@@ -102,6 +103,53 @@ _REPORTED = (
     replace(_CLASSWISE, name="cwaece", label="cwAECE"),
     replace(_ERROR, name="mce", label="MCE", relative=0.25, absolute=0.01),
 )
+SETS = tuple(f"{kind}_{level}" for kind in ("lac", "aps", "raps") for level in (90, 95))
+"""Conformal sets by name: the score and the level in percent."""
+
+
+def of_sets(metric: str) -> bool:
+    """Return whether a metric is of conformal sets: thresholds are fitted on validation rows."""
+    return metric.rpartition("_")[0] in SETS
+
+
+_SHARE = Metric("", "", source="rows")
+_PART = replace(_SHARE, percent=False, digits=4)
+_TESTED = replace(_SHARE, better="neither", percent=False, digits=6)
+
+
+def _of_sets(name: str) -> tuple[Metric, ...]:
+    label = name.upper().replace("_", " ")
+    return (
+        replace(_SHARE, name=f"{name}_coverage", label=f"{label} coverage", better="neither"),
+        replace(
+            _PART, name=f"{name}_size", label=f"{label} size", digits=2, bounds=(0.0, math.inf)
+        ),
+        replace(_SHARE, name=f"{name}_worst", label=f"{label} worst class", better="higher"),
+    )
+
+
+_OF_ROWS = (
+    replace(_SHARE, name="aurc", label="AURC", digits=3),
+    replace(_SHARE, name="augrc", label="AUGRC", digits=3),
+    *(replace(_SHARE, name=f"risk_{level}", label=f"risk at {level} %") for level in (80, 90, 95)),
+    *(
+        replace(_SHARE, name=f"coverage_{risk}", label=f"coverage at {risk} %", better="higher")
+        for risk in (1, 5)
+    ),
+    replace(_SHARE, name="signed_ece", label="signed ECE", better="neither", bounds=(-1.0, 1.0)),
+    replace(_SHARE, name="ece_over", label="ECE over", binned=True),
+    replace(_SHARE, name="ece_under", label="ECE under", binned=True),
+    replace(_PART, name="nll_refinement", label="NLL refinement", bounds=(0.0, math.inf)),
+    replace(_PART, name="nll_calibration", label="NLL calibration", bounds=(-math.inf, math.inf)),
+    replace(_PART, name="brier_refinement", label="Brier refinement", bounds=(0.0, 2.0)),
+    replace(_PART, name="brier_calibration", label="Brier calibration", bounds=(-2.0, 2.0)),
+    *(metric for name in SETS for metric in _of_sets(name)),
+    # By chance it may be slightly below 0.
+    replace(_TESTED, name="l2_error", label="l2 error", better="lower", bounds=(-1.0, 1.0)),
+    replace(_TESTED, name="l2_low", label="l2 low"),
+    replace(_TESTED, name="l2_high", label="l2 high"),
+    replace(_TESTED, name="l2_p", label="l2 p-value", digits=4),
+)
 _ALL = (
     *_REPORTED,
     # By chance it may be slightly below 0.
@@ -122,6 +170,7 @@ _ALL = (
     ),
     Metric("auroc", "AUROC", source="suite", better="higher", absolute=0.005),
     Metric("fpr95", "FPR95", source="suite", absolute=0.01),
+    *_OF_ROWS,
 )
 
 
@@ -198,8 +247,23 @@ class Metrics(Catalogue[Metric]):
     @property
     def measurable(self) -> list[str]:
         """Return the metrics that can be computed from log-probabilities and labels alone."""
-        ours = (m for m in self._entries.values() if m.source in ("report", "test"))
-        return [m.name for m in (*ours, *self.plugged) if m.better != "neither" or m.compute]
+        ours = (m for m in self._entries.values() if m.source in ("report", "test", "rows"))
+        means = {"signed_ece", *(f"{name}_coverage" for name in SETS)}
+        names = (
+            m.name
+            for m in (*ours, *self.plugged)
+            if m.better != "neither" or m.compute or m.name in means
+        )
+        return list(dict.fromkeys(names))
+
+    def own(self, name: str) -> Metric | None:
+        """Return our metric of a name; none of source ``rows``, which a plugin may replace."""
+        found = super().own(name)
+        return None if found is None or found.source == "rows" else found
+
+    def columns(self, names: Iterable[str]) -> list[str]:
+        """Return those of some names whose figures are computed from stored rows."""
+        return [n for n in names if n in self._entries and self[n].source == "rows"]
 
     def described(self) -> dict[str, dict[str, Any]]:
         """Return by name how metrics of plugins are shown, in plain values."""

@@ -1,5 +1,6 @@
 """All metrics of one set of predictions, and what each row adds to them."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TypeAlias
@@ -8,8 +9,10 @@ import torch
 from torch import Tensor
 
 from trainables.common.fields import check_choice, check_count
+from trainables.metrics._conformal import Rows, conformal_sets
 from trainables.metrics._floor import NoiseFloor, noise_floors, registered_draws
-from trainables.metrics._metrics import FLOORED, METRICS, Metric
+from trainables.metrics._metrics import FLOORED, METRICS, SETS, Metric
+from trainables.metrics._refinement import Refined, refined
 from trainables.metrics._scores import (
     ArrayLike,
     Binned,
@@ -19,7 +22,9 @@ from trainables.metrics._scores import (
     probs_and_labels,
     width_edges,
 )
+from trainables.metrics._selective import Ranked
 from trainables.metrics._smooth import smooth_error, smooth_terms
+from trainables.metrics._test import CalibrationTest, calibration_test
 
 
 def calibration_report(
@@ -120,8 +125,8 @@ def registered_report(
 class Predictions:
     """Checked scores of one set of predictions; what several metrics need is computed once."""
 
-    def __init__(self, scores: Scores, bins: int = 15) -> None:
-        self.scores = scores
+    def __init__(self, scores: Scores, bins: int = 15, calibration: Rows | None = None) -> None:
+        self.scores, self._calibration = scores, calibration
         self._bins = check_count("bins", bins)
         self._edges = width_edges(self._bins, scores.edge_dtype, scores.labels.device)
         self._top = scores.confidence[None], scores.correct[None]
@@ -149,6 +154,26 @@ class Predictions:
         for pair in self.classes():
             sums += torch.stack([binned.error().sum() for binned in pair])
         return sums / self.scores.num_classes
+
+    @cached_property
+    def ranked(self) -> Ranked:
+        """The rows in the order of their confidence."""
+        return Ranked(self.scores.confidence, self.scores.correct)
+
+    @cached_property
+    def refined(self) -> Refined:
+        """The proper scores after a temperature."""
+        return refined(self.scores)
+
+    @cached_property
+    def sets(self) -> dict[str, Tensor]:
+        """Coverage and size of the conformal sets of each row, (2, N)."""
+        return conformal_sets(self.scores, self._calibration)
+
+    @cached_property
+    def tested(self) -> CalibrationTest:
+        """The test of whether the confidence is calibrated at all."""
+        return calibration_test(self.mass)
 
     @cached_property
     def floors(self) -> dict[str, NoiseFloor]:
@@ -244,15 +269,19 @@ def _plugins_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tens
     return found + (pseudo - pseudo.mean()) * (count / groups) ** 0.5
 
 
-def rows_or_value(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
+def rows_or_value(
+    metric: str, logits: ArrayLike, labels: ArrayLike, calibration: Rows | None = None
+) -> Tensor:
     """Return a value for each row, (N,), float64, whose mean is a metric, or the metric, ().
 
     Which of both is a property of the metric: the first is resampled without computing it again.
+    Of metrics of source ``rows`` the values are terms, so that resamples are right to first order.
 
     Args:
         metric: One of ``METRICS.measurable``.
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
+        calibration: See ``column_report``.
 
     Raises:
         ValueError: If it is another metric, or the rows are not as ``calibration_report`` wants
@@ -261,8 +290,8 @@ def rows_or_value(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     check_choice("metric", metric, METRICS.measurable)
     if METRICS.code(metric) is not None:
         return plugins_metric(METRICS[metric], *probs_and_labels(logits, labels))
-    found = Predictions(Scores(logits, None, labels))
-    if metric in OF_ROWS:
+    found = Predictions(Scores(logits, None, labels), calibration=calibration)
+    if metric in OF_ROWS or metric in _COLUMNS:
         return _TERMS[metric](found)
     return torch.as_tensor(EVALUATION[metric](found), dtype=torch.float64).reshape(())
 
@@ -274,7 +303,75 @@ def _class_wise(found: Predictions, place: int) -> Tensor:
     return total / found.scores.num_classes
 
 
-_TERMS: Mapping[str, Callable[[Predictions], Tensor]] = {
+def _worst_class(found: Predictions, name: str) -> Tensor:
+    """Return terms of the lowest coverage of a class that has rows."""
+    covered, labels = found.sets[name][0], found.scores.labels
+    counts = labels.bincount(minlength=found.scores.num_classes)
+    means = labels.bincount(covered, found.scores.num_classes) / counts  # NaN without rows.
+    worst = int(means.nan_to_num(nan=math.inf).argmin())
+    return means[worst] + (labels == worst) * (covered - means[worst]) * (
+        len(labels) / counts[worst]
+    )
+
+
+Terms: TypeAlias = Callable[[Predictions], Tensor]
+
+
+def _of_sets(name: str) -> dict[str, Terms]:
+    return {
+        f"{name}_coverage": lambda found: found.sets[name][0],
+        f"{name}_size": lambda found: found.sets[name][1],
+        f"{name}_worst": lambda found: _worst_class(found, name),
+    }
+
+
+def _share(method: Callable[[Ranked, float], Tensor], percent: int) -> Terms:
+    return lambda found: method(found.ranked, percent / 100)
+
+
+_COLUMNS: dict[str, Terms] = {
+    "aurc": lambda found: found.ranked.aurc(),
+    "augrc": lambda found: found.ranked.augrc(),
+    **{f"risk_{percent}": _share(Ranked.risk_at, percent) for percent in (80, 90, 95)},
+    **{f"coverage_{percent}": _share(Ranked.coverage_at, percent) for percent in (1, 5)},
+    "signed_ece": lambda found: found.scores.confidence - found.scores.correct,
+    "ece_over": lambda found: found.width.excess_terms()[0],
+    "ece_under": lambda found: found.width.error_terms()[0] - found.width.excess_terms()[0],
+    "nll_refinement": lambda found: found.refined.nll,
+    "nll_calibration": lambda found: found.scores.nll - found.refined.nll,
+    "brier_refinement": lambda found: found.refined.brier,
+    "brier_calibration": lambda found: found.scores.brier - found.refined.brier,
+    **{key: terms for name in SETS for key, terms in _of_sets(name).items()},
+    "l2_error": lambda found: found.mass.squared_terms()[0],
+}
+"""Terms of the metrics of source ``rows``, those of the test apart."""
+
+
+def column_report(
+    logits: ArrayLike, labels: ArrayLike, names: Iterable[str], calibration: Rows | None = None
+) -> dict[str, float]:
+    """Return metrics of source ``rows``, by name; what several need is computed once.
+
+    Args:
+        logits: (N, K), unnormalised or log-probabilities.
+        labels: (N,), integers in [0, K).
+        names: Of the metrics.
+        calibration: Logits and labels of other rows, which conformal thresholds are fitted on; see
+            ``conformal_sets``.
+
+    Raises:
+        ValueError: If rows are not as ``calibration_report`` wants them.
+    """
+    found = Predictions(Scores(logits, None, labels), calibration=calibration)
+    return {
+        name: float(_COLUMNS[name](found).mean())
+        if name in _COLUMNS
+        else float(getattr(found.tested, name.removeprefix("l2_")))
+        for name in names
+    }
+
+
+_TERMS: Mapping[str, Terms] = {
     "acc": lambda found: found.scores.correct,
     "nll": lambda found: found.scores.nll,
     "brier": lambda found: found.scores.brier,
@@ -285,4 +382,5 @@ _TERMS: Mapping[str, Callable[[Predictions], Tensor]] = {
     "mce": lambda found: found.width.largest_gap_terms()[0],
     "debiased_ece": lambda found: found.width.debiased_terms()[0],
     "smooth_ece": lambda found: smooth_terms(found.scores),
+    **_COLUMNS,
 }

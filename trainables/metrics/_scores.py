@@ -267,6 +267,10 @@ class Binned:
         """Return what each score adds to ``error``, (C, N), with mean ``error`` in each row."""
         return (self._scores - self._hits) * self.gaps.sign().gather(1, self._index)
 
+    def excess_terms(self) -> Tensor:
+        """Return what each score adds to ``excess``, (C, N)."""
+        return (self._scores - self._hits) * (self.gaps > 0).gather(1, self._index)
+
     def largest_gap_terms(self) -> Tensor:
         """Return what each score adds to ``largest_gap``, (C, N): 0 outside of its bin."""
         largest = self._mean_gaps.argmax(dim=1, keepdim=True)
@@ -285,6 +289,22 @@ class Binned:
     def _chance(self) -> Tensor:
         """What of each bin's mean gap is expected by chance, (C, bins)."""
         return chance_gaps(self._mean_gaps, self.counts, self.hits)
+
+    def squared_terms(self) -> Tensor:
+        """Return terms (C, N) whose mean is the sum over bins of ``n_b / N gap_b^2``, debiased.
+
+        Each score's gap is multiplied by the mean gap of the others in its bin, so that chance adds
+        nothing on average. A bin of one score has no gap.
+        """
+        gaps = self._scores - self._hits
+        others = (self.counts - 1).clamp(min=1).gather(1, self._index)
+        squares = gaps * (self.gaps.gather(1, self._index) - gaps) / others
+        means = self._sums(squares) / self.counts.clamp(min=1)
+        return 2 * squares - means.gather(1, self._index)
+
+    def chance_squares(self) -> Tensor:
+        """Return the variance that chance gives to each bin's gap, by its scores - 1, (C, bins)."""
+        return self._sums(self._scores * (1 - self._scores)) / (self.counts - 1).clamp(min=1)
 
     def _sums(self, weights: Tensor) -> Tensor:
         return bin_sums(self._index, weights, self._bins)
@@ -310,3 +330,13 @@ def _sorted(scores: Tensor) -> Tensor:
         return scores.sort(dim=1).values
     # numpy sorts float64 several times faster than torch on a CPU, and needs no indices
     return torch.from_numpy(np.sort(scores.numpy(), axis=1))
+
+
+def largest_sorted(values: Tensor, width: int) -> Tensor:
+    """Return the largest values of each row of (N, K), falling, (N, width)."""
+    if values.device.type != "cpu" or values.dtype not in (torch.float32, torch.float64):
+        return values.topk(width, dim=1).values
+    block = values.numpy()
+    if width < block.shape[1]:
+        block = np.partition(block, -width, axis=1)[:, -width:]
+    return torch.from_numpy(np.sort(block, axis=1)[:, ::-1].copy())

@@ -180,6 +180,9 @@ SCENES = {
         {
             **ASKED,
             "orchestrator.statistics.compare": "a comparison",
+            "orchestrator.statistics.deployment": [],
+            "orchestrator.statistics.board": "a board",
+            "orchestrator.statistics.spreads": [],
             f"{CLI}._compare._csv_rows": [],
             f"{CLI}._compare._show": None,
             f"{CLI}._ranks.save_diagram": None,

@@ -15,11 +15,14 @@ from orchestrator.tables.columns import shown_names
 from orchestrator.tracking import open_tracker
 from orchestrator.tracking import sync as deliver
 from orchestrator.tracking.tracker import RunQuery
+from trainables.metrics import METRICS
+
+LISTED = [name for name in shown_names() if not METRICS.columns([name])]
 
 TASK = "digits/convnet/digits"
 TEST = {"test_acc": 0.98, "test_ece": 0.0123, "test_aece": 0.01, "test_cwece": 0.004}
 UNKNOWN = (
-    f"unknown metric 'foo'; there are: {', '.join(shown_names())}, and SUITE/METRIC for a suite; "
+    f"unknown metric 'foo'; there are: {', '.join(LISTED)}, and SUITE/METRIC for a suite; "
     "`calsweep list metrics` shows all"
 )
 SWEEP = """

@@ -199,7 +199,10 @@ def test_how_many_resamples_there_are_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"metric": "auroc"}, "metric='auroc' is not one of acc, nll, brier, .*, smooth_ece"),
+        (
+            {"metric": "auroc"},
+            "metric='auroc' is not one of acc, nll, brier, .*, smooth_ece, aurc, .*, l2_error",
+        ),
         ({"baseline": "ls"}, "baseline='ls' is not one of ce"),
         ({"draws": 0}, r"draws=0 is outside \[1, inf\)"),
         ({"predictions": {"ce": []}}, "no predictions of ce"),

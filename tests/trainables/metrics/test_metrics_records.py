@@ -79,6 +79,8 @@ fpr95        FPR95        suite  lower   True  2 1   False 0    0.01
 def test_the_records_are_those_that_tables_and_nights_go_by() -> None:
     found = []
     for name in METRICS:
+        if METRICS[name].source == "rows":
+            continue
         m = METRICS[name]
         assert (m.name, m.floored) == (name, name in FLOORED)
         assert m.bounds[0] == (-1.0 if name == "debiased_ece" else 0.0)
@@ -89,14 +91,44 @@ def test_the_records_are_those_that_tables_and_nights_go_by() -> None:
 
 
 def test_an_objective_is_minimised_on_validation_data_and_a_night_is_judged_by_some() -> None:
-    found = {metric.name for metric in METRICS.values() if metric.is_objective}
+    stored = [metric for metric in METRICS.values() if metric.source != "rows"]
+    found = {metric.name for metric in stored if metric.is_objective}
     assert found == {
         *("nll", "brier", "nll_after_ts"),
         *("ece", "aece", "cwece", "cwaece", "mce", "debiased_ece", "smooth_ece"),
     }
-    unjudged = {metric.name for metric in METRICS.values() if not metric.is_judged}
+    unjudged = {metric.name for metric in stored if not metric.is_judged}
     floors = {f"{name}_floor" for name in FLOORED}
     assert unjudged == floors | {"debiased_ece", "smooth_ece", "iou", "nll_after_ts"}
+
+
+def test_metrics_of_stored_rows_are_part_of_no_key_and_no_night() -> None:
+    found = [metric for metric in METRICS.values() if metric.source == "rows"]
+    assert len(found) == 36
+    assert not any(metric.is_judged or metric.floored for metric in found)
+    searched = {metric.name for metric in found if metric.is_objective}
+    assert searched == {
+        *("aurc", "augrc", "risk_80", "risk_90", "risk_95", "ece_over", "ece_under", "l2_error"),
+        *(
+            f"{score}_{part}"
+            for score in ("nll", "brier")
+            for part in ("refinement", "calibration")
+        ),
+        *(f"{kind}_{level}_size" for kind in ("lac", "aps", "raps") for level in (90, 95)),
+    }
+    assert METRICS.columns(["ece", "augrc", "seconds"]) == ["augrc"]
+
+
+def test_a_plugin_may_have_a_metric_of_the_name_of_one_of_stored_rows() -> None:
+    assert METRICS.own("ece") is not None
+    assert METRICS.own("aurc") is None
+    METRICS.plug({"aurc": (replace(METRICS["aurc"], source="plugin", label="mine"), "hash")})
+    try:
+        assert METRICS["aurc"].label == "mine"
+        assert METRICS.columns(["aurc", "augrc"]) == ["augrc"]
+        assert METRICS.measurable.count("aurc") == METRICS.names().count("aurc") == 1
+    finally:
+        METRICS.plug({})
 
 
 @pytest.mark.parametrize("change", ["a new metric", "a new version"])

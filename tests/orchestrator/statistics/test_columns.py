@@ -1,0 +1,211 @@
+"""Figures that tables and comparisons compute from stored predictions when asked for."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from orchestrator.statistics import Board, KeptPredictions, deployment, spreads, with_columns
+from orchestrator.statistics._bootstrap import Measured, _difference
+from orchestrator.storage.results import StudyResult
+from trainables.common.stages import ArtifactRef
+from trainables.metrics import METRICS, column_report
+
+LABELS = torch.arange(300) % 4
+
+
+@pytest.fixture
+def results(evaluated, made_up, artifacts):
+    """Two recipes of two seeds, with validation rows."""
+    found = []
+    for place, (recipe, factor) in enumerate({"ce": 1.0, "ls": 0.3}.items()):
+        seeds = [factor * made_up(LABELS, place + seed) for seed in (0, 5)]
+        result = evaluated(recipe, seeds, LABELS, test=({"ece": 0.1}, {"ece": 0.2}))
+        for key in result.predictions:
+            rows = {"logits": factor * made_up(LABELS, 9).float(), "labels": LABELS}
+            artifacts.write(ArtifactRef("train", f"of-{key}"), {"validation": rows}, {})
+            record = artifacts.find(ArtifactRef("evaluate", key))
+            tensors = {"test": record.tensors("test")}
+            ref = ArtifactRef("evaluate", f"{key[:-1]}x")
+            artifacts.write(ref, tensors, {"upstream": f"of-{key}"})
+        found.append(replace(result, predictions=tuple(f"{k[:-1]}x" for k in result.predictions)))
+    return found
+
+
+def test_each_figure_is_that_of_the_stored_rows(results, artifacts):
+    names = METRICS.columns(METRICS)
+    said: list[str] = []
+    for result in with_columns(results, ["ece", *names, "seconds"], artifacts, said.append):
+        for seed, key in zip(result.test, result.predictions, strict=True):
+            rows = artifacts.find(ArtifactRef("evaluate", key)).tensors("test")
+            fit = KeptPredictions(artifacts).validation(key)
+            expected = column_report(rows["log_probs"], rows["labels"], names, fit)
+            assert seed == {**expected, "ece": seed["ece"]}
+    assert said == []
+
+
+def test_what_a_sweep_has_stored_is_not_computed_again(results, artifacts):
+    stored = [replace(result, test=({"aurc": 7.0},) * 2) for result in results]
+    found = with_columns(stored, ["aurc", "augrc"], artifacts, pytest.fail)
+    assert [seed["aurc"] for seed in found[0].test] == [7.0, 7.0]
+    assert all(0 < seed["augrc"] < 1 for seed in found[0].test)
+
+
+def test_what_cannot_be_computed_is_said(results, artifacts, evaluated, made_up):
+    bare = evaluated("mbls", [made_up(LABELS, 3)], LABELS, test=({"ece": 0.1},))
+    gone = replace(results[0], predictions=("0" * 64,) * 2)
+    none = replace(results[1], predictions=())
+    pixels = evaluated("au", [made_up(LABELS, 3)], LABELS, images=LABELS // 2, test=({"ece": 0.1},))
+    said: list[str] = []
+    found = with_columns([bare, gone, none, pixels], ["augrc"], artifacts, said.append)
+    assert ["augrc" in result.test[0] for result in found] == [True, False, False, True]
+    assert said[0].startswith(
+        "ce on digits/convnet/digits has no augrc: its predictions are gone; "
+    )
+    assert said[1:] == [
+        "ls on digits/convnet/digits has no augrc: no predictions on record",
+        "au on digits/convnet/digits: augrc of the stored sample of pixels, not of all",
+    ]
+    with_columns([bare], ["aps_90_size"], artifacts, said.append)
+    assert said[-1] == (
+        "mbls on digits/convnet/digits has no aps_90_size: conformal thresholds are fitted on "
+        "validation rows, which are not in this storage"
+    )
+
+
+def test_a_table_shows_them_and_csv_has_them_only_if_asked_for(results, command_on):
+    calsweep = command_on(results)
+    code, out, err = calsweep("table", "s", "--metrics", "ece,augrc,lac_90_size")
+    assert (code, err) == (0, "")
+    assert "AUGRC % ↓" in out
+    assert "LAC 90 size ↓" in out
+    for metrics, there in (("ece", False), ("ece,augrc", True)):
+        _, out, _ = calsweep("table", "s", "--metrics", metrics, "--format", "csv")
+        (first, *_) = csv.DictReader(io.StringIO(out))
+        assert ("augrc_mean" in first) == there
+        assert "aurc_mean" not in first
+    assert 0 < float(first["augrc_mean"]) < 1
+
+
+@pytest.mark.parametrize("metric", ["augrc", "nll_calibration", "raps_90_size", "lac_95_coverage"])
+def test_compare_resamples_them(results, command_on, metric):
+    calsweep = command_on(results)
+    code, out, err = calsweep("compare", "s", "--metric", metric, "--draws", 50, "--format", "csv")
+    assert (code, err) == (0, "")
+    base, other = csv.DictReader(io.StringIO(out))
+    assert base["verdict"] == "baseline"
+    assert float(other["low"]) <= float(other["difference"]) <= float(other["high"])
+    assert {"better", "worse"}.isdisjoint(other["verdict"].split()) or "coverage" not in metric
+
+
+def test_ranks_and_ties_take_them(results, command_on):
+    calsweep = command_on(results)
+    code, out, err = calsweep("table", "s", "--metrics", "aps_95_size", "--show", "ties")
+    assert (code, err) == (0, "")
+    assert " a" in out
+    code, out, err = calsweep("compare", "s", "--ranks", "--metric", "augrc")
+    assert (code, err) == (0, "")
+    assert "AUGRC" in out
+
+
+def board_of(**recipes):
+    """Return the figures of recipes that have a mean and a spread over four seeds."""
+    generator, found = torch.Generator().manual_seed(0), {}
+    for recipe, mean in recipes.items():
+        draws = mean + torch.randn(200, generator=generator) * 1e-3
+        seeds = torch.randn(4, generator=generator) * 1e-3
+        found[recipe] = Measured(mean + seeds - seeds.mean(), draws.expand(4, 200))
+    return found
+
+
+def test_reversals_are_pairs_that_both_metrics_tell_apart(monkeypatch, results, artifacts):
+    figures = {
+        "nll": board_of(a=0.1, b=0.10001, c=0.3),
+        "ece": board_of(a=0.1, b=0.2, c=0.3),
+        "augrc": board_of(a=0.3, b=0.2, c=0.2001),
+        "aps_90_size": board_of(a=1.0, b=2.0, c=3.0),
+    }
+    monkeypatch.setattr(
+        "orchestrator.statistics._deploy.board",
+        lambda results, store, metric, **rest: Board("t", metric, figures[metric], {}, {}, 300, 4),
+    )
+    lines = deployment(results, artifacts, draws=2)
+    assert [f"{line.topic}: {line.text}" for line in lines] == [
+        "best by NLL: a (0.1000), tied with b",
+        "ECE against AUGRC: 2 of 3 pairs reverse, by ECE a > b, a > c; both metrics tell 2 apart",
+        "ECE against APS 90 size: 0 of 3 pairs reverse; both metrics tell 3 apart",
+        "AUGRC against APS 90 size: 2 of 3 pairs reverse, by AUGRC b > a, c > a; "
+        "both metrics tell 2 apart",
+        "best by others: ECE: a (10.00), tied with none; AUGRC: b (20.000), tied with c; "
+        "APS 90 size: a (1.00), tied with none",
+    ]
+
+
+def test_which_to_deploy_is_five_lines_a_task(results, command_on):
+    calsweep = command_on(results)
+    code, out, err = calsweep("compare", "s", "--question", "deploy", "--draws", 20)
+    assert (code, err) == (0, "")
+    task, *lines = out.splitlines()
+    assert (task, len(lines)) == (results[0].task, 5)
+    assert lines[0].startswith("best by NLL: ce (")
+    told = json.loads(calsweep("compare", "s", "--question", "deploy", "--draws", 20, "--json")[1])
+    assert [f"{line['topic']}: {line['text']}" for line in told] == lines
+    refused = calsweep("compare", "s", "--question", "deploy", "--metric", "acc")
+    told = "calsweep: --question deploy has metrics of its own; leave --metric out\n"
+    assert refused == (2, "", told)
+
+
+def test_without_validation_rows_the_line_says_why(evaluated, made_up, artifacts):
+    bare = [evaluated(name, [made_up(LABELS, 3)], LABELS) for name in ("ce", "ls")]
+    *_, size, _, last = deployment(bare, artifacts, draws=5)
+    reason = "not known (conformal thresholds are fitted on validation rows, which are not in"
+    assert size.text.startswith(reason)
+    assert f"APS 90 size: {reason}" in last.text
+
+
+def test_shares_of_the_variance_are_those_that_were_planted():
+    generator = torch.Generator().manual_seed(1)
+    rows, seeds = (
+        3.0 * torch.randn(2000, generator=generator),
+        4.0 * torch.randn(4000, 1, generator=generator),
+    )
+    own = Measured(seeds[:, 0], seeds + rows)
+    found = next(iter(spreads(Board("t", "nll", {"ce": own}, {}, {}, 300, 4))))
+    assert found.deviation == pytest.approx(5, rel=0.05)
+    assert found.rows == pytest.approx(9 / 25, rel=0.1)
+    assert found.seeds == pytest.approx(16 / 25, rel=0.1)
+    one = Measured(seeds[:1, 0], seeds[:1] + rows)
+    found = next(iter(spreads(Board("t", "nll", {"ce": one}, {}, {}, 300, 4))))
+    assert (found.rows, found.seeds) == (1.0, None)
+
+
+def test_the_spread_is_printed_for_each_recipe(results, command_on):
+    calsweep = command_on(results)
+    words = ("compare", "s", "--question", "spread", "--metric", "nll", "--draws", 50)
+    code, out, err = calsweep(*words)
+    assert (code, err) == (0, "")
+    assert "deviation of NLL" in out
+    rows = json.loads(calsweep(*words, "--json")[1])
+    assert [row["recipe"] for row in rows] == ["ce", "ls"]
+    assert all(row["rows"] + row["seeds"] == pytest.approx(1) for row in rows)
+
+
+def test_a_detectable_difference_is_found_in_four_of_five_cases():
+    draws = torch.randn(4000, generator=torch.Generator().manual_seed(2)).double() * 0.01
+    flat = Measured(torch.zeros(1).double(), torch.zeros(1, 4000).double())
+    least = _difference(Measured(torch.zeros(1).double(), draws[None]), flat, 0.95).detectable
+    own = draws.std().item()
+    assert least == pytest.approx((1.959964 + 0.841621) * own, rel=0.01)
+    found = sum(abs(least + error) > 1.96 * own for error in draws.tolist()) / 4000
+    assert found == pytest.approx(0.8, abs=0.02)
+
+
+def test_without_predictions_there_is_no_best_recipe(artifacts):
+    running = [StudyResult("s", "t", "ce", "running")]
+    first, *_ = deployment(running, artifacts, draws=2)
+    assert first.text == "no recipe has predictions"
