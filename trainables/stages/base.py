@@ -11,13 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from trainables.augmentations import AUGMENTATIONS
-from trainables.calibrators import calibrator_from_recipe, is_calibrator, nll_after_ts_terms
+from trainables.calibrators import nll_after_ts_terms
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.portable import require_portable
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
-from trainables.data import Batcher, Inputs, MaskedImages, Pixels, PreparedData, SearchData
+from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import (
     METRICS,
     REPORTED,
@@ -26,8 +25,7 @@ from trainables.metrics import (
     row_terms,
 )
 from trainables.plugins import Pinned, part_codes
-from trainables.refinements import REFINEMENTS
-from trainables.schemes import SCHEMES
+from trainables.stages._suitable import check_part
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -89,25 +87,6 @@ class StageRequest:
 @cache  # A search asks for every trial, and a folder of prepared data never gets other content.
 def _data_key(directory: str) -> str:
     return PreparedData.open(Path(directory)).key
-
-
-def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
-    """Make sure that a part of a recipe, with values as far as known, suits a kind of data.
-
-    Raises:
-        InputError: If it does not; the text says why.
-    """
-    for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
-        reason = registry.get(part).not_for.get(kind.kind) if part in registry else None
-        if reason:
-            raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
-    if kind.trains and not issubclass(kind, MaskedImages):
-        return
-    if is_calibrator(part) and calibrator_from_recipe(part, values).fits_on_training:
-        raise InputError(
-            f"{part!r} with {dict(values)} is fitted on the rows that a network was trained on, "
-            f"whole ones, which {kind.kind} do not have"
-        )
 
 
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:

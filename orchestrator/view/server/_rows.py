@@ -8,15 +8,14 @@ from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from cachetools import LRUCache, cachedmethod
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from orchestrator.storage.storage import Storage
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
+from trainables.common.later import Tensor, torch
 from trainables.common.stages import ArtifactRef
 from trainables.metrics import ReliabilityCurve, predicted_rows, width_edges
 
