@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from orchestrator.statistics._resampled import resampled
+from trainables.common.later import Tensor, torch
 from trainables.metrics import METRICS
 
 LEVEL = 0.95

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from torch import Tensor
 
 from orchestrator.statistics._bootstrap import LEVEL, Difference, Measured
+from trainables.common.later import Tensor
 
 POWER = 0.8
 NEGLIGIBLE = 1e-9  # Of the median variance: anything below is rounding.

@@ -1,5 +1,7 @@
 """The base of every stage's run: it advances epoch by epoch and can be interrupted and resumed."""
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,12 +10,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
-
-from trainables.calibrators import nll_after_ts_terms
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
+from trainables.common.later import Tensor, torch
 from trainables.common.portable import require_portable
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
@@ -104,6 +103,8 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
         ValueError: If it has no terms (see ``row_terms``), or the rows are wrong.
     """
     if objective == "nll_after_ts":
+        from trainables.calibrators import nll_after_ts_terms  # It imports PyTorch.
+
         return nll_after_ts_terms(logits, labels)
     return row_terms(objective, logits, labels)
 
@@ -170,7 +171,7 @@ class TaskData:
 class StageRun(ABC):
     """One stage being computed: a request, on a task's data, for a store."""
 
-    runs: ClassVar[dict[str, type["StageRun"]]] = {}
+    runs: ClassVar[dict[str, type[StageRun]]] = {}
 
     def __init_subclass__(cls, stage: str | None = None) -> None:
         super().__init_subclass__()
@@ -198,7 +199,7 @@ class StageRun(ABC):
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the tensors, by file, and the facts to be stored."""
 
-    def joined(self, others: Sequence[StageRequest]) -> "StageRun":
+    def joined(self, others: Sequence[StageRequest]) -> StageRun:
         """Return the run, with those requests that come next and cost little in the same pass."""
         return self
 
