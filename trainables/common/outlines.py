@@ -5,6 +5,7 @@ slow library; see ``design/outlines.md``.
 """
 
 import builtins
+import inspect
 import pkgutil
 import sys
 from abc import ABCMeta
@@ -57,6 +58,12 @@ class _Absent(ABCMeta):
         if "_is_placeholder" not in vars(cls):
             return super().__call__(*args, **kwargs)
         return _placeholder(cls.__name__)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's; ``inspect`` would return that of ``__call__``."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
 
 
 def _placeholder(name: str) -> Any:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -72,5 +73,6 @@ def answer_calls() -> None:
             answer = True, function(*arguments)
         except Exception as error:  # noqa: BLE001 (The caller raises it.)
             answer = False, error
-        pickle.dump(answer, answers)
-        answers.flush()
+        with suppress(BrokenPipeError):  # The server has ended meanwhile.
+            pickle.dump(answer, answers)
+            answers.flush()
