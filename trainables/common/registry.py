@@ -155,6 +155,11 @@ class Registry(Catalogue[type[T]]):
         super().__init__(noun, package, word, slow=isinstance(base, str))
         self._base = base
 
+    @property
+    def base(self) -> str:
+        """Return the name of the base."""
+        return self._base.split(".")[-1] if isinstance(self._base, str) else self._base.__name__
+
     def _derives(self, entry: Any) -> bool:
         if not isinstance(self._base, str):
             return inspect.isclass(entry) and issubclass(entry, self._base)
@@ -172,10 +177,7 @@ class Registry(Catalogue[type[T]]):
         def add(entry: type[T]) -> type[T]:
             if not self._derives(entry):
                 given = getattr(entry, "__name__", repr(entry))
-                base = self._base if isinstance(self._base, str) else self._base.__name__
-                raise TypeError(
-                    f"{self.noun} {name!r}: {given} does not derive from {base.split('.')[-1]}"
-                )
+                raise TypeError(f"{self.noun} {name!r}: {given} does not derive from {self.base}")
             if missing := ", ".join(sorted(getattr(entry, "__abstractmethods__", ()))):
                 raise TypeError(f"{self.noun} {name!r}: {entry.__name__} does not define {missing}")
             self.add(name, entry)
