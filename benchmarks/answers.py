@@ -18,7 +18,7 @@ from _page import load, options, publish, setting, table
 from orchestrator.storage.events import from_fields
 from orchestrator.storage.journal import Journal
 
-TIMES, TRIALS = 5, 20_000
+TRIALS = 20_000
 COMMANDS = ("list methods", "plan demo.yaml", "plan refused.yaml", "status big", "table big")
 UNIT = [sys.executable, "-c", "import torch"]
 
@@ -61,19 +61,19 @@ def seconds(command: list[str], folder: Path, code: int = 0) -> float:
     return taken
 
 
-def commands(root: Path) -> list[tuple[str, ...]]:
+def commands(root: Path, times: int) -> list[tuple[str, ...]]:
     """Run each command several times, each time after the import that it is compared with."""
     rows = []
     for name in COMMANDS:
         command = [sys.executable, "-m", "orchestrator", *name.split()]
         code = 2 if "refused" in name else 0
-        pairs = [(seconds(UNIT, root), seconds(command, root, code)) for _ in range(TIMES)]
+        pairs = [(seconds(UNIT, root), seconds(command, root, code)) for _ in range(times)]
         ratio = median(own / unit for unit, own in pairs)
         rows.append((f"`{name}`", f"{median(own for _, own in pairs):.2f}", f"{ratio:.2f}"))
     return rows
 
 
-def pages(root: Path) -> list[str]:
+def pages(root: Path, times: int) -> list[str]:
     """Ask the server for each page several times, and for its memory."""
     command = [sys.executable, "-m", "orchestrator", "ui", "--port", "0"]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as server:
@@ -86,7 +86,7 @@ def pages(root: Path) -> list[str]:
             rows = []
             for page in ("/", "/sweeps/big", "/sweeps/big/studies/0", "/sweeps/big/trials?page=90"):
                 taken = []
-                for _ in range(TIMES):
+                for _ in range(times):
                     started = time.perf_counter()
                     opener.open(f"{address}{page}").read()
                     taken.append(1000 * (time.perf_counter() - started))
@@ -98,12 +98,20 @@ def pages(root: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    given = options(__doc__).parse_args()
+    parser = options(__doc__)
+    parser.add_argument("--times", type=int, default=5, help="how often each is measured")
+    given = parser.parse_args()
     os.environ.pop("MLFLOW_TRACKING_URI", None)
     before = load()
     with tempfile.TemporaryDirectory() as folder:
         make(Path(folder))
         heads = ("command", "seconds", "ratio to `import torch`")
-        lines = [*table(heads, commands(Path(folder))), "", *pages(Path(folder))]
-    place = f"{TRIALS:,} trials, medians of {TIMES}; {setting('torch')}. Load average {before}."
+        lines = [
+            *table(heads, commands(Path(folder), given.times)),
+            "",
+            *pages(Path(folder), given.times),
+        ]
+    place = (
+        f"{TRIALS:,} trials, medians of {given.times}; {setting('torch')}. Load average {before}."
+    )
     publish("Do commands that compute nothing answer at once?", lines, place, given.out)
