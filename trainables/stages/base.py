@@ -14,6 +14,7 @@ from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.later import Tensor, torch
 from trainables.common.portable import require_portable
+from trainables.common.registry import import_modules
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import (
@@ -353,6 +354,8 @@ def open_stage(
     """
     if request.portable:
         require_portable()
+    if request.stage not in StageRun.runs:
+        import_modules("trainables.stages")  # Each stage registers itself.
     if request.stage not in StageRun.runs:
         raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(EVERY_STAGE)}")
     for part, values in request.parts.items():
