@@ -81,7 +81,7 @@ def test_the_reference_speaks_of_what_users_import() -> None:
     assert len(described) == text.count(":::")
     assert {*described} <= {*calsweep.__all__}
     values = (getattr(calsweep, name) for name in calsweep.__all__)
-    bases = {value._base.__name__ for value in values if isinstance(value, Registry)}
+    bases = {value.base for value in values if isinstance(value, Registry)}
     bases -= {"ExecutorKind", "TrackerKind"}  # Plugins derive from what derives from these.
     assert bases | {"Executor", "Tracker", "register_model"} <= {*described}
 

@@ -1,16 +1,24 @@
 """A training method as recipes name it: a loss, an augmentation, a scheme, or several together."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from torch import Generator, Tensor
-
-from trainables.augmentations import AUGMENTATIONS, Augmentation
+from trainables.augmentations import AUGMENTATIONS
 from trainables.common.errors import InputError, known_names
+from trainables.common.later import Generator, Tensor
+from trainables.common.outlines import outlined
 from trainables.common.registry import Registry
-from trainables.losses import LOSSES, Loss, build_loss
-from trainables.models import Network
-from trainables.schemes import SCHEMES, Scheme
+from trainables.losses import LOSSES, build_loss
+from trainables.schemes import SCHEMES
+
+if TYPE_CHECKING:
+    from trainables.augmentations import Augmentation
+    from trainables.losses import Loss
+    from trainables.models import Network
+    from trainables.schemes import Scheme
 
 _REGISTRIES: dict[str, Registry[Any]] = {
     "loss": LOSSES,
@@ -43,7 +51,7 @@ class TrainingMethod:
     ) -> None:
         self.loss = loss
         self.augmentation = augmentation
-        self.scheme = scheme or Scheme()
+        self.scheme = scheme or _usual_scheme()
 
     def attach(self, network: Network, num_samples: int, num_classes: int) -> Network:
         """Make ready for a training set and return the network to train."""
@@ -80,6 +88,12 @@ class TrainingMethod:
         return {**self.loss.end_epoch(), **self.scheme.end_epoch(network, epoch)}
 
 
+def _usual_scheme() -> Scheme:
+    from trainables.schemes import Scheme  # It imports PyTorch.
+
+    return Scheme()
+
+
 def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
     """Make a training method from its parts, such as ``{"mbls": {"margin": 6.0}, "mixup": {}}``.
 
@@ -92,6 +106,19 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
             scheme form the loss in their own way.
         ValueError: If a hyper-parameter is out of its range.
     """
+    built = _built(parts)
+    return TrainingMethod(
+        built.get("loss") or build_loss("ce"), built.get("augmentation"), built.get("scheme")
+    )
+
+
+def check_method(parts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Make sure that ``build_method`` can make a method, mostly without PyTorch; same errors."""
+    outlined(partial(_built, parts))
+
+
+def _built(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the parts of a method by their kind."""
     built: dict[str, Any] = {}
     for name, parameters in parts.items():
         kind = method_kind(name)
@@ -106,6 +133,4 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
             f"{' and '.join(parts)} cannot be combined: the augmentation and the scheme both form "
             "the loss in their own way"
         )
-    return TrainingMethod(
-        built.get("loss") or build_loss("ce"), built.get("augmentation"), built.get("scheme")
-    )
+    return built

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from torch import Tensor
 
 from trainables.common.errors import InputError, UnwrittenError
 from trainables.common.files import drafted
+from trainables.common.later import Tensor
 from trainables.common.paths import local_path
 
 ROW_RANGE = re.compile(r"(\d{0,18}):(\d{0,18})")

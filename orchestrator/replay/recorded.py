@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from orchestrator.running.data import stored_data
 from orchestrator.storage.events import Epoch
 from orchestrator.storage.journal import iterate_events
@@ -20,6 +17,7 @@ from orchestrator.sweep.plan import Plan, StudyPlan, make_plan
 from orchestrator.sweep.spec import SweepSpec
 from search_spaces import Parameter
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor, torch
 from trainables.common.paths import sweep_command
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows, evaluate_on_test, objective_terms, validation_rows

@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, read_sweeps
 from orchestrator.replay.settings import ReplaySettings, changed
@@ -17,6 +16,7 @@ from orchestrator.search.choice import DEFAULT
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError
+from trainables.common.later import torch
 
 CHUNK = 5  # Searches of a study, each by all strategies, that a process is given at once.
 ALONE = 100  # Up to so many searches, starting processes takes longer than searching.

@@ -4,9 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
-from torch import Tensor
-
 from orchestrator.replay.recorded import RecordedStudy, RecordedSweep, RecordedTrial
 from orchestrator.search.choice import FINISHED
 from orchestrator.search.state import SweepState
@@ -15,6 +12,7 @@ from orchestrator.storage.events import Event, StudyOpened, TrialFinished, Trial
 from orchestrator.storage.ledger import Ledger
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
+from trainables.common.later import Tensor, torch
 from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData
 from trainables.stages import ValidationRows, objective_terms, validation_rows

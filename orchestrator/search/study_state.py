@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
 from orchestrator.search.choice import (
     FINISHED,
     SEARCH,
@@ -32,6 +30,7 @@ from orchestrator.storage.events import (
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.sweep.plan import StudyPlan
 from orchestrator.sweep.spec import SweepSpec, TaskSpec
+from trainables.common.later import Tensor
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.data import PreparedData
 from trainables.metrics import METRICS

@@ -7,10 +7,8 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from orchestrator.statistics._resampled import resampled
+from trainables.common.later import Tensor, torch
 from trainables.metrics import METRICS, Rows, of_sets
 
 LEVEL = 0.95

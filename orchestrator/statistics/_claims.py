@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-import torch
-
 from orchestrator.statistics._bootstrap import DRAWS, Difference, Measured
 from orchestrator.statistics._compare import Board, board
 from orchestrator.statistics._contrast import Contrast, contrast, reach
@@ -13,6 +11,7 @@ from orchestrator.statistics._ranks import LEVEL, holm
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.claims import Claim
 from orchestrator.tables.columns import column
+from trainables.common.later import torch
 from trainables.common.stages import GIVEN
 from trainables.metrics import METRICS
 from trainables.store.artifacts import ArtifactStore

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from statistics import fmean
 
-import torch
 from cachetools import LRUCache, cachedmethod
-from torch import Tensor
 
 from orchestrator.statistics._bootstrap import (
     DRAWS,
@@ -21,6 +19,7 @@ from orchestrator.statistics._bootstrap import (
 from orchestrator.statistics._contrast import contrast
 from orchestrator.storage.results import StudyResult, usual_baseline
 from trainables.common.errors import InputError, known_names
+from trainables.common.later import Tensor, torch
 from trainables.common.paths import sweep_command
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.metrics import FLOORED, METRICS, Rows, noise_floor, noise_floors_of_groups

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from torch import Tensor
 
 from orchestrator.statistics._bootstrap import LEVEL, POWER, Difference, Measured
+from trainables.common.later import Tensor
 
 NEGLIGIBLE = 1e-9  # Of the median variance: anything below is rounding.
 FREEDOM = (1e-3, 1e6)  # Ends between which half the degrees of freedom of a prior are looked for.

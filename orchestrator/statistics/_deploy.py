@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-import torch
-
 from orchestrator.statistics._bootstrap import Measured
 from orchestrator.statistics._compare import Board, KeptPredictions, board
 from orchestrator.statistics._contrast import contrast
@@ -13,6 +11,7 @@ from orchestrator.statistics._ties import Ties, ties
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
+from trainables.common.later import torch
 from trainables.store.artifacts import ArtifactStore
 
 SCORE = "nll"

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
+from trainables.common.later import Tensor, torch
 from trainables.metrics import Rows, bin_index, rows_or_value, width_edges
 
 BINS = 15  # As in the test metrics of every evaluation.

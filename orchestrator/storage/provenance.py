@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.plugins import PluginModel
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import StorageError
 from trainables.common.files import make_folders, place_folder, scratch_folder
+from trainables.common.later import torch
 from trainables.common.paths import bucket_address, on_this_machine
 from trainables.metrics import METRICS
 from trainables.plugins import Pinned, Plugin, load_plugins

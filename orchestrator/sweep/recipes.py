@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -18,8 +18,9 @@ from trainables.calibrators import (
     parse_calibrator,
 )
 from trainables.common.errors import InputError
+from trainables.common.outlines import outlined
 from trainables.common.stages import GIVEN
-from trainables.methods import build_method, method_kind, method_names
+from trainables.methods import check_method, method_kind, method_names
 from trainables.refinements import REFINEMENTS, build_refinement
 
 NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
@@ -127,10 +128,10 @@ def _check_composition(recipe: Recipe, variants: Mapping[str, str]) -> None:
     if len(set(method)) != len(method):
         raise InputError(f"recipe {recipe.name!r}: a part stands twice")
     with naming(f"recipe {recipe.name!r}"):
-        build_method({part: {} for part in method})
+        check_method({part: {} for part in method})
     if recipe.refinement:
         refinement = variants.get(recipe.refinement, recipe.refinement)
-        excludes = REFINEMENTS.get(refinement).excludes
+        excludes = REFINEMENTS.outline(refinement).excludes
         for part in method:
             if part in excludes:
                 raise InputError(f"recipe {recipe.name!r} is excluded: {excludes[part]}")
@@ -246,11 +247,11 @@ def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
         return
     with naming(where, (ValueError, TypeError)):
         if method_kind(part):
-            build_method({part: values})
+            check_method({part: values})
         elif part in REFINEMENTS:
-            build_refinement(part, **values)
+            outlined(partial(build_refinement, part, **values))
         else:
-            calibrator_from_recipe(part, values)
+            outlined(partial(calibrator_from_recipe, part, values))
 
 
 def narrow(parameter: Parameter, change: Mapping[str, Any]) -> Parameter:

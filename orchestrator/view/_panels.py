@@ -6,9 +6,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from orchestrator.statistics import (
     Difference,
@@ -22,6 +20,7 @@ from orchestrator.storage.results import StudyResult
 from orchestrator.tables.figures import percent
 from trainables.charts.chart import Chart, amount, curves, drawn, layer, thinned
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor, torch
 from trainables.metrics import (
     ReliabilityCurve,
     RiskCoverageCurve,

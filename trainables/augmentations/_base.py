@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from torch import Generator, Tensor
 
+from trainables.augmentations._registry import AUGMENTATIONS as AUGMENTATIONS
 from trainables.common.fields import CheckedFields
-from trainables.common.registry import Registry
 from trainables.losses import Loss
 from trainables.models import Network
 
@@ -56,8 +56,3 @@ class Augmentation(CheckedFields, ABC):
             indices: Position of each sample in the training set, (N,).
             drawn: What ``draw`` returned, on the inputs' device.
         """
-
-
-AUGMENTATIONS: Registry[Augmentation] = Registry(
-    "augmentation", "trainables.augmentations", Augmentation, "methods"
-)

@@ -60,7 +60,7 @@ class MixupInferenceInTraining(PairAugmentation):
     def __post_init__(self) -> None:
         super().__post_init__()
         # Both ratios half the margin from 0.5 is sufficient, so this is a lower bound.
-        one_side = 2 * scipy.stats.beta.sf(0.5 + self.margin / 2, self.alpha, self.alpha)
+        one_side = 2 * scipy.special.betaincc(self.alpha, self.alpha, 0.5 + self.margin / 2)
         if one_side**2 < RAREST:
             raise ValueError(
                 f"margin={self.margin!r} is too wide for alpha={self.alpha!r}: ratios "

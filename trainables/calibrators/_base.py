@@ -3,15 +3,16 @@
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from trainables.calibrators.objectives import OBJECTIVES, Objective, build_objective
-from trainables.common.errors import InputError, known_names, listed_by
+from trainables.calibrators._registry import CALIBRATORS as CALIBRATORS
+from trainables.calibrators.objectives import Objective, build_objective
+from trainables.common.errors import InputError
 from trainables.common.fields import CheckedFields
 from trainables.common.logit_rows import (
     LogitScale,
@@ -19,8 +20,6 @@ from trainables.common.logit_rows import (
     check_rows,
     row_blocks,
 )
-from trainables.common.registry import Registry
-from trainables.common.stages import splits
 
 TIE_GAP = 4.0
 UNMOVED, WATCHED_ROWS = 1e-6, 512
@@ -276,11 +275,6 @@ class ObjectiveCalibrator(Calibrator):
         return {**super().summary(), **self.objective.state()}
 
 
-CALIBRATORS: Registry[Calibrator] = Registry(
-    "calibrator", "trainables.calibrators", Calibrator, "calibrators"
-)
-
-
 def spread(name: str, values: Tensor) -> dict[str, float]:
     """Return least, mean and largest of some values, for a summary."""
     found = {"min": values.min(), "mean": values.mean(), "max": values.max()}
@@ -337,98 +331,3 @@ def keep_argmax(before: Tensor, after: Tensor) -> Tensor:
     gap = TIE_GAP * torch.finfo(after.dtype).eps * top.abs().clamp(min=1.0)
     in_front = torch.arange(after.shape[1], device=after.device) < winner
     return torch.minimum(after, torch.where(in_front, top - gap, top))
-
-
-DEFAULT_OBJECTIVE = "ce"
-
-
-def build_calibrator(
-    name: str,
-    objective: str | None = None,
-    objective_parameters: Mapping[str, Any] | None = None,
-    **parameters: Any,
-) -> Calibrator:
-    """Make a calibrator, for example ``build_calibrator("ts", objective="cls")``.
-
-    Args:
-        name: A name from ``CALIBRATORS.names()``.
-        objective: A name from ``OBJECTIVES.names()``, for calibrators that take one (``ce`` if
-            left out); None for the others.
-        objective_parameters: Hyper-parameters of the objective, such as ``{"smoothing": 0.05}``.
-        **parameters: Hyper-parameters of the calibrator itself.
-
-    Raises:
-        InputError: If a name is unknown, or an objective is given to a calibrator that takes none.
-        ValueError: If a value is out of its range.
-    """
-    calibrator = CALIBRATORS.build(name, **parameters)
-    if isinstance(calibrator, ObjectiveCalibrator):
-        calibrator.set_objective(objective or DEFAULT_OBJECTIVE, **(objective_parameters or {}))
-    elif objective is not None or objective_parameters:
-        raise InputError(f"{name} takes no fitting objective; those that do: {_with_objective()}")
-    return calibrator
-
-
-def calibrator_from_recipe(text: str, parameters: Mapping[str, Any]) -> Calibrator:
-    """Make the calibrator that a recipe names, such as ``ts-ls``.
-
-    Args:
-        text: See ``parse_calibrator``.
-        parameters: Hyper-parameters of the calibrator and of its fitting objective together.
-
-    Raises:
-        InputError: If a name is unknown.
-        ValueError: If a value is out of its range.
-    """
-    name, objective = parse_calibrator(text)
-    own = set(CALIBRATORS.parameter_names(name))
-    if objective is None:
-        return build_calibrator(name, **parameters)
-    return build_calibrator(
-        name,
-        objective,
-        {key: value for key, value in parameters.items() if key not in own},
-        **{key: value for key, value in parameters.items() if key in own},
-    )
-
-
-def parse_calibrator(text: str) -> tuple[str, str | None]:
-    """Split a recipe's calibrator, such as ``ts-cls``, into calibrator and fitting objective.
-
-    Args:
-        text: A calibrator's name, or one that takes an objective, a hyphen and the objective.
-
-    Returns:
-        ``("ts", "cls")`` for ``ts-cls``, ``("ts", "ce")`` for ``ts``, ``("meta-acc", None)`` for
-        calibrators without a choice of objective.
-
-    Raises:
-        InputError: If there is no such calibrator or objective, or the calibrator takes none.
-    """
-    if text in CALIBRATORS:
-        return text, DEFAULT_OBJECTIVE if CALIBRATORS.get(text).takes_objective else None
-    split = next((split for split in splits(text) if split[0] in CALIBRATORS), None)
-    if split is None:
-        raise InputError(
-            f"unknown calibrator {text!r}; {known_names(text, CALIBRATORS.names())}, "
-            f"and {_with_objective()} followed by -{', -'.join(OBJECTIVES.names())}; "
-            f"{listed_by('calibrators')}"
-        )
-    name, objective = split
-    if not CALIBRATORS.get(name).takes_objective:
-        raise InputError(f"{text!r}: {name} takes no fitting objective; {_with_objective()} do")
-    OBJECTIVES.get(objective)
-    return name, objective
-
-
-def is_calibrator(text: str) -> bool:
-    """Return True if there is a calibrator, perhaps with an objective, of that name."""
-    try:
-        parse_calibrator(text)
-    except InputError:
-        return False
-    return True
-
-
-def _with_objective() -> str:
-    return ", ".join(n for n in CALIBRATORS.names() if CALIBRATORS.get(n).takes_objective)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainables.calibrators._base import Calibrator, FitWarning, build_calibrator, check_rows
+from trainables.calibrators._base import Calibrator, FitWarning, check_rows
+from trainables.calibrators._registry import build_calibrator
 from trainables.common.errors import InputError
 from trainables.common.fields import check_count
 

@@ -15,8 +15,8 @@ from trainables.calibrators._base import (
     Calibrator,
     FitReport,
     ObjectiveCalibrator,
-    build_calibrator,
 )
+from trainables.calibrators._registry import build_calibrator
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import (
     MANIFEST,

@@ -1,5 +1,7 @@
 """Where a process computes, its share of that device, and the cost of a running trial."""
 
+from __future__ import annotations
+
 import os
 import re
 import time
@@ -9,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import torch
 
 from trainables.common.files import code_hash
+from trainables.common.later import torch
 
 # What a process takes of a GPU beside the tensors that torch counts: the CUDA context and kernels.
 CONTEXT_BYTES = 768 * 2**20

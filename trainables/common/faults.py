@@ -2,7 +2,7 @@
 
 import traceback
 
-import torch
+from trainables.common.later import torch
 
 # How torch names devices, drivers and their libraries in errors that have no type of their own.
 DEVICE = (

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor, torch
 
 ROWS_AT_ONCE = 4096
 # Half the depth of the weakest mask in common use, -1e4; others are -65504, -1e9, the smallest

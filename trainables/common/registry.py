@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trainables.common.errors import InputError, known_names
+from trainables.common.outlines import is_outlining, outline_modules, real_module
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -53,24 +54,28 @@ class Catalogue(Generic[E]):
         package: The package whose modules register their entries when imported, or the module that
             does.
         word: The word of ``calsweep list`` that shows the entries, if there is one.
+        slow: Whether the modules import PyTorch. Each is then imported when its entry is needed,
+            and names, fields and checks come from ``outlines`` of all of them.
     """
 
-    def __init__(self, noun: str, package: str, word: str = "") -> None:
+    def __init__(self, noun: str, package: str, word: str = "", *, slow: bool = False) -> None:
         self.noun, self.word = noun, word
-        self._package = package
+        self._package, self._slow = package, slow
         self._entries: dict[str, E] = {}
+        self._outlines: dict[str, E] = {}
         self._plugged: Mapping[str, tuple[E, str]] = {}
-        self._loaded = False
+        self._loaded = self._outlined = False
 
     def add(self, name: str, entry: E) -> None:
         """Make an entry known under a name; raise ``ValueError`` if another one has it."""
         # A plugin may be the first to import a module that registers ours.
-        if _collected and getattr(entry, "__module__", "") != self._package:
+        if not is_outlining() and _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
             return
-        if name in self._entries:
+        entries = self._outlines if is_outlining() else self._entries
+        if name in entries:
             raise ValueError(f"{self.noun} {name!r} is registered twice")
-        self._entries[name] = entry
+        entries[name] = entry
 
     def plug(self, entries: Mapping[str, tuple[E, str]]) -> None:
         """Make known what plugins registered, with the hash of their code, and nothing before."""
@@ -95,23 +100,42 @@ class Catalogue(Generic[E]):
         return sorted([*self.own_names(), *self._plugged])
 
     def own(self, name: str) -> E | None:
-        """Return the entry of a name that no plugin brought, None if there is none."""
-        self.load()
-        return self._entries.get(name)
+        """Return the outline of a name that no plugin brought, None if there is none."""
+        return self._known().get(name)
 
     def own_names(self) -> list[str]:
         """Return the names that no plugin brought."""
-        self.load()
-        return list(self._entries)
+        return list(self._known())
 
     def __contains__(self, name: object) -> bool:
         """Return True if there is an entry of that name."""
-        self.load()
-        return name in self._entries or name in self._plugged
+        return name in self._plugged or name in self._known()
 
     def __getitem__(self, name: str) -> E:
         """Return an entry that is there."""
-        return self._plugged[name][0] if name in self._plugged else self._entries[name]
+        if is_outlining():
+            return self.outline(name)
+        if name in self._plugged:
+            return self._plugged[name][0]
+        if name not in self._entries and self._slow:
+            importlib.import_module(real_module(self._maker(self._known()[name])))
+        if name not in self._entries:
+            self.load()
+        return self._entries[name]
+
+    def outline(self, name: str) -> E:
+        """Return an entry that is there, without its code that needs PyTorch."""
+        return self._plugged[name][0] if name in self._plugged else self._known()[name]
+
+    def _known(self) -> Mapping[str, E]:
+        """Return the entries that no plugin brought, or their outlines."""
+        if not self._slow:
+            self.load()
+            return self._entries
+        if not self._outlined:
+            outline_modules(self._package)
+            self._outlined = True
+        return {**self._outlines, **self._entries}
 
     def load(self) -> None:
         """Import the modules of the package."""
@@ -122,11 +146,26 @@ class Catalogue(Generic[E]):
 
 
 class Registry(Catalogue[type[T]]):
-    """Classes of one concept that derive from one base; see ``Catalogue``."""
+    """Classes of one concept that derive from one base; see ``Catalogue``.
 
-    def __init__(self, noun: str, package: str, base: type, word: str = "") -> None:
-        super().__init__(noun, package, word)
+    A base that imports PyTorch is given as its module and name.
+    """
+
+    def __init__(self, noun: str, package: str, base: type | str, word: str = "") -> None:
+        super().__init__(noun, package, word, slow=isinstance(base, str))
         self._base = base
+
+    @property
+    def base(self) -> str:
+        """Return the name of the base."""
+        return self._base.split(".")[-1] if isinstance(self._base, str) else self._base.__name__
+
+    def _derives(self, entry: Any) -> bool:
+        if not isinstance(self._base, str):
+            return inspect.isclass(entry) and issubclass(entry, self._base)
+        # By name: the class itself takes PyTorch, and its outline is another class.
+        bases = getattr(entry, "__mro__", ())
+        return any(f"{real_module(base)}.{base.__name__}" == self._base for base in bases)
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
         """Return a class decorator that makes the class known under ``name``, its attribute.
@@ -136,11 +175,9 @@ class Registry(Catalogue[type[T]]):
         """
 
         def add(entry: type[T]) -> type[T]:
-            if not (inspect.isclass(entry) and issubclass(entry, self._base)):
+            if not self._derives(entry):
                 given = getattr(entry, "__name__", repr(entry))
-                raise TypeError(
-                    f"{self.noun} {name!r}: {given} does not derive from {self._base.__name__}"
-                )
+                raise TypeError(f"{self.noun} {name!r}: {given} does not derive from {self.base}")
             if missing := ", ".join(sorted(getattr(entry, "__abstractmethods__", ()))):
                 raise TypeError(f"{self.noun} {name!r}: {entry.__name__} does not define {missing}")
             self.add(name, entry)
@@ -149,12 +186,16 @@ class Registry(Catalogue[type[T]]):
 
         return add
 
-    def get(self, name: str) -> type[T]:
-        """Return a class; raise ``InputError``, with near names or all of them, if it is none."""
+    def require(self, name: str) -> None:
+        """Raise ``InputError``, with near names or all of them, if there is no such class."""
         if name not in self:
             raise InputError(
                 f"unknown {self.noun} {name!r}; {known_names(name, self.names(), self.word)}"
             )
+
+    def get(self, name: str) -> type[T]:
+        """Return a class; see ``require`` for the error."""
+        self.require(name)
         return self[name]
 
     def build(self, name: str, **parameters: Any) -> T:

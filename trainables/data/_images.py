@@ -1,5 +1,7 @@
 """Images as inputs: stored once as uint8 (N, H, W, C), shown to networks normalised."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +9,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Generator, Tensor
-from torch.nn import functional as F
 
 from trainables.common.archives import ArrayHeader
 from trainables.common.fields import check_choice, check_count
+from trainables.common.later import F, Generator, Tensor, torch
 from trainables.data._inputs import Batcher, DatasetInfo, Inputs, InputShape, move
 from trainables.data._rows import Rows
 

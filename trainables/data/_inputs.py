@@ -1,5 +1,7 @@
 """Kinds of rows, and batches of them on the device that trains: all that knows a kind of data."""
 
+from __future__ import annotations
+
 import itertools
 import warnings
 from abc import ABC, abstractmethod
@@ -11,11 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import torch
-from torch import Generator, Tensor
 
 from trainables.common.devices import concrete, fits
 from trainables.common.fields import check_choice
+from trainables.common.later import Generator, Tensor, torch
 from trainables.common.pulse import beat
 from trainables.common.registry import import_modules
 from trainables.data._rows import RowArrays, Rows
@@ -182,7 +183,7 @@ class Inputs(ABC):
         augmentation: What training uses unless told otherwise; ``none`` for nothing.
     """
 
-    kinds: ClassVar[dict[str, type["Inputs"]]] = {}
+    kinds: ClassVar[dict[str, type[Inputs]]] = {}
     kind: ClassVar[str]
     dtype: ClassVar[np.dtype]
     trains: ClassVar[bool] = True
@@ -210,7 +211,7 @@ class Inputs(ABC):
     def shape(self) -> InputShape:
         """Return what networks are told."""
 
-    def fitted(self, train: Rows) -> "Inputs":
+    def fitted(self, train: Rows) -> Inputs:
         """Return the inputs with constants learnt from training rows, such as a vocabulary."""
         return self
 
@@ -227,7 +228,7 @@ class Inputs(ABC):
         return values
 
     @property
-    def decoded_as(self) -> "Inputs":
+    def decoded_as(self) -> Inputs:
         """Return the inputs that ``decoded`` rows are."""
         return self
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor
 from trainables.common.logit_rows import check_rows, masked_labels
 from trainables.common.paths import local_path
 from trainables.data._choice_logs import LOGS, SUMMARY, read_answers

@@ -1,16 +1,16 @@
 """Images with a mask of classes: stored as uint8 (N, H, W, 4), the mask as the last channel."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Generator, Tensor
-from torch.nn import functional as F
 
 from trainables.common.fields import check_choice, check_count
+from trainables.common.later import F, Generator, Tensor, torch
 from trainables.data._images import ImageBatcher, crop_grid
 from trainables.data._inputs import Inputs, InputShape, Pixels, move
 from trainables.data._rows import RowArrays
@@ -95,7 +95,7 @@ class MaskedImages(Inputs, kind="images-with-masks"):
                 "(N, H, W, 4), or (N, H, W, 3) for images alone"
             )
 
-    def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> "MaskedBatcher":
+    def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> MaskedBatcher:
         self.check(values)
         if values.shape[3] == 3:
             blank = np.full((*values.shape[:3], 1), VOID, self.dtype)

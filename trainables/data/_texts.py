@@ -1,5 +1,7 @@
 """Texts as inputs: stored as the numbers of their words, int32 (N, L)."""
 
+from __future__ import annotations
+
 import base64
 import re
 from collections import Counter
@@ -10,11 +12,10 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainables.common.errors import InputError
 from trainables.common.fields import check_choice, check_count
+from trainables.common.later import Tensor, torch
 from trainables.data._inputs import Batcher, Inputs, InputShape
 from trainables.data._rows import RowArrays, Rows
 

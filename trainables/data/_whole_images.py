@@ -1,5 +1,7 @@
 """Images as their files hold them: stored as encoded bytes, decoded for each batch."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +11,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Generator, Tensor
 
 from trainables.common.fields import check_choice
+from trainables.common.later import Generator, Tensor, torch
 from trainables.common.pulse import beat
 from trainables.data._files import ImageFiles, decoded_centre, glance, opened, read_content, upright
 from trainables.data._images import ImageBatcher, Images, draw_resized_crops

@@ -1,5 +1,7 @@
 """Features of another network, cached in a file, as the rows of a data set."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -7,11 +9,10 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor, torch
 from trainables.data._feature_arrays import FeatureTable, feature_files, known_names
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import NamedArrays

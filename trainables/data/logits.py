@@ -1,15 +1,16 @@
 """Logits that were computed elsewhere, as the rows of a data set."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import LogitScale
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import ArrayFiles, split_address

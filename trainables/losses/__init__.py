@@ -1,22 +1,6 @@
 """Training losses, one file each; ``build_loss`` makes one by the name that recipes use."""
 
-from typing import Any
+import lazy_loader
 
-from trainables.losses._base import LOSSES, Loss, ReducedLoss, RowLoss, loss_aside
-
-
-def build_loss(name: str, **parameters: Any) -> Loss:
-    """Make a loss by name, for example ``build_loss("mbls", margin=6.0, weight=0.1)``.
-
-    Args:
-        name: A name from ``LOSSES.names()``.
-        **parameters: The loss's hyper-parameters; those left out keep their published default.
-
-    Returns:
-        A module that maps logits (N, K) or (N, K, H, W) and targets (N,) or (N, H, W) to a scalar.
-
-    Raises:
-        InputError: If the name or a parameter's name is unknown (a ``ValueError``).
-        ValueError: If a value is out of its range.
-    """
-    return LOSSES.build(name, **parameters)
+# Imported when first used: names and fields must not wait for torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from trainables.common.fields import CheckedFields, choice
 from trainables.common.logit_rows import full_precision, masked_classes
-from trainables.common.registry import Registry
+from trainables.losses._registry import LOSSES as LOSSES
 
 VARIANTS = ("paper", "released")
 
@@ -179,6 +179,3 @@ def masked_sum(values: Tensor, valid: Tensor) -> Tensor:
 def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
     """Average ``values`` (N,) where ``valid`` (N,); 0 if no row counts."""
     return masked_sum(values, valid) / valid.sum().clamp(min=1)
-
-
-LOSSES: Registry[Loss] = Registry("loss", "trainables.losses", Loss, "methods")

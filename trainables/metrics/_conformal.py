@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeAlias
 
-import torch
-from torch import Tensor
-
+from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import row_blocks
 from trainables.metrics._metrics import SETS
 from trainables.metrics._refinement import halves

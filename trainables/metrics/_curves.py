@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from trainables.common.fields import check_choice, check_count
+from trainables.common.later import Tensor, torch
 from trainables.metrics._scores import ArrayLike, Binned, Scores, bin_index, mass_edges, width_edges
 
 

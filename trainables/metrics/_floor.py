@@ -1,15 +1,16 @@
 """What a perfectly calibrated model with the same predictions would show."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from trainables.common.fields import check_choice, check_count
+from trainables.common.later import Tensor, torch
 from trainables.metrics._metrics import FLOORED, METRICS, Metric
 from trainables.metrics._scores import (
     BLOCK_ELEMENTS,

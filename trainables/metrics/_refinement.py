@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
+from trainables.common.later import Tensor, torch
 from trainables.metrics._scores import BLOCK_ELEMENTS, Scores
 
 STEPS, CLOSE = 50, 1e-5  # Of Newton's method, which squares the distance with each step.

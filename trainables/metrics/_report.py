@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TypeAlias
 
-import torch
-from torch import Tensor
-
 from trainables.common.fields import check_choice, check_count
+from trainables.common.later import Tensor, torch
 from trainables.metrics._conformal import Rows, conformal_sets
 from trainables.metrics._floor import NoiseFloor, noise_floors, registered_draws
 from trainables.metrics._metrics import FLOORED, METRICS, SETS, Metric

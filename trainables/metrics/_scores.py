@@ -4,17 +4,18 @@ All on (C, N) blocks, without loops. Bins are half open, ``(a, b]``; the first o
 lower edge. So every score belongs to exactly one bin, 0 and 1 included.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import as_tensor, check_labels, row_blocks
 from trainables.metrics._metrics import Metric
 

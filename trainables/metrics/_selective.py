@@ -2,8 +2,7 @@
 
 import math
 
-import torch
-from torch import Tensor
+from trainables.common.later import Tensor, torch
 
 
 class Ranked:

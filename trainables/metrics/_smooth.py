@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import scipy
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from trainables.common.later import Tensor, torch
 from trainables.metrics._scores import ArrayLike, Scores
 
 GRID = 1 << 13

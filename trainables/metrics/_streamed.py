@@ -1,10 +1,9 @@
 """The metrics of more predictions than memory holds, added up in one pass."""
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainables.common.fields import check_count
+from trainables.common.later import Tensor, torch
 from trainables.metrics._scores import (
     BLOCK_ELEMENTS,
     ArrayLike,

@@ -1,14 +1,6 @@
 """Networks by name, each split into feature extractor and classifier."""
 
-from trainables.models._base import (
-    GRANULARITIES,
-    MODELS,
-    PRETRAINED,
-    Network,
-    build_model,
-    check_model,
-    check_takes,
-    model_names,
-    register_model,
-    units,
-)
+import lazy_loader
+
+# Imported when first used: names and fields must not wait for torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

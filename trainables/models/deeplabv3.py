@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from trainables.common.errors import InputError
 from trainables.data import MaskedShape
-from trainables.models._base import PRETRAINED, Builder, Network, register_model
+from trainables.models._base import Network
+from trainables.models._registry import PRETRAINED, Builder, register_model
 
 RATES = (12, 24, 36)
 

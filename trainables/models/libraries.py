@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trainables.data import ImageShape
-from trainables.models._base import PRETRAINED, Network, register_model, unknown_model
+from trainables.models._base import Network
 from trainables.models._blocks import cannot_take, split_at_classifier
+from trainables.models._registry import PRETRAINED, register_model, unknown_model
 
 
 @register_model("timm:")

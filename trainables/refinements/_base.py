@@ -6,7 +6,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from trainables.common.fields import CheckedFields, count, number
-from trainables.common.registry import Registry
+from trainables.refinements._registry import REFINEMENTS as REFINEMENTS
 
 
 class Refinement(CheckedFields, ABC):
@@ -130,8 +130,3 @@ class Refinement(CheckedFields, ABC):
     def remarks(self, head: nn.Module) -> list[str]:
         """Return what a person should know of a head that is done, a line each."""
         return []
-
-
-REFINEMENTS: Registry[Refinement] = Registry(
-    "refinement", "trainables.refinements", Refinement, "refinements"
-)

@@ -4,9 +4,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from trainables.common.fields import CheckedFields
-from trainables.common.registry import Registry
 from trainables.losses import Loss
 from trainables.models import Network
+from trainables.schemes._registry import SCHEMES as SCHEMES
 
 
 class Scheme(CheckedFields):
@@ -65,6 +65,3 @@ class Scheme(CheckedFields):
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Resume from ``state``."""
-
-
-SCHEMES: Registry[Scheme] = Registry("training scheme", "trainables.schemes", Scheme, "methods")

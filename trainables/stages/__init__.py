@@ -4,27 +4,7 @@ Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted an
 in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
 """
 
-from trainables.stages.base import (
-    StageRequest,
-    StageRun,
-    TaskData,
-    ValidationRows,
-    check_part,
-    objective_terms,
-    open_stage,
-    stage_precision,
-    validation_rows,
-    with_objective,
-)
-from trainables.stages.calibrate import CalibrateStage
-from trainables.stages.given import GivenStage
-from trainables.stages.networks import (
-    LastPass,
-    evaluate_on_test,
-    evaluate_suite,
-    pooled,
-    predictor,
-    suite_key,
-)
-from trainables.stages.refine import RefineStage
-from trainables.stages.train import TrainStage
+import lazy_loader
+
+# Imported when first used: a sweep file is checked without torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

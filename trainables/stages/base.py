@@ -1,5 +1,7 @@
 """The base of every stage's run: it advances epoch by epoch and can be interrupted and resumed."""
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,16 +10,13 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor
-
-from trainables.augmentations import AUGMENTATIONS
-from trainables.calibrators import calibrator_from_recipe, is_calibrator, nll_after_ts_terms
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
+from trainables.common.later import Tensor, torch
 from trainables.common.portable import require_portable
+from trainables.common.registry import import_modules
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
-from trainables.data import Batcher, Inputs, MaskedImages, Pixels, PreparedData, SearchData
+from trainables.data import Batcher, Pixels, PreparedData, SearchData
 from trainables.metrics import (
     METRICS,
     REPORTED,
@@ -26,8 +25,7 @@ from trainables.metrics import (
     row_terms,
 )
 from trainables.plugins import Pinned, part_codes
-from trainables.refinements import REFINEMENTS
-from trainables.schemes import SCHEMES
+from trainables.stages._suitable import check_part
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -91,25 +89,6 @@ def _data_key(directory: str) -> str:
     return PreparedData.open(Path(directory)).key
 
 
-def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
-    """Make sure that a part of a recipe, with values as far as known, suits a kind of data.
-
-    Raises:
-        InputError: If it does not; the text says why.
-    """
-    for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
-        reason = registry.get(part).not_for.get(kind.kind) if part in registry else None
-        if reason:
-            raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
-    if kind.trains and not issubclass(kind, MaskedImages):
-        return
-    if is_calibrator(part) and calibrator_from_recipe(part, values).fits_on_training:
-        raise InputError(
-            f"{part!r} with {dict(values)} is fitted on the rows that a network was trained on, "
-            f"whole ones, which {kind.kind} do not have"
-        )
-
-
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:
     """Return a stage's precision: of trainings ``asked`` or, on GPUs, bfloat16; else float32."""
     return asked or ("bfloat16" if gpus else "float32") if stage == "train" else "float32"
@@ -125,6 +104,8 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
         ValueError: If it has no terms (see ``row_terms``), or the rows are wrong.
     """
     if objective == "nll_after_ts":
+        from trainables.calibrators import nll_after_ts_terms  # It imports PyTorch.
+
         return nll_after_ts_terms(logits, labels)
     return row_terms(objective, logits, labels)
 
@@ -191,7 +172,7 @@ class TaskData:
 class StageRun(ABC):
     """One stage being computed: a request, on a task's data, for a store."""
 
-    runs: ClassVar[dict[str, type["StageRun"]]] = {}
+    runs: ClassVar[dict[str, type[StageRun]]] = {}
 
     def __init_subclass__(cls, stage: str | None = None) -> None:
         super().__init_subclass__()
@@ -219,7 +200,7 @@ class StageRun(ABC):
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Return the tensors, by file, and the facts to be stored."""
 
-    def joined(self, others: Sequence[StageRequest]) -> "StageRun":
+    def joined(self, others: Sequence[StageRequest]) -> StageRun:
         """Return the run, with those requests that come next and cost little in the same pass."""
         return self
 
@@ -373,6 +354,8 @@ def open_stage(
     """
     if request.portable:
         require_portable()
+    if request.stage not in StageRun.runs:
+        import_modules("trainables.stages")  # Each stage registers itself.
     if request.stage not in StageRun.runs:
         raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(EVERY_STAGE)}")
     for part, values in request.parts.items():

@@ -1,10 +1,8 @@
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from trainables.calibrators import cross_fit
+from trainables.common.later import Tensor, torch
 from trainables.stages.base import StageRun
 from trainables.stages.networks import calibrator_of, predictor
 

@@ -1,8 +1,6 @@
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from trainables.common.later import Tensor, torch
 from trainables.common.stages import GIVEN
 from trainables.stages.base import StageRun
 

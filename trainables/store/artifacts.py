@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from trainables.common.errors import AwayError, StorageError
 from trainables.common.files import (
@@ -33,6 +30,7 @@ from trainables.common.files import (
     sync_names,
     why,
 )
+from trainables.common.later import Tensor, safetensors, torch
 from trainables.common.paths import PLUGINS, bucket_address
 from trainables.common.stages import ArtifactRef
 from trainables.store.cache import Cache
@@ -161,7 +159,7 @@ class Artifact:
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Return the tensors of the file ``NAME.safetensors``, on the CPU."""
-        return load_file(self.directory / f"{name}.safetensors")
+        return safetensors.load_file(self.directory / f"{name}.safetensors")
 
 
 class ArtifactStore:
@@ -286,7 +284,7 @@ class ArtifactStore:
             draft.mkdir(parents=True)
             for name, named in tensors.items():
                 plain = {label: value.detach().cpu().contiguous() for label, value in named.items()}
-                save_file(plain, draft / f"{name}.safetensors")
+                safetensors.save_file(plain, draft / f"{name}.safetensors")
                 inherit(draft / f"{name}.safetensors")
             (draft / RECORD).write_text(json.dumps(record, sort_keys=True, allow_nan=False))
             seal(draft)

@@ -10,6 +10,7 @@ from orchestrator.storage.results import usual_baseline
 from orchestrator.storage.status import SweepStatus
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.view import LIVE, details, from_folder
+from orchestrator.view.server._aside import Aside
 from trainables.common.errors import InputError
 
 KEPT = 8  # Sweeps.
@@ -24,7 +25,7 @@ class Details:
 
     def __init__(self) -> None:
         self._found: LRUCache[tuple[str, str, int | None], dict[str, Any] | None] = LRUCache(KEPT)
-        self._lock, self._one = Lock(), Lock()
+        self._lock, self._aside = Lock(), Aside()
 
     def of(self, folder: SweepFolder, ledger: Ledger, status: SweepStatus) -> dict[str, Any] | None:
         """Return them; None while the sweep runs, or while they are computed.
@@ -43,11 +44,14 @@ class Details:
     def _compute(self, folder: SweepFolder, run: tuple[str, str, int | None]) -> None:
         found = {"pending": FAILED}  # Unless this ends well; the thread's error is printed.
         try:
-            with self._one:
-                source = from_folder(folder)
-                found = {**details(source, usual_baseline(source.results)), "pending": ""}
+            found = {**self._aside.call(_details, folder), "pending": ""}
         except InputError as error:
             found = {"pending": f"{error}."}
         finally:
             with self._lock:
                 self._found[run] = found
+
+
+def _details(folder: SweepFolder) -> dict[str, Any]:
+    source = from_folder(folder)
+    return details(source, usual_baseline(source.results))

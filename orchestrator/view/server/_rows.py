@@ -4,21 +4,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from pathlib import Path
 from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from cachetools import LRUCache, cachedmethod
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from safetensors.numpy import load_file
 
 from orchestrator.storage.storage import Storage
+from orchestrator.view.server._aside import Aside
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
+from trainables.common.later import torch
 from trainables.common.stages import ArtifactRef
-from trainables.metrics import ReliabilityCurve, predicted_rows, width_edges
+from trainables.metrics import ReliabilityCurve, predicted_rows
 
 BINS = 15  # As in the test metrics of every evaluation.
 BLOCK = 1 << 22  # Most probabilities that are computed at once.
@@ -142,7 +144,7 @@ class RowBook:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._store, self._folder = storage, storage.store(), storage.folder
         self._kept: LRUCache[str, CellRows] = LRUCache(KEPT, attrgetter("nbytes"))
-        self._lock = RLock()
+        self._lock, self._aside = RLock(), Aside()
 
     def read(self, key: str) -> CellRows:
         """Return the rows of an evaluation.
@@ -158,8 +160,8 @@ class RowBook:
     def _read(self, key: str) -> CellRows:
         if (packed := self._storage.packed_rows(key)) is not None:
             return _rows_of_columns(packed)
-        with self._opened(key) as tensors:
-            return _rows_of(tensors, 0, tensors.get_slice("labels").get_shape()[0])
+        with self._readable(key) as path:
+            return self._aside.call(_rows_in, path)
 
     def row(self, key: str, number: int) -> RowScores | None:
         """Return one row of an evaluation; None if there is no row with that number.
@@ -172,41 +174,51 @@ class RowBook:
             rows = self.read(key)
             numbers = np.arange(len(rows)) if rows.numbers is None else rows.numbers
             return next((rows.at(int(place)) for place in np.flatnonzero(numbers == number)), None)
-        with self._opened(key) as tensors:
-            place = _place(tensors, number)
-            if place is None:
-                return None
-            return _rows_of(tensors, place, place + 1).at(0)._replace(number=number)
+        with self._readable(key) as path:
+            return self._aside.call(_row_in, path, number)
 
     def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
         """Return the maps of the images that an evaluation of pixels keeps; see ``shown_maps``."""
         try:
-            with self._opened(key, "maps") as tensors:
-                names = list(tensors.keys())
-                return {name: tensors.get_tensor(name).numpy() for name in names}
+            with self._readable(key, "maps") as path:
+                return dict(load_file(path))
         except FileNotFoundError:
             return {"rows": np.empty((0, 1, 1, 4), np.uint8)}
 
     @contextmanager
-    def _opened(self, key: str, file: str = "test") -> Iterator[Any]:
+    def _readable(self, key: str, file: str = "test") -> Iterator[Path]:
         path = self._store.path(ArtifactRef("evaluate", key))
         self._store.fetch_folder(path)
         path = path / f"{file}.safetensors"
         try:
             open_inside(path, self._folder).close()
-            with safe_open(path.resolve(), "pt") as tensors:
-                yield tensors
+            yield path.resolve()
         except PermissionError as error:
             raise InputError(f"{path} is not read: it {error.strerror}") from error
         except (SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
 
 
+def _rows_in(path: Path) -> CellRows:
+    """Return all rows of an evaluation."""
+    with safe_open(path, "np") as tensors:
+        return _rows_of(tensors, 0, tensors.get_slice("labels").get_shape()[0])
+
+
+def _row_in(path: Path, number: int) -> RowScores | None:
+    """Return the row of an evaluation with a number; None if there is no such row."""
+    with safe_open(path, "np") as tensors:
+        place = _place(tensors, number)
+        if place is None:
+            return None
+        return _rows_of(tensors, place, place + 1).at(0)._replace(number=number)
+
+
 def _place(tensors: Any, number: int) -> int | None:
     """Return the place of the row with a number; None if there is no such row."""
     if "rows" not in list(tensors.keys()):
         return number if number < tensors.get_slice("labels").get_shape()[0] else None
-    return next(iter((tensors.get_tensor("rows") == number).nonzero().flatten().tolist()), None)
+    return next(iter(np.flatnonzero(tensors.get_tensor("rows") == number).tolist()), None)
 
 
 def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
@@ -218,7 +230,7 @@ def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
     parts = [_scored(table[block], labels[block]) for block in blocks]
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     numbers, images = (
-        tensors.get_slice(name)[start:stop].numpy() if name in names else None
+        tensors.get_slice(name)[start:stop] if name in names else None
         for name in ("rows", "images")
     )
     curve = _curve(joined.pop("sums"))
@@ -245,13 +257,13 @@ def _rows_of_columns(found: Mapping[str, NDArray[Any]]) -> CellRows:
     )
 
 
-def _scored(table: Tensor, labels: Tensor) -> dict[str, NDArray[Any]]:
+def _scored(table: NDArray[Any], labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return arrays of ``CellRows`` for some rows, and ``sums`` of their bins, (1, 3, BINS)."""
-    found = predicted_rows(table, labels, BINS)
+    found = predicted_rows(torch.from_numpy(table), torch.from_numpy(labels), BINS)
     small = np.min_scalar_type(table.shape[1])
     return {
         **found._asdict(),
-        "labels": labels.numpy().astype(small),
+        "labels": labels.astype(small),
         "predicted": found.predicted.astype(small),
         "sums": found.sums[None],
     }
@@ -260,5 +272,5 @@ def _scored(table: Tensor, labels: Tensor) -> dict[str, NDArray[Any]]:
 def _curve(sums: NDArray[np.float64]) -> ReliabilityCurve:
     count, confidence, right = sums.sum(0)
     filled = np.where(count > 0, count, np.nan)
-    edges = width_edges(BINS, torch.float64, torch.device("cpu")).numpy()
+    edges = np.arange(BINS + 1) / BINS  # Those of ``width_edges``, to the last bit.
     return ReliabilityCurve(edges, confidence / filled, right / filled, count.astype(np.int64))

@@ -280,8 +280,8 @@ def no_space_in_safetensors(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("target", "raising"),
     [
-        ("save_file", no_space),
-        ("save_file", no_space_in_safetensors),
+        ("safetensors.save_file", no_space),
+        ("safetensors.save_file", no_space_in_safetensors),
         ("seal", no_space),
         ("place_folder", no_space),
         ("Path.mkdir", no_space),

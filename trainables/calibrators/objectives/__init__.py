@@ -1,8 +1,6 @@
 """Objectives that a temperature-type calibrator minimises in its fit, one file each."""
 
-from trainables.calibrators.objectives._base import (
-    OBJECTIVES,
-    Objective,
-    RowTerms,
-    build_objective,
-)
+import lazy_loader
+
+# Imported when first used: names and fields must not wait for torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

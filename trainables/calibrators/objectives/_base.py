@@ -2,13 +2,12 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainables.calibrators.objectives._registry import OBJECTIVES as OBJECTIVES
 from trainables.common.fields import CheckedFields
-from trainables.common.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -84,25 +83,3 @@ class Objective(CheckedFields, ABC):
         """
         for name in self.state():
             setattr(self, name, state[name])
-
-
-OBJECTIVES: Registry[Objective] = Registry(
-    "fitting objective", "trainables.calibrators.objectives", Objective, "objectives"
-)
-
-
-def build_objective(name: str, **parameters: Any) -> Objective:
-    """Make a fitting objective by name, for example ``build_objective("ls", smoothing=0.05)``.
-
-    Args:
-        name: A name from ``OBJECTIVES.names()``.
-        **parameters: Its hyper-parameters; those left out keep their published default.
-
-    Returns:
-        The objective; one with a state of its own, such as ``cls``, serves a single fit.
-
-    Raises:
-        InputError: If the name or a parameter's name is unknown.
-        ValueError: If a value is out of its range.
-    """
-    return OBJECTIVES.build(name, **parameters)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import numpy as np
-from torch import Tensor
 
 from trainables.common.errors import InputError, known_names
 from trainables.common.files import Files, check_files
+from trainables.common.later import Tensor
 from trainables.common.paths import local_path, on_this_machine
 from trainables.common.registry import Registry
 from trainables.data import DatasetInfo, Images, PreparedData

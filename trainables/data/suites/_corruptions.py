@@ -1,6 +1,4 @@
-import torch
-from torch import Tensor
-
+from trainables.common.later import Tensor, torch
 from trainables.data.suites._base import Judgement, Outputs, Suite, SuiteData, Tensors
 from trainables.metrics import REPORTED, calibration_report
 

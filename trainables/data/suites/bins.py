@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
+from trainables.common.later import Tensor
 from trainables.data import DatasetInfo, PreparedData
 from trainables.data.suites._base import SUITES, Judgement, Outputs, Part, Suite, SuiteData, Tensors
 from trainables.metrics import METRICS, REPORTED, calibration_report

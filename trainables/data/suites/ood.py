@@ -3,10 +3,9 @@ import re
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from trainables.common.fields import check_number
+from trainables.common.later import Tensor, torch
 from trainables.data import (
     SOURCES,
     DatasetInfo,

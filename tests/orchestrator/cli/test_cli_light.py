@@ -1,0 +1,67 @@
+"""Commands and pages that compute nothing import neither PyTorch nor Ray nor MLflow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.storage.storage import Storage
+
+SWEEP = """
+name: planned
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [ce, mbls, au, "mbls+mit", plp, balcal, "ce+macal", "ce+ts-cls", "ce+macal+ets"]
+search: {trials: 2, fixed: {mbls: {margin: 5.0}, macal: {gamma: 0.9}}}
+storage: store
+"""
+WRONG = SWEEP.replace("margin: 5.0", "margin: -5.0")
+# Each command, its exit code, and the slow libraries imported so far; then the same of pages.
+SCRIPT = """
+import sys
+from starlette.testclient import TestClient
+from orchestrator.cli import main
+from orchestrator.storage.storage import Storage
+from orchestrator.view.server import Book, _aside, application
+
+_aside.PROGRAM = ""  # What a page computes with PyTorch is computed in another process.
+SLOW = {"torch", "ray", "mlflow", "pandas", "sklearn"}
+for command in sys.argv[1].split(", "):
+    print(command, main(command.split()), *sorted(SLOW & set(sys.modules)))
+client = TestClient(application(Book(Storage("store")), "t"), base_url="http://127.0.0.1:1")
+client.get("/?token=t")
+for page in ("/", "/sweeps/old", "/sweeps/old/studies/0", "/sweeps/old/trials"):
+    print(page, client.get(page).status_code, *sorted(SLOW & set(sys.modules)))
+"""
+COMMANDS = (
+    *("list methods", "list models", "list metrics", "list datasets", "list calibrators"),
+    *("status old --storage store", "table old --storage store --metrics acc,ece"),
+    *("plan planned.yaml", "plan wrong.yaml"),
+)
+
+
+@pytest.mark.full
+def test_what_computes_nothing_imports_no_slow_library(empty_folder, journal_writer) -> None:
+    writer = journal_writer(empty_folder / "store/sweeps/old", "old")
+    writer.start()
+    study = writer.open("mbls")
+    keys = [writer.trial(study, number, 0.2 - number / 10) for number in range(2)]
+    writer.close(study, keys[1])
+    writer.evaluate(keys[1], study, acc=0.9, ece=0.1)
+    writer.end()
+    Storage("store").sweep("old").spec_file.touch()
+    (empty_folder / "planned.yaml").write_text(SWEEP)
+    (empty_folder / "wrong.yaml").write_text(WRONG)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ", ".join(COMMANDS)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    said = {f"{c} {2 if 'wrong' in c else 0}" for c in COMMANDS}
+    said |= {f"{p} 200" for p in ("/", "/sweeps/old", "/sweeps/old/studies/0")}
+    assert said <= set(done.stdout.splitlines()), done.stdout + done.stderr
+    assert "margin=-5.0 is outside [0, inf)" in done.stderr

@@ -1,0 +1,39 @@
+"""PyTorch, imported when first used, for modules that answer questions which need none of it.
+
+Such a module has ``from trainables.common.later import Tensor, torch`` in place of its own imports.
+What it evaluates while it is imported, such as a default or a base class, must not be PyTorch's.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+
+class _Later(ModuleType):
+    """A module that is imported when one of its names is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
+
+
+class _Type(type):
+    """Stands for a class of PyTorch in annotations and ``isinstance``."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        loaded = sys.modules.get("torch")  # Without it, there is no instance.
+        return loaded is not None and isinstance(value, getattr(loaded, cls.__name__))
+
+
+if TYPE_CHECKING:
+    import safetensors.torch as safetensors
+    import torch as torch
+    from torch import Generator as Generator
+    from torch import Tensor as Tensor
+    from torch.nn import functional as F
+else:
+    torch, F = _Later("torch"), _Later("torch.nn.functional")
+    safetensors = _Later("safetensors.torch")
+    Generator, Tensor = _Type("Generator", (), {}), _Type("Tensor", (), {})
+
+__all__ = ["F", "Generator", "Tensor", "safetensors", "torch"]

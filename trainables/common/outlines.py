@@ -1,0 +1,158 @@
+"""Runs the modules of parts without PyTorch, for names, fields and checks of their classes.
+
+The code of a room is executed a second time, as modules of other names, with a placeholder for each
+slow library; see ``design/outlines.md``.
+"""
+
+import builtins
+import inspect
+import pkgutil
+import sys
+from abc import ABCMeta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from importlib.util import resolve_name
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ROOMS = ("losses", "augmentations", "schemes", "refinements", "calibrators", "models")
+SLOW = ("torch", "torchvision", "timm", "sklearn", "safetensors", "trainables.metrics")
+
+_outlining: ContextVar[bool] = ContextVar("outlining", default=False)
+OUTLINE = "outline:"  # Begins the names of the modules.
+_lock = RLock()  # The server of pages asks from several threads.
+
+
+class AbsentError(Exception):
+    """Code without PyTorch has come to a place that needs it."""
+
+
+def _needed(*_: Any) -> Any:
+    raise AbsentError
+
+
+class _Absent(ABCMeta):
+    """The type of placeholders; classes of ours derive from them as from ``nn.Module``.
+
+    What is called or read of them is a placeholder as well: code may store it, not decide by it.
+    """
+
+    __bool__ = __int__ = __float__ = __iter__ = __len__ = _needed
+    __lt__ = __le__ = __gt__ = __ge__ = _needed
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _needed
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _needed
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _placeholder(name)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if "_is_placeholder" not in vars(cls):
+            return super().__call__(*args, **kwargs)
+        return _placeholder(cls.__name__)
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's; ``inspect`` would return that of ``__call__``."""
+        own = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:])
+
+
+def _placeholder(name: str) -> Any:
+    return _Absent(name, (), {"_is_placeholder": True, "__getattr__": _of_instance})
+
+
+def _of_instance(self: object, name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _placeholder(name)
+
+
+def is_outlining() -> bool:
+    """Return True within ``outlined`` and while modules run without PyTorch."""
+    return _outlining.get()
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    token = _outlining.set(True)
+    try:
+        yield
+    finally:
+        _outlining.reset(token)
+
+
+def outlined(build: Callable[[], T]) -> T:
+    """Return what a function builds of classes without PyTorch; with it where they need it.
+
+    The result is good for its attributes, and the errors are those of the real classes.
+    """
+    try:
+        with _without_torch():
+            return build()
+    except AbsentError:
+        return build()
+
+
+def outline_modules(package: str) -> None:
+    """Run all modules of a package without PyTorch: they register their outlines."""
+    with _lock, _without_torch():
+        place = Path(str(import_module(package).__file__)).parent
+        for module in pkgutil.iter_modules([str(place)]):
+            if module.name != "_registry":
+                _outline(f"{package}.{module.name}")
+
+
+def real_module(entry: Any) -> str:
+    """Return the name of the module that a class, a function or its outline is from."""
+    return str(getattr(entry, "__module__", "")).removeprefix(OUTLINE)
+
+
+def _is_ours(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] == "trainables" and parts[1:2] != [] and parts[1] in ROOMS
+
+
+def _outline(name: str) -> ModuleType:
+    """Return a module of a room as it is without PyTorch."""
+    if (known := sys.modules.get(OUTLINE + name)) is not None:
+        return known
+    path = Path(__file__).parents[1].joinpath(*name.split(".")[1:])
+    is_package = path.is_dir()
+    # The stub of a package has its imports, which the package itself does when they are needed.
+    file = path / "__init__.pyi" if is_package else path.with_suffix(".py")
+    module = sys.modules[OUTLINE + name] = ModuleType(OUTLINE + name)
+    vars(module).update(
+        __file__=str(file),
+        __package__=name if is_package else name.rpartition(".")[0],
+        __builtins__={**vars(builtins), "__import__": _import},
+    )
+    code = SourceFileLoader(name, str(file)).get_code(name)
+    assert code is not None
+    exec(code, vars(module))  # noqa: S102
+    return module
+
+
+def _import(
+    name: str,
+    globals: Any = None,
+    locals: Any = None,
+    fromlist: tuple[str, ...] | None = (),
+    level: int = 0,
+) -> Any:
+    """Import for modules without PyTorch; the arguments are those of ``__import__``."""
+    if level:
+        name = resolve_name("." * level + name, globals["__package__"])
+    if any(name == slow or name.startswith(f"{slow}.") for slow in SLOW):
+        return _placeholder(name)
+    if _is_ours(name) and not name.endswith("._registry"):
+        return _outline(name)
+    return builtins.__import__(name, globals, locals, fromlist or (), 0)

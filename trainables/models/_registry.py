@@ -1,0 +1,109 @@
+"""The networks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from trainables.common.errors import InputError, known_names
+from trainables.common.fields import check_count
+from trainables.common.registry import Catalogue
+from trainables.data import ImageShape, InputShape
+
+if TYPE_CHECKING:
+    from trainables.models._base import Network
+
+SHOWN = 32
+PRETRAINED = "@pretrained"  # Ends names of networks that do not begin with random weights.
+
+Builder = Callable[..., "Network"]
+MODELS: Catalogue[tuple[Builder, type[InputShape]]] = Catalogue(
+    "model", "trainables.models", slow=True
+)
+
+
+def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[[Builder], Builder]:
+    """Return a decorator that makes a builder known under ``name``.
+
+    Args:
+        name: The network's name, or ``LIBRARY:`` for all names that begin so; what follows is then
+            the builder's first argument.
+        takes: What the builder is told of its inputs, after the number of classes.
+    """
+
+    def add(builder: Builder) -> Builder:
+        MODELS.add(name, (builder, takes))
+        return builder
+
+    return add
+
+
+def model_names(takes: type[InputShape] = InputShape) -> list[str]:
+    """Return the names of our networks for such inputs, sorted; those of libraries work too."""
+    return [
+        name
+        for name in MODELS.names()
+        if issubclass(MODELS.outline(name)[1], takes) and not name.endswith(":")
+    ]
+
+
+def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
+    """Make a network with random weights from torch's global generator.
+
+    Args:
+        name: A name from ``model_names()``, ``timm:NAME``, ``timm:NAME@pretrained`` (weights from
+            the network instead of random ones, but for the classifier) or ``torchvision:NAME``.
+        num_classes: K.
+        shape: What there is to know of the inputs, ``DatasetInfo.inputs.shape``.
+
+    Raises:
+        InputError: If there is no network of that name, or it cannot take such inputs.
+        ValueError: If ``num_classes`` is below 1.
+    """
+    check_count("num_classes", num_classes)
+    known = model_names()
+    prefix, colon, rest = name.partition(":")
+    if prefix + colon not in MODELS:
+        libraries = [f"{key}NAME" for key in MODELS.names() if key.endswith(":")]
+        raise unknown_model(name, [*known, *libraries])
+    check_takes(name, type(shape))
+    builder, _ = MODELS[prefix + colon]
+    return builder(rest, num_classes, shape) if colon else builder(num_classes, shape)
+
+
+def check_takes(name: str, shape: type[InputShape]) -> None:
+    """Make sure that the network of a known name takes such inputs; ``InputShape`` stands for any.
+
+    Raises:
+        InputError: If not; the text says what it takes, and what the data are.
+    """
+    _, takes = MODELS.outline("".join(name.partition(":")[:2]))
+    if not issubclass(shape, takes) and shape is not InputShape:
+        ours = ", ".join(model_names(shape)) or "there is none"
+        raise InputError(
+            f"model {name!r} takes {takes.kind}, the data are {shape.kind}; for those: {ours}"
+        )
+
+
+@cache
+def check_model(name: str) -> None:
+    """Make sure that there is a network of that name, without memory for or download of weights.
+
+    Raises:
+        InputError: If there is none, or refinements and calibrators cannot build on it.
+    """
+    if name not in model_names():
+        import torch  # For networks of libraries only.
+
+        with torch.device("meta"):
+            build_model(name.removesuffix(PRETRAINED), 10, ImageShape(3, 32))
+
+
+def unknown_model(name: str, known: Sequence[str]) -> InputError:
+    """Return the error for a name that is not in ``known``: near names, or a list where short."""
+    listed = known_names(name, known, "models")
+    if listed.startswith("there") and len(known) > SHOWN:
+        first = [*known[:SHOWN], f"... ({len(known) - SHOWN} more)"]
+        listed = known_names(name, first, "models")
+    return InputError(f"unknown model {name!r}; {listed}")

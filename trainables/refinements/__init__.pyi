@@ -1,0 +1,6 @@
+from ._base import Refinement
+from ._registry import REFINEMENTS, build_refinement
+from ._together import HeadsTogether
+from ._trainer import HeadTrainer
+
+__all__ = ["REFINEMENTS", "HeadTrainer", "HeadsTogether", "Refinement", "build_refinement"]
