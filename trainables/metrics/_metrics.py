@@ -130,6 +130,7 @@ def _of_sets(name: str) -> tuple[Metric, ...]:
 
 _OF_ROWS = (
     replace(_SHARE, name="aurc", label="AURC", digits=3),
+    replace(_SHARE, name="e_aurc", label="E-AURC", digits=3),
     replace(_SHARE, name="augrc", label="AUGRC", digits=3),
     *(replace(_SHARE, name=f"risk_{level}", label=f"risk at {level} %") for level in (80, 90, 95)),
     *(

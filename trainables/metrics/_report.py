@@ -329,6 +329,7 @@ def _share(method: Callable[[Ranked, float], Tensor], percent: int) -> Terms:
 
 _COLUMNS: dict[str, Terms] = {
     "aurc": lambda found: found.ranked.aurc(),
+    "e_aurc": lambda found: found.ranked.e_aurc(),
     "augrc": lambda found: found.ranked.augrc(),
     **{f"risk_{percent}": _share(Ranked.risk_at, percent) for percent in (80, 90, 95)},
     **{f"coverage_{percent}": _share(Ranked.coverage_at, percent) for percent in (1, 5)},

@@ -36,6 +36,11 @@ class Ranked:
         weight, pull = _from_the_end(1 / self._rank), _from_the_end(risk / self._rank)
         return self._placed(self._level(risk - pull) + self._wrong * self._level(weight))
 
+    def e_aurc(self) -> Tensor:
+        """Return terms of how far AURC is above that of the best order: all errors last."""
+        correct = 1 - self._wrong
+        return self.aurc() - self._placed(Ranked(correct, correct).aurc())
+
     def augrc(self) -> Tensor:
         """Return terms of the mean, over coverages, of the share of rows kept and wrong.
 

@@ -325,6 +325,7 @@ def _check_names(plugins: Sequence[Plugin]) -> None:
         (_roof(catalogue), name): f"there is a {catalogue.noun} {name!r} in calsweep"
         for catalogue in _catalogues(plugins)
         for name in catalogue.own_names()
+        if catalogue.own(name) is not None
     }
     for plugin in plugins:
         for catalogue, name, _ in plugin.additions:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import runpy
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from trainables.common.registry import collecting
 from trainables.metrics import (
     METRICS,
     calibration_report,
@@ -90,6 +87,8 @@ def test_selective_figures_by_hand() -> None:
     found = column_report(*rows, NAMES)
     # Errors of the first k rows: 0, 0, 0, 1, 1.5, 2; the last two rows tie.
     assert found["aurc"] == pytest.approx((1 / 4 + 1.5 / 5 + 2 / 6) / 6)
+    best = (1 / 5 + 2 / 6) / 6  # Both errors last.
+    assert found["e_aurc"] == pytest.approx(found["aurc"] - best)
     assert found["augrc"] == pytest.approx((0.5 + 1.25 + 1.75) / 36)
     assert found["risk_80"] == pytest.approx(1.5 / 5)
     assert found["coverage_5"] == pytest.approx(3 / 6)
@@ -105,14 +104,9 @@ def test_augrc_is_a_function_of_auroc_and_accuracy() -> None:
     assert column_report(logits, labels, ["augrc"])["augrc"] == pytest.approx(expected)
 
 
-def test_aurc_is_that_of_the_example_plugin() -> None:
-    with collecting():
-        path = files("orchestrator") / "examples" / "selective_risk.py"
-        example = runpy.run_path(str(path))["aurc"]
-    logits, labels = predictions(3)
-    logits = logits[:100].repeat(4, 1)
-    expected = float(example(logits.softmax(1), labels))
-    assert column_report(logits, labels, ["aurc"])["aurc"] == pytest.approx(expected)
+def test_errors_that_come_last_have_no_excess() -> None:
+    rows = confidences([0.9, 0.8, 0.7, 0.6, 0.55], [True, True, True, False, False])
+    assert column_report(*rows, ["e_aurc"])["e_aurc"] == pytest.approx(0, abs=1e-15)
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -120,6 +114,7 @@ def test_networks_that_are_always_right_or_wrong(right: bool) -> None:
     found = column_report(*confidences([0.9, 0.8, 0.7], [right] * 3), NAMES)
     risk = 0.0 if right else 1.0
     assert (found["aurc"], found["risk_80"]) == (pytest.approx(risk), pytest.approx(risk))
+    assert found["e_aurc"] == pytest.approx(0)
     assert found["augrc"] == pytest.approx(risk / 2)
     assert found["coverage_1"] == found["coverage_5"] == 1 - risk
 

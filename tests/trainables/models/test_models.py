@@ -18,7 +18,7 @@ from trainables.models import (
     model_names,
     register_model,
 )
-from trainables.models._base import unknown_model
+from trainables.models._registry import unknown_model
 from trainables.models.whitened_cnn import WhitenedPatches
 from trainables.models.wide_resnet import _biased
 
