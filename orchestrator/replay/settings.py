@@ -15,8 +15,9 @@ from trainables.metrics import METRICS
 if TYPE_CHECKING:
     Judge: TypeAlias = str
 else:
-    # Of the objectives the one that test data are not measured by is left out.
-    _JUDGES = [m.name for m in METRICS.values() if m.is_objective and m.source != "search"]
+    # Of the objectives those that no evaluation measures on test data are left out.
+    _UNMEASURED = ("search", "rows")
+    _JUDGES = [m.name for m in METRICS.values() if m.is_objective and m.source not in _UNMEASURED]
     Judge = Literal[tuple(_JUDGES)]
 AS_RUN = "as run"
 STRATEGIES: Mapping[str, Mapping[str, Any]] = {

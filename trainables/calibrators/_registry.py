@@ -91,8 +91,8 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     split = next((split for split in splits(text) if split[0] in CALIBRATORS), None)
     if split is None:
         raise InputError(
-            f"unknown calibrator {text!r}; {known_names(text, CALIBRATORS.names())}, "
-            f"and {_with_objective()} followed by -{', -'.join(OBJECTIVES.names())}; "
+            f"unknown calibrator {text!r}; {known_names(text, CALIBRATORS.names())}; "
+            f"{_with_objective()} may be followed by -{', -'.join(OBJECTIVES.names())}; "
             f"{listed_by('calibrators')}"
         )
     name, objective = split

@@ -105,8 +105,8 @@ def test_parse_calibrator(text, expected):
 
 
 THERE_ARE = (
-    f"there are: {', '.join(NAMES)}, "
-    f"and {', '.join(WITH_OBJECTIVE)} followed by -{', -'.join(OBJECTIVES.names())}; "
+    f"there are: {', '.join(NAMES[:16])}, ... ({len(NAMES) - 16} more); "
+    f"{', '.join(WITH_OBJECTIVE)} may be followed by -{', -'.join(OBJECTIVES.names())}; "
     "`calsweep list calibrators` shows all"
 )
 

@@ -51,7 +51,7 @@ from trainables.data.folder import FolderReader
 from trainables.data.suites import find_suite
 from trainables.losses import build_loss
 from trainables.methods import method_names
-from trainables.models import Network, build_model, register_model
+from trainables.models import MODELS, Network, build_model, register_model
 from trainables.stages import StageRequest, TaskData, calibrate, evaluate_on_test, open_stage
 from trainables.stages.export import export_chain, load_chain
 from trainables.stages.protocols import protocol_from
@@ -225,9 +225,7 @@ def _registered() -> Iterator[None]:
     register_model("test-perceptron", takes=VectorShape)(perceptron)
     yield
     del SOURCES._entries["test-vectors"], SOURCES._entries["test-files"], Inputs.kinds["vectors"]
-    from trainables.models import _base as _registry
-
-    del _registry.MODELS._entries["test-perceptron"]
+    del MODELS._entries["test-perceptron"]
 
 
 @pytest.fixture(scope="module", params=CASES)

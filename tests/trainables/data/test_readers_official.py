@@ -41,7 +41,14 @@ def test_names_are_those_of_the_files():
     assert source_names() == [
         *("20newsgroups", "cifar10", "cifar10-lt", "cifar100", "cifar100-lt", "cub200", "digits"),
         *("digits-noisy", "fashion-mnist"),
-        *("folder:PATH", "imagenet", "imagenet-lt:PATH", "logits:PATH", "npz:PATH"),
+        *(
+            "features:PATH",
+            "folder:PATH",
+            "imagenet",
+            "imagenet-lt:PATH",
+            "logits:PATH",
+            "npz:PATH",
+        ),
         *("places-lt:PATH", "svhn", "text:PATH", "tiny-imagenet", "voc:PATH", "voc2012"),
     ]
 
@@ -85,7 +92,7 @@ def test_archives_that_people_fetch_have_their_owners_checksums():
 
 def test_what_is_held_out_for_validation_where_nobody_says():
     usual = {name: SOURCES.get(name).validation for name in SOURCES.names()}
-    own = ("imagenet-lt", "places-lt", "voc", "voc2012")
+    own = ("features", "imagenet-lt", "places-lt", "voc", "voc2012")
     others = {"logits": "all", **dict.fromkeys(own, "own")}
     assert usual == dict.fromkeys(usual, 0.1) | others
 
