@@ -64,6 +64,14 @@ def test_one_worse_night_is_suspicious_and_the_second_an_alarm():
     assert alarm.text == f"{ECE} is worse, 2 nights in a row: {gap}"
 
 
+@pytest.mark.parametrize(("cell", "factor"), [(ECE, 1.3), (ACC, 0.9), (SPEED, 0.5)])
+def test_the_lower_limit_is_below_the_upper_one_whatever_is_better(cell, factor):
+    worse = [record(night, factors={cell: factor}) for night in (10, 11)]
+    (alarm,) = judge([*QUIET, worse[0]], worse[1]).alarms
+    assert alarm.lower < alarm.expected < alarm.upper
+    assert not alarm.lower <= alarm.value <= alarm.upper
+
+
 def test_one_worse_night_between_good_ones_stays_without_an_alarm():
     nights = [*QUIET, record(10, factors={ECE: 1.2}), record(11)]
     assert judge(nights[:-1], nights[-1]).status == "ok"
