@@ -25,7 +25,8 @@ T = TypeVar("T")
 ROOMS = ("losses", "augmentations", "schemes", "refinements", "calibrators", "models")
 SLOW = ("torch", "torchvision", "timm", "sklearn", "safetensors", "trainables.metrics")
 
-_outlining: ContextVar[bool] = ContextVar("outlining", default=False)
+outlining: ContextVar[bool] = ContextVar("outlining", default=False)
+"""Whether modules run without PyTorch: within ``outlined``."""
 OUTLINE = "outline:"  # Begins the names of the modules.
 _lock = RLock()  # The server of pages asks from several threads.
 
@@ -76,18 +77,13 @@ def _of_instance(self: object, name: str) -> Any:
     return _placeholder(name)
 
 
-def is_outlining() -> bool:
-    """Return True within ``outlined`` and while modules run without PyTorch."""
-    return _outlining.get()
-
-
 @contextmanager
 def _without_torch() -> Iterator[None]:
-    token = _outlining.set(True)
+    token = outlining.set(True)
     try:
         yield
     finally:
-        _outlining.reset(token)
+        outlining.reset(token)
 
 
 def outlined(build: Callable[[], T]) -> T:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trainables.common.errors import InputError, known_names
-from trainables.common.outlines import is_outlining, outline_modules, real_module
+from trainables.common.outlines import outline_modules, outlining, real_module
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -69,10 +69,10 @@ class Catalogue(Generic[E]):
     def add(self, name: str, entry: E) -> None:
         """Make an entry known under a name; raise ``ValueError`` if another one has it."""
         # A plugin may be the first to import a module that registers ours.
-        if not is_outlining() and _collected and getattr(entry, "__module__", "") != self._package:
+        if not outlining.get() and _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
             return
-        entries = self._outlines if is_outlining() else self._entries
+        entries = self._outlines if outlining.get() else self._entries
         if name in entries:
             raise ValueError(f"{self.noun} {name!r} is registered twice")
         entries[name] = entry
@@ -113,7 +113,7 @@ class Catalogue(Generic[E]):
 
     def __getitem__(self, name: str) -> E:
         """Return an entry that is there."""
-        if is_outlining():
+        if outlining.get():
             return self.outline(name)
         if name in self._plugged:
             return self._plugged[name][0]
