@@ -96,9 +96,10 @@ def _layers(axes: Sequence[_Axis], unit: str, lines: Sequence[Spec]) -> list[Spe
     click, opacity = pick("trial")
     domain = [axis.name for axis in axes]
     title = "searched parameter; the last axis is the objective"
-    x = names("axis", title, scale={"domain": domain}, axis={"labelAngle": -20, "labelLimit": 110})
+    axis = {"labelAngle": -20 if len(axes) > 5 else 0, "labelLimit": 110, "domain": False}
+    x = names("axis", title, scale={"domain": domain}, axis=axis)
     bounds = {"domain": [0, 1], "padding": 0}
-    unmarked = {"labels": False, "ticks": False, "grid": False}
+    unmarked = {"labels": False, "ticks": False, "grid": False, "domain": False}
     y = amount("place", "lowest to highest value", scale=bounds, axis=unmarked)
     colour = ramp("objective", unit, (line["objective"] for line in lines))
     encoding: Spec = {

@@ -65,7 +65,7 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
         "fronts": _search.fronts(study, history),
         "curves": _search.learning_curves(study, trials[:MOST_CURVES]),
         "left": len(trials[MOST_CURVES:]),
-        "seeds": _progress.over_seeds([study], fewest=2),
+        "seeds": _progress.over_seeds([study], [study.recipe], fewest=2),
     }
 
 

@@ -144,7 +144,7 @@ def test_a_growing_sweep_is_read_on(view) -> None:
         assert row(page, "ce", "study-table")[1:5] == ["running", "0/4", "1", "0"]
         assert row(page, f"{study}|0")[1:4] == ["not placed", "–", "3"]
         assert 'data-seconds="5"' in page
-    assert row(client.get("/sweeps/later/trials").text, f"{study}|0")[1] == "interrupted"
+    assert row(client.get("/sweeps/later/trials").text, "ce|0")[1] == "interrupted"
     writer.finish(first, val_ece=0.021, val_acc=0.9)
     writer.score(first, 0.123)
     writer.trial(study, 1, 0.5)
