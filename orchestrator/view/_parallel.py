@@ -2,12 +2,12 @@
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from orchestrator.storage.ledger import Ledger, Study
+from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import column
-from orchestrator.view._search import in_unit, searched_parameters, some
+from orchestrator.view._search import in_unit, some
 from trainables.charts.chart import (
     Chart,
     Spec,
@@ -41,14 +41,15 @@ class _Axis(NamedTuple):
     marks: Sequence[tuple[float, str]]
 
 
-def parallel_coordinates(study: Study, history: Ledger) -> list[Chart]:
-    """Return a chart if several parameters vary; of very many trials some are drawn.
+def parallel_coordinates(
+    study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
+) -> list[Chart]:
+    """Return a chart if several parameters were searched; of very many trials some are drawn.
 
     Trials without one of the parameters are left out.
     """
-    searched, shown = searched_parameters(study), column(history.objective)
-    scored = [trial for trial in study.searched if trial.objective is not None]
-    whole = [trial for trial in scored if searched.keys() <= trial.parameters.keys()]
+    shown = column(history.objective)
+    whole = [trial for trial in study.scored if searched.keys() <= trial.parameters.keys()]
     if len(searched) < 2 or len(whole) < 2:
         return []
     kept = some(whole, study)

@@ -46,7 +46,7 @@ def progress(history: Ledger) -> list[Chart]:
 
 
 def _lowest(study: Study) -> float:
-    return min((trial.objective or 0.0 for trial in _scored(study)), default=math.inf)
+    return min((trial.objective or 0.0 for trial in study.scored), default=math.inf)
 
 
 def best_by_recipe(
@@ -56,7 +56,7 @@ def best_by_recipe(
 
     There is no chart before a study has scored two trials.
     """
-    scored = {study.recipe: _scored(study) for study in studies}
+    scored = {study.recipe: study.scored for study in studies}
     if max(map(len, scored.values()), default=0) < 2:
         return []
     shown = column(history.objective)
@@ -70,7 +70,7 @@ def best_by_recipe(
 
 def best_of_study(study: Study, history: Ledger) -> list[Chart]:
     """Return the objective of each trial, and the lowest one so far; of very many trials some."""
-    scored, shown = _scored(study), column(history.objective)
+    scored, shown = study.scored, column(history.objective)
     if len(scored) < 2:
         return []
     every = [
@@ -96,10 +96,6 @@ def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> S
     }
     looks = {**encoding, **looks}
     return layer("best", "line", looks, interpolate="step-after", point={"size": 25}, **more)
-
-
-def _scored(study: Study) -> list[Trial]:
-    return [t for t in study.searched if t.objective is not None]
 
 
 def _told(trial: Trial, objective: float | None, shown: Column) -> Spec:

@@ -3,7 +3,8 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import itemgetter
+from heapq import nsmallest
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -98,9 +99,11 @@ def sweep_page(
     }
 
 
-def common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
+def common(
+    folder: SweepFolder, ledger: Ledger, status: SweepStatus | None = None
+) -> dict[str, Any]:
     """Return the content that all pages of a sweep need."""
-    status = status_of(folder, ledger)
+    status = status or status_of(folder, ledger)
     return {
         "name": folder.name,
         "status": status,
@@ -141,17 +144,15 @@ def study_page(
     """Return one study: the charts of its search, with importance if ``found``; its best trials."""
     kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)
-    scored = [trial for trial in study.searched if trial.objective is not None]
-    best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
     return {
-        **common(folder, ledger),
+        **common(folder, ledger, status),
         "study": study,
         "state": state,
         "reason": reason,
         **_noted(folder, f"study {study.name}", f"/studies/{study.index}"),
         "part": kept.get(study.index) or study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
-        "trials": best[:SHOWN],
+        "trials": nsmallest(SHOWN, study.scored, key=attrgetter("objective", "number")),
         "count": len(study.begun),
         "behind": _behind(folder, ledger)[study.task].get(study.recipe),
     }
