@@ -47,6 +47,7 @@ from trainables.store.artifacts import ArtifactStore
 ARCHIVE, ENDING = "package.zip", ".calsweep"
 EVIDENCE = (TEST, VALIDATION, SUITES)
 ROW_BYTES = 64  # In memory, with the copies that pages need.
+BATCH = 1 << 16  # Rows that are read at once to find one.
 END_BYTES = 22  # Of the last record of a zip file.
 LOCAL_HEADER = struct.Struct("<26xHH")
 NO_INPUTS = (
@@ -118,23 +119,47 @@ class FileStorage(Storage):
         Raises:
             InputError: If they are damaged, or do not fit in memory.
         """
-        try:
-            group = self._groups[key]
-            needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
+        group = self._groups[key]
+        needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
+        with self._reading():
             if needed > psutil.virtual_memory().available:
                 raise InputError(f"its rows take {needed / 2**30:.1f} GiB of memory")
-            table = self._rows.read_row_group(group, columns=ROW.names[3:]).combine_chunks()
-            # ``to_numpy`` imports pandas, which takes a second; this refuses missing values too.
-            found = {name: np.from_dlpack(table[name].chunk(0)) for name in table.column_names}
+            table = self._rows.read_row_group(group, columns=self._wanted(group))
+            return self._columns(table.combine_chunks())
+
+    def packed_row(self, key: str, number: int) -> dict[str, NDArray[Any]] | None:
+        """Return the columns of one row, reading no further; see ``packed_rows``."""
+        group = self._groups[key]
+        names, place = self._wanted(group), number
+        with self._reading():
+            for batch in self._rows.iter_batches(BATCH, row_groups=[group], columns=names):
+                if ROW.names[3] in names:
+                    found = np.flatnonzero(np.from_dlpack(batch[ROW.names[3]]) == number)
+                    place = int(found[0]) if len(found) else len(batch)
+                if place < len(batch):
+                    return self._columns(pa.table(batch.slice(place, 1)))
+                place -= len(batch)
+        return None
+
+    def _wanted(self, group: int) -> list[str]:
+        # Rows of other data have their places as numbers, and half of the time goes into those.
+        return ROW.names[3:] if self._cells[group].study.model == GIVEN else ROW.names[4:]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
         except MALFORMED as error:
             raise InputError(f"{self._path}: {PREDICTIONS} cannot be read: {error}") from error
+
+    def _columns(self, table: pa.Table) -> dict[str, NDArray[Any]]:
+        # ``to_numpy`` imports pandas, which takes a second; this refuses missing values too.
+        found = {name: np.from_dlpack(table[name].chunk(0)) for name in table.column_names}
         highest = {"confidence": 1.0, "confidence_in_label": 1.0, "bin": BINS - 1}
         for name, values in found.items():
             most = highest.get(name, np.inf)
             if not len(values) or not ((values >= 0) & (values <= most)).all():
                 raise InputError(f"{self._path}: {PREDICTIONS} has values that {name} cannot have")
-        if self._cells[group].study.model != GIVEN:
-            del found["row"]
         return found
 
 

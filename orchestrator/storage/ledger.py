@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -145,7 +146,12 @@ class Study(StudyOpened):
     def searched(self) -> list[Trial]:
         """Return the trials of the search, by number."""
         found = (trial for trial in self.begun.values() if trial.role == "search")
-        return sorted(found, key=lambda trial: trial.number)
+        return sorted(found, key=attrgetter("number"))
+
+    @property
+    def scored(self) -> list[Trial]:
+        """Return the trials of the search that have an objective, by number."""
+        return [trial for trial in self.searched if trial.objective is not None]
 
     @property
     def chosen_trial(self) -> Trial | None:

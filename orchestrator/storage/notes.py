@@ -13,6 +13,10 @@ MOST = 10_000  # Characters of a note.
 ALL = 1_000_000  # Characters of all notes of a sweep.
 
 
+class TooLongError(InputError):
+    """A note has too many characters, or all notes of a sweep together."""
+
+
 def read_notes(folder: SweepFolder) -> dict[str, str]:
     """Return the notes of a sweep, by what they are about.
 
@@ -35,10 +39,11 @@ def write_note(folder: SweepFolder, about: str, text: str) -> None:
     """Keep a note; an empty text removes it.
 
     Raises:
-        InputError: If it is too long, or the storage cannot be written; see also ``read_notes``.
+        TooLongError: If it is too long.
+        InputError: If the storage cannot be written; see also ``read_notes``.
     """
     if len(text) > MOST:
-        raise InputError(f"expected at most {MOST} characters in a note, got {len(text)}")
+        raise TooLongError(f"expected at most {MOST} characters in a note, got {len(text)}")
     path = folder.path / NOTES
     lock = FileLock(path.with_suffix(".lock"), timeout=LOCK_SECONDS, mode=LOCK_MODE)
     with writing(path):
@@ -48,7 +53,7 @@ def write_note(folder: SweepFolder, about: str, text: str) -> None:
             notes = {**read_notes(folder), about: text.strip()}
             whole = {each: written for each, written in notes.items() if written}
             if sum(map(len, whole.values())) > ALL:
-                raise InputError(f"the notes of a sweep have at most {ALL} characters together")
+                raise TooLongError(f"the notes of a sweep have at most {ALL} characters together")
             write_whole(path, json.dumps(whole, ensure_ascii=False, indent=1))
             if folder.bucket is not None:
                 with answering():

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -229,10 +230,13 @@ def trials_of_choice(study: Study, chosen: Trial, evaluated: Iterable[Trial]) ->
     What the study had chosen before it was resumed, perhaps by older code, may have been evaluated
     too, even with the same configuration; it is no result.
     """
-    by_seed = {
-        trial.seed: trial
-        for trial in sorted(evaluated, key=lambda trial: (trial.seed, trial.role, trial.number))
+    found = (
+        trial
+        for trial in evaluated
         if trial.study == study.name and trial.configuration == chosen.configuration
+    )
+    by_seed = {
+        trial.seed: trial for trial in sorted(found, key=attrgetter("seed", "role", "number"))
     }
     if chosen.seed in by_seed and chosen.test:
         by_seed[chosen.seed] = chosen

@@ -316,6 +316,10 @@ class Storage:
         """Return the rows of an evaluation, if the storage has no artifacts but a file of rows."""
         return None
 
+    def packed_row(self, key: str, number: int) -> dict[str, NDArray[Any]] | None:
+        """Return one of ``packed_rows``; None if there is no row with that number."""
+        return None
+
     def sweep(self, name: str) -> SweepFolder:
         """Return the folder of a sweep, whether it is there or not."""
         return SweepFolder(self.folder / "sweeps" / name)

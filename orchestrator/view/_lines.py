@@ -1,6 +1,7 @@
 """How far each study of a sweep is."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
@@ -74,8 +75,9 @@ def figure_states(
 
 def _line(study: Study, ledger: Ledger, state: str, reason: str) -> StudyLine:
     trials = study.begun.values()
-    scored = [t for t in study.searched if t.objective is not None and t.status == "finished"]
-    best = min(scored, key=lambda t: (t.objective, t.number), default=None)
+    scored = (t for t in trials if t.role == "search" and t.objective is not None)
+    ended = (t for t in scored if t.status == "finished")
+    best = min(ended, key=attrgetter("objective", "number"), default=None)
     return StudyLine(
         study,
         *study_state(study, ledger, state, reason),

@@ -2,12 +2,12 @@
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from orchestrator.storage.ledger import Ledger, Study
+from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import column
-from orchestrator.view._search import in_unit, searched_parameters, some
+from orchestrator.view._search import in_unit, some
 from trainables.charts.chart import (
     Chart,
     Spec,
@@ -41,14 +41,15 @@ class _Axis(NamedTuple):
     marks: Sequence[tuple[float, str]]
 
 
-def parallel_coordinates(study: Study, history: Ledger) -> list[Chart]:
-    """Return a chart if several parameters vary; of very many trials some are drawn.
+def parallel_coordinates(
+    study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
+) -> list[Chart]:
+    """Return a chart if several parameters were searched; of very many trials some are drawn.
 
     Trials without one of the parameters are left out.
     """
-    searched, shown = searched_parameters(study), column(history.objective)
-    scored = [trial for trial in study.searched if trial.objective is not None]
-    whole = [trial for trial in scored if searched.keys() <= trial.parameters.keys()]
+    shown = column(history.objective)
+    whole = [trial for trial in study.scored if searched.keys() <= trial.parameters.keys()]
     if len(searched) < 2 or len(whole) < 2:
         return []
     kept = some(whole, study)
@@ -96,9 +97,10 @@ def _layers(axes: Sequence[_Axis], unit: str, lines: Sequence[Spec]) -> list[Spe
     click, opacity = pick("trial")
     domain = [axis.name for axis in axes]
     title = "searched parameter; the last axis is the objective"
-    x = names("axis", title, scale={"domain": domain}, axis={"labelAngle": -20, "labelLimit": 110})
+    axis = {"labelAngle": -20 if len(axes) > 5 else 0, "labelLimit": 110, "domain": False}
+    x = names("axis", title, scale={"domain": domain}, axis=axis)
     bounds = {"domain": [0, 1], "padding": 0}
-    unmarked = {"labels": False, "ticks": False, "grid": False}
+    unmarked = {"labels": False, "ticks": False, "grid": False, "domain": False}
     y = amount("place", "lowest to highest value", scale=bounds, axis=unmarked)
     colour = ramp("objective", unit, (line["objective"] for line in lines))
     encoding: Spec = {

@@ -1,8 +1,9 @@
 """Charts by recipe: the best objective so far by trial, and learning curves over seeds."""
 
+import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -25,7 +26,7 @@ from trainables.charts.chart import (
 )
 
 HEIGHT = 240
-NAMED, LINE = 12, 9  # Recipes that a legend names, and pixels of each: two share a line.
+NAMED, LINE = 8, 9  # Recipes that have a colour, and pixels of each in a legend: two share a line.
 WHOLE = {"tickMinStep": 1, "format": "d"}
 
 
@@ -37,30 +38,39 @@ def progress(history: Ledger) -> list[Chart]:
     charts = []
     for task, studies in tasks.items():
         ending = f", {task}" if len(tasks) > 1 else ""
-        charts += best_by_recipe(studies, history, ending) + over_seeds(studies, ending)
+        named = [study.recipe for study in sorted(studies, key=_lowest)[:NAMED]]
+        studies.sort(key=lambda study: study.recipe in named)  # Drawn last: in front of the others.
+        charts += best_by_recipe(studies, history, named, ending)
+        charts += over_seeds(studies, named, ending)
     return charts
 
 
-def best_by_recipe(studies: Sequence[Study], history: Ledger, ending: str = "") -> list[Chart]:
-    """Return the lowest objective so far by trial, a line a recipe.
+def _lowest(study: Study) -> float:
+    return min((trial.objective or 0.0 for trial in study.scored), default=math.inf)
+
+
+def best_by_recipe(
+    studies: Sequence[Study], history: Ledger, named: Sequence[str], ending: str = ""
+) -> list[Chart]:
+    """Return the lowest objective so far by trial, a line per recipe; ``named`` have a colour.
 
     There is no chart before a study has scored two trials.
     """
-    scored = {study.recipe: _scored(study) for study in studies}
+    scored = {study.recipe: study.scored for study in studies}
     if max(map(len, scored.values()), default=0) < 2:
         return []
     shown = column(history.objective)
     rows = [row for recipe, trials in scored.items() for row in _bests(recipe, trials, shown)]
     title = f"best validation {in_unit(shown)} so far by trial{ending}"
     click, opacity = pick("recipe")
-    looks = {"color": _colour(scored), "opacity": opacity}
+    looks = {**_coloured(scored, named), "opacity": opacity}
     line = _line(shown, rows, looks, params=[click])
-    return [drawn(title, title, [line], rows, height=_height(len(scored)))]
+    return [drawn(title, title, [line], rows, height=_height(len(named)))]
 
 
 def best_of_study(study: Study, history: Ledger) -> list[Chart]:
     """Return the objective of each trial, and the lowest one so far; of very many trials some."""
-    scored, shown = _scored(study), column(history.objective)
+    scored, shown = study.scored, column(history.objective)
     if len(scored) < 2:
         return []
     every = [
@@ -73,7 +83,7 @@ def best_of_study(study: Study, history: Ledger) -> list[Chart]:
     tip = tips(trial="trial", value=f"validation {in_unit(shown)}")
     points = dots({**at, "tooltip": tip}, every, [row["trial"] for row in every])
     label = f"validation {in_unit(shown)} by trial, and the best so far"
-    return [drawn("", label, [line, *points], every)]
+    return [drawn("best so far", label, [line, *points], every)]
 
 
 def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> Spec:
@@ -86,10 +96,6 @@ def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> S
     }
     looks = {**encoding, **looks}
     return layer("best", "line", looks, interpolate="step-after", point={"size": 25}, **more)
-
-
-def _scored(study: Study) -> list[Trial]:
-    return [t for t in study.searched if t.objective is not None]
 
 
 def _told(trial: Trial, objective: float | None, shown: Column) -> Spec:
@@ -106,17 +112,26 @@ def _bests(recipe: str, trials: Sequence[Trial], shown: Column) -> Iterable[Spec
             yield {"recipe": recipe, **_told(trial, best, shown)}
 
 
-def _colour(recipes: Iterable[str]) -> Spec:
-    legend = {"orient": "bottom", "columns": 2, "labelLimit": 130, "symbolLimit": NAMED}
-    return names("recipe", "recipe", scale={"domain": list(recipes)}, legend=legend)
+def _coloured(recipes: Collection[str], named: Sequence[str]) -> Spec:
+    """Return the channels that tell recipes apart: those named have colours, others are grey."""
+    known = [recipe for recipe in recipes if recipe in named]
+    legend = {"orient": "bottom", "columns": 2, "labelLimit": 130}
+    colour = names("recipe", "recipe", scale={"domain": known}, legend=legend)
+    if len(known) == len(recipes):
+        return {"color": colour}
+    test = f"indexof({json.dumps(known)}, datum.recipe) >= 0"
+    grey = {"condition": {"test": test, **colour}, "value": "var(--reference)"}
+    return {"color": grey, "detail": {"field": "recipe"}}
 
 
 def _height(recipes: int) -> int:
     """Return the height of a chart whose legend names recipes."""
-    return HEIGHT + LINE * min(recipes, NAMED)
+    return HEIGHT + LINE * recipes
 
 
-def over_seeds(studies: Sequence[Study], ending: str = "", fewest: int = 1) -> list[Chart]:
+def over_seeds(
+    studies: Sequence[Study], named: Sequence[str], ending: str = "", fewest: int = 1
+) -> list[Chart]:
     """Return validation ECE and accuracy by epoch of the chosen configurations.
 
     A line is the median over seeds, the area around it reaches from the lowest to the highest.
@@ -128,7 +143,7 @@ def over_seeds(studies: Sequence[Study], ending: str = "", fewest: int = 1) -> l
         rows = [row for row in bands if row and max(row["seeds"]) >= fewest]
         if rows:
             unit = f"validation {column(metric).label} %"
-            charts.append(_bands(f"{unit} by epoch, range over seeds{ending}", unit, rows))
+            charts.append(_bands(f"{unit} by epoch, range over seeds{ending}", unit, rows, named))
     return charts
 
 
@@ -151,14 +166,14 @@ def _band(study: Study, metric: str) -> Spec | None:
     }
 
 
-def _bands(title: str, unit: str, rows: Sequence[Spec]) -> Chart:
+def _bands(title: str, unit: str, rows: Sequence[Spec], named: Sequence[str]) -> Chart:
     click, opacity = pick("recipe")
     log = spread_widely(value for row in rows for value in (*row["low"], *row["high"]))
     x = amount("epoch", "epoch", axis=WHOLE)
     y = {name: amount(name, unit, log=log) for name in ("value", "low")}
     told = {"value": "median over seeds", "low": "lowest", "high": "highest", "seeds": "seeds"}
     tip = tips(recipe="recipe", epoch="epoch", **told)
-    looks = {"x": x, "color": _colour(row["recipe"] for row in rows)}
+    looks = {"x": x, **_coloured([row["recipe"] for row in rows], named)}
     faint = {"condition": {**opacity["condition"], "value": 0.2}, "value": 0.03}
     band = {**looks, "y": y["low"], "y2": {"field": "high"}, "fillOpacity": faint}
     line = {**looks, "y": y["value"], "strokeOpacity": opacity, "tooltip": tip}
@@ -167,4 +182,4 @@ def _bands(title: str, unit: str, rows: Sequence[Spec]) -> Chart:
         layer("median", "line", line, params=[click], point="transparent"),
     ]
     flat = curves("epoch", "value", "low", "high", "seeds")
-    return drawn(title, title, layers, rows, height=_height(len(rows)), transform=flat)
+    return drawn(title, title, layers, rows, height=_height(len(named)), transform=flat)

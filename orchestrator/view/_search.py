@@ -2,8 +2,9 @@
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import Column, column
@@ -35,20 +36,27 @@ def in_unit(shown: Column) -> str:
 
 def searched_parameters(study: Study) -> dict[str, list[Trial]]:
     """Return the parameters that have scores for several values, and the scored trials."""
-    scored = [trial for trial in study.searched if trial.objective is not None]
-    names = dict.fromkeys(name for trial in scored for name in trial.parameters)
-    trials = {name: [trial for trial in scored if name in trial.parameters] for name in names}
-    return {n: t for n, t in trials.items() if len({trial.parameters[n] for trial in t}) > 1}
+    scored = study.scored
+    found = dict.fromkeys(chain.from_iterable(trial.parameters for trial in scored))
+    trials = {name: [trial for trial in scored if name in trial.parameters] for name in found}
+    return {name: own for name, own in trials.items() if _vary(name, own)}
 
 
-def objective_by_parameter(study: Study, history: Ledger) -> list[Chart]:
-    """Return the objective over each parameter that varies, then each metric of ``pareto``.
+def _vary(name: str, trials: Sequence[Trial]) -> bool:
+    first = trials[0].parameters[name]
+    return any(trial.parameters[name] != first for trial in trials)
+
+
+def objective_by_parameter(
+    study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
+) -> list[Chart]:
+    """Return the objective over each searched parameter, then each metric of ``pareto``.
 
     A ring is around the chosen trial. Trials are coloured by their number. Where one number alone
     varies, a line joins them. Of very many trials some are drawn.
     """
-    searched, charts = searched_parameters(study), list[Chart]()
-    numbers = [trial.number for trials in searched.values() for trial in trials]
+    charts, chosen = list[Chart](), study.chosen_trial
+    numbers = [trial.number for trials in searched.values() for trial in (trials[0], trials[-1])]
     shown = _searched_metrics(history)
     for name, found in searched.items():
         kept = some(found, study)
@@ -58,7 +66,7 @@ def objective_by_parameter(study: Study, history: Ledger) -> list[Chart]:
                 {
                     **{"x": trial.parameters[name], "value": str(trial.parameters[name])},
                     **{"y": height, "told": f"{height:.4g}", "trial": trial.number},
-                    "chosen": trial is study.chosen_trial,
+                    "chosen": trial is chosen,
                 }
                 for trial, height in zip(kept, heights, strict=True)
             ]
@@ -71,8 +79,10 @@ def objective_by_parameter(study: Study, history: Ledger) -> list[Chart]:
 
 def some(trials: Sequence[Trial], study: Study) -> list[Trial]:
     """Return those trials of a study that a chart shows: not too many, and the chosen one."""
-    kept = thinned(trials, DOTS)
-    return kept + [t for t in trials if t is study.chosen_trial and t not in kept]
+    kept, chosen = thinned(trials, DOTS), study.chosen_trial
+    if any(trial is chosen for trial in kept):
+        return kept
+    return kept + [trial for trial in trials if trial is chosen]
 
 
 def _slice(
@@ -124,9 +134,8 @@ def fronts(study: Study, history: Ledger) -> list[Chart]:
 
     Trials are grey that another one beats in all of them together; a ring is around the chosen one.
     """
-    trials = [trial for trial in study.searched if trial.objective is not None]
-    shown = _searched_metrics(history)
-    if len(shown) == 1 or len(trials) < 2:
+    trials, shown = study.scored if history.pareto else [], _searched_metrics(history)
+    if len(trials) < 2:
         return []
     rows = [searched_for(trial, history) for trial in trials]
     signs = [-1 if found.higher else 1 for found in shown]

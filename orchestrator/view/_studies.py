@@ -46,9 +46,8 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
     One that is watched ``live`` has the curves of running trials first, and no importance, which
     takes up to seconds.
     """
-    scored = [trial for trial in study.searched if trial.objective is not None]
-    names = list(_search.searched_parameters(study))
-    shares = {} if live else importance(scored, names)
+    scored, searched = study.scored, _search.searched_parameters(study)
+    shares = {} if live else importance(scored, list(searched))
     trials = _search.best_trials(study)
     if live:
         trials.sort(key=lambda trial: not trial.open)
@@ -58,14 +57,14 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
         "text": _outcome(study, history),
         "live": live,
         "best": _progress.best_of_study(study, history),
-        "parallel": parallel_coordinates(study, history),
+        "parallel": parallel_coordinates(study, history, searched),
         "importance": sorted(shares.items(), key=lambda pair: -pair[1]),
-        "weighed": _weighed(shares, len(scored)) if names and not live else "",
-        "slices": _search.objective_by_parameter(study, history),
+        "weighed": _weighed(shares, len(scored)) if searched and not live else "",
+        "slices": _search.objective_by_parameter(study, history, searched),
         "fronts": _search.fronts(study, history),
         "curves": _search.learning_curves(study, trials[:MOST_CURVES]),
         "left": len(trials[MOST_CURVES:]),
-        "seeds": _progress.over_seeds([study], fewest=2),
+        "seeds": _progress.over_seeds([study], [study.recipe], fewest=2),
     }
 
 

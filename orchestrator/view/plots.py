@@ -78,7 +78,8 @@ def study_plots(study: Study, history: Ledger) -> Iterator[Plot]:
     trials = _search.best_trials(study)
     kept = _search.best_trials(study, "q")
     kept += [t for t in study.begun.values() if t.role != "search" and len(t.curve("q")[0]) > 1]
-    slices = _search.objective_by_parameter(study, history)
+    searched = _search.searched_parameters(study)
+    slices = _search.objective_by_parameter(study, history, searched)
     fronts = _search.fronts(study, history)
     curves = _search.learning_curves(study, trials)
     retained = _search.retention("retention probability q by epoch", study, kept)

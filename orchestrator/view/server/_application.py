@@ -111,7 +111,8 @@ class _View:
         return self._page("problem.html", {"text": error.detail}, error.status_code)
 
     def failed(self, request: Request, error: Exception) -> Response:
-        return self._page("problem.html", {"text": str(error)}, 500)
+        status = 400 if isinstance(error, notes.TooLongError) else 500
+        return self._page("problem.html", {"text": str(error)}, status)
 
     def _followed(self, name: str) -> FollowedSweep:
         found = self._book.sweeps().get(name)
@@ -173,11 +174,13 @@ class _View:
         state = asked.get("state", "")
         if state:
             choice("state", state, _pages.STATES)
+        if order := asked.get("sort.trials", ""):
+            choice("sort.trials", order, _pages.ORDERS)
         with sweep.ledger() as ledger:
             given = asked.get("study")
             study = None if given is None else _study_at(ledger, number("study", given))
             page = number("page", asked.get("page", "1"))
-            content = _pages.trials_page(sweep.folder, ledger, study, state, page)
+            content = _pages.trials_page(sweep.folder, ledger, study, state, order, page)
             return self._page("trials.html", content)
 
     def _trial(self, request: Request) -> Response:

@@ -2,7 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nsmallest
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -10,7 +12,7 @@ from urllib.parse import quote
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.notes import SWEEP, read_notes
 from orchestrator.storage.results import StudyResult, cells_of, usual_baseline
-from orchestrator.storage.status import SweepStatus, current_results, status_of
+from orchestrator.storage.status import SweepStatus, current_results, status_of, title
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column
@@ -35,6 +37,18 @@ SLOW = "Intervals, reliability diagrams and ranks"
 AT_THE_END = f"{SLOW} are shown when the sweep has ended."
 COMPUTING = f"{SLOW} are being computed; this page shows them when they are ready."
 STATES = ("running", "finished", "failed", "pruned")
+# The columns of a table of trials, in order; None comes last in either direction.
+KEYS: tuple[Callable[[Trial], Any], ...] = (
+    title,
+    lambda trial: trial.status,
+    lambda trial: trial.objective,
+    lambda trial: trial.metrics.get("val_acc"),
+    lambda trial: trial.metrics.get("val_ece"),
+    lambda trial: trial.epochs or None,
+    lambda trial: None if trial.reused else trial.seconds,
+    lambda trial: trial.reason or str(trial.parameters),
+)
+ORDERS = [f"{place}-{way}ending" for place in range(len(KEYS)) for way in ("asc", "desc")]
 
 
 class Difference(NamedTuple):
@@ -85,9 +99,11 @@ def sweep_page(
     }
 
 
-def common(folder: SweepFolder, ledger: Ledger) -> dict[str, Any]:
+def common(
+    folder: SweepFolder, ledger: Ledger, status: SweepStatus | None = None
+) -> dict[str, Any]:
     """Return the content that all pages of a sweep need."""
-    status = status_of(folder, ledger)
+    status = status or status_of(folder, ledger)
     return {
         "name": folder.name,
         "status": status,
@@ -128,28 +144,29 @@ def study_page(
     """Return one study: the charts of its search, with importance if ``found``; its best trials."""
     kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)
-    scored = [trial for trial in study.searched if trial.objective is not None]
-    best = sorted(scored, key=lambda trial: (trial.objective or 0.0, trial.number))
     return {
-        **common(folder, ledger),
+        **common(folder, ledger, status),
         "study": study,
         "state": state,
         "reason": reason,
         **_noted(folder, f"study {study.name}", f"/studies/{study.index}"),
         "part": kept.get(study.index) or study_part(study, ledger, live=True),
         "most_curves": MOST_CURVES,
-        "trials": best[:SHOWN],
+        "trials": nsmallest(SHOWN, study.scored, key=attrgetter("objective", "number")),
         "count": len(study.begun),
         "behind": _behind(folder, ledger)[study.task].get(study.recipe),
     }
 
 
 def trials_page(
-    folder: SweepFolder, ledger: Ledger, study: Study | None, state: str, page: int
+    folder: SweepFolder, ledger: Ledger, study: Study | None, state: str, order: str, page: int
 ) -> dict[str, Any]:
-    """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1."""
+    """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1.
+
+    The order is one of ``ORDERS``; empty: the last first.
+    """
     every = (study.begun if study else ledger.trials).values()
-    found = [trial for trial in every if state in ("", trial.status)][::-1]
+    found = _ordered([trial for trial in every if state in ("", trial.status)][::-1], order)
     pages = max(1, math.ceil(len(found) / LISTED))
     page = min(max(page, 1), pages)
     return {
@@ -157,11 +174,21 @@ def trials_page(
         "study": study,
         "state": state,
         "states": STATES,
+        "order": order,
         "trials": found[(page - 1) * LISTED : page * LISTED],
         "count": len(found),
         "page": page,
         "pages": pages,
     }
+
+
+def _ordered(trials: list[Trial], order: str) -> list[Trial]:
+    if not order:
+        return trials
+    place, _, direction = order.partition("-")
+    known = [(value, trial) for trial in trials if (value := KEYS[int(place)](trial)) is not None]
+    known.sort(key=itemgetter(0), reverse=direction == "descending")
+    return [trial for _, trial in known] + [t for t in trials if KEYS[int(place)](t) is None]
 
 
 def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, Any]:

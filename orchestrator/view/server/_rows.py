@@ -171,9 +171,8 @@ class RowBook:
             InputError: If it is damaged.
         """
         if self._storage.lacks:
-            rows = self.read(key)
-            numbers = np.arange(len(rows)) if rows.numbers is None else rows.numbers
-            return next((rows.at(int(place)) for place in np.flatnonzero(numbers == number)), None)
+            packed = self._storage.packed_row(key, number)
+            return _rows_of_columns(packed).at(0)._replace(number=number) if packed else None
         with self._readable(key) as path:
             return self._aside.call(_row_in, path, number)
 

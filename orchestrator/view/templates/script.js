@@ -80,6 +80,11 @@
           const direction = next(heading);
           sortBy(table, heading, index, direction);
           keep("sort", name, `${index}-${direction}`);
+          if (!table.closest("[data-served]")) return;
+          // The server sorts the rows of all pages.
+          const address = new URL(location);
+          address.searchParams.delete("page");
+          location.assign(address);
         });
       });
       const [, index, direction] = /^(\d+)-(ascending|descending)$/.exec(kept("sort", name)) ?? [];

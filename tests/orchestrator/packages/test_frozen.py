@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from orchestrator.cli import main
+from orchestrator.packages import frozen
 from orchestrator.packages.frozen import _place, opened_file
 from orchestrator.packages.verify import VerifyOptions, verify
 from orchestrator.storage.ledger import Ledger, read_ledger
@@ -221,6 +223,32 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
         assert all(study.recipe in sweep.text for study, _ in cells)
 
 
+@pytest.mark.parametrize(("model", "numbers"), [("given", [40, 7, 11, 3, 20]), ("convnet", None)])
+def test_a_row_is_found_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, numbers: list[int] | None
+) -> None:
+    """Rows of given logits keep the numbers that they have in the file of logits."""
+    monkeypatch.setattr(frozen, "BATCH", 2)
+    found = numbers or list(range(5))
+    shares = np.linspace(0.1, 0.9, 5, dtype=np.float32)
+    columns = [["t"] * 5, ["r"] * 5, [0] * 5, found, range(5), range(5), shares, shares, range(5)]
+    arrays = [
+        pa.array(list(each), kind) for each, kind in zip(columns, frozen.ROW.types, strict=True)
+    ]
+    pq.write_table(pa.table(arrays, schema=frozen.ROW), tmp_path / "rows")
+    cell = SimpleNamespace(
+        study=SimpleNamespace(model=model), trial=SimpleNamespace(predictions="key")
+    )
+    rows = pq.ParquetFile(tmp_path / "rows")
+    storage = frozen.FileStorage(tmp_path, tmp_path, SimpleNamespace(cells=[cell]), rows)  # type: ignore[arg-type]
+    book = RowBook(storage)
+    every = book.read("key")
+    for place, number in enumerate(found):
+        assert book.row("key", number) == every.at(place)
+        assert every.at(place)[:1] + every.at(place)[5:6] == (place, number)
+    assert book.row("key", 99) is None
+
+
 def without(name: str) -> Callable[[Members], Members]:
     return lambda content: {key: data for key, data in content.items() if key != name}
 
@@ -289,7 +317,7 @@ def test_a_file_without_logits_is_not_verified_or_merged(
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("confidence", 1.5), ("bin", 15), ("label", -1), ("row", None)]
+    ("column", "value"), [("confidence", 1.5), ("bin", 15), ("label", -1), ("label", None)]
 )
 def test_rows_with_impossible_values_are_told_on_the_page(
     file: Path, tmp_path: Path, column: str, value: float | None

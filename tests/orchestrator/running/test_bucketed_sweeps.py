@@ -22,6 +22,7 @@ from orchestrator.storage import bucket_sweep
 from orchestrator.storage.bucket_sweep import BucketJournal
 from orchestrator.storage.events import Event, SweepEnded, TrialFinished
 from orchestrator.storage.ledger import Ledger, read_ledger
+from orchestrator.storage.notes import read_notes, write_note
 from orchestrator.storage.storage import Storage
 from tests.buckets import Weather, disturbed_buckets, impatient, log_in, make_bucket
 from tests.orchestrator.one_process import one_process
@@ -144,6 +145,16 @@ def test_links_out_of_a_sweep_are_not_sent(address, tmp_path, caplog):
     fault = "is not sent: it links to a file that may be private"
     named = [f"{sweep.chosen}/{name} {fault}" for name in ("link.png", "token.png")]
     assert sorted(caplog.messages) == named
+
+
+def test_a_note_of_one_machine_is_read_on_another(address, elsewhere):
+    for text in ("first", "second"):
+        write_note(Storage(address).sweep("one"), "sweep", text)
+    elsewhere()
+    sweep = Storage(address).sweep("one")
+    assert read_notes(sweep) == {}
+    sweep.fetch()
+    assert read_notes(sweep) == {"sweep": "second"}
 
 
 class TwoMachines(InProcess):

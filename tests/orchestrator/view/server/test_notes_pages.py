@@ -54,7 +54,7 @@ def test_only_pages_of_the_server_itself_change_notes(view) -> None:
     ("place", "size", "status"),
     [
         *(("/sweeps/none", 1, 404), ("/sweeps/night/studies/99", 1, 404)),
-        *(("/sweeps/night/trials/none", 1, 404), ("/sweeps/night", 10_001, 500)),
+        *(("/sweeps/night/trials/none", 1, 404), ("/sweeps/night", 10_001, 400)),
         ("/sweeps/night", 200_000, 413),
     ],
 )

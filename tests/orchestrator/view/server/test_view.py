@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from orchestrator.storage.storage import Storage
 from orchestrator.view import from_folder, render_report
-from orchestrator.view.server import Book, application
+from orchestrator.view.server import Book, _pages, application
 from tests.charts import charts_of
 from tests.orchestrator.view.conftest import REASON, TASK
 from trainables.common.errors import InputError
@@ -144,7 +144,7 @@ def test_a_growing_sweep_is_read_on(view) -> None:
         assert row(page, "ce", "study-table")[1:5] == ["running", "0/4", "1", "0"]
         assert row(page, f"{study}|0")[1:4] == ["not placed", "–", "3"]
         assert 'data-seconds="5"' in page
-    assert row(client.get("/sweeps/later/trials").text, f"{study}|0")[1] == "interrupted"
+    assert row(client.get("/sweeps/later/trials").text, "ce|0")[1] == "interrupted"
     writer.finish(first, val_ece=0.021, val_acc=0.9)
     writer.score(first, 0.123)
     writer.trial(study, 1, 0.5)
@@ -162,6 +162,38 @@ def test_a_growing_sweep_is_read_on(view) -> None:
     assert words(client.get("/sweeps/later/trials?state=finished").text).startswith(
         "2 finished trials"
     )
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("", ["4", "3", "2", "1", "0"]),
+        ("2-ascending", ["2", "0", "3", "4", "1"]),
+        ("2-descending", ["3", "0", "2", "4", "1"]),
+        ("0-ascending", ["0", "1", "2", "3", "4"]),
+        ("1-descending", ["4", "3", "2", "0", "1"]),
+    ],
+)
+def test_trials_are_sorted_over_all_pages(view, monkeypatch, order, expected) -> None:
+    monkeypatch.setattr(_pages, "LISTED", 3)
+    study = view.writer.open("ce", trials=4)
+    for number, objective in enumerate((0.3, None, 0.1, 0.4)):
+        if objective is not None:
+            view.writer.trial(study, number, objective)
+        else:
+            view.writer.finish(view.writer.begin(study, number), status="failed")
+    view.writer.begin(study, 4)
+    pages = [
+        view.client.get(f"/sweeps/later/trials?study=0&sort.trials={order}&page={page}").text
+        for page in (1, 2)
+    ]
+    rows = [re.findall(r"(?s)<tr data-item>\s*<th.*?</th>", page) for page in pages]
+    assert [words(each) for page in rows for each in page] == expected
+    ending = f"&sort.trials={order}" if order else ""
+    first, second = (Elements(page).links() for page in pages)
+    assert f"?state=&study=0{ending}&page=2" in first
+    assert f"?state=failed&study=0{ending}" in second
+    assert all("data-served" in page for page in pages)
 
 
 def test_another_journal_in_its_place_is_read_anew(view, journal_writer) -> None:
@@ -206,7 +238,8 @@ def test_two_sweeps_stand_side_by_side(view, journal_writer, make_sweep, tmp_pat
     [
         *("/sweeps/none", "/sweeps/..%2Fnight", "/sweeps/night/studies/99", "/sweeps/night/report"),
         *("/sweeps/night/trials/none", "/sweeps/night/trials?state=odd", "/sweeps/none/report"),
-        *("/sweeps/night/trials?page=x", "/sweeps/night/trials?study=-1", "/else"),
+        *("/sweeps/night/trials?page=x", "/sweeps/night/trials?sort.trials=9-ascending"),
+        *("/sweeps/night/trials?study=-1", "/else"),
     ],
 )
 def test_what_is_not_there_is_one_line(view, place: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.view.server import _pages
+
 GREYED = '.figures figure:nth-child(2) .search_marks path[opacity^="0.1"]'
 
 
@@ -207,6 +209,17 @@ def test_sorting_survives_a_reload_and_a_renewal(visit) -> None:
         again()
         page.wait_for_selector("main:not([data-old])")
         assert heading.get_attribute("aria-sort") == "ascending"
+
+
+def test_a_click_sorts_the_trials_of_all_pages(visit, served, monkeypatch) -> None:
+    monkeypatch.setattr(_pages, "LISTED", 2)
+    study = served.writer.open("ce", trials=4)
+    for number in range(4):
+        served.writer.trial(study, number, 0.1 + number / 10)
+    page = visit("/sweeps/later/trials?study=0&page=2")
+    page.get_by_role("button", name="Objective").click()
+    page.wait_for_url("**/trials?study=0&sort.trials=2-ascending")
+    assert page.locator("tbody th").all_inner_texts() == ["0", "1"]
 
 
 def test_a_note_that_is_being_written_outlasts_a_renewal_and_is_kept(visit, served) -> None:
