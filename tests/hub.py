@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -31,7 +32,6 @@ class Hub:
     private: set[str] = field(default_factory=set)
     faults: list[tuple[str, int]] = field(default_factory=list)  # Pattern of a path, and status.
     calls: list[str] = field(default_factory=list)
-    lfs: dict[str, bytes] = field(default_factory=dict)
 
     def put(self, name: str, files: dict[str, bytes], revision: str = "main") -> str:
         """Give a revision of a repository new files; return the commit."""
@@ -119,9 +119,42 @@ class _Handler(BaseHTTPRequestHandler):
         etag = hashlib.sha1(files[file], usedforsecurity=False).hexdigest()
         self.reply(200, files[file], ETag=f'"{etag}"', X_Repo_Commit=commit_of(files))
 
+    def create(self, sent: bytes) -> None:
+        fields = json.loads(sent)
+        name = f"{fields['type']}s/{fields['organization']}/{fields['name']}"
+        if self.headers.get("Authorization") is None:
+            return self.reply(401, {"error": "Invalid username or password."})
+        known = name in self.hub.repos
+        self.hub.repos.setdefault(name, {"main": {}})
+        return self.reply(409 if known else 200, {"url": f"{self.hub.url}/{name}"})
+
+    def approve(self, sent: bytes) -> None:
+        self.reply(200, {"errors": [], "warnings": []})
+
+    def preupload(self, sent: bytes, name: str) -> None:
+        rows = [
+            {"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
+            for each in json.loads(sent)["files"]
+        ]
+        self.reply(200, {"files": rows})
+
+    def commit(self, sent: bytes, name: str) -> None:
+        files = dict(self.hub.repos[name]["main"])
+        for line in map(json.loads, sent.splitlines()):
+            if line["key"] == "file":
+                files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+        commit = self.hub.put(name, files)
+        self.reply(
+            200, {"commitUrl": f"{self.hub.url}/{name}/commit/{commit}", "commitOid": commit}
+        )
+
 
 REPO = r"(?P<name>(?:datasets|models)/[^/]+/[^/]+)"
 ROUTES = [
+    (r"POST /api/repos/create", _Handler.create),
+    (r"POST /api/validate-yaml", _Handler.approve),
+    (rf"POST /api/{REPO}/preupload/main", _Handler.preupload),
+    (rf"POST /api/{REPO}/commit/main", _Handler.commit),
     (rf"GET /api/{REPO}", _Handler.info),
     (rf"GET /api/{REPO}/revision/(?P<revision>.+)", _Handler.info),
     (rf"GET /api/{REPO}/tree/(?P<revision>.+)", _Handler.tree),
