@@ -1,13 +1,15 @@
 """Shows the figures of runs in TensorBoard: ``tensorboard --logdir FOLDER/events``."""
 
+import re
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.folder import FolderTracker, translated
 from trainables.common.files import make_folders
+
+LONGEST = 60  # Characters of a run's name that its folder has.
 
 
 class TensorboardTracker(FolderTracker):
@@ -31,7 +33,7 @@ class TensorboardTracker(FolderTracker):
 
     def _events(self, run_id: str) -> Path:
         file = self._file(run_id)
-        title = quote(self._record(run_id)["name"], safe=" ,=+")
+        title = re.sub(r"[^\w .,=+#-]", "-", self._record(run_id)["name"])[:LONGEST]
         folder = self._folder / "events" / file.parents[1].name / f"{title}-{run_id[:8]}"
         return folder / "events.out.tfevents.0.calsweep"
 

@@ -31,12 +31,13 @@ def events(folder: Path) -> list[Event]:
 def test_each_figure_is_one_event(tmp_path: Path) -> None:
     tracker = open_tracker(f"tensorboard:{tmp_path}/board", create=True)
     experiment = tracker.open_experiment("a/b", tmp_path)[0].id
-    run_id = tracker.create_run(experiment, "mbls, trial 3", {}, 1_000)
+    run_id = tracker.create_run(experiment, "mbls on a/b: ../c", {}, 1_000)
     points = [Point("val_ece", 0.5, 2_000, 0), Point("val_ece", 0.25, 3_500, 1)]
     for _ in range(2):
         tracker.log(run_id, Change("k", points))
     tracker.log(run_id, Change("k", [points[1], Point("loss", 1.5, 4_000, 1)]))
-    version, *figures = events(tmp_path / "board" / "events" / experiment)
+    place = tmp_path / "board" / "events" / experiment / f"mbls on a-b- ..-c-{run_id[:8]}"
+    version, *figures = events(place)
     assert version.file_version == "brain.Event:2"
     assert [
         (value.tag, value.simple_value, event.wall_time, event.step)
