@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.buckets import Weather
+    from tests.hub import Hub
 
 # How fast examples are drawn says how busy the machine is, nothing of what is tested.
 settings.register_profile(
@@ -74,3 +76,23 @@ def disturbed() -> Iterator[tuple[str, Weather]]:
 
     with disturbed_buckets() as found:
         yield found
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """Serve an empty Hugging Face Hub, whose client forgets logins and never waits."""
+    import huggingface_hub.constants as constants
+    import huggingface_hub.utils._http as http
+
+    from tests.hub import served
+
+    with served() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "models of the Hub"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        waits = SimpleNamespace(sleep=lambda seconds: None)
+        monkeypatch.setattr(http, "time", waits)
+        yield hub

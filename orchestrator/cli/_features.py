@@ -22,11 +22,11 @@ def extract(
     An interrupted call is continued by the same command.
     """
     from trainables.common.devices import default_device
-    from trainables.models import PRETRAINED
+    from trainables.models import PRETRAINED, begins_trained
     from trainables.stages.extract import extract_features
 
     use_plugins(plugin)
-    if not model.endswith(PRETRAINED):
+    if not begins_trained(model):
         complain(f"note: {model} has random weights; pretrained ones are timm:NAME{PRETRAINED}")
     notice = (lambda text: None) if quiet else complain
     counts = extract_features(model, dataset, data_root, out, default_device(), notice)

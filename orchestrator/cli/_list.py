@@ -101,7 +101,7 @@ def _names_of(what: str) -> Callable[[], list[str]]:
         "objectives": OBJECTIVES.names,
         "datasets": source_names,
         "suites": suite_names,
-        "models": lambda: [*model_names(), "timm:NAME", "torchvision:NAME"],
+        "models": lambda: [*model_names(), "timm:NAME", "torchvision:NAME", "hf:ORG/NAME@COMMIT"],
         "protocols": protocol_names,
     }[what]
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from orchestrator.cli._console import echo, print_json, progress_bar
 from orchestrator.cli._options import DataRoot, Json, StorageFolder, SweepName, Tolerance
+from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 from trainables.common.words import many
 
@@ -22,7 +23,13 @@ Out = Annotated[
 
 def publish(
     sweeps: Annotated[list[str], typer.Argument(help="Names of sweeps.", show_default=False)],
-    out: Out,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of page and package; or FILE.calsweep.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Data set repository on the Hub, hf:ORG/NAME; or a folder in its form."),
+    ] = None,
     license: Annotated[
         str, typer.Option(help="The license of the results, such as a URL.")
     ] = "no license is stated",
@@ -33,13 +40,20 @@ def publish(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Write a page of sweeps' results, and the package by which anyone can verify them."""
+    from orchestrator.packages.hub import publish_repository
     from orchestrator.packages.publish import publish as write
     from orchestrator.storage.storage import Storage
 
+    if (out is None) == (to is None):
+        raise InputError("expected one of --out and --to, got both or none; use --out FOLDER")
     place = Storage(storage)
     with progress_bar("gathering predictions") as show:
-        for path in write(place, sweeps, out, license, show, logits):
-            echo(f"wrote {path}")
+        if out is not None:
+            written = list(map(str, write(place, sweeps, out, license, show, logits)))
+        else:
+            written = [publish_repository(place, sweeps, to or "", license, show)]
+    for name in written:
+        echo(f"wrote {name}")
     for name in dict.fromkeys(sweeps):
         if place.load_spec(name).plugins:
             echo(
@@ -62,7 +76,10 @@ def merge(
 
 
 def verify(
-    package: Annotated[Path, typer.Argument(help="The package, a zip file.", show_default=False)],
+    package: Annotated[
+        str,
+        typer.Argument(help="The package, a zip file or hf:ORG/NAME.", show_default=False),
+    ],
     retrain: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of the trials to compute again.")
     ] = 0.1,
@@ -93,6 +110,7 @@ def verify(
     Every figure from the predictions, data, splits, the search and its choices; then some trials.
     """
     from orchestrator.logits.files import write_whole
+    from orchestrator.packages.hub import package_file
     from orchestrator.packages.markdown import to_markdown
     from orchestrator.packages.verify import VerifyOptions
     from orchestrator.packages.verify import verify as check
@@ -108,7 +126,7 @@ def verify(
         trust_plugins=trust_plugins,
     )
     console = Console(stderr=True, highlight=False, markup=False)
-    found = check(package, options, lambda text: console.print(text))
+    found = check(package_file(package), options, lambda text: console.print(text))
     if report is not None:
         write_whole(report, lambda stream: stream.write(to_markdown(found).encode()))
     if as_json:

@@ -24,7 +24,7 @@ from trainables.data import (
     preview_copies,
 )
 from trainables.data.suites import find_suite, prepare_suite
-from trainables.models import PRETRAINED, build_model, check_takes
+from trainables.models import begins_trained, build_model, check_takes
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _prepare_task(
     data = prepare(task.dataset, root, split, place, notice=told, settings=task.inputs)
     if not task.given:
         check_takes(task.model, type(data.info.inputs.shape))
-    if task.model.endswith(PRETRAINED):
+    if begins_trained(task.model):
         # Weights that are absent are told of now, and not by every trial.
         build_model(task.model, data.info.num_classes, data.info.inputs.shape)
     for name in task.suites:

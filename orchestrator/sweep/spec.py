@@ -49,7 +49,7 @@ from trainables.common.yaml_text import read_mapping
 from trainables.data import SOURCES, Inputs, SplitSpec, find_reader, logit_sets, split_address
 from trainables.data.suites import check_suites
 from trainables.metrics import METRICS, REPORTED
-from trainables.models import PRETRAINED, check_model, check_takes
+from trainables.models import PRETRAINED, begins_trained, check_model, check_takes
 from trainables.plugins import Pinned, active_plugins
 from trainables.schemes import SCHEMES
 from trainables.stages import check_part
@@ -657,7 +657,7 @@ def _check_kinds(spec: SweepSpec) -> None:
 def _check_training(where: str, task: TaskSpec, kind: type[Inputs]) -> None:
     with naming(f"{where}.model"):
         check_takes(task.model, kind.seen_as)
-    if task.resolved_protocol.learns == "head" and not task.model.endswith(PRETRAINED):
+    if task.resolved_protocol.learns == "head" and not begins_trained(task.model):
         raise InputError(
             f"{where}.protocol: `learns: head` needs a network that is trained already, got "
             f"{task.model!r}; use timm:NAME{PRETRAINED}"

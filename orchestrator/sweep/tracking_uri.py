@@ -12,7 +12,10 @@ from trainables.common.words import many
 
 SQLITE, SQLITE_DRIVER = "sqlite:///", "sqlite+pysqlite"
 ESCAPED = {ord(sign): f"%{ord(sign):X}" for sign in "%?#"}
-ALLOWED = "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT or postgresql://USER@HOST/DATABASE"
+ALLOWED = (
+    "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or "
+    "tensorboard:FOLDER"
+)
 
 
 class TrackerKind:
@@ -138,8 +141,8 @@ def check_tracking_uri(uri: str) -> None:
     """Refuse a tracking address that a sweep cannot use, before anything starts.
 
     Args:
-        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``, or
-            one whose scheme is that of a plugin's tracker.
+        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``,
+            ``tensorboard:FOLDER``, or one whose scheme is that of a plugin's tracker.
 
     Raises:
         InputError: If it is none of these, or its folder cannot be written, or the driver for

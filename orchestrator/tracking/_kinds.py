@@ -1,4 +1,4 @@
-"""Our own trackers, by the schemes of their addresses. MLflow is behind all of them.
+"""Our own trackers, by the schemes of their addresses. MLflow is behind all but ``tensorboard``.
 
 It takes seconds to import, and checking an address needs nothing of it.
 """
@@ -156,6 +156,36 @@ class Postgresql(_Server):
             raise InputError(f"{where} is no address; allowed: {ALLOWED}") from error
         if find_spec(driver) is None:
             raise InputError(f"{where} needs `pip install {PACKAGES.get(driver, driver)}`")
+
+
+@TRACKERS.register("tensorboard")
+class Tensorboard(TrackerKind):
+    """A folder with event files for TensorBoard, written by one machine."""
+
+    spans_machines = False
+
+    @classmethod
+    def check(cls, uri: str) -> None:
+        super().check(uri)
+        where = f"tracking uri {shown(uri)}"
+        folder = Path(uri.partition(":")[2])
+        if not folder.name:
+            raise InputError(f"{where} names no folder; use tensorboard:FOLDER")
+        if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            _check_writable(folder.absolute().parent, where)
+
+    @classmethod
+    def open(cls, uri: str, create: bool = False) -> Tracker:
+        from orchestrator.tracking.tensorboard import TensorboardTracker
+
+        cls.check(uri)
+        if not create and not Path(uri.partition(":")[2]).is_dir():
+            raise InputError(f"tracking uri {shown(uri)}: there is no such folder")
+        return TensorboardTracker(uri)
+
+    @classmethod
+    def preload(cls) -> None:
+        import tensorboardX  # noqa: F401
 
 
 def _check_writable(folder: Path, where: str) -> None:

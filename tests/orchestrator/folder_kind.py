@@ -4,6 +4,6 @@ It is apart from the tracker, so that a plugin may import that without registeri
 """
 
 from orchestrator.sweep.tracking_uri import TRACKERS
-from tests.orchestrator.folder_tracker import FolderTracker
+from orchestrator.tracking.folder import FolderTracker
 
 TRACKERS.register("folder")(FolderTracker)

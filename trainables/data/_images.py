@@ -307,7 +307,7 @@ def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
 
 
 def images_info(
-    name: str, source: Path, classes: tuple[str, ...], train: Rows, test_rule: str
+    name: str, source: Path | str, classes: tuple[str, ...], train: Rows, test_rule: str
 ) -> DatasetInfo:
     """Return the constants of somebody's own images; ``test_rule`` is empty without a test set."""
     height, width, channels = train.shape

@@ -174,7 +174,7 @@ class Inputs(ABC):
 
     Attributes:
         kinds: Every kind by its name.
-        kind: The name, also that of the files that hold rows.
+        kind: The name, also that of the files that hold rows; empty until the kind is known.
         dtype: Of the values, as stored.
         trains: Whether networks are trained on the rows; else all of them may be held out.
         seen_as: Class of ``shape``, so that a network can be refused before data are read;
@@ -184,7 +184,7 @@ class Inputs(ABC):
     """
 
     kinds: ClassVar[dict[str, type[Inputs]]] = {}
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
     dtype: ClassVar[np.dtype]
     trains: ClassVar[bool] = True
     seen_as: ClassVar[type[InputShape]] = InputShape  # type: ignore[type-abstract]

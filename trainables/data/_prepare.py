@@ -153,7 +153,7 @@ def raw_test_paths(destination: Path) -> list[Path]:
     paths: list[Path] = []
     for record in sorted((destination / RECORDS).glob("*.json")):
         fields = json.loads(record.read_text(encoding="utf-8"))
-        if "test_paths" in fields:  # Its reader is a plugin's, which need not be known here.
+        if "test_paths" in fields:  # A plugin's reader need not be known here.
             paths += map(Path, fields["test_paths"])
         else:
             paths += find_reader(fields["name"], fields["root"]).test_paths()
@@ -312,7 +312,7 @@ def _write_record(reader: Reader, source: Source, destination: Path) -> None:
         "fingerprint": source.fingerprint,
         "info": source.info.to_dict(),
     }
-    if _code(reader):
+    if _code(reader) or reader.settings:  # Settings may name the split that is the test set.
         record["test_paths"] = [str(test.absolute()) for test in reader.test_paths()]
     write_whole(path, json.dumps(record, indent=1))
 

@@ -2,6 +2,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median_low
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -10,7 +11,6 @@ from trainables.common.errors import InputError
 from trainables.data._files import (
     Listed,
     ListedReader,
-    Listing,
     class_folders,
     glance,
     is_image,
@@ -66,7 +66,8 @@ class FolderReader(PathReader, ListedReader):
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         classes, listing, others = self.listing()
-        pixels = _stack(listing, others or ())
+        paths = [path for path, _ in (*listing, *(others or ()))]
+        pixels = stack_images(paths, len(listing))
         train = RowArrays(pixels[: len(listing)], labels_of(listing))
         test = None if others is None else RowArrays(pixels[len(train) :], labels_of(others))
         rule = (
@@ -109,14 +110,16 @@ def _refuse_parts(folder: Path, classes: Sequence[str]) -> None:
         raise InputError(f"{folder}: the folders {parts} are named like parts, not like classes")
 
 
-def _stack(train: Listing, test: Listing) -> np.ndarray:
-    """Return the images of both parts in one size, as (N, H, W, 1), or (N, H, W, 3) with colour."""
-    paths = [path for path, _ in (*train, *test)]
+def stack_images(paths: Sequence[Path | BinaryIO], train: int) -> np.ndarray:
+    """Return images in one size, as (N, H, W, 1), or (N, H, W, 3) with colour.
+
+    The first ``train`` of them are training images.
+    """
     sizes, modes = zip(*map(glance, paths), strict=True)
     mode = "L" if set(modes) <= set(GREY_MODES) else "RGB"
     width, height = sizes[0]
     if len(set(sizes)) > 1:
-        shorter = median_low(min(size) for size in sizes[: len(train)])
+        shorter = median_low(min(size) for size in sizes[:train])
         width = height = min(shorter, LARGEST_SIDE)
     pixels = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for row, path in enumerate(paths):

@@ -12,7 +12,7 @@ from trainables.common.files import file_hash
 from trainables.common.paths import local_path
 from trainables.data._class_numbers import Label, LabelPart, number_labels
 from trainables.data._files import Listed, Listing, labels_of, read_classes, read_content
-from trainables.data._inputs import DatasetInfo, check_classes
+from trainables.data._inputs import DatasetInfo, Inputs, check_classes
 from trainables.data._labels import note_unused, plain_labels, plain_values
 from trainables.data._rows import MAX_LABEL
 from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
@@ -34,9 +34,9 @@ SHOWN = 40  # Characters of a wrong value in a message.
 class TextsReader(OutlinedReader):
     """A data set of texts, in JSON lines, in a table or in a file each."""
 
-    kind = Texts
+    kind: type[Inputs] = Texts
     noun = "texts"
-    accepts = (*NUMBERS, "embeddings", *COLUMNS)
+    accepts: tuple[str, ...] = (*NUMBERS, "embeddings", *COLUMNS)
     inputs = Texts()
     vectors: Path | None = None
     columns = COLUMNS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainables.common.errors import InputError, known_names
 from trainables.common.fields import check_count
+from trainables.common.hub import HubAddress
 from trainables.common.registry import Catalogue
 from trainables.data import ImageShape, InputShape
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 SHOWN = 32
 PRETRAINED = "@pretrained"  # Ends names of networks that do not begin with random weights.
+UNTRAINED = "@untrained"  # Ends names of the same networks with random weights; not for users.
+HUB_MODELS = ("hf:", "hf-hub:")  # Networks in repositories of the Hugging Face Hub; one meaning.
 
 Builder = Callable[..., "Network"]
 MODELS: Catalogue[tuple[Builder, type[InputShape]]] = Catalogue(
@@ -53,7 +56,8 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
 
     Args:
         name: A name from ``model_names()``, ``timm:NAME``, ``timm:NAME@pretrained`` (weights from
-            the network instead of random ones, but for the classifier) or ``torchvision:NAME``.
+            the network instead of random ones, but for the classifier), ``torchvision:NAME`` or
+            ``hf:ORG/NAME@COMMIT``, which has weights too.
         num_classes: K.
         shape: What there is to know of the inputs, ``DatasetInfo.inputs.shape``.
 
@@ -86,6 +90,34 @@ def check_takes(name: str, shape: type[InputShape]) -> None:
         )
 
 
+def begins_trained(name: str) -> bool:
+    """Return True if a network begins with weights that were trained elsewhere."""
+    return name.endswith(PRETRAINED) or name.startswith(HUB_MODELS)
+
+
+def without_weights(name: str) -> str:
+    """Return the name of a network of the same form whose weights need no download."""
+    if name.startswith(HUB_MODELS):
+        return f"{name}{UNTRAINED}"
+    base = name.removesuffix(PRETRAINED)
+    return f"{base}{UNTRAINED}" if base != name and base.startswith("timm:") else base
+
+
+def hub_address(name: str) -> HubAddress:
+    """Return the repository and the commit that the name of a network of the Hub has.
+
+    Raises:
+        InputError: If it has another form, or no commit: other weights must not share results.
+    """
+    address = HubAddress.parse(name.partition(":")[2].removesuffix(UNTRAINED), f"model {name!r}")
+    if not address.fixed or address.part:
+        raise InputError(
+            f"model {name!r}: weights of a branch may change; name a commit of 40 digits, "
+            f"hf:{address.repo}@COMMIT, from the history on its page"
+        )
+    return address
+
+
 @cache
 def check_model(name: str) -> None:
     """Make sure that there is a network of that name, without memory for or download of weights.
@@ -93,11 +125,13 @@ def check_model(name: str) -> None:
     Raises:
         InputError: If there is none, or refinements and calibrators cannot build on it.
     """
-    if name not in model_names():
+    if name.startswith(HUB_MODELS):
+        hub_address(name)  # Its form is known after a download only.
+    elif name not in model_names():
         import torch  # For networks of libraries only.
 
         with torch.device("meta"):
-            build_model(name.removesuffix(PRETRAINED), 10, ImageShape(3, 32))
+            build_model(without_weights(name), 10, ImageShape(3, 32))
 
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:

@@ -1,15 +1,25 @@
 """Any network of timm and torchvision whose classifier is one linear layer."""
 
 import importlib
+import json
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainables.common.errors import InputError
+from trainables.common.hub import hub_client, hub_faults
 from trainables.data import ImageShape
 from trainables.models._base import Network
 from trainables.models._blocks import cannot_take, split_at_classifier
-from trainables.models._registry import PRETRAINED, register_model, unknown_model
+from trainables.models._registry import (
+    PRETRAINED,
+    UNTRAINED,
+    hub_address,
+    register_model,
+    unknown_model,
+)
 
 
 @register_model("timm:")
@@ -22,25 +32,61 @@ def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     is one from ``timm.list_models()``, such as ``vit_small_patch16_224``; a tag of pretrained
     weights may follow it after a dot.
     """
-    base = name.removesuffix(PRETRAINED)
+    base = name.removesuffix(PRETRAINED).removesuffix(UNTRAINED)
     # timm takes two seconds to import, which a command that builds no network should not wait for.
     timm = importlib.import_module("timm")
     if not timm.is_model(base.partition(".")[0]):
         raise unknown_model(f"timm:{base}", [f"timm:{known}" for known in timm.list_models()])
-    pretrained, form = base != name, {"num_classes": num_classes, "in_chans": shape.channels}
+    title, weights = f"timm:{name}", name.endswith(PRETRAINED)
+    return _timm_network(title, base, num_classes, shape, weights, resizes=base != name)
+
+
+@register_model("hf:")
+@register_model("hf-hub:")
+def hub_model(name: str, num_classes: int, shape: ImageShape) -> Network:
+    """Build a network of timm from a repository of the Hugging Face Hub, ``ORG/NAME@COMMIT``.
+
+    ``config.json`` names the network and ``model.safetensors`` has its weights; no other file is
+    downloaded, nothing is unpickled and no code of the repository runs. See ``timm_model`` for
+    images and the classifier.
+    """
+    address = hub_address(f"hf:{name}")
+    weights = not name.endswith(UNTRAINED)
+    wanted = ["config.json", *(["model.safetensors"] if weights else [])]
+    with hub_faults(address.repo):
+        folder = Path(
+            hub_client().snapshot_download(
+                address.repo, revision=address.revision, allow_patterns=wanted
+            )
+        )
+    missing = next((file for file in wanted if not (folder / file).is_file()), None)
+    if missing:
+        raise InputError(f"model 'hf:{name}': the repository has no {missing}")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    timm = importlib.import_module("timm")
+    if not timm.is_model(str(config.get("architecture"))):
+        raise InputError(f"model 'hf:{name}': config.json does not name a network of timm")
+    place = f"local-dir:{folder}"
+    return _timm_network(f"hf:{name}", place, num_classes, shape, weights, resizes=True)
+
+
+def _timm_network(
+    title: str, base: str, num_classes: int, shape: ImageShape, weights: bool, resizes: bool
+) -> Network:
+    """Build a network of timm; one for a single size is built for it, or has images resized."""
+    timm = importlib.import_module("timm")
+    form = {"num_classes": num_classes, "in_chans": shape.channels}
     try:
-        settings = timm.get_pretrained_cfg(base)
-        # The side of the images that it was made for, if it takes no others.
-        fixed = settings.input_size[-1] if settings and settings.fixed_input_size else 0
-        if fixed and not pretrained:
-            form["img_size"] = shape.size
-        model = timm.create_model(base, pretrained=pretrained, **form)
+        if not resizes:
+            settings = timm.get_pretrained_cfg(base)
+            form |= {"img_size": shape.size} if settings and settings.fixed_input_size else {}
+        model = timm.create_model(base, pretrained=weights, **form)
     except (ValueError, TypeError, AssertionError, RuntimeError, OSError) as error:
-        raise cannot_take(f"timm:{name}", shape, error) from error
-    classifier = model.get_classifier()
-    if pretrained and fixed:
-        model = Resized(model, fixed)
-    return split_at_classifier(f"timm:{name}", model, classifier, shape)
+        raise cannot_take(title, shape, error) from error
+    classifier, made_for = model.get_classifier(), model.pretrained_cfg
+    if resizes and made_for.get("fixed_input_size"):
+        model = Resized(model, made_for["input_size"][-1])
+    return split_at_classifier(title, model, classifier, shape)
 
 
 class Resized(nn.Module):

@@ -27,7 +27,7 @@ from trainables.data import (
 from trainables.data.suites import SuiteData, find_suite, suite_code
 from trainables.methods import build_method
 from trainables.metrics import evaluation_report, metrics_digest, noise_floors_of_groups
-from trainables.models import PRETRAINED, Network
+from trainables.models import Network, without_weights
 from trainables.refinements import build_refinement
 from trainables.stages.base import Parts, find_artifact
 from trainables.stages.engine import EVALUATION_BATCH, every_row, in_batches, place, seeded_network
@@ -77,7 +77,7 @@ def restore_network(trained: Artifact, info: DatasetInfo, device: torch.device) 
     request = trained.record["request"]
     method = build_method(request["parts"])
     # Its weights are those of the training, whatever it began with.
-    model = request["model"].removesuffix(PRETRAINED)
+    model = without_weights(request["model"])
     network = seeded_network(model, info, request["seed"])
     network = method.scheme.attach(network, info.num_classes)
     network.load_state_dict(trained.tensors("weights"))

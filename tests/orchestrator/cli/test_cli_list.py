@@ -18,7 +18,7 @@ from trainables.stages.protocols import protocol_names
 NAMES = {
     "datasets": source_names(),
     "suites": suite_names(),
-    "models": [*model_names(), "timm:NAME", "torchvision:NAME"],
+    "models": [*model_names(), "timm:NAME", "torchvision:NAME", "hf:ORG/NAME@COMMIT"],
     "metrics": METRICS.names(),
     "protocols": protocol_names(),
     "layouts": layout_names(),

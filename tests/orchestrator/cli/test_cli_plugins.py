@@ -156,7 +156,7 @@ def test_a_suite_that_is_not_for_digits_is_told_as_unchecked(calsweep, empty_fol
 
 
 def test_a_part_without_a_check_is_told(calsweep, empty_folder):
-    imports = "from calsweep import TRACKERS\nfrom tests.orchestrator.folder_tracker import *\n"
+    imports = "from calsweep import TRACKERS\nfrom orchestrator.tracking.folder import *\n"
     lab = "@TRACKERS.register('lab')\nclass Lab(FolderTracker): 0"
     (empty_folder / "mine.py").write_text(f"{imports}{lab}")
     code, out, _ = calsweep("doctor", "--plugin", "./mine.py")

@@ -57,7 +57,7 @@ def hit(probs, labels):
 TRACKER = """
 import logging
 from calsweep import TRACKERS, InputError
-from tests.orchestrator.folder_tracker import FolderTracker
+from orchestrator.tracking.folder import FolderTracker
 
 @TRACKERS.register("shelf")
 class Shelf(FolderTracker):

@@ -535,3 +535,10 @@ def test_features_take_a_linear_head_unless_another_is_named(task, expected):
 def test_features_that_contradict_the_rest_of_a_task_are_refused(task, told):
     with pytest.raises(InputError, match=told):
         parse_sweep(with_task(f"{{{task}}}"), "good")
+
+
+@pytest.mark.parametrize("model", ["convnet", "gpool-cnn", f"hf:ada/net@{'a' * 40}"])
+def test_a_data_set_of_the_hub_is_accepted_before_its_kind_is_known(model, tmp_path):
+    task = f"{{dataset: 'hf:ada/pets', model: '{model}', protocol: digits}}"
+    text = f"name: pets\ntasks: [{task}]\nrecipes: [ce, ce+ts, cutmix]\ndata_root: {tmp_path}\n"
+    assert parse_sweep(text, "pets.yaml").tasks[0].dataset == "hf:ada/pets"

@@ -22,8 +22,8 @@ from orchestrator.storage.journal import Journal, iterate_events
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tracking import _shipper, open_tracker, sync
 from orchestrator.tracking._tags import study_of, trial_of
+from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.tracker import Run, RunQuery, UnreachableError
-from tests.orchestrator.folder_tracker import FolderTracker
 
 STUDIES = ("ce", "ls")
 TASK = "digits/convnet/digits"

@@ -22,10 +22,10 @@ from orchestrator.tracking import _shipper, open_tracker, start_shipper, study_r
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._process import URI_VARIABLE, Fault, ShipperProcess
 from orchestrator.tracking._shipper import Shipment
+from orchestrator.tracking.folder import FolderTracker
 from orchestrator.tracking.mlflow.server import MlflowTracker
 from orchestrator.tracking.tracker import RefusedError, RunQuery, Tracker, UnreachableError
 from tests.orchestrator.databases import place_database
-from tests.orchestrator.folder_tracker import FolderTracker
 from trainables.common.errors import InputError
 
 TASK = "digits/convnet/digits"

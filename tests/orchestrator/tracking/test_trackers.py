@@ -30,10 +30,10 @@ from orchestrator.tracking.tracker import (
 from trainables.common.errors import InputError
 
 
-@pytest.fixture(params=["sqlite", "folder", "postgresql"])
+@pytest.fixture(params=["sqlite", "folder", "tensorboard", "postgresql"])
 def tracker(request, folder):
-    if request.param == "folder":
-        return open_tracker(f"folder:{folder}/tracked", create=True)
+    if request.param in ("folder", "tensorboard"):
+        return open_tracker(f"{request.param}:{folder}/tracked", create=True)
     kept = {"sqlite": "database"}.get(request.param, request.param)
     return open_tracker(request.getfixturevalue(kept), create=True)
 
@@ -208,7 +208,7 @@ def test_a_champion_is_replaced(tracker, make, tmp_path, request):
     """Beside what the contract asks for: numbers, another alias, and who may not have the name."""
     task, folder = f"{request.node.name}/net", tmp_path / "exported"
     if not isinstance(tracker, MlflowTracker):
-        with pytest.raises(InputError, match=r"^tracking folder:.* keeps no models$"):
+        with pytest.raises(InputError, match=r"^tracking \w+:.* keeps no models$"):
             tracker.register(task, make(), folder, {}, "champion")
         return
     folder.mkdir()

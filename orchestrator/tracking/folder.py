@@ -1,7 +1,6 @@
-"""A tracker that keeps runs as JSON files in a folder: tests need none of MLflow's seconds.
+"""Keeps runs as JSON files in a folder, without MLflow.
 
-Importing this module makes addresses ``folder:/PATH`` known in this process alone. The folder holds
-``experiments/NAME/experiment.json``, ``.../runs/ID.json`` and ``.../files/ID/``.
+The folder has ``experiments/NAME/experiment.json``, ``.../runs/ID.json`` and ``.../files/ID/``.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class FolderTracker(Tracker):
         super().__init__(uri)
         folder = Path(uri.partition(":")[2])
         self._folder, self._experiments = folder, folder / "experiments"
-        with _translated(folder):
+        with translated(folder):
             make_folders(self._experiments)
 
     def open_experiment(
@@ -110,7 +109,7 @@ class FolderTracker(Tracker):
         if not path.is_file():
             raise RefusedError(f"artifact {name}: {path} does not exist")
         place = self._files(run_id)
-        with _translated(place):
+        with translated(place):
             make_folders(place)
             with drafted(place / Path(name).name, durable=True) as draft:
                 copyfile(path, draft)
@@ -124,8 +123,11 @@ class FolderTracker(Tracker):
     def delete_run(self, run_id: str) -> None:
         """Delete a run; its files stay."""
         file = self._file(run_id)
-        with _translated(file):
+        with translated(file):
             file.unlink()
+
+    def _record(self, run_id: str) -> Record:
+        return _read(self._file(run_id))
 
     def _file(self, run_id: str) -> Path:
         found = list(self._experiments.glob(f"*/runs/{run_id}.json")) if run_id.isalnum() else []
@@ -177,7 +179,7 @@ def _run(file: Path) -> Run:
 
 
 def _read(file: Path) -> Record:
-    with _translated(file):
+    with translated(file):
         content = file.read_bytes()
     try:
         return json.loads(content.decode())
@@ -188,13 +190,14 @@ def _read(file: Path) -> Record:
 
 
 def _write(file: Path, record: Record) -> None:
-    with _translated(file):
+    with translated(file):
         make_folders(file.parent)
         write_whole(file, json.dumps(record), durable=True)
 
 
 @contextmanager
-def _translated(place: Path) -> Iterator[None]:
+def translated(place: Path) -> Iterator[None]:
+    """Raise faults of the disk as those of a tracker that may come back."""
     try:
         yield
     except OSError as error:

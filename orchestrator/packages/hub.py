@@ -1,0 +1,137 @@
+"""Packages as data set repositories of the Hugging Face Hub.
+
+README.md is a card as https://huggingface.co/docs/hub/datasets-cards describes; its ``configs`` are
+those of https://huggingface.co/docs/hub/datasets-data-files-configuration. There is no
+``eval.yaml`` and no ``.eval_results`` (https://huggingface.co/docs/hub/eval-results): these are for
+benchmarks that the Hub has on a list, and for figures of a model as it is in its own repository.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from orchestrator.logits.files import make_folder, write_whole
+from orchestrator.packages.frozen import ENDING
+from orchestrator.packages.package import PAGE, PREDICTIONS, RESULTS, TRIALS, Package, opened
+from orchestrator.packages.publish import publish
+from orchestrator.storage.storage import Storage
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.make import render
+from trainables.common.errors import InputError
+from trainables.common.hub import HUB, HubAddress, hub_client, hub_faults
+
+FILE, CARD = f"package{ENDING}", "README.md"
+TABLES = (RESULTS, TRIALS, PREDICTIONS)
+
+
+def publish_repository(
+    root: Storage,
+    sweeps: Sequence[str],
+    to: str,
+    license: str,
+    done: Callable[[int, int], None] = lambda count, total: None,
+) -> str:
+    """Write a package in the form of a data set repository; return its place.
+
+    The place is a folder, or ``hf:ORG/NAME``. See ``publish`` and ``upload``.
+
+    Raises:
+        InputError: See ``publish``; or if the Hub cannot be reached or refuses the upload.
+    """
+    if not to.startswith(HUB):
+        _write(root, sweeps, make_folder(Path(to)), f"{to}/{FILE}", license, done)
+        return to
+    address = HubAddress.parse(to.removeprefix(HUB), "--to")
+    if address.part or address.revision:
+        raise InputError(f"--to {to}: use {HUB}ORG/NAME; results are uploaded to its branch main")
+    with TemporaryDirectory(prefix="calsweep-hub-") as folder:
+        _write(root, sweeps, Path(folder), to, license, done)
+        upload(Path(folder), address.repo, f"Results of {', '.join(dict.fromkeys(sweeps))}")
+    return f"https://huggingface.co/datasets/{address.repo}"
+
+
+def upload(folder: Path, repo: str, message: str) -> None:
+    """Upload files to a data set repository, which is made if it is not there, in one commit.
+
+    An interruption leaves the repository as it was. An upload of the same files changes nothing.
+
+    Raises:
+        InputError: If the Hub cannot be reached, or refuses the upload.
+    """
+    with hub_faults(repo):
+        client = hub_client()
+        client.create_repo(repo, repo_type="dataset", exist_ok=True)
+        client.upload_folder(
+            repo_id=repo, folder_path=folder, repo_type="dataset", commit_message=message
+        )
+
+
+def _write(
+    root: Storage,
+    sweeps: Sequence[str],
+    folder: Path,
+    place: str,
+    license: str,
+    done: Callable[[int, int], None],
+) -> None:
+    publish(root, sweeps, folder / FILE, license, done, logits=True)
+    with opened(folder / FILE) as package:
+        for name in (PAGE, *TABLES):
+            copyfile(package.folder / name, folder / name)
+        card = _card(package, place)
+    write_whole(folder / CARD, lambda stream: stream.write(card.encode()))
+
+
+def _card(package: Package, place: str) -> str:
+    names = ", ".join(dict.fromkeys(each.sweep for each in package.ledgers))
+    header = yaml.safe_dump(
+        {
+            "license": "other",  # The Hub refuses names that it does not know.
+            "license_name": str(package.header["license"]),
+            "tags": ["calsweep", "calibration"],
+            "configs": [
+                {
+                    "config_name": Path(name).stem,
+                    "data_files": [{"split": "test", "path": name}],
+                    **({"default": True} if name == RESULTS else {}),
+                }
+                for name in TABLES
+            ],
+        },
+        sort_keys=False,
+    )
+    table = render(build_table(package.results), "markdown")
+    return (
+        f"---\n{header}---\n\n# {names}\n\n{table.strip()}\n\n## Verify\n\n"
+        f"    calsweep package verify {place}\n\n"
+        f"`{FILE}` has the predictions, splits and trials behind each figure; `{PAGE}` is the "
+        f"report. `{RESULTS}` has a row per task, recipe and seed, `{TRIALS}` a row per trial, and "
+        f"`{PREDICTIONS}` a row per test row.\n"
+    )
+
+
+def package_file(package: str) -> Path:
+    """Return the file of a package, downloaded if it is in a repository ``hf:ORG/NAME``.
+
+    Raises:
+        InputError: If the Hub cannot be reached and has not been before, or there is no package.
+    """
+    if not package.startswith(HUB):
+        return Path(package)
+    address = HubAddress.parse(package.removeprefix(HUB), "package")
+    with hub_faults(address.repo):
+        found = hub_client().snapshot_download(
+            address.repo,
+            repo_type="dataset",
+            revision=address.revision or None,
+            allow_patterns=[FILE],
+        )
+    path = Path(found) / FILE
+    if not path.is_file():
+        raise InputError(
+            f"{package} has no {FILE}; use one that `calsweep package publish --to` wrote"
+        )
+    return path

@@ -1,0 +1,99 @@
+"""Repositories on the Hugging Face Hub: their addresses, and one line for each way they fail.
+
+The client, ``huggingface_hub``, takes a token from ``HF_TOKEN`` or from its own login. No token is
+read, written or shown here.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from trainables.common.errors import InputError
+
+HUB = "hf:"  # Begins the address of a repository.
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
+_ADDRESS = re.compile(
+    rf"(?P<repo>{_NAME}/{_NAME})(?::(?P<part>{_NAME}))?(?:@(?P<revision>{_NAME}(?:/{_NAME})*))?"
+)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+class AwayError(InputError):
+    """The Hub gives no answer now; a copy that was downloaded before may be used."""
+
+
+@dataclass(frozen=True)
+class HubAddress:
+    """``ORG/NAME[:PART][@REVISION]``; part and revision may be empty."""
+
+    repo: str
+    part: str = ""
+    revision: str = ""
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Self:
+        """Return the address that a text is; messages begin with ``where``.
+
+        Raises:
+            InputError: If it has another form.
+        """
+        found = _ADDRESS.fullmatch(text)
+        if found is None:
+            form = f"{HUB}ORG/NAME, {HUB}ORG/NAME:CONFIG or {HUB}ORG/NAME@REVISION"
+            raise InputError(f"{where}: {text!r} is not a repository; use {form}")
+        return cls(**{key: value or "" for key, value in found.groupdict().items()})
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the revision is a commit, which cannot move."""
+        return _COMMIT.fullmatch(self.revision) is not None
+
+
+def hub_client() -> Any:
+    """Return the client; it takes a quarter of a second to import."""
+    from huggingface_hub import HfApi
+
+    return HfApi(library_name="calsweep")
+
+
+@contextmanager
+def hub_faults(repo: str) -> Iterator[None]:
+    """Raise what the client raises as one line that begins with the repository.
+
+    Raises:
+        AwayError: If the Hub cannot be reached, or asks to try again later.
+        InputError: If it refuses the request.
+    """
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except InputError:
+        raise
+    except (errors.HTTPError, ConnectionError, errors.LocalEntryNotFoundError) as error:
+        cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) else error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        if status is None:
+            reason = type(cause or error).__name__
+            raise AwayError(f"{HUB}{repo}: no connection to the Hub ({reason})") from error
+        if status == 429 or status >= 500:
+            raise AwayError(f"{HUB}{repo}: the Hub answers {status}; try again later") from error
+        raise InputError(f"{HUB}{repo}: {_refusal(cause, status)}") from error
+
+
+def _refusal(error: object, status: int) -> str:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return "its owner grants access; ask on its page, then set HF_TOKEN to your token"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "is private or does not exist; check the name, or set HF_TOKEN to a valid token"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "has no such revision; check the text after @"
+    if isinstance(error, errors.EntryNotFoundError):
+        return "lacks a file that it lists; try again"
+    if status in (401, 403):
+        return f"the Hub refuses the token ({status}); set HF_TOKEN to one with the rights"
+    return f"the Hub answers {status}"
