@@ -219,8 +219,10 @@ class History:
         merged["search"] = {**self.spec["search"], **change.get("search", {})}
         (self.folder / "wrong.yaml").write_text(json.dumps(merged))
         before = self.files()
-        for command in ("run", "plan"):
-            self.refused(self.call(command, "wrong.yaml", codes=(2,)))
+        self.refused(self.call("run", "wrong.yaml", "--quiet", codes=(2,)))
+        told = self.call("plan", "wrong.yaml", codes=(0, 2))
+        if told.code == 0 and "calsweep run refuses this file" not in told.out:
+            self.broken(f"run refuses what plan accepts:\n{told.out}")
         self.same("files after a mistake", self.files(), before)
 
     def refused(self, told: Told) -> None:
@@ -329,7 +331,7 @@ class History:
         path = sweeps.edited(self.row, self.folder)
         before, files, text = self.table(), self.files(), path.read_text()
         path.write_text(text + "\nCHANGED = 1\n")
-        self.refused(self.call(*self.starting(), codes=(2,)))
+        self.refused(self.call(*self.starting(), "--quiet", codes=(2,)))
         self.same("files after a refusal", self.files(), files)
         self.same("the table of changed code", self.table(), before)
         path.write_text(text)
