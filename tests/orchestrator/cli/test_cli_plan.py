@@ -263,5 +263,5 @@ def test_one_trial_searches_nothing(calsweep, small):
 def test_a_storage_that_is_a_file_is_named_before_run_refuses_it(calsweep, small):
     code, out, _ = calsweep("plan", small, "--storage", small)
     path = small / "sweeps" / "small"
-    told = f"calsweep run refuses this file: storage: {path} cannot be written: {small} is not a folder"
-    assert (code, told in " ".join(out.split())) == (0, True)
+    told = f"storage: {path} cannot be written: {small} is not a folder"
+    assert (code, f"calsweep run refuses this file: {told}" in " ".join(out.split())) == (0, True)
