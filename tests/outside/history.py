@@ -20,7 +20,7 @@ from tests.outside import sweeps
 from tests.outside.door import Door, Running, Told
 from tests.outside.draw import DIMENSIONS, Row, together
 
-REMEDY = re.compile(r"`(calsweep [^`]+)`")
+REMEDY = re.compile(r"(?:`|with: )(calsweep [^`\n]+)")
 # The server of pages never ends by itself, a job server is not there, and these are what is tested.
 NOT_PASTED = ("ui", "submit", "demo")
 STEPS = DIMENSIONS["command"]
@@ -94,7 +94,7 @@ class History:
         return told
 
     def follow(self, told: Told) -> list[Told]:
-        """Run every command that a message shows in backticks, as it is."""
+        """Run every command that a message shows as a remedy, as it is."""
         found = [shlex.split(text)[1:] for text in REMEDY.findall(told.out + told.err)]
         return [self.call(*argv) for argv in found if argv[0] not in NOT_PASTED]
 
@@ -265,7 +265,8 @@ class History:
         kind = self.rng.choice([signal.SIGINT, signal.SIGTERM])
         told = self.checked(self.begin().kill(kind), (130, 143, 0, -2, -15))
         self.status()
-        self.follow(told)
+        if told.code == 130 and self.ended and not self.follow(told):
+            self.broken(f"no remedy: {told.out}{told.err}")
         self.finish()
 
     def pause(self) -> None:
