@@ -59,7 +59,7 @@ def test_rows_of_many_seeds_hold_every_pair() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("seed", HISTORIES)
 def test_a_short_history(seed: int, door: Door, tmp_path: Path) -> None:
-    History({**draw.row_of(seed), **HISTORIES[seed]}, seed, tmp_path / "history", door).live(3)
+    History({**draw.row_of(seed), **HISTORIES[seed]}, seed, tmp_path / "history", door).live(2)
 
 
 @pytest.mark.long
