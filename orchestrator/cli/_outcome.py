@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,13 +41,18 @@ def run_and_show(
 ) -> int:
     """Run a sweep as ``run_sweep`` does, print the outcome and return the exit code."""
     require_addresses()
+    from orchestrator.cluster.interrupt import interrupt_on_sigterm
     from orchestrator.running.run import run_sweep
 
     console = None if quiet else Console(stderr=True)
     outcome = run_sweep(
         spec, resume=resume, fresh=fresh, address=address, console=console, take=take
     )
-    return show_outcome(outcome, address)
+    try:
+        with interrupt_on_sigterm():
+            return show_outcome(outcome, address)
+    except KeyboardInterrupt:  # Tables and report come with the next run.
+        return show_outcome(replace(outcome, status="interrupted"), address)
 
 
 def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:

@@ -16,6 +16,8 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.plan import Plan, resources_key
 from orchestrator.sweep.spec import SweepSpec
 from orchestrator.tracking import stage_seconds
+from trainables.common.errors import InputError
+from trainables.common.paths import require_writable
 from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
 from trainables.plugins import load_plugins
@@ -86,13 +88,14 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
 
 
 def refusal(spec: SweepSpec) -> str:
-    """Return why a sweep cannot be run: one of its name exists with other content; "" if it can.
+    """Return why a sweep cannot be run; "" if it can.
 
-    Plugins count with the code that they have now. Afterwards the plugins of the sweep are known.
+    The storage cannot be written, or it has another sweep of this name. Plugins count with the code
+    that they have now. Afterwards the plugins of the sweep are known.
     """
     folder = SweepFolder.of(spec)
     if not folder.spec_file.is_file():
-        return ""
+        return _unwritable(folder)
     now = _identity(spec.model_copy(update={"plugins": spec.used_plugins}))
     pinned = spec.pinned
     before = _identity(folder.storage.load_spec(spec.name))
@@ -103,6 +106,14 @@ def refusal(spec: SweepSpec) -> str:
                 f"sweep {spec.name!r} exists in {folder.path} with another `{key}`; "
                 "give this one another name, or run the sweep file with --fresh"
             )
+    return ""
+
+
+def _unwritable(folder: SweepFolder) -> str:
+    try:
+        require_writable(folder.path, "storage")
+    except InputError as error:
+        return str(error)
     return ""
 
 

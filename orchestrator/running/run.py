@@ -173,7 +173,11 @@ def _run(
             interrupted = status == "interrupted"
             if not interrupted:  # Tables and report will follow the runs.
                 preload(spec.tracking_uri)
-            tracked = await_delivery(shipper, spec.tracking_uri, before, interrupted)
+            try:
+                tracked = await_delivery(shipper, spec.tracking_uri, before, interrupted)
+            except KeyboardInterrupt:  # All is computed; tables and report come with the next run.
+                say(console, "stopped")
+                status, tracked = "interrupted", False
             fault = None if tracked else shipper.fault()
             sealed = journal.delivered()
     if folder.bucket is not None:

@@ -258,3 +258,10 @@ def test_one_trial_searches_nothing(calsweep, small):
     small.write_text(SMALL.replace("trials: 3", "trials: 1"))
     rows, _ = table_rows(calsweep("plan", small).out)
     assert {row[1]: row[4:8] for row in rows}["mbls"] == ["nothing:", "one", "trial"]
+
+
+def test_a_storage_that_is_a_file_is_named_before_run_refuses_it(calsweep, small):
+    code, out, _ = calsweep("plan", small, "--storage", small)
+    path = small / "sweeps" / "small"
+    told = f"storage: {path} cannot be written: {small} is not a folder"
+    assert (code, f"calsweep run refuses this file: {told}" in " ".join(out.split())) == (0, True)

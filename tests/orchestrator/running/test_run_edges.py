@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from orchestrator.cli import _outcome
 from orchestrator.cli._outcome import show_outcome
 from orchestrator.executors import open_executor
 from orchestrator.running import run
@@ -286,6 +288,21 @@ def test_a_stall_is_counted_from_the_last_delivery(
     shipper = Shipper(now, [(40.0, 1), (40.0, 2), (pause, 2), (1.0, 3)], 3)
     assert run.await_delivery(cast(Any, shipper), "http://host", 0, False) == whole
     assert shipper.stopped != whole
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_sweep_stopped_while_its_report_is_written_says_how_to_resume(
+    spec: SweepSpec,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: signal.Signals,
+) -> None:
+    outcome = SweepOutcome(spec, "finished", (), True, 1.0)
+    monkeypatch.setattr(run, "run_sweep", lambda *_, **__: outcome)
+    monkeypatch.setattr(_outcome, "build_table", lambda results: signal.raise_signal(kind))
+    assert _outcome.run_and_show(spec) == 130
+    (said,) = capsys.readouterr().out.splitlines()
+    assert said.endswith(f"calsweep run --resume edges --storage '{spec.storage}'")
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,19 @@ def nothing(here: InProcess, loop: Loop) -> None:
     """Come back without having finished."""
 
 
+@pytest.mark.usefixtures("company")
+def test_a_sweep_interrupted_while_it_delivers_is_resumed_for_its_tables(
+    spec: SweepSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "await_delivery", Mock(side_effect=KeyboardInterrupt))
+        outcome, said = ran(spec)
+    assert (outcome.status, outcome.tracked) == ("interrupted", False)
+    assert said.endswith("delivering the last runs to the tracking server\nstopped\n")
+    assert ends(spec) == ["finished"]
+    assert ran(spec, resume=True)[0].status == "finished"
+
+
 @pytest.mark.parametrize(
     ("search", "trials"), [(interrupt, 0), (after_one, 1), (nothing, 0), (after_all, 2)]
 )

@@ -1,0 +1,441 @@
+"""Live one history of a sweep, step by step, and hold each step against docs/promises.md."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+import re
+import shlex
+import shutil
+import signal
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.outside import sweeps
+from tests.outside.door import Door, Running, Told
+from tests.outside.draw import DIMENSIONS, Row, together
+
+REMEDY = re.compile(r"(?:`|with: )(calsweep [^`\n]+)")
+# The server of pages never ends by itself, a job server is not there, and these are what is tested.
+NOT_PASTED = ("ui", "submit", "demo")
+STEPS = DIMENSIONS["command"]
+MISTAKES: dict[str, dict[str, Any]] = {
+    "an unknown key": {"recipe": ["ce"]},
+    "an unknown recipe": {"recipes": ["nothing"]},
+    "no recipes": {"recipes": []},
+    "an unknown refinement": {"recipes": ["ce+nothing"]},
+    "no trials": {"search": {"trials": 0}},
+    "an unknown sampler": {"search": {"sampler": "best"}},
+    "an unknown objective": {"search": {"objective": "speed"}},
+    "a range that is turned round": {
+        "search": {"spaces": {"mbls": {"margin": {"low": 9, "high": 2}}}}
+    },
+    "a fixed value of the wrong type": {"search": {"fixed": {"ts": {"variant": 3}}}},
+    "no data": {"tasks": [{"dataset": "npz:absent.npz", "model": "convnet", "protocol": "digits"}]},
+    "no logits": {"tasks": [{"logits": "absent.csv"}], "recipes": ["given"]},
+    "a negative seed": {"seeds": [-1]},
+    "a seed twice": {"seeds": [1, 1]},
+    "a name with a slash": {"name": "a/b"},
+    "an empty name": {"name": ""},
+    "an unknown executor": {"executor": "slurm"},
+    "a plugin that is absent": {"plugins": ["./absent.py"]},
+    "an unknown tracker": {"tracking": {"uri": "lab:group"}},
+    "a storage that is a file": {"storage": "drawn.yaml"},
+    "negative processors": {"resources": {"train": {"cpu": -1}}},
+    "a rule for keeping": {"keep": "some"},
+    "data of another kind": {"tasks": [{"logits": "drawn.yaml"}], "recipes": ["given"]},
+}
+
+
+class Broken(AssertionError):
+    """A promise that did not hold."""
+
+
+class History:
+    """One folder with one sweep, and the model of what must hold there."""
+
+    def __init__(self, row: Row, seed: int, folder: Path, door: Door) -> None:
+        self.row, self.rng, self.door = row, random.Random(seed), door
+        self.folder, self.log = folder, [f"seed {seed}: {row}"]
+        folder.mkdir(parents=True)
+        self.spec = sweeps.write(row, folder)
+        self.place, self.ended, self.calm, self.seconds = self.spec["storage"], 0, "", 5.0
+        self.moved, self.steps = False, ["run"]
+        self.steady = row["scheduler"] == "none"
+
+    @property
+    def store(self) -> Path:
+        """The folder of the storage."""
+        return (self.folder / self.place).resolve()
+
+    @property
+    def storage(self) -> tuple[str, str]:
+        """The option that names the storage."""
+        return ("--storage", self.place)
+
+    # Commands
+
+    def call(self, *argv: str, codes: tuple[int, ...] = (0,)) -> Told:
+        """Run a command and check its exit code and its remedies."""
+        return self.checked(self.door(*argv, cwd=self.folder), codes)
+
+    def checked(self, told: Told, codes: tuple[int, ...] = (0,)) -> Told:
+        """Check an exit code, that there is no traceback, and paste the remedies."""
+        self.log.append(f"calsweep {shlex.join(told.argv)} -> {told.code}")
+        if told.code not in codes or "Traceback" in told.err:
+            self.broken(
+                f"exit code {told.code}, not {codes}\n{told.out[-1500:]}\n{told.err[-3000:]}"
+            )
+        return told
+
+    def follow(self, told: Told) -> list[Told]:
+        """Run every command that a message shows as a remedy, as it is."""
+        found = [shlex.split(text)[1:] for text in REMEDY.findall(told.out + told.err)]
+        return [self.call(*argv) for argv in found if argv[0] not in NOT_PASTED]
+
+    def broken(self, what: str) -> None:
+        """Fail with the steps so far."""
+        raise Broken("\n".join([*self.log, what]))
+
+    def same(self, name: str, one: object, other: object) -> None:
+        """Fail unless two observations are equal."""
+        if one != other:
+            self.broken(f"{name}:\n{one}\n---\n{other}")
+
+    # Observations
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Return size and time of each file of the storage; locks and logs of SQLite apart."""
+        found = {}
+        for path in sorted(self.store.rglob("*")) if self.store.exists() else ():
+            if path.is_file() and not path.name.endswith((".lock", "-wal", "-shm", "-journal")):
+                about = path.stat()
+                found[str(path.relative_to(self.store))] = (about.st_size, about.st_mtime_ns)
+        return found
+
+    def outcomes(self) -> set[str]:
+        """Return the stored artifacts."""
+        return {name for name in self.files() if name.startswith("artifacts")}
+
+    def table(self, *options: str) -> str:
+        """Return the comparable table as CSV."""
+        shown = ("--format", "csv", "--show", "comparable", *options)
+        return self.call("table", self.spec["name"], *shown, *self.storage).out
+
+    def status(self) -> dict[str, Any]:
+        """Return the status, after checking that no trial was lost."""
+        told = self.call("status", self.spec["name"], "--json", *self.storage, codes=(0, 2))
+        if told.code == 2:
+            if self.ended:
+                self.broken(f"the sweep is gone: {told.err}")
+            return {"ended": 0, "recipes": [], "state": "absent"}
+        found: dict[str, Any] = json.loads(told.out)
+        count = sum(recipe["ended"] for recipe in found["recipes"])
+        if count < self.ended or count > found["trials"]:
+            self.broken(f"{count} of {found['trials']} trials ended, {self.ended} before")
+        self.ended = count
+        return found
+
+    def best(self) -> list[dict[str, Any]]:
+        """Return the best configurations, without what another run of the sweep changes."""
+        told = self.call("best", self.spec["name"], "--json", *self.storage)
+        drop = ("run_id", "sweep_id", "started", "fingerprint", "code")
+        rows = [{k: v for k, v in row.items() if k not in drop} for row in json.loads(told.out)]
+        return sorted(rows, key=lambda row: (row["task"], row["recipe"]))
+
+    # Runs
+
+    def starting(self) -> tuple[str, ...]:
+        """Return the command that runs the sweep or resumes it."""
+        return ("run", "drawn.yaml", *(self.storage if self.moved else ()))
+
+    def begin(self, *argv: str) -> Running:
+        """Start the sweep and let some of it pass."""
+        self.log.append("begin")
+        running = self.door.start(argv or self.starting(), self.folder)
+        time.sleep(self.rng.uniform(0.2, 0.9) * self.seconds)
+        return running
+
+    def finish(self) -> None:
+        """Run the sweep to its end, and compare its table with the undisturbed one."""
+        told = self.call(*self.starting())
+        self.follow(told)
+        self.printed(told)
+        self.ends()
+
+    def printed(self, told: Told) -> None:
+        """Open the tracking database as the last line of a run says."""
+        for text in re.findall(r"tracking: (mlflow ui .+?) · ", told.out):
+            self.opened(shlex.split(text)[-1])
+
+    def opened(self, uri: str) -> None:
+        """Fail unless an address holds the sweep's runs."""
+        from sqlalchemy import create_engine, text
+
+        with create_engine(uri).connect() as found:
+            names = {name for (name,) in found.execute(text("select name from experiments"))}
+        if self.spec["name"] not in names:
+            self.broken(f"{uri} has only {names}")
+
+    def ends(self) -> None:
+        """Check a sweep that has ended."""
+        found = self.status()
+        self.same("state", found["state"], "finished")
+        self.same("trials", self.ended, found["trials"])
+        if self.steady:
+            self.same("the undisturbed table", self.table(), self.calm)
+
+    def undisturbed(self) -> None:
+        """Compute the table in another storage, which nothing disturbs."""
+        place, self.place = self.place, "calm"
+        began = time.monotonic()
+        self.follow(self.call("run", "drawn.yaml", *self.storage, "--quiet"))
+        self.seconds = time.monotonic() - began
+        self.calm = self.table()
+        for line in csv.DictReader(io.StringIO(self.calm)):
+            self.same(f"{line['recipe']}, {line['reason']}", line["status"], "finished")
+        self.place = place
+
+    # Steps
+
+    def plan(self) -> None:
+        """A plan changes nothing."""
+        before = self.files()
+        self.follow(self.call("plan", "drawn.yaml", *self.storage))
+        json.loads(self.call("plan", "drawn.yaml", "--json", *self.storage).out)
+        self.same("files after a plan", self.files(), before)
+
+    def refuse(self) -> None:
+        """A mistake gets one line, and nothing starts."""
+        name = self.rng.choice(sorted(MISTAKES))
+        self.log.append(name)
+        change = MISTAKES[name]
+        merged = {**self.spec, "name": "wrong", **change}
+        merged["search"] = {**self.spec["search"], **change.get("search", {})}
+        (self.folder / "wrong.yaml").write_text(json.dumps(merged))
+        before = self.files()
+        self.refused(self.call("run", "wrong.yaml", "--quiet", codes=(2,)))
+        told = self.call("plan", "wrong.yaml", codes=(0, 2))
+        if told.code == 0 and "calsweep run refuses this file" not in told.out:
+            self.broken(f"run refuses what plan accepts:\n{told.out}")
+        self.same("files after a mistake", self.files(), before)
+
+    def refused(self, told: Told) -> None:
+        """Fail unless a refusal is one line, and follow its remedies."""
+        if len(told.err.strip().splitlines()) != 1:
+            self.broken(f"not one line:\n{told.err}")
+        self.follow(told)
+
+    def read(self) -> None:
+        """All readers agree, and change nothing."""
+        before = self.files()
+        shown = json.loads(
+            self.call("table", self.spec["name"], "--format", "json", *self.storage).out
+        )
+        rows = list(csv.DictReader(io.StringIO(self.table())))
+        text = json.dumps(shown)
+        for row in rows:
+            for name in ("acc_mean", "nll_mean", "ece_mean"):
+                if row[name] and row[name] not in text:
+                    self.broken(f"{name}={row[name]} of the CSV is not in the JSON: {text}")
+        for row in rows:
+            for line in self.best():
+                if line["recipe"] == row["recipe"]:
+                    self.same("best and table", line["fixed"], json.loads(row["configuration"]))
+        self.call("status", *self.storage)
+        self.call("list", "sweeps", *self.storage)
+        self.same("files after reading", self.files(), before)
+        self.call("report", self.spec["name"], *self.storage, "--out", "page.html")
+
+    def kill(self) -> None:
+        """A killed sweep loses no trial that ended."""
+        self.another()
+        self.checked(self.begin().kill(signal.SIGKILL), (-9, 0))
+        self.status()
+        self.finish()
+
+    def stop(self) -> None:
+        """A stopped sweep prints the command that resumes it."""
+        self.another()
+        kind = self.rng.choice([signal.SIGINT, signal.SIGTERM])
+        told = self.checked(self.begin().kill(kind), (130, 143, 0, -2, -15))
+        self.status()
+        if told.code == 130 and self.ended and not self.follow(told):
+            self.broken(f"no remedy: {told.out}{told.err}")
+        self.finish()
+
+    def pause(self) -> None:
+        """A paused sweep goes on when it is resumed."""
+        self.another()
+        running = self.begin()
+        told = self.call("pause", self.spec["name"], *self.storage, codes=(0, 2))
+        if told.code == 2:
+            self.refused(told)
+        else:
+            self.follow(told)
+            self.status()
+            self.call("resume", self.spec["name"], *self.storage, codes=(0, 2))
+        self.checked(running.wait())
+        self.finish()
+
+    def double(self) -> None:
+        """A sweep that is run twice at once is computed once."""
+        self.another()
+        first = self.begin()
+        second = self.checked(self.door(*self.starting(), cwd=self.folder), (0, 2))
+        if second.code == 2:
+            self.refused(second)
+        self.checked(first.wait(), (0, 2))
+        self.finish()
+
+    def another(self) -> None:
+        """Give up what was computed, so that there is something to disturb."""
+        if self.ended:
+            self.call("storage", "gc", "--drop", self.spec["name"], *self.storage)
+            self.ended = 0
+
+    def again(self) -> None:
+        """A finished sweep computes nothing when it is run again."""
+        before = self.outcomes()
+        self.finish()
+        self.same("artifacts after another run", self.outcomes(), before)
+
+    def fresh(self) -> None:
+        """A fresh sweep leaves the old one as it is."""
+        before = self.table()
+        self.follow(self.call(*self.starting(), "--fresh"))
+        self.same("the old table", self.table(), before)
+        name, self.spec["name"] = self.spec["name"], f"{self.spec['name']}-2"
+        if self.steady:
+            renamed = self.table().replace(self.spec["name"], name)
+            self.same("the fresh table", renamed, self.calm)
+        self.call("storage", "gc", "--drop", self.spec["name"], *self.storage)
+        self.spec["name"] = name
+
+    def move(self) -> None:
+        """A moved storage answers as before."""
+        before = self.table(), self.best()
+        place = self.rng.choice(sorted(set(sweeps.PLACES.values()) - {self.place})) + " moved"
+        shutil.move(self.store, self.folder / place)
+        self.place, self.moved = place, True
+        self.same("the moved table", (self.table(), self.best()), before)
+        self.follow(self.call("run", "--resume", self.spec["name"], *self.storage))
+        self.ends()
+
+    def edit(self) -> None:
+        """A sweep whose plugin or a library below it changed is refused, and told so."""
+        path = sweeps.edited(self.row, self.folder)
+        before, files, text = self.table(), self.files(), path.read_text()
+        path.write_text(text + "\nCHANGED = 1\n")
+        self.refused(self.call(*self.starting(), "--quiet", codes=(2,)))
+        self.same("files after a refusal", self.files(), files)
+        self.same("the table of changed code", self.table(), before)
+        path.write_text(text)
+        self.finish()
+
+    def gc(self) -> None:
+        """A collection removes nothing that the sweep needs."""
+        before = self.files()
+        self.call("storage", "gc", "--dry-run", *self.storage)
+        self.same("files after a dry run", self.files(), before)
+        self.follow(self.call("storage", "gc", *self.storage))
+        needed = self.outcomes()
+        self.finish()
+        self.same("artifacts after gc and run", self.outcomes(), needed)
+
+    def sync(self) -> None:
+        """What was delivered is not delivered again."""
+        folder = str(Path(self.place) / "sweeps" / self.spec["name"])
+        for _ in range(2):
+            before = self.best()
+            self.follow(self.call("storage", "sync", folder))
+            self.same("best after sync", self.best(), before)
+
+    def lose(self) -> None:
+        """A lost tracking database is built again."""
+        before = self.best()
+        for path in self.store.glob("mlflow.db*"):
+            path.unlink()
+        self.follow(
+            self.call("storage", "sync", str(Path(self.place) / "sweeps" / self.spec["name"]))
+        )
+        self.same("best after a lost database", self.best(), before)
+        self.same("table after a lost database", self.status()["state"], "finished")
+
+    def relabel(self) -> None:
+        """Other test labels change no choice."""
+        if self.row["data"] == "npz":
+            sweeps.npz(self.folder, 1)
+        else:
+            sweeps.logits(self.folder, "logits", 1)
+        before, place = self.best(), self.place
+        self.place = "relabelled"
+        self.call("run", "drawn.yaml", *self.storage, "--quiet")
+        self.same("best after other test labels", self.best(), before)
+        shutil.rmtree(self.store)
+        self.place = place
+        sweeps.task(self.row, self.folder)
+
+    def publish(self) -> Path:
+        """An honest package is accepted."""
+        self.call("package", "publish", self.spec["name"], "--out", "site", *self.storage)
+        self.verified("site/package.zip", (0,))
+        return self.folder / "site" / "package.zip"
+
+    def verified(self, package: str, codes: tuple[int, ...], share: str = "0.3") -> Told:
+        """Verify a package."""
+        options = ("--retrain", share, "--seed", "1", "--trust-plugins")
+        return self.call("package", "verify", package, *options, codes=codes)
+
+    def fraud(self) -> None:
+        """A package with another digit is refused."""
+        honest = self.publish()
+        with zipfile.ZipFile(honest) as found:
+            parts = {name: found.read(name) for name in found.namelist()}
+        kinds = (".csv", "cells.json", ".jsonl")
+        name = self.rng.choice([part for part in sorted(parts) if part.endswith(kinds)])
+        text = parts[name].decode()
+        figures = [match.start(1) for match in re.finditer(r"0\.\d\d(\d)\d{4}", text)]
+        at = self.rng.choice(figures)
+        self.log.append(f"change {name} at {at}: {text[max(at - 60, 0) : at + 20]!r}")
+        parts[name] = (text[:at] + str(9 - int(text[at])) + text[at + 1 :]).encode()
+        with zipfile.ZipFile(self.folder / "forged.zip", "w") as forged:
+            for part, content in parts.items():
+                forged.writestr(part, content)
+        self.verified("forged.zip", (2, 3), "0")
+
+    def merge(self) -> None:
+        """A package merged with itself is that package."""
+        self.publish()
+        self.call("package", "merge", "site/package.zip", "site/package.zip", "--out", "both")
+        self.verified("both/package.zip", (0,))
+
+    # A life
+
+    def live(self, steps: int) -> None:
+        """Live through the row's command and further ones that the seed draws."""
+        self.undisturbed()
+        focus = self.row["command"]
+        if focus not in ("kill", "stop", "pause", "double"):
+            self.finish()
+        for name in [focus, *self.further(steps - 1)]:
+            self.log.append(f"# {name}")
+            self.steps.append(name)
+            step: Callable[[], object] = getattr(self, name)
+            step()
+            self.status()
+
+    def further(self, count: int) -> list[str]:
+        """Return more commands that the row allows."""
+        rest = {name: value for name, value in self.row.items() if name != "command"}
+        fits = [
+            step
+            for step in STEPS
+            if all(together(("command", step), pair) for pair in rest.items())
+        ]
+        return self.rng.sample(fits, min(count, len(fits)))
