@@ -22,6 +22,7 @@ from orchestrator.tracking._queries import find_experiments
 from orchestrator.tracking._tags import study_of, trial_of
 from orchestrator.tracking.tracker import PAGE, RefusedError, Run, RunQuery, Tracker
 from trainables.common.errors import InputError
+from trainables.common.html import html_table
 from trainables.common.paths import redacted
 from trainables.common.yaml_text import write_mapping
 
@@ -94,6 +95,9 @@ class BestConfig:
     def to_yaml(self) -> str:
         """Return it as YAML, with the block that goes below ``search:`` of a sweep file."""
         return write_mapping(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return html_table(("best configuration", ""), self.to_dict().items())
 
     def to_json(self) -> str:
         """Return it as JSON."""

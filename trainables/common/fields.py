@@ -9,6 +9,8 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, dataclass_transform
 
+from trainables.common.html import html_table
+
 Choice = TypeVar("Choice")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -122,6 +124,18 @@ class CheckedFields:
         declares = any(isinstance(value, Field) for value in vars(cls).values())
         if declares and "__init__" not in vars(cls):
             dataclass(**{"eq": False, "repr": False, **options})(cls)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the constructor arguments that it declares as fields."""
+        own = getattr(self, "__dataclass_fields__", {})
+        return {name: getattr(self, name) for name, item in own.items() if item.init}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
+        return f"{type(self).__name__}({shown})"
+
+    def _repr_html_(self) -> str:
+        return html_table((type(self).__name__, "value"), self._arguments().items())
 
     def __post_init__(self) -> None:
         for item in fields(self):  # type: ignore[arg-type]
