@@ -125,7 +125,8 @@ def test_objects_show_themselves_in_a_notebook() -> None:
     loss = calsweep.build_loss("mbls", margin=5.0)
     assert "margin=5.0, weight=0.1" in repr(loss)
     assert "<td>margin</td><td>5.0</td>" in loss._repr_html_()
-    assert repr(calsweep.build_refinement("tst")).startswith("TST(epochs=")
+    told = repr(calsweep.build_refinement("tst", epochs=3))
+    assert told == "TwoStageTraining(epochs=3, lr=0.1, latent_dim=0)"
     assert repr(calsweep.OBJECTIVES) == "<fitting objective names: ce, cls, fl, ls, mse>"
     assert "<td>cls</td><td>" in calsweep.OBJECTIVES._repr_html_()
     assert "<td>ece</td><td>ECE</td>" in calsweep.METRICS._repr_html_()

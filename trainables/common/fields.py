@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial
 from numbers import Real
 from types import MappingProxyType
@@ -127,8 +127,9 @@ class CheckedFields:
 
     def _arguments(self) -> dict[str, Any]:
         """Return the constructor arguments that it declares as fields."""
-        own = getattr(self, "__dataclass_fields__", {})
-        return {name: getattr(self, name) for name, item in own.items() if item.init}
+        if not is_dataclass(self):
+            return {}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
