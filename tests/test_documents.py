@@ -33,7 +33,15 @@ from trainables.stages.protocols import Protocol, named_protocol
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 NOTES = [f"design/{note.name}" for note in (ROOT / "design").glob("*.md")]
-DOCUMENTS = [*PAGES, *NOTES, "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
+DOCUMENTS = [
+    *PAGES,
+    *NOTES,
+    "AGENTS.md",
+    "llms.txt",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "deploy/README.md",
+]
 EXAMPLE = [
     "trainables/losses/gce.py",
     "search_spaces/methods/gce.yaml",
