@@ -1,4 +1,4 @@
-"""The answers of commands for programs, as docs/run.md and llms.txt describe them."""
+"""The answers of commands for programs, as docs/run.md describes them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 
-from orchestrator.cli._app import app
 from orchestrator.storage.storage import Storage
 
 ROOT = Path(__file__).parents[3]
@@ -77,17 +75,3 @@ def test_fields_that_become_json_are_documented():
 def test_a_table_has_json_once(calsweep, stored):
     told = "--json and --format exclude each other: --json is a format"
     assert told in calsweep("table", "old", "--json", "--format", "csv").err
-
-
-def test_commands_and_options_of_llms_txt_exist():
-    text = (ROOT / "llms.txt").read_text(encoding="utf-8")
-    named = re.findall(r"`calsweep ([^`]+)`", text)
-    assert len(named) > 10
-    for line in named:
-        command, words = typer.main.get_command(app), line.split()
-        while hasattr(command, "commands"):
-            command = command.commands[words.pop(0)]
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in words if word.startswith("--")} <= known, line
-    for page in re.findall(r"docs/\w+\.md", text):
-        assert (ROOT / page).is_file(), page
