@@ -130,3 +130,35 @@ def test_objects_show_themselves_in_a_notebook() -> None:
     assert repr(calsweep.OBJECTIVES) == "<fitting objective names: ce, cls, fl, ls, mse>"
     assert "<td>cls</td><td>" in calsweep.OBJECTIVES._repr_html_()
     assert "<td>ece</td><td>ECE</td>" in calsweep.METRICS._repr_html_()
+
+
+def test_what_needs_no_ray_and_no_mlflow_works_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys(("ray", "mlflow"))  # They cannot be imported.
+import torch
+import calsweep
+
+rows, labels = 4 * torch.eye(3).repeat(9, 1), torch.arange(3).repeat(9)
+calsweep.build_loss("mbls")(rows, labels)
+calsweep.build_calibrator("vs").fit(rows, labels)(rows)
+calsweep.calibration_report(logits=rows, labels=labels)
+for executor in ("ray", "local"):
+    task = {{"dataset": "digits", "model": "convnet", "protocol": "digits"}}
+    own = {{"executor": executor, "storage": {str(tmp_path)!r}}}
+    try:
+        calsweep.sweep([task], ["ce"], name="bare", **own).run()
+    except calsweep.InputError as error:
+        print(error)
+"""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == [
+        "executor: ray needs ray, which is not installed: pip install ray",
+        "tracking needs mlflow, which is not installed: pip install mlflow",
+    ], done.stderr
+    assert not [*tmp_path.iterdir()]

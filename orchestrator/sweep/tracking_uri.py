@@ -21,10 +21,12 @@ class TrackerKind:
     Attributes:
         name: The scheme.
         spans_machines: Whether several machines may use one at the same time.
+        needs: A module that has to be installed; "" for none.
     """
 
     name: str
     spans_machines = True
+    needs = ""
 
     @classmethod
     def check(cls, uri: str) -> None:

@@ -30,7 +30,7 @@ from orchestrator.tracking.tracker import (
     Tracker,
     UnreachableError,
 )
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, require_installed
 from trainables.common.files import user_of, why
 from trainables.common.paths import check_server, control_fault, shown
 
@@ -38,6 +38,8 @@ PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 
 
 class _Mlflow(TrackerKind):
+    needs = "mlflow"
+
     @classmethod
     def open(cls, uri: str, create: bool = False) -> Tracker:
         cls.check(uri)
@@ -45,6 +47,7 @@ class _Mlflow(TrackerKind):
 
     @classmethod
     def opened(cls, uri: str) -> Tracker:
+        require_installed(cls.needs, f"tracking uri {shown(uri)}")
         from orchestrator.tracking.mlflow.server import MlflowTracker
 
         return MlflowTracker(uri)
