@@ -49,6 +49,11 @@ class TrackerKind:
         return cls(uri)  # type: ignore[call-arg]
 
     @classmethod
+    def read(cls, uri: str) -> Any:
+        """Return what answers questions about runs at an address; see ``open`` for errors."""
+        return cls.open(uri)
+
+    @classmethod
     def preload(cls) -> None:
         """Import what ``open`` needs."""
 

@@ -22,11 +22,13 @@ from orchestrator.sweep.tracking_uri import (
 )
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change, Point
+from orchestrator.tracking.mlflow.reader import DatabaseReader, is_readable
 from orchestrator.tracking.mlflow.sqlite import describe_database, require_database
 from orchestrator.tracking.tracker import (
     LoginError,
     RefusedError,
     RunQuery,
+    RunReader,
     Tracker,
     UnreachableError,
 )
@@ -90,6 +92,14 @@ class Database(_Mlflow):
         if not create and (file := sqlite_file(uri)):
             require_database(file, elsewhere(uri))
         return cls.opened(uri)
+
+    @classmethod
+    def read(cls, uri: str) -> RunReader:
+        cls.check(uri, written=False)
+        file = sqlite_file(uri)
+        assert file is not None
+        require_database(file, elsewhere(uri))
+        return DatabaseReader(uri, file) if is_readable(file) else cls.opened(uri)
 
     @classmethod
     def state(cls, uri: str, timeout: float) -> str:
@@ -179,6 +189,16 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     """
     tracker: Tracker = tracker_kind(uri).open(uri, create)
     return tracker
+
+
+def read_tracker(uri: str) -> RunReader:
+    """Return what answers questions about the runs at an address; MLflow may not be needed.
+
+    Raises:
+        InputError: See ``open_tracker``.
+    """
+    reader: RunReader = tracker_kind(uri).read(uri)
+    return reader
 
 
 def preload(uri: str) -> None:

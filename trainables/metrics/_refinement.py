@@ -1,5 +1,7 @@
 """What a temperature would leave of NLL and Brier score: their refinement part."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import NamedTuple
 
