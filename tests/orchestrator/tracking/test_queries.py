@@ -134,7 +134,7 @@ def test_names_with_marks_of_the_filter_language_are_looked_up(writer, database,
 
 def test_a_name_that_mlflow_cannot_quote_is_refused(writer, study, database, monkeypatch):
     sync(writer.path, database)
-    with pytest.raises(InputError, match="^no task "):
+    with pytest.raises(InputError, match=r"^no task "):
         best_trials(database, 'it\'s "it"', "ce")
     monkeypatch.setattr("orchestrator.tracking._kinds.is_readable", lambda file: False)
     with pytest.raises(InputError) as refusal:
