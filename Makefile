@@ -11,12 +11,15 @@ setup: $(READY)
 # uv installs in a sixth of pip's time, from pip's index-url; where it fails, pip installs. For other
 # settings of pip's, such as no-index, UV_OFFLINE=1 keeps uv out.
 PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+OURS = --editable '.[cluster,dashboard,hdf5]' --group
+# pip knows groups from 25.1 on, and Python 3.11 brings an older one.
+GROUP = $(PIP) --upgrade 'pip>=25.1' && $(PIP) --no-compile $(OURS)
 $(READY): export UV_DEFAULT_INDEX = $(or $(PIP_INDEX_URL),$(shell \
 	$(PYTHON) -m pip config get global.index-url 2>/dev/null))
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) uv && $(BIN)/uv pip install --python $(BIN)/python \
-		--constraint constraints.txt --editable '.[dev]' || $(PIP) --no-compile --editable '.[dev]'
+		--constraint constraints.txt $(OURS) dev || { $(GROUP) dev; }
 	touch $(READY)
 
 demo: $(READY)
@@ -38,7 +41,7 @@ test-all: $(READY)
 
 # Plants bugs one by one; docs/results/mutants.md tells where and what survived. NAMES: some only.
 mutants: $(READY)
-	$(PIP) --editable '.[dev,mutants]'
+	$(GROUP) mutants
 	PATH="$(CURDIR)/$(BIN):$$PATH" OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children 1 $(NAMES)
 	$(BIN)/mutmut results
 
@@ -56,7 +59,7 @@ docs: $(READY)
 # there, away from the sources, and a storage of every earlier release. It publishes nothing.
 release: $(READY)
 	rm -rf dist build/release
-	$(PIP) --editable '.[dev,release]'
+	$(GROUP) release
 	$(BIN)/python -m build --outdir dist .
 	$(PYTHON) -m venv build/release/venv
 	build/release/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
@@ -70,7 +73,7 @@ lowest:
 	$(PYTHON) -m venv build/lowest
 	build/lowest/bin/python -m pip install --quiet uv
 	build/lowest/bin/uv pip install --quiet --python build/lowest/bin/python \
-		--resolution lowest-direct --editable '.[dev]'
+		--resolution lowest-direct $(OURS) dev
 	PATH="$(CURDIR)/build/lowest/bin:$$PATH" OMP_NUM_THREADS=1 build/lowest/bin/python -m pytest \
 		-m 'not long and not chaos and not slow' $(TESTS)
 

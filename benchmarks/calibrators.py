@@ -4,7 +4,8 @@ Fits on the first half of each file of real network outputs, scores the second. 
 environment of their own:
 
     python -m venv peers
-    peers/bin/pip install --constraint constraints.txt '.[peers]'
+    peers/bin/pip install --upgrade pip
+    peers/bin/pip install --constraint constraints.txt . --group peers
     python benchmarks/calibrators.py ../shared/data/logits --peers peers/bin/python \
         --out benchmarks/results/calibrators.md
 

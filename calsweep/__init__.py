@@ -1,35 +1,40 @@
-"""calsweep, as users import it: sweeps, losses, calibrators, metrics, and bases of one's own.
+"""calsweep, as users import it: sweeps, losses, calibrators and metrics.
 
-    from calsweep import build_loss, load_sweep, run_sweep
+    from calsweep import build_loss, sweep
 
-Each name is documented where it is written; ``help(calsweep.run_sweep)`` shows it.
+``calsweep.plugins`` has what authors of plugins need. Each name is documented where it is written;
+``help(calsweep.sweep)`` shows it.
 """
 
-import ast
+import warnings
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-
-def _homes() -> dict[str, str]:
-    """Return the module of each name, as the stub has them; ``lazy_loader`` reads its own only."""
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
-    return {each.name: str(node.module) for node in imports for each in node.names}
-
+from calsweep._lazy import LazyNames
 
 # Imported when first used: `import calsweep` must not wait for torch and MLflow.
-_HOMES = _homes()
+_NAMES = LazyNames(__name__, __file__)
 
-__all__ = list(_HOMES)
+__all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'calsweep' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    if name not in __all__:
+        return _moved(name)
+    value = globals()[name] = _NAMES.find(name)
+    return value
+
+
+def _moved(name: str) -> Any:
+    """Return a name of 1.0 that is in ``calsweep.plugins`` now: stored copies of plugins use it."""
+    plugins = import_module("calsweep.plugins")  # `from calsweep import` asks this module first.
+    if name not in plugins.__all__:
+        return _NAMES.find(name)
+    new = f"from calsweep.plugins import {name}"
+    warnings.warn(f"calsweep.{name} has moved; use `{new}`", DeprecationWarning, stacklevel=3)
+    value = globals()[name] = getattr(plugins, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return sorted(__all__)

@@ -55,6 +55,19 @@ def test_ray_accepts_both_clusters(on_premise, cloud):
     assert prepared["available_node_types"]["gpu"]["max_workers"] == cloud["max_workers"]
 
 
+def test_skypilot_gets_documented_fields_and_commands_that_a_shell_reads():
+    (config,) = documents("skypilot.yaml")
+    schema = yaml.safe_load(SCHEMAS.read_text(encoding="utf-8"))
+    jsonschema.validate(config, {**schema["$defs"]["skypilot"], "$defs": schema["$defs"]})
+    for script in (config["setup"], config["run"]):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    known = {option for each in get_command(app).commands["run"].params for option in each.opts}
+    (line,) = (line for line in config["run"].splitlines() if "calsweep run" in line)
+    assert {*re.findall(r"--[a-z-]+", line)} <= known
+    assert TOKEN in config["file_mounts"]
+    assert "ray stop" not in config["run"]
+
+
 def commands(config: dict[str, Any]) -> list[str]:
     return [line for section in COMMANDS for line in config.get(section, [])]
 

@@ -33,7 +33,15 @@ from trainables.stages.protocols import Protocol, named_protocol
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))]
 NOTES = [f"design/{note.name}" for note in (ROOT / "design").glob("*.md")]
-DOCUMENTS = [*PAGES, *NOTES, "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
+DOCUMENTS = [
+    *PAGES,
+    *NOTES,
+    "AGENTS.md",
+    "llms.txt",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "deploy/README.md",
+]
 EXAMPLE = [
     "trainables/losses/gce.py",
     "search_spaces/methods/gce.yaml",
@@ -147,10 +155,11 @@ def test_every_command_runs(
     assert len(run_page(page)) == count
 
 
-def code_cells() -> list[str]:
-    cells = json.loads(read("examples/quickstart.ipynb"))["cells"]
-    assert [cell["outputs"] for cell in cells if cell["cell_type"] == "code"] == [[]] * 6
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+def code_cells(notebook: str) -> list[str]:
+    cells = json.loads(read(f"examples/{notebook}.ipynb"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["outputs"] for cell in code] == [[]] * len(code)
+    return ["".join(cell["source"]) for cell in code]
 
 
 def run_cell(cell: str, names: dict[str, Any]) -> Any:
@@ -158,13 +167,13 @@ def run_cell(cell: str, names: dict[str, Any]) -> Any:
     tree = ast.parse(cell)
     last = tree.body.pop()
     assert isinstance(last, ast.Expr)
-    exec(compile(tree, "quickstart", "exec"), names)
-    return eval(compile(ast.Expression(last.value), "quickstart", "eval"), names)
+    exec(compile(tree, "notebook", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
 
 
 def test_the_notebooks_sweep_is_the_one_of_the_readme() -> None:
     (text,) = blocks("README.md", "yaml")
-    assert f'SWEEP = """\n{text}"""' in code_cells()[0]
+    assert run_cell(code_cells("quickstart")[0], {}).spec == parse_sweep(text, "README.md")
 
 
 @pytest.mark.slow
@@ -172,12 +181,27 @@ def test_the_notebooks_sweep_is_the_one_of_the_readme() -> None:
 def test_every_cell_of_the_notebook_runs(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace)  # Where the README's sweep has run, if its turn was before.
     names: dict[str, Any] = {}
-    shown = [run_cell(cell, names) for cell in code_cells()]
+    shown = [run_cell(cell, names) for cell in code_cells("quickstart")]
     assert shown[1] == "finished"
     assert shown[2]._repr_html_().count("<tr") == 8
-    assert list(shown[3]["row"])[:1] == ["ce"]
-    assert set(shown[4]) == {"ls", "macal"}
-    assert shown[5][2] < shown[5][1]
+    assert "| ls+macal |" in repr(shown[2])
+    assert set(shown[3].fixed) == {"ls", "macal"}
+    assert {"number", "objective", "chosen", "params_ls.smoothing"} <= {*shown[4].columns}
+    assert {"task", "recipe", "label", "prediction", "confidence"} <= {*shown[5].columns}
+    assert shown[6].read_text().startswith("<!")
+    assert shown[7][2] < shown[7][1]
+
+
+@pytest.mark.full
+def test_every_cell_of_the_authors_notebook_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    shown = [run_cell(cell, names) for cell in code_cells("plugin")]
+    assert repr(shown[1]).endswith("(ignore_index=-100, reduction='mean', q=0.5)")
+    assert shown[2] == pytest.approx((1 - 0.880797**0.7) / 0.7, abs=1e-5)
+    assert repr(shown[3]).endswith("ce, soft-gce, ce+ts, soft-gce+ts; 2 trials per study, 1 seed")
 
 
 def test_no_page_is_left_out() -> None:
@@ -331,7 +355,7 @@ def test_a_method_is_one_file_one_yaml_and_one_test(tmp_path: Path) -> None:
     outside = "".join(read(f"examples/plugin/calsweep_example/{name}") for name in PLUGIN)
     assert "".join([*python[:2], yaml[0]]) == outside
     gce, floored = (
-        re.sub(r"^from calsweep import .*\n", inside, text, flags=re.MULTILINE)
+        re.sub(r"^from calsweep.plugins import .*\n", inside, text, flags=re.MULTILINE)
         for text, inside in ((python[0], python[2]), (python[1], python[4]))
     )
     texts = [gce, yaml[1], python[3], floored, yaml[0], python[5]]

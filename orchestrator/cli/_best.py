@@ -86,7 +86,9 @@ def best(
         for position, config in enumerate(found):
             _save(config, out, f"-{position + 1}" if several else "")
     else:
-        echo(_text(found, "json" if as_json else format, several), nl=False)
+        # Whether JSON is a list follows from the options, not from what there is.
+        listed = top > 1 or not (task and recipe)
+        echo(_text(found, "json" if as_json else format, listed), nl=False)
     if promote:
         from orchestrator.tracking.champion import promote as register
 

@@ -193,6 +193,7 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
         Rule("--tracking-uri", "--storage", ASKS),
     ),
     "submit": (Rule("--slurm", "--address --wait", "`calsweep status` shows a job of SLURM"),),
+    "table": (PRINTS,),
     "best": (
         PRINTS,
         Rule("--out", "--format --json", "--out writes YAML and JSON"),

@@ -29,28 +29,10 @@ def predictions(
 ) -> None:
     """Write logits, labels and row numbers of a table's cells, on the test data of each seed."""
     from orchestrator.packages.stored import StoredSweep
-    from orchestrator.storage.results import cells_of
     from orchestrator.storage.storage import Storage
 
-    root = Storage(storage)
-    stored = StoredSweep.open(root, sweep)
-    cells = cells_of(stored.ledger)
-    for option, wanted, known in (
-        ("task", task, [study.task for study, _ in cells]),
-        ("recipe", recipe, [study.recipe for study, _ in cells]),
-        ("seed", seed, [trial.seed for _, trial in cells]),
-    ):
-        if wanted is not None and wanted not in known:
-            listing = ", ".join(dict.fromkeys(map(str, known))) or "none"
-            raise InputError(f"--{option} {wanted!r} has no cell measured; there are: {listing}")
-    chosen = [
-        (study, trial)
-        for study, trial in cells
-        if task in (None, study.task) and recipe in (None, study.recipe)
-        if seed in (None, trial.seed)
-    ]
-    if not chosen:
-        raise InputError(f"sweep {sweep!r} has no cell measured on test data that fits")
+    stored = StoredSweep.open(Storage(storage), sweep)
+    chosen = stored.cells(task, recipe, seed)
     for (study, trial), path in zip(chosen, _paths(out, chosen), strict=True):
         stored.tested(study, trial).save(path)
         echo(f"wrote {path}")

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.cli._console import complain, echo, output, progress_bar
 from orchestrator.cli._options import (
+    Json,
     StorageFolder,
     Sweeps,
     split_names,
@@ -68,6 +69,7 @@ def table(
         str | None, typer.Option(help="Show each gain or loss against this row.")
     ] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = "terminal",
+    as_json: Json = False,
     out: Out = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
@@ -75,7 +77,7 @@ def table(
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 
-    shown = _words(show)
+    shown, format = _words(show), "json" if as_json else format
     if format == "parquet" and out is None:
         raise InputError("--format parquet is no text to print; name a file: --out FILE.parquet")
     if "gain" in shown and baseline is not None:

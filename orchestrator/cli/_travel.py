@@ -1,4 +1,4 @@
-"""``calsweep package publish``, ``verify`` and ``merge``: results that travel."""
+"""``calsweep package publish``, ``verify``, ``merge`` and ``accept``: results that travel."""
 
 import secrets
 from dataclasses import asdict
@@ -138,6 +138,38 @@ def verify(
             echo(f"  {problem}")
         echo("accepted" if found.accepted else "refused")
     return ACCEPTED if found.accepted else REFUSED
+
+
+def accept(
+    base: Annotated[
+        Path, typer.Argument(help="The package from before the change.", show_default=False)
+    ],
+    new: Annotated[
+        Path, typer.Argument(help="The package of the same sweep after it.", show_default=False)
+    ],
+    metric: Annotated[str, typer.Option(help="What has to improve, such as ece.")] = "ece",
+    draws: Annotated[int, typer.Option(min=100, help="Resamples of the test data.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Decides the resamples.")] = 0,
+    as_json: Json = False,
+) -> int:
+    """Keep or discard a change: 0 if it is better by more than chance, 3 if not.
+
+    The level is corrected for the changes tried so far, which BASE.tries.json lists.
+    """
+    from orchestrator.packages.accept import accept as decide
+    from orchestrator.tables.columns import column
+
+    found = decide(base, new, metric, draws, seed)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        cells = f"{many(len(found.cells), 'cell')}, {many(len(found.seeds), 'seed')}"
+        echo(
+            f"{'keep' if found.keep else 'discard'}: {column(metric).label} "
+            f"{column(metric).show_change(found.difference)} over {cells}, p {found.p_value:.2g}, "
+            f"needed {found.level:.2g} (try {found.tries})"
+        )
+    return ACCEPTED if found.keep else REFUSED
 
 
 def export_blackbox(

@@ -137,6 +137,7 @@ def logs(
             help="STUDY|NUMBER as status shows it, a key, or slurm-JOB.", show_default=False
         ),
     ] = None,
+    as_json: Json = False,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Show the log of a trial or of a job of SLURM's; without one, the last line of each."""
@@ -153,13 +154,18 @@ def logs(
     files = {called: folder.path / f"{called}.out" for called in jobs}
     files |= outputs(folder) | {it: folder.logs / f"{key}.log" for it, key in trials.items()}
     if trial is None:
+        found = {}
         for called, file in files.items():
             lines = folder.text(file).splitlines()
             why = "its outcome was stored already" if called in reused else "nothing was computed"
             last = lines[-1] if lines else f"no log: {why}"
             job = jobs.get(called)  # Ray's words are the last of a job that ended.
             told = job is not None and job.state not in ("", "running", "finished")
-            echo(f"{called}: {job if told else last}")
+            found[called] = str(job) if told else last
+        if as_json:
+            print_json([{"log": called, "last_line": last} for called, last in found.items()])
+        for called, last in () if as_json else found.items():
+            echo(f"{called}: {last}")
         return
     files |= {key: folder.logs / f"{key}.log" for key in trials.values()}
     if trial not in files:
@@ -169,7 +175,10 @@ def logs(
     file = files[trial]
     if not file.exists():
         raise InputError(f"trial {trial!r} has no log: nothing was computed, or not yet")
-    for line in folder.text(file).splitlines():
+    lines = folder.text(file).splitlines()
+    if as_json:
+        print_json({"log": trial, "lines": lines})
+    for line in () if as_json else lines:
         echo(line)
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from calsweep import METRICS, REFINEMENTS, Refinement, number
+from calsweep.plugins import METRICS, REFINEMENTS, Refinement, number
 
 
 class MaskedAtInference(nn.Linear):

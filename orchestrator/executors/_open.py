@@ -94,6 +94,7 @@ class Ray(ExecutorKind):
     """Ray Tune, on this machine or a cluster."""
 
     spans_machines = True
+    needs = "ray"
 
     @classmethod
     @contextmanager

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.packages.package import BINS, PREDICTIONS, RESULTS, TRIALS, Cell, Package
-from orchestrator.packages.predictions import tested
+from orchestrator.packages.predictions import RowPredictions, tested
 from orchestrator.storage.results import cells_of
 from trainables.metrics import predicted_rows
 
@@ -61,12 +61,15 @@ def frames(package: Package) -> dict[str, tuple[pa.Schema, Parts]]:
     found: dict[str, tuple[pa.Schema, Parts]] = {}
     for name, schema, lines in (
         (RESULTS, RESULT, list(_results(package))),
-        (TRIALS, TRIAL, [_trial(cell) for cell in package.trials]),
+        (TRIALS, TRIAL, [trial_line(cell) for cell in package.trials]),
     ):
         metrics = sorted({metric for line in lines for metric in line} - {*schema.names})
         columns = pa.schema([*schema, *((metric, pa.float64()) for metric in metrics)])
         found[name] = columns, iter([pa.Table.from_pylist(lines, columns)])
-    return {**found, PREDICTIONS: (ROW, (_rows(package, cell) for cell in package.cells))}
+    return {
+        **found,
+        PREDICTIONS: (ROW, (prediction_rows(tested(package, cell)) for cell in package.cells)),
+    }
 
 
 def _results(package: Package) -> Iterator[Mapping[str, Any]]:
@@ -88,7 +91,8 @@ def _results(package: Package) -> Iterator[Mapping[str, Any]]:
                 yield about
 
 
-def _trial(cell: Cell) -> Mapping[str, Any]:
+def trial_line(cell: Cell) -> dict[str, Any]:
+    """Return a trial with its study as one row, by column; the configuration is JSON."""
     trial, study = cell.trial, cell.study
     names = ("seed", "number", "role", "stage", "status", "reason", "objective")
     return {
@@ -104,8 +108,8 @@ def _parts(configuration: Mapping[str, Any]) -> dict[str, str]:
     return {"configuration": json.dumps(configuration, ensure_ascii=False, sort_keys=True)}
 
 
-def _rows(package: Package, cell: Cell) -> pa.Table:
-    found = tested(package, cell)
+def prediction_rows(found: RowPredictions) -> pa.Table:
+    """Return one row per test row of a cell: label, prediction and confidences."""
     scored = predicted_rows(found.logits, found.labels, BINS)
     count = len(found.labels)
     kinds = zip((found.task, found.recipe, found.seed), CELL, strict=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 from orchestrator.packages.predictions import RowPredictions
 from orchestrator.running.data import stored_data
 from orchestrator.storage.ledger import Ledger, Study, Trial, read_ledger
+from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError
@@ -62,6 +63,37 @@ class StoredSweep:
                 f"`{self._resuming}` prepares them again"
             )
         return found
+
+    def cells(
+        self, task: str | None = None, recipe: str | None = None, seed: int | None = None
+    ) -> list[tuple[Study, Trial]]:
+        """Return the measured trials behind a table's figures, of a task, a recipe or a seed.
+
+        Raises:
+            InputError: If there is none; the text lists what there is.
+        """
+        cells = cells_of(self.ledger)
+        for option, wanted, known in (
+            ("task", task, [study.task for study, _ in cells]),
+            ("recipe", recipe, [study.recipe for study, _ in cells]),
+            ("seed", seed, [trial.seed for _, trial in cells]),
+        ):
+            if wanted is not None and wanted not in known:
+                listing = ", ".join(dict.fromkeys(map(str, known))) or "none"
+                raise InputError(
+                    f"--{option} {wanted!r} has no cell measured; there are: {listing}"
+                )
+        chosen = [
+            (study, trial)
+            for study, trial in cells
+            if task in (None, study.task) and recipe in (None, study.recipe)
+            if seed in (None, trial.seed)
+        ]
+        if not chosen:
+            raise InputError(
+                f"sweep {self.spec.name!r} has no cell measured on test data that fits"
+            )
+        return chosen
 
     def tested(self, study: Study, trial: Trial) -> RowPredictions:
         """Return what a measured trial predicts on the test data of its seed.

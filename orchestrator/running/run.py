@@ -30,9 +30,10 @@ from orchestrator.sweep.executors import EXECUTORS
 from orchestrator.sweep.names import LONGEST_NAME
 from orchestrator.sweep.plan import Plan, make_plan
 from orchestrator.sweep.spec import SweepSpec
+from orchestrator.sweep.tracking_uri import tracker_kind
 from orchestrator.tracking import ShipperProcess, check_login, listens, preload, start_shipper
 from trainables.common.devices import one_thread
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, require_installed
 from trainables.common.paths import sweep_command, sync_command
 from trainables.common.portable import require_portable
 from trainables.common.stages import ArtifactRef
@@ -98,7 +99,10 @@ def run_sweep(
             tracking server cannot be used; nothing is started then.
     """
     started = time.monotonic()
-    spans_machines = EXECUTORS.get(spec.executor).spans_machines
+    kind = EXECUTORS.get(spec.executor)
+    require_installed(kind.needs, f"executor: {spec.executor}")
+    require_installed(tracker_kind(spec.tracking_uri).needs, "tracking")
+    spans_machines = kind.spans_machines
     if address is not None:
         if not spans_machines:
             raise InputError(

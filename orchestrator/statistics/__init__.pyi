@@ -1,5 +1,5 @@
 from ._arena import ARENA_METRICS, Arena, Interval, Standing, arena
-from ._bootstrap import Difference, PairedBootstrap, paired_bootstrap
+from ._bootstrap import Difference, Measured, PairedBootstrap, measure, paired_bootstrap
 from ._claims import ClaimVerdict, PairVerdict, judge_claim
 from ._columns import with_columns
 from ._compare import (
@@ -38,6 +38,7 @@ __all__ = [
     "Difference",
     "Interval",
     "KeptPredictions",
+    "Measured",
     "Need",
     "PairTest",
     "PairVerdict",
@@ -58,6 +59,7 @@ __all__ = [
     "holm",
     "judge_claim",
     "letters",
+    "measure",
     "paired_bootstrap",
     "rank_comparison",
     "search_gains",

@@ -23,10 +23,12 @@ class ExecutorKind(ABC):
     Attributes:
         name: The name in sweep files.
         spans_machines: Whether it can compute on several machines.
+        needs: A module that has to be installed; "" for none.
     """
 
     name: str
     spans_machines = False
+    needs = ""
 
     @classmethod  # noqa: B027
     def check(cls, spec: SweepSpec) -> None:

@@ -24,10 +24,12 @@ class TrackerKind:
     Attributes:
         name: The scheme.
         spans_machines: Whether several machines may use one at the same time.
+        needs: A module that has to be installed; "" for none.
     """
 
     name: str
     spans_machines = True
+    needs = ""
 
     @classmethod
     def check(cls, uri: str) -> None:
@@ -48,6 +50,11 @@ class TrackerKind:
         """
         cls.check(uri)
         return cls(uri)  # type: ignore[call-arg]
+
+    @classmethod
+    def read(cls, uri: str) -> Any:
+        """Return what answers questions about runs at an address; see ``open`` for errors."""
+        return cls.open(uri)
 
     @classmethod
     def preload(cls) -> None:

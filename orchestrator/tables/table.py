@@ -11,7 +11,7 @@ from itertools import chain, groupby, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.tables.columns import HTML, Column, column, fill_template, floor_of
+from orchestrator.tables.columns import HTML, MARKDOWN, Column, column, fill_template, floor_of
 from search_spaces import known_spaces
 from trainables.common.errors import InputError
 from trainables.common.words import many
@@ -236,6 +236,9 @@ class ComparisonTable:
                     **(gained if self.gains is not None else {}),
                     **({"group": self.letters(row, entry)} if self.ties is not None else {}),
                 }
+
+    def __repr__(self) -> str:
+        return fill_template("markdown.md", MARKDOWN, self)
 
     def _repr_html_(self) -> str:
         """Return the table as a notebook shows it."""

@@ -12,7 +12,7 @@ from orchestrator.sweep.names import study_id
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._queries import there_are
 from orchestrator.tracking._tags import study_of
-from orchestrator.tracking.tracker import Run, RunQuery, Tracker
+from orchestrator.tracking.tracker import Run, RunQuery, RunReader
 from trainables.common.errors import InputError
 from trainables.common.paths import redacted
 
@@ -72,7 +72,7 @@ class TrackedStudy(NamedTuple):
 
 
 def comparable_studies(
-    tracker: Tracker, experiments: Sequence[str], task: str, recipe: str, where: StudyFilter
+    tracker: RunReader, experiments: Sequence[str], task: str, recipe: str, where: StudyFilter
 ) -> tuple[list[TrackedStudy], str]:
     """Return the studies of a recipe on a task that are ranked together, the first opened first.
 
@@ -100,7 +100,7 @@ def comparable_studies(
 
 
 def _studies(
-    tracker: Tracker, experiments: Sequence[str], task: str, recipe: str
+    tracker: RunReader, experiments: Sequence[str], task: str, recipe: str
 ) -> list[TrackedStudy]:
     # Only studies bear that tag: a database looks at few runs where it starts from it.
     tags = {names.STUDY: study_id(task, recipe)}
@@ -111,7 +111,7 @@ def _studies(
     return sorted(found, key=lambda entry: entry.study.time)
 
 
-def check_known(tracker: Tracker, experiments: Sequence[str], wanted: Mapping[str, str]) -> None:
+def check_known(tracker: RunReader, experiments: Sequence[str], wanted: Mapping[str, str]) -> None:
     """Refuse a task, or a recipe on that task, for which there has never been a study."""
     so_far: dict[str, str] = {}
     for tag, value in wanted.items():

@@ -22,15 +22,17 @@ from orchestrator.sweep.tracking_uri import (
 )
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change, Point
+from orchestrator.tracking.mlflow.reader import DatabaseReader, is_readable
 from orchestrator.tracking.mlflow.sqlite import describe_database, require_database
 from orchestrator.tracking.tracker import (
     LoginError,
     RefusedError,
     RunQuery,
+    RunReader,
     Tracker,
     UnreachableError,
 )
-from trainables.common.errors import InputError
+from trainables.common.errors import InputError, require_installed
 from trainables.common.files import user_of, why
 from trainables.common.paths import check_server, control_fault, shown
 
@@ -38,6 +40,8 @@ PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary"}
 
 
 class _Mlflow(TrackerKind):
+    needs = "mlflow"
+
     @classmethod
     def open(cls, uri: str, create: bool = False) -> Tracker:
         cls.check(uri)
@@ -45,6 +49,7 @@ class _Mlflow(TrackerKind):
 
     @classmethod
     def opened(cls, uri: str) -> Tracker:
+        require_installed(cls.needs, f"tracking uri {shown(uri)}")
         from orchestrator.tracking.mlflow.server import MlflowTracker
 
         return MlflowTracker(uri)
@@ -87,6 +92,14 @@ class Database(_Mlflow):
         if not create and (file := sqlite_file(uri)):
             require_database(file, elsewhere(uri))
         return cls.opened(uri)
+
+    @classmethod
+    def read(cls, uri: str) -> RunReader:
+        cls.check(uri, written=False)
+        file = sqlite_file(uri)
+        assert file is not None
+        require_database(file, elsewhere(uri))
+        return DatabaseReader(uri, file) if is_readable(file) else cls.opened(uri)
 
     @classmethod
     def state(cls, uri: str, timeout: float) -> str:
@@ -206,6 +219,16 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     """
     tracker: Tracker = tracker_kind(uri).open(uri, create)
     return tracker
+
+
+def read_tracker(uri: str) -> RunReader:
+    """Return what answers questions about the runs at an address; MLflow may not be needed.
+
+    Raises:
+        InputError: See ``open_tracker``.
+    """
+    reader: RunReader = tracker_kind(uri).read(uri)
+    return reader
 
 
 def preload(uri: str) -> None:

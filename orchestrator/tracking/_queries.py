@@ -8,9 +8,9 @@ from orchestrator.storage.ledger import Trial
 from orchestrator.storage.results import StudyResult, table_rows
 from orchestrator.sweep.tracking_uri import elsewhere, sqlite_file
 from orchestrator.tracking import _names as names
-from orchestrator.tracking._kinds import open_tracker, ping
+from orchestrator.tracking._kinds import open_tracker, ping, read_tracker
 from orchestrator.tracking._tags import study_of, trial_of
-from orchestrator.tracking.tracker import RunQuery, Tracker
+from orchestrator.tracking.tracker import RunQuery, RunReader
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, redacted
 
@@ -31,7 +31,7 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
     Raises:
         InputError: If the tracker is not there, or knows no such sweep.
     """
-    tracker = open_tracker(uri)
+    tracker = read_tracker(uri)
     experiment = find_experiments(tracker, sweep)
     every = RunQuery(experiment, {names.ROW: names.yes(True)})
     rows = [study_of(run) for run in tracker.runs(every)]
@@ -44,7 +44,7 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
     return table_rows(sweep, ours, {trial.key: trial for trial in chosen}, evaluated)
 
 
-def find_experiments(tracker: Tracker, sweep: str | None) -> list[str]:
+def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
     """Return the id of a sweep's experiment, or of those of all sweeps.
 
     Raises:
@@ -54,7 +54,7 @@ def find_experiments(tracker: Tracker, sweep: str | None) -> list[str]:
     if sweep is None:
         return list(known.values())
     if sweep not in known:
-        if fault := tracker.deletion(sweep):
+        if fault := open_tracker(tracker.uri).deletion(sweep):
             raise InputError(fault)
         hint = elsewhere(tracker.uri)
         hint = f" {hint}" if hint != ELSEWHERE or sqlite_file(tracker.uri) else ""
@@ -67,7 +67,7 @@ def there_are(known: Iterable[str]) -> str:
     return f"there are: {', '.join(sorted(known)) or 'none'}"
 
 
-def _trials(tracker: Tracker, experiments: Sequence[str], tag: str, sweep_id: str) -> list[Trial]:
+def _trials(tracker: RunReader, experiments: Sequence[str], tag: str, sweep_id: str) -> list[Trial]:
     runs = tracker.runs(RunQuery(experiments, {tag: names.yes(True)}))
     return [trial_of(run) for run in runs if run.tags[names.SWEEP_ID] == sweep_id]
 
@@ -82,7 +82,7 @@ def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None
     if not ping(uri)[0]:
         return None
     try:
-        tracker = open_tracker(uri)
+        tracker = read_tracker(uri)
     except InputError:
         return None  # The first sweep creates it.
     sweeps = find_experiments(tracker, None)

@@ -17,11 +17,12 @@ from orchestrator.tracking._comparable import (
     check_known,
     comparable_studies,
 )
-from orchestrator.tracking._kinds import open_tracker
+from orchestrator.tracking._kinds import read_tracker
 from orchestrator.tracking._queries import find_experiments
 from orchestrator.tracking._tags import study_of, trial_of
-from orchestrator.tracking.tracker import PAGE, RefusedError, Run, RunQuery, Tracker
+from orchestrator.tracking.tracker import PAGE, RefusedError, Run, RunQuery, RunReader
 from trainables.common.errors import InputError
+from trainables.common.html import html_table
 from trainables.common.paths import redacted
 from trainables.common.yaml_text import write_mapping
 
@@ -94,6 +95,9 @@ class BestConfig:
     def to_yaml(self) -> str:
         """Return it as YAML, with the block that goes below ``search:`` of a sweep file."""
         return write_mapping(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return html_table(("best configuration", ""), self.to_dict().items())
 
     def to_json(self) -> str:
         """Return it as JSON."""
@@ -184,7 +188,7 @@ def known_studies(
     Raises:
         InputError: If there is no such sweep, task or recipe; the text lists those there are.
     """
-    tracker = open_tracker(uri)
+    tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
     runs = tracker.runs(RunQuery(experiments, {names.KIND: "study", **wanted}))
@@ -212,7 +216,7 @@ def best_trials(
     """
     if top < 1:
         raise InputError(f"top={top} is outside [1, inf)")
-    tracker = open_tracker(uri)
+    tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     kept, note = comparable_studies(tracker, experiments, task, recipe, where or StudyFilter())
     return _ranked(tracker, kept, top, note) if kept else []
@@ -224,7 +228,7 @@ def tracked_trial(uri: str, run_id: str) -> TrackedTrial:
     Raises:
         InputError: If there is no such run on the tracker, or it is no finished trial.
     """
-    tracker = open_tracker(uri)
+    tracker = read_tracker(uri)
     try:
         run = tracker.run(run_id)
     except RefusedError as error:
@@ -238,7 +242,7 @@ def tracked_trial(uri: str, run_id: str) -> TrackedTrial:
 
 
 def _ranked(
-    tracker: Tracker, chosen: Sequence[TrackedStudy], top: int, note: str
+    tracker: RunReader, chosen: Sequence[TrackedStudy], top: int, note: str
 ) -> list[TrackedTrial]:
     sweeps = {found.study.sweep_id: found for found in chosen}
     winners = _winners(tracker, sweeps)
@@ -249,7 +253,7 @@ def _ranked(
     return sorted(best, key=lambda found: (not found.kept, found.rank))[:top]
 
 
-def _winners(tracker: Tracker, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:
+def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:
     """Return what each study chose, which is its best trial; None if one is still open.
 
     The tag by which they are found is on no other run, so that the tracker need not look at those.
@@ -267,7 +271,7 @@ def _winners(tracker: Tracker, sweeps: Mapping[str, TrackedStudy]) -> list[Run] 
     return runs if len(runs) == states.count(names.FINISHED) else None
 
 
-def _search(tracker: Tracker, sweeps: Mapping[str, TrackedStudy], top: int) -> list[Run]:
+def _search(tracker: RunReader, sweeps: Mapping[str, TrackedStudy], top: int) -> list[Run]:
     """Return the best trials of some studies; the tracker filters, orders and limits."""
     tags = {names.STUDY: next(iter(sweeps.values())).study.name}
     experiments = sorted({found.run.experiment for found in sweeps.values()})

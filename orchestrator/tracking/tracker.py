@@ -83,7 +83,25 @@ class RunQuery:
     page: int = PAGE
 
 
-class Tracker(TrackerKind, ABC):
+class RunReader(ABC):
+    """Answers questions about runs; see ``Tracker`` for errors."""
+
+    uri: str
+
+    @abstractmethod
+    def sweeps(self) -> dict[str, str]:
+        """Return the ids of the experiments that hold sweeps, by name."""
+
+    @abstractmethod
+    def runs(self, query: RunQuery) -> Iterator[Run]:
+        """Yield the matching runs; callers that stop early save further pages."""
+
+    @abstractmethod
+    def run(self, run_id: str) -> Run:
+        """Return a run by its id."""
+
+
+class Tracker(TrackerKind, RunReader):
     """Keeps experiments that hold runs, and a registry of models that come from runs.
 
     Every method raises ``UnreachableError`` if the tracker gives no answer, and ``RefusedError`` if
@@ -106,21 +124,9 @@ class Tracker(TrackerKind, ABC):
         Under ``artifact_root`` a tracker without a place of its own keeps files.
         """
 
-    @abstractmethod
-    def sweeps(self) -> dict[str, str]:
-        """Return the ids of the experiments that hold sweeps, by name."""
-
     def deletion(self, sweep: str) -> str:
         """Return that a sweep was deleted and how to restore it; "" for any other sweep."""
         return ""
-
-    @abstractmethod
-    def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Yield the matching runs; callers that stop early save further pages."""
-
-    @abstractmethod
-    def run(self, run_id: str) -> Run:
-        """Return a run by its id."""
 
     @abstractmethod
     def create_run(

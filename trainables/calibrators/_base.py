@@ -213,7 +213,7 @@ class Calibrator(CheckedFields, ABC):
 
     def parameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this calibrator."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        return self._arguments()
 
     def require_fitted(self) -> None:
         """Raise ``InputError`` unless the calibrator has been fitted or loaded."""

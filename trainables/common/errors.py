@@ -5,6 +5,7 @@ import resource
 from collections.abc import Collection
 from difflib import get_close_matches
 from functools import partial
+from importlib.util import find_spec
 
 LONGEST = 300  # Characters of a message; the command line shows about as many.
 GAP = " ... "
@@ -85,6 +86,12 @@ def lacks_memory(error: BaseException) -> str:
         remedy = f"this process is limited to {limit >> 20} MiB; raise the limit with `ulimit -v`"
     said = " ".join(str(found).split()) or "no more is known"
     return f"out of memory or threads ({type(found).__name__}: {said}); {remedy}"
+
+
+def require_installed(module: str, user: str) -> None:
+    """Raise ``InputError`` if a module that ``user`` needs cannot be imported; "" needs nothing."""
+    if module and find_spec(module) is None:
+        raise InputError(f"{user} needs {module}, which is not installed: pip install {module}")
 
 
 def require_addresses() -> None:

@@ -3,11 +3,13 @@
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import partial
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, dataclass_transform
+
+from trainables.common.html import html_table
 
 Choice = TypeVar("Choice")
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -122,6 +124,19 @@ class CheckedFields:
         declares = any(isinstance(value, Field) for value in vars(cls).values())
         if declares and "__init__" not in vars(cls):
             dataclass(**{"eq": False, "repr": False, **options})(cls)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the constructor arguments that it declares as fields."""
+        if not is_dataclass(self):
+            return {}
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.init}
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
+        return f"{type(self).__name__}({shown})"
+
+    def _repr_html_(self) -> str:
+        return html_table((type(self).__name__, "value"), self._arguments().items())
 
     def __post_init__(self) -> None:
         for item in fields(self):  # type: ignore[arg-type]

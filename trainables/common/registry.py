@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from trainables.common.errors import InputError, known_names
+from trainables.common.html import html_table
 from trainables.common.outlines import outline_modules, outlining, real_module
 
 E = TypeVar("E")
@@ -94,6 +95,16 @@ class Catalogue(Generic[E]):
     def _maker(self, entry: E) -> Any:
         """Return the class or function of an entry."""
         return entry[0] if isinstance(entry, tuple) else entry
+
+    def __repr__(self) -> str:
+        return f"<{self.noun} names: {', '.join(self.names())}>"
+
+    def _repr_html_(self) -> str:
+        about = {
+            name: inspect.getdoc(self._maker(self.outline(name))) or "" for name in self.names()
+        }
+        rows = ((name, text.partition("\n")[0]) for name, text in about.items())
+        return html_table((self.noun, "about"), rows)
 
     def names(self) -> list[str]:
         """Return all names, sorted."""

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeVar
 
 from trainables.common.fields import check_choice
+from trainables.common.html import html_table
 from trainables.common.registry import Catalogue
 
 if TYPE_CHECKING:
@@ -282,6 +283,9 @@ class Metrics(Catalogue[Metric]):
         """Return all names, in the order of tables."""
         known = {**self._entries, **self._plugged, **self._declared}
         return [name for own in known for name in self._with_floor(own)]
+
+    def _repr_html_(self) -> str:
+        return html_table((self.noun, "label"), ((each.name, each.label) for each in self.values()))
 
     def _with_floor(self, name: str) -> list[str]:
         floor = f"{name}_floor"

@@ -34,6 +34,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from orchestrator.sweep.tracking_uri import mlflow_uri, sqlite_file, sqlite_uri
 from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change
+from orchestrator.tracking.mlflow.reader import PARENT
 from orchestrator.tracking.mlflow.sqlite import exclusive, relocate, renewal, require_readable
 from orchestrator.tracking.tracker import (
     MODEL_PLACE,
@@ -58,7 +59,7 @@ T = TypeVar("T")
 LANES = 4
 """Requests at once to a server: one at a time would mostly wait for answers."""
 
-PARENT = "mlflow.parentRunId"
+
 MAX_NAME = 250  # Characters of the name of a metric or parameter.
 MAX_DIGEST = 36
 # A database keeps 200 characters of a run's place, which adds "/", the run's id and "/artifacts".

@@ -62,7 +62,7 @@ def describe_database(file: Path) -> str:
     if not file.exists():
         return f"{file} does not exist yet; the first sweep creates it"
     try:
-        with closing(_opened(file, "ro")) as database:
+        with closing(opened(file, "ro")) as database:
             version = database.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
         raise InputError(
@@ -77,7 +77,7 @@ def require_readable(file: Path) -> None:
     Raises:
         sqlite3.Error: If it cannot be opened, or is damaged.
     """
-    with closing(_opened(file)) as database:
+    with closing(opened(file)) as database:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
@@ -86,7 +86,7 @@ def damage_of(file: Path) -> str:
     if not file.is_file() or not file.stat().st_size:
         return ""
     try:
-        with closing(_opened(file)) as database:
+        with closing(opened(file)) as database:
             found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.OperationalError:
         return ""  # It is locked, or cannot be opened: whoever opens it next says so.
@@ -106,7 +106,8 @@ def set_aside(file: Path) -> Path:
     return file.with_name(f"{file.name}{mark}")
 
 
-def _opened(file: Path, mode: str = "rw") -> sqlite3.Connection:
+def opened(file: Path, mode: str = "rw") -> sqlite3.Connection:
+    """Return a connection to a database that is there."""
     # Read-only, SQLite refuses what a writer that was killed has left to be rolled back.
     uri = f"{file.resolve().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=OPEN_WAIT)

@@ -18,7 +18,7 @@ COMMANDS = [
     *("resume", "cancel", "list", "doctor", "demo", "submit"),
 ]
 GROUPS = {
-    "package": ["publish", "merge", "verify", "predictions"],
+    "package": ["publish", "merge", "verify", "predictions", "accept"],
     "features": ["extract"],
     "logits": ["calibrate", "apply", "arena"],
     "storage": ["sync", "gc"],

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.storage.storage import Storage
+from orchestrator.tracking import sync
+from tests.orchestrator.databases import place_database
 
 SWEEP = """
 name: planned
@@ -39,7 +41,7 @@ for page in ("/", "/sweeps/old", "/sweeps/old/studies/0", "/sweeps/old/trials"):
 COMMANDS = (
     *("list methods", "list models", "list metrics", "list datasets", "list calibrators"),
     *("status old --storage store", "table old --storage store --metrics acc,ece"),
-    *("plan planned.yaml", "plan wrong.yaml"),
+    *("plan planned.yaml", "plan wrong.yaml", "best old --storage store"),
 )
 
 
@@ -52,7 +54,8 @@ def test_what_computes_nothing_imports_no_slow_library(empty_folder, journal_wri
     writer.close(study, keys[1])
     writer.evaluate(keys[1], study, acc=0.9, ece=0.1)
     writer.end()
-    Storage("store").sweep("old").spec_file.touch()
+    Storage("store").sweep("old").spec_file.write_text("tracking: {uri: null}")
+    sync(writer.path, f"sqlite:///{place_database(Path('store'))}/mlflow.db", Path("store/files"))
     (empty_folder / "planned.yaml").write_text(SWEEP)
     (empty_folder / "wrong.yaml").write_text(WRONG)
     done = subprocess.run(

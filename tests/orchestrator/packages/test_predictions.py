@@ -63,8 +63,8 @@ def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
     ("options", "told"),
     [
         ((), "one file, 6 cells fit; name a folder, or choose by --task, --recipe and --seed"),
-        (("--seed", "7"), "--seed 7 has no cell measured; there are: 0, 1"),
-        (("--recipe", "mbls"), "--recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
+        (("--seed", "7"), "seed 7 has no cell measured; there are: 0, 1"),
+        (("--recipe", "mbls"), "recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
     ],
 )
 def test_what_names_no_cell_is_one_line(

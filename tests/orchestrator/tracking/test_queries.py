@@ -132,8 +132,11 @@ def test_names_with_marks_of_the_filter_language_are_looked_up(writer, database,
     assert len(best_trials(database, task, "ce", sweep=writer.sweep)) == 1
 
 
-def test_a_name_that_cannot_be_quoted_is_refused(writer, study, database):
+def test_a_name_that_mlflow_cannot_quote_is_refused(writer, study, database, monkeypatch):
     sync(writer.path, database)
+    with pytest.raises(InputError, match=r"^no task "):
+        best_trials(database, 'it\'s "it"', "ce")
+    monkeypatch.setattr("orchestrator.tracking._kinds.is_readable", lambda file: False)
     with pytest.raises(InputError) as refusal:
         best_trials(database, 'it\'s "it"', "ce")
     text = "'it\\'s \"it\"|ce' cannot be looked up: it holds both ' and \""

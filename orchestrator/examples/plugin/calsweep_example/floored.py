@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from calsweep import CALIBRATORS, Calibrator, FitReport, fit_temperature, fitted, number
+from calsweep.plugins import CALIBRATORS, Calibrator, FitReport, fit_temperature, fitted, number
 
 
 @CALIBRATORS.register("floored")

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calsweep import LOSSES, RowLoss, number
+from calsweep.plugins import LOSSES, RowLoss, number
 
 
 @LOSSES.register("gce")

@@ -1,0 +1,77 @@
+"""The answers of commands for programs, as docs/run.md describes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.storage.storage import Storage
+
+ROOT = Path(__file__).parents[3]
+SWEEP = """
+name: planned
+tasks: [{dataset: digits, model: convnet, protocol: digits}]
+recipes: [ce, mbls]
+search: {trials: 2}
+storage: store
+"""
+
+
+def documented(command: str) -> tuple[str, set[str]]:
+    """Return list or object, and the keys that docs/run.md names for a command."""
+    text = (ROOT / "docs/run.md").read_text(encoding="utf-8")
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{command}` |"))
+    kind, keys = row.split(" | ")[1:3]
+    return kind, {*re.findall("`([^`]+)`", keys.partition(";")[0])}
+
+
+@pytest.fixture
+def stored(empty_folder, journal_writer):
+    """Store a finished sweep, and a sweep file."""
+    writer = journal_writer(empty_folder / "store/sweeps/old", "old")
+    writer.start()
+    study = writer.open("mbls")
+    keys = [writer.trial(study, number, 0.2 - number / 10) for number in range(2)]
+    writer.close(study, keys[1])
+    writer.evaluate(keys[1], study, acc=0.9, ece=0.1)
+    writer.end()
+    Storage("store").sweep("old").spec_file.touch()
+    (empty_folder / "planned.yaml").write_text(SWEEP)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("plan FILE", "plan planned.yaml"),
+        ("list methods", "list methods"),
+        ("list models", "list models"),
+        ("status", "status --storage store"),
+        ("logs NAME", "logs old --storage store"),
+        ("table NAME", "table old --storage store"),
+    ],
+)
+def test_json_has_the_documented_keys(calsweep, stored, command, words):
+    code, out, _ = calsweep(*words.split(), "--json")
+    found, (kind, keys) = json.loads(out), documented(command)
+    assert (code, type(found)) == (0, {"list": list, "object": dict}[kind])
+    assert {*(found[0] if kind == "list" else found)} == keys
+
+
+def test_fields_that_become_json_are_documented():
+    from orchestrator.cli._compare import FIELDS
+    from orchestrator.cli._doctor import Finding
+    from orchestrator.packages.accept import Decision
+    from orchestrator.tracking.best import BestConfig
+
+    assert documented("compare NAME")[1] == {*FIELDS}
+    assert documented("doctor")[1] == {"mark", *Finding._fields}
+    assert documented("package accept BASE NEW")[1] == {*Decision.__dataclass_fields__}
+    assert documented("best")[1] == {*BestConfig.__dataclass_fields__} - {"note"}
+
+
+def test_a_table_has_json_once(calsweep, stored):
+    told = "--json and --format exclude each other: --json is a format"
+    assert told in calsweep("table", "old", "--json", "--format", "csv").err

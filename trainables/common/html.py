@@ -1,0 +1,13 @@
+"""Small HTML tables, as notebooks show objects."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table; every text is escaped."""
+    lines = [
+        f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+        for tag, cells in (("th", headings), *(("td", row) for row in rows))
+    ]
+    return f"<table>{''.join(lines)}</table>"
