@@ -1,18 +1,15 @@
 """Conformal prediction sets: their size, and how often they hold the label."""
 
 import math
-from collections.abc import Iterator
-from functools import cached_property
 from typing import TypeAlias
 
 from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import row_blocks
 from trainables.metrics._metrics import SETS
 from trainables.metrics._refinement import halves
-from trainables.metrics._scores import Scores, largest_sorted
+from trainables.metrics._scores import Scores, sorted_rows
 
 PENALTY, FREE = 0.01, 5  # RAPS: what each class beyond the first five adds to the score.
-WIDTH = 64  # Classes that most sets are found among.
 SLACK = 1e-6  # Relative: equal probabilities of different rows differ by rounding.
 STEPS = 60  # Of bisection: the last bit of a float64.
 
@@ -33,67 +30,53 @@ def conformal_sets(scores: Scores, calibration: Rows | None = None) -> dict[str,
         calibration: Other rows of the same classes, which thresholds are fitted on. Without them
             each half of the rows has the thresholds of the other half.
     """
-    ranked, found = _Ranked(scores), scores.nll.new_empty(len(SETS), 2, scores.num_rows)
+    labels = _Labels(scores)
     every = torch.arange(scores.num_rows, device=scores.labels.device)
     if calibration is None:
-        parts = [(ranked, fit, rest) for fit, rest in halves(len(every), every.device)]
+        parts = [(labels, fit, rest) for fit, rest in halves(len(every), every.device)]
     else:
-        other = _Ranked(Scores(calibration[0], None, calibration[1]))
+        other = _Labels(Scores(calibration[0], None, calibration[1]))
         parts = [(other, torch.arange(len(other.own), device=every.device), every)]
+    limits = scores.nll.new_empty(len(SETS), scores.num_rows)
     for fitted, fit, rest in parts:
         for place, name in enumerate(SETS):
             kind, _, percent = name.partition("_")
-            found[place][:, rest] = ranked.sets(kind, fitted.limit(kind, int(percent), fit), rest)
-    return dict(zip(SETS, found, strict=True))
+            limits[place, rest] = fitted.limit(kind, int(percent), fit)
+    sizes = _sizes(scores, dict(zip(SETS, limits, strict=True)))
+    return {
+        name: torch.stack((labels.covered(name.partition("_")[0], limit), sizes[name]))
+        for name, limit in zip(SETS, limits, strict=True)
+    }
 
 
-class _Ranked:
-    """The classes of each row, most probable first, and where the label is among them.
+class _Labels:
+    """Where the label is among the classes of each row, most probable first.
 
     Attributes:
         rank: The number of classes before the label, (N,), int64; of equal classes the first one
             comes first, as in a prediction.
         own: The probability of the label, (N,).
+        above: The probability of all classes before the label, (N,).
     """
 
     def __init__(self, scores: Scores) -> None:
-        self._values, self._scale = scores.values, scores.confidence
-        self._width = min(WIDTH, scores.num_classes)
         self.own, labels = scores.nll.neg().exp(), scores.labels[:, None]
         classes = torch.arange(scores.num_classes, device=labels.device)
-        ranks, tops = [], []
-        for part in row_blocks(self._values):
-            block, label = self._values[part], labels[part]
+        ranks, sums = [], []
+        for part in row_blocks(scores.values):
+            block, label = scores.values[part], labels[part]
             true = block.gather(1, label)
-            ahead = (block > true).sum(1)
+            ahead = block > true
             if bool(((equal := block == true).sum(1) > 1).any()):
-                ahead += (equal & (classes < label)).sum(1)
-            ranks.append(ahead)
-            tops.append(self._probs(part, self._width))
-        self.rank, self._top = torch.cat(ranks), torch.cat(tops)
-
-    def _probs(self, rows: slice | Tensor, width: int) -> Tensor:
-        """Return the largest probabilities of some rows, falling, (n, width), float64."""
-        block = largest_sorted(self._values[rows], width).double()
-        return block.sub_(block[:, :1].clone()).exp_().mul_(self._scale[rows, None])
-
-    def _far(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield all probabilities of rows that need more than the largest ones, in blocks."""
-        for part in row_blocks(self._values[:1].expand(len(rows), -1)):
-            yield rows[part], self._probs(rows[part], self._values.shape[1])
-
-    @cached_property
-    def _above(self) -> Tensor:
-        """The probability of all classes before the label, (N,)."""
-        near = self.rank.clamp(max=self._width - 1)[:, None]
-        above = (self._top.cumsum(1) - self._top).gather(1, near)[:, 0]
-        for rows, probs in self._far((self.rank >= self._width).nonzero()[:, 0]):
-            above[rows] = (probs.cumsum(1) - probs).gather(1, self.rank[rows, None])[:, 0]
-        return above
+                ahead |= equal & (classes < label)
+            ranks.append(ahead.sum(1))
+            block = block.double()
+            sums.append(block.sub(block.amax(1, keepdim=True)).exp_().mul_(ahead).sum(1))
+        self.rank, self.above = torch.cat(ranks), torch.cat(sums) * scores.confidence
 
     def _start(self, kind: str) -> Tensor:
         """Return the lower end of each label's score, (N,); its width is the probability."""
-        return self._above + _penalty(self.rank) if kind == "raps" else self._above
+        return self.above + _penalty(self.rank) if kind == "raps" else self.above
 
     def limit(self, kind: str, percent: int, rows: Tensor) -> float:
         """Return the threshold fitted on rows: of LAC a probability, of the others a score."""
@@ -111,21 +94,11 @@ class _Ranked:
             low, high = (low, middle) if enough else (middle, high)
         return high
 
-    def sets(self, kind: str, limit: float, rows: Tensor) -> Tensor:
-        """Return coverage and size of the sets of rows, (2, n)."""
-        own, top = self.own[rows], self._top[rows]
+    def covered(self, kind: str, limits: Tensor) -> Tensor:
+        """Return whether the set of each row holds its label, (N,)."""
         if kind == "lac":
-            covered, full = (own >= limit).double(), top[:, -1] >= limit
-        else:
-            covered = _share(limit, self._start(kind)[rows], own)
-            full = top.sum(1) + (_penalty(self._width - 1) if kind == "raps" else 0) <= limit
-        sizes = _sizes(kind, limit, top)
-        if self._width < self._values.shape[1]:
-            place = torch.empty_like(self.rank)
-            place[rows] = torch.arange(len(rows), device=rows.device)
-            for far, probs in self._far(rows[full]):
-                sizes[place[far]] = _sizes(kind, limit, probs)
-        return torch.stack((covered, sizes))
+            return (self.own >= limits).double()
+        return _share(limits, self._start(kind), self.own)
 
 
 def _penalty(rank: Tensor | int) -> Tensor:
@@ -133,21 +106,43 @@ def _penalty(rank: Tensor | int) -> Tensor:
     return PENALTY * (torch.as_tensor(rank).double() + 1 - FREE).clamp(min=0)
 
 
-def _share(limit: float, start: Tensor, width: Tensor) -> Tensor:
+def _share(limit: float | Tensor, start: Tensor, width: Tensor) -> Tensor:
     """Return the probability that a score, drawn evenly from its interval, is below a limit."""
     return ((limit - start) / width.clamp(min=1e-300)).clamp_(0, 1)
 
 
-def _sizes(kind: str, limit: float, probs: Tensor) -> Tensor:
-    """Return the size of the set of each row of falling probabilities (n, k), (n,)."""
-    if kind == "lac":
-        return (probs >= limit).sum(1).double()
-    ends = probs.cumsum(1)
-    if kind == "raps":
-        ends += _penalty(torch.arange(probs.shape[1], device=probs.device))
-    # The intervals of scores do not overlap: at most one class is in the set in part.
-    whole = torch.searchsorted(ends, ends.new_full((len(ends), 1), limit), right=True)
+def _sizes(scores: Scores, limits: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the sizes of the sets, (N,), by ``SETS``; each row is sorted once."""
+    penalty = _penalty(torch.arange(scores.num_classes, device=scores.labels.device))
+    found: dict[str, list[Tensor]] = {name: [] for name in SETS}
+    for part in row_blocks(scores.values):
+        # Relative to the largest probability of the row, as limits are.
+        scale = scores.confidence[part, None]
+        depths = sorted_rows(-scores.values[part]).double()
+        depths -= depths[:, :1].clone()
+        probs = depths.neg().exp_()
+        ends = probs.cumsum(1)
+        for kind in ("lac", "aps", "raps"):
+            names = [name for name in SETS if name.startswith(f"{kind}_")]
+            limit = torch.stack([limits[name][part] for name in names], 1) / scale
+            if kind == "lac":
+                sizes = torch.searchsorted(depths, limit.log().neg(), right=True).double()
+            else:
+                ends = ends.addcdiv_(penalty, scale) if kind == "raps" else ends
+                sizes = _inside(limit, ends, probs)
+            for name, size in zip(names, sizes.unbind(1), strict=True):
+                found[name].append(size)
+    return {name: torch.cat(sizes) for name, sizes in found.items()}
+
+
+def _inside(limits: Tensor, ends: Tensor, probs: Tensor) -> Tensor:
+    """Return how many classes are below limits (n, m), (n, m).
+
+    Their intervals end at ``ends`` (n, K) and are as wide as ``probs``. They do not overlap: at
+    most one class is in the set in part.
+    """
+    whole = torch.searchsorted(ends, limits, right=True)
     last = whole.clamp(max=probs.shape[1] - 1)
     width = probs.gather(1, last)
-    part = _share(limit, ends.gather(1, last) - width, width)
-    return torch.where(whole < probs.shape[1], whole + part, whole.double())[:, 0]
+    part = _share(limits, ends.gather(1, last) - width, width)
+    return torch.where(whole < probs.shape[1], whole + part, whole.double())

@@ -136,7 +136,7 @@ def noise_floors_of_groups(
         return (signs @ residuals).abs().sum((0, 2))
 
     def class_errors() -> Tensor:
-        parts = [errors(*block, edges) for block in scores.columns()]
+        parts = [errors(*block, edges) for block in scores.hit_columns()]
         return torch.stack(parts).sum(0) / scores.num_classes
 
     found = {

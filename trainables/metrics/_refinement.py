@@ -6,19 +6,39 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trainables.common.later import Tensor, torch
-from trainables.metrics._scores import BLOCK_ELEMENTS, Scores
+from trainables.common.logit_rows import row_blocks
+from trainables.metrics._scores import BLOCK_ELEMENTS, Scores, right_spread
 
 STEPS, CLOSE = 50, 1e-5  # Of Newton's method, which squares the distance with each step.
 MOST = BLOCK_ELEMENTS // 2  # Values that a temperature is fitted on.
 LIMITS = (1e-3, 1e3)
+NEAR = 1e-4  # Relative step of a scale, for curvatures.
 LOWEST = -1e4  # Logits below it count as much: their probability is 0.
 
 
 class Refined(NamedTuple):
-    """NLL and Brier score of each row after a temperature fitted on other rows, (N,), float64."""
+    """Terms (N,), float64, of the proper scores after a temperature fitted on other rows.
+
+    A term is the row's own score and, of rows that a temperature is fitted on, what they change of
+    the other half's scores.
+
+    Attributes:
+        nll_chance, brier_chance: Variance that the fit of the temperature adds to the mean.
+    """
 
     nll: Tensor
     brier: Tensor
+    nll_chance: float
+    brier_chance: float
+
+    def parts(self, scores: Scores) -> dict[str, Tensor]:
+        """Return terms of refinement and calibration of both scores, by metric."""
+        found = {}
+        for name, terms, chance in zip(("nll", "brier"), self[:2], self[2:], strict=True):
+            calibration = getattr(scores, name) - terms
+            found[f"{name}_refinement"] = right_spread(terms, chance)
+            found[f"{name}_calibration"] = right_spread(calibration, chance)
+        return found
 
 
 def halves(rows: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
@@ -38,13 +58,63 @@ def refined(scores: Scores) -> Refined:
     recalibration removes is refinement, the rest is calibration. The temperature has the lowest NLL
     on at most 2 million values.
     """
-    found = Refined(torch.empty_like(scores.nll), torch.empty_like(scores.brier))
+    terms, chance = scores.nll.new_zeros(2, scores.num_rows), scores.nll.new_zeros(2)
     most, scale = max(1, MOST // scores.num_classes), 1.0
     for fit, rest in halves(scores.num_rows, scores.labels.device):
-        scale = _scale(scores.values[fit[:most]].double(), scores.labels[fit[:most]], scale)
-        own = Scores(scores.values[rest] * scale, None, scores.labels[rest])
-        found.nll[rest], found.brier[rest] = own.nll, own.brier
-    return found
+        fit = fit[:most]
+        values, labels = scores.values[fit].double(), scores.labels[fit]
+        scale = _scale(values, labels, scale)
+        own, slopes = _scaled(scores.values[rest], scores.labels[rest], scale)
+        terms[:, rest] += own
+        if LIMITS[0] < scale < LIMITS[1]:
+            moved = _Moved(values, labels, scale)
+            terms[:, fit] -= slopes.mean(1, keepdim=True) * moved.by * (len(rest) / len(fit))
+            chance += moved.chance(len(rest))
+    return Refined(*terms, *chance.tolist())
+
+
+class _Moved:
+    """How rows move the temperature that is fitted on them.
+
+    Attributes:
+        by: Change of the scale with a row's weight, by all rows, (f,), with mean 0.
+    """
+
+    def __init__(self, logits: Tensor, labels: Tensor, scale: float) -> None:
+        self._slopes = _scaled(logits, labels, scale)[1]
+        near = _scaled(logits, labels, scale * (1 + NEAR))[1]
+        self._bends = (near - self._slopes).mean(1) / (scale * NEAR)
+        self._slopes -= self._slopes.mean(1, keepdim=True)
+        self.by = self._slopes[0] / self._bends[0].clamp(min=1e-300)
+
+    def chance(self, rest: int) -> Tensor:
+        """Return half of the variance of second order of both mean scores, (2,).
+
+        The error of the temperature meets the slope of the other half's scores, which chance alone
+        makes, and their curvature.
+        """
+        count, moved = len(self.by), self.by.square().mean()
+        slopes, both = self._slopes.square().mean(1), (self._slopes * self.by).mean(1)
+        met = 2 * slopes * moved / (rest * count) + 2 * (both / rest).square()
+        return (met + (self._bends * moved / count).square()) / 8
+
+
+def _scaled(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Return NLL and Brier score of logits (N, K) times a scale, and their slopes in it, (2, N)."""
+    parts = []
+    for part in row_blocks(logits):
+        block = logits[part].double()
+        block = block.sub_(block.amax(1, keepdim=True)).clamp_(min=LOWEST)
+        true = block.gather(1, labels[part, None])[:, 0]
+        powers = (block * scale).exp_()
+        total = powers.sum(1)
+        own, mean = (true * scale).exp() / total, (powers * block).sum(1) / total
+        squares = powers.square_().sum(1) / total.square()
+        pull = powers.mul_(block).sum(1) / total.square() - mean * squares
+        nll, brier = total.log() - true * scale, (squares - 2 * own + 1).clamp_(min=0)
+        parts.append(torch.stack((nll, brier, mean - true, 2 * (pull - own * (true - mean)))))
+    found = torch.cat(parts, 1)
+    return found[:2], found[2:]
 
 
 def _scale(logits: Tensor, labels: Tensor, scale: float) -> float:

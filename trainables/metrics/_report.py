@@ -10,14 +10,16 @@ from trainables.common.later import Tensor, torch
 from trainables.metrics._conformal import Rows, conformal_sets
 from trainables.metrics._floor import NoiseFloor, noise_floors, registered_draws
 from trainables.metrics._metrics import FLOORED, METRICS, SETS, Metric
-from trainables.metrics._refinement import Refined, refined
+from trainables.metrics._refinement import refined
 from trainables.metrics._scores import (
     ArrayLike,
     Binned,
     Scores,
+    class_errors,
     mass_edges,
     plugins_metric,
     probs_and_labels,
+    right_spread,
     width_edges,
 )
 from trainables.metrics._selective import Ranked
@@ -139,19 +141,16 @@ class Predictions:
         """The top-label confidences in bins of equal mass."""
         return Binned(*self._top, mass_edges(self._top[0], self._bins))
 
-    def classes(self) -> Iterator[tuple[Binned, Binned]]:
-        """Yield the probabilities of some classes at a time in bins of equal width and mass."""
-        for columns, hits in self.scores.columns():
-            mass = mass_edges(columns, self._bins)
-            yield Binned(columns, hits, self._edges), Binned(columns, hits, mass)
+    def classes(self, width: bool) -> Iterator[Binned]:
+        """Yield the probabilities of some classes at a time in bins of equal width or mass."""
+        for columns, hits in self.scores.hit_columns():
+            edges = self._edges if width else mass_edges(columns, self._bins)
+            yield Binned(columns, hits, edges)
 
     @cached_property
     def by_class(self) -> Tensor:
         """The class-wise errors of equal width and of equal mass, (2,)."""
-        sums = torch.zeros(2, dtype=torch.float64, device=self._edges.device)
-        for pair in self.classes():
-            sums += torch.stack([binned.error().sum() for binned in pair])
-        return sums / self.scores.num_classes
+        return class_errors(self.scores, self._edges) / self.scores.num_classes
 
     @cached_property
     def ranked(self) -> Ranked:
@@ -159,9 +158,9 @@ class Predictions:
         return Ranked(self.scores.confidence, self.scores.correct)
 
     @cached_property
-    def refined(self) -> Refined:
-        """The proper scores after a temperature."""
-        return refined(self.scores)
+    def refined(self) -> dict[str, Tensor]:
+        """Terms of refinement and calibration, by metric."""
+        return refined(self.scores).parts(self.scores)
 
     @cached_property
     def sets(self) -> dict[str, Tensor]:
@@ -294,10 +293,10 @@ def rows_or_value(
     return torch.as_tensor(EVALUATION[metric](found), dtype=torch.float64).reshape(())
 
 
-def _class_wise(found: Predictions, place: int) -> Tensor:
+def _class_wise(found: Predictions, width: bool) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
-    for pair in found.classes():
-        total = total + pair[place].error_terms().sum(0)
+    for binned in found.classes(width):
+        total = total + binned.error_terms().sum(0)
     return total / found.scores.num_classes
 
 
@@ -323,6 +322,10 @@ def _of_sets(name: str) -> dict[str, Terms]:
     }
 
 
+def _refined(name: str) -> Terms:
+    return lambda found: found.refined[name]
+
+
 def _share(method: Callable[[Ranked, float], Tensor], percent: int) -> Terms:
     return lambda found: method(found.ranked, percent / 100)
 
@@ -336,12 +339,15 @@ _COLUMNS: dict[str, Terms] = {
     "signed_ece": lambda found: found.scores.confidence - found.scores.correct,
     "ece_over": lambda found: found.width.excess_terms()[0],
     "ece_under": lambda found: found.width.error_terms()[0] - found.width.excess_terms()[0],
-    "nll_refinement": lambda found: found.refined.nll,
-    "nll_calibration": lambda found: found.scores.nll - found.refined.nll,
-    "brier_refinement": lambda found: found.refined.brier,
-    "brier_calibration": lambda found: found.scores.brier - found.refined.brier,
+    **{
+        f"{score}_{part}": _refined(f"{score}_{part}")
+        for score in ("nll", "brier")
+        for part in ("refinement", "calibration")
+    },
     **{key: terms for name in SETS for key, terms in _of_sets(name).items()},
-    "l2_error": lambda found: found.mass.squared_terms()[0],
+    "l2_error": lambda found: right_spread(
+        found.mass.squared_terms()[0], found.mass.squared_chance()
+    ),
 }
 """Terms of the metrics of source ``rows``, those of the test apart."""
 
@@ -376,8 +382,8 @@ _TERMS: Mapping[str, Terms] = {
     "brier": lambda found: found.scores.brier,
     "ece": lambda found: found.width.error_terms()[0],
     "aece": lambda found: found.mass.error_terms()[0],
-    "cwece": lambda found: _class_wise(found, 0),
-    "cwaece": lambda found: _class_wise(found, 1),
+    "cwece": lambda found: _class_wise(found, width=True),
+    "cwaece": lambda found: _class_wise(found, width=False),
     "mce": lambda found: found.width.largest_gap_terms()[0],
     "debiased_ece": lambda found: found.width.debiased_terms()[0],
     "smooth_ece": lambda found: smooth_terms(found.scores),

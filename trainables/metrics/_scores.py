@@ -24,6 +24,9 @@ ArrayLike: TypeAlias = Tensor | NDArray
 BLOCK_ELEMENTS = 1 << 22
 """Most probabilities held in float64 at once; bounds memory whatever N and K are."""
 
+COLUMN_ELEMENTS = 1 << 20
+"""The same of whole classes, which are sorted: blocks that stay close to the core's cache."""
+
 SUM_TOLERANCE = 1e-3
 """How far a row of probabilities may sum from 1 (half precision: two steps of its own)."""
 
@@ -32,7 +35,7 @@ class Scores:
     """Scores of N rows and K classes with their labels, checked, as float64 probabilities.
 
     The whole (N, K) matrix is never copied into float64: rows are summed up once and class columns
-    are computed when ``columns`` gives them out.
+    are computed when ``columns`` yields them.
 
     Args:
         logits: (N, K), finite or minus infinity; log-probabilities will do.
@@ -66,15 +69,21 @@ class Scores:
         self.edge_dtype = torch.float64 if logits is not None else self.values.dtype
         self._summarise()
 
-    def columns(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield blocks of C classes: probabilities and label indicators, both (C, N), float64."""
-        step = max(1, BLOCK_ELEMENTS // self.num_rows)
+    def columns(self) -> Iterator[Tensor]:
+        """Yield the probabilities of C classes at a time, (C, N), float64."""
+        step = max(1, COLUMN_ELEMENTS // self.num_rows)
         for first in range(0, self.num_classes, step):
             block = self.values[:, first : first + step].double()
             if self._name == "logits":
                 block = block.sub(self._shift).exp_().div_(self._scale)
-            classes = torch.arange(first, first + block.shape[1], device=block.device)
-            yield block.T.contiguous(), (self.labels == classes[:, None]).double()
+            yield block.T.contiguous()
+
+    def hit_columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield ``columns`` with indicators of the label, both (C, N), float64."""
+        first = 0
+        for block in self.columns():
+            classes = torch.arange(first, first := first + len(block), device=block.device)
+            yield block, (self.labels == classes[:, None]).double()
 
     def _summarise(self) -> None:
         blocks = row_blocks(self.values)
@@ -178,10 +187,13 @@ def mass_edges(scores: Tensor, bins: int) -> Tensor:
         scores: (C, N), one row to be cut into bins each.
         bins: Number of bins.
     """
-    ordered = _sorted(scores)
-    last = scores.shape[1] - 1
-    position = torch.arange(bins + 1, dtype=torch.float64, device=scores.device)
-    position = position * scores.shape[1] / bins
+    return _edges_of_sorted(sorted_rows(scores), bins)
+
+
+def _edges_of_sorted(ordered: Tensor, bins: int) -> Tensor:
+    last = ordered.shape[1] - 1
+    position = torch.arange(bins + 1, dtype=torch.float64, device=ordered.device)
+    position = position * ordered.shape[1] / bins
     below = position.floor().clamp(max=last).long()
     above = (below + 1).clamp(max=last)
     low, high = ordered[:, below], ordered[:, above]
@@ -205,6 +217,37 @@ def bin_sums(index: Tensor, weights: Tensor, bins: int) -> Tensor:
     sums = torch.zeros(index.shape[0] * bins, dtype=torch.float64, device=index.device)
     sums.scatter_add_(0, (index + rows * bins).flatten(), weights.flatten())
     return sums.view(-1, bins)
+
+
+def class_errors(scores: Scores, edges: Tensor) -> Tensor:
+    """Return the sums over classes of the errors of equal width and of equal mass, (2,).
+
+    The classes are sorted once, and each row is a hit of one class only: no bin is looked up for
+    (N, K) probabilities.
+
+    Args:
+        scores: The rows.
+        edges: Edges of equal width, (bins + 1,).
+    """
+    total, first = torch.zeros(2, dtype=torch.float64, device=edges.device), 0
+    for columns in scores.columns():
+        count = len(columns)
+        rows = ((scores.labels >= first) & (scores.labels < first + count)).nonzero()[:, 0]
+        hit = scores.labels[rows] - first
+        ordered, true = sorted_rows(columns), columns[hit, rows][:, None]
+        sums = torch.nn.functional.pad(ordered.cumsum(1), (1, 0))
+        both = edges.expand(count, -1), _edges_of_sorted(ordered, len(edges) - 1)
+        for place, own in enumerate(both):
+            inner = own[:, 1:-1].contiguous()
+            ends = torch.searchsorted(ordered, inner, right=True)
+            bounds = torch.nn.functional.pad(ends, (1, 0))
+            bounds = torch.nn.functional.pad(bounds, (0, 1), value=scores.num_rows)
+            index = torch.searchsorted(inner[hit], true) + (hit * (len(edges) - 1))[:, None]
+            hits = index.flatten().bincount(minlength=count * (len(edges) - 1))
+            gaps = sums.gather(1, bounds).diff(dim=1) - hits.view(count, -1)
+            total[place] += gaps.abs().sum() / scores.num_rows
+        first += count
+    return total
 
 
 class Binned:
@@ -307,8 +350,32 @@ class Binned:
         """Return the variance that chance gives to each bin's gap, by its scores - 1, (C, bins)."""
         return self._sums(self._scores * (1 - self._scores)) / (self.counts - 1).clamp(min=1)
 
+    def squared_chance(self) -> float:
+        """Return the variance that chance gives to the mean of ``squared_terms``."""
+        return 2 * float(self.chance_squares().square().sum()) / self._scores.shape[1] ** 2
+
     def _sums(self, weights: Tensor) -> Tensor:
         return bin_sums(self._index, weights, self._bins)
+
+
+def variance_of_mean(terms: Tensor, chance: float) -> float:
+    """Return the variance of the mean of terms (N,) that contain what a row does to others.
+
+    As a jackknife does (Efron and Stein 1981), the spread of such terms counts the variance of
+    second order twice. Where nothing else is there, as of a calibrated network, this matters.
+
+    Args:
+        terms: (N,).
+        chance: The variance of second order, once.
+    """
+    return max(float(terms.var(unbiased=False)) / len(terms) - chance, chance)
+
+
+def right_spread(terms: Tensor, chance: float) -> Tensor:
+    """Return terms (N,) with the same mean and the spread of ``variance_of_mean``."""
+    own = float(terms.var(unbiased=False)) / len(terms)
+    mean = terms.mean()
+    return mean + (terms - mean) * (variance_of_mean(terms, chance) / own) ** 0.5 if own else terms
 
 
 def chance_gaps(mean_gaps: Tensor, counts: Tensor, hits: Tensor) -> Tensor:
@@ -326,18 +393,9 @@ def _mean_absolute(mean: Tensor, deviation: Tensor) -> Tensor:
     return spread + mean * torch.erf(ratio / math.sqrt(2))
 
 
-def _sorted(scores: Tensor) -> Tensor:
-    if scores.device.type != "cpu":
-        return scores.sort(dim=1).values
-    # numpy sorts float64 several times faster than torch on a CPU, and needs no indices
-    return torch.from_numpy(np.sort(scores.numpy(), axis=1))
-
-
-def largest_sorted(values: Tensor, width: int) -> Tensor:
-    """Return the largest values of each row of (N, K), falling, (N, width)."""
+def sorted_rows(values: Tensor) -> Tensor:
+    """Return the values of each row of (C, N), rising."""
     if values.device.type != "cpu" or values.dtype not in (torch.float32, torch.float64):
-        return values.topk(width, dim=1).values
-    block = values.numpy()
-    if width < block.shape[1]:
-        block = np.partition(block, -width, axis=1)[:, -width:]
-    return torch.from_numpy(np.sort(block, axis=1)[:, ::-1].copy())
+        return values.sort(dim=1).values
+    # numpy sorts several times faster than torch on a CPU, and needs no indices
+    return torch.from_numpy(np.sort(values.numpy(), axis=1))

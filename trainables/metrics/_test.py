@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import scipy
 
-from trainables.metrics._scores import Binned
+from trainables.metrics._scores import Binned, variance_of_mean
 
 LEVEL = 0.95
 
@@ -34,8 +34,8 @@ def calibration_test(binned: Binned) -> CalibrationTest:
     terms, chance = binned.squared_terms()[0], binned.chance_squares()[0]
     rows, error = len(terms), float(terms.mean())
     total, squares = float(chance.sum()), float(chance.square().sum())
-    linear = float(terms.var(unbiased=False)) / rows
-    half = float(scipy.stats.norm.ppf((1 + LEVEL) / 2)) * math.sqrt(linear + 2 * squares / rows**2)
+    variance = variance_of_mean(terms, binned.squared_chance())
+    half = float(scipy.stats.norm.ppf((1 + LEVEL) / 2)) * math.sqrt(variance)
     low, high = max(error - half, 0.0), max(error + half, 0.0)
     if not squares:  # Every confidence is 0 or 1: one miss is enough.
         return CalibrationTest(float(error <= 0), low, high)
