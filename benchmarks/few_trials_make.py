@@ -44,7 +44,7 @@ TASKS = {
     "cifar10/mlp": ("cifar10", 100, 0.01),
     "cifar100/mlp": ("cifar100", 100, 0.01),
 }
-CONFIGURATIONS = {1: 21, 2: 30, 3: 30}
+CONFIGURATIONS = {1: 21, 2: 31, 3: 31}
 """By the number of searched parameters."""
 
 CPU = torch.device("cpu")
