@@ -209,6 +209,8 @@ class SearchSpace:
         declared: Returns those that the class of the part declares. It imports PyTorch.
         on_training: The values with which a calibrator is fitted on the rows that networks were
             trained on; empty if it always is, None if never.
+        portfolio: Configurations that ``sampler: prior`` tries after the published default, best
+            first; each has a value of every searched parameter.
         where: The file, for messages.
     """
 
@@ -220,6 +222,7 @@ class SearchSpace:
     declared: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
     on_training: Mapping[str, Value] | None = None
     where: str = ""
+    portfolio: tuple[Mapping[str, Value], ...] = ()
 
     @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -234,8 +237,9 @@ class SearchSpace:
                 name: _parameter(name, fields, of_class.get(name, {}))
                 for name, fields in self.described.items()
             }
-            for name, value in (self.on_training or {}).items():
-                found[name].check(value)
+            for values in (self.on_training or {}, *self.portfolio):
+                for name, value in values.items():
+                    found[name].check(value)
         except (SpaceError, AttributeError, KeyError, TypeError) as error:
             raise SpaceError(f"{self.where}: {error}") from error
         return found
@@ -374,9 +378,8 @@ def parse_space(
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SpaceError(f"{where}: {error}") from error
     of_class = partial(_declared_by, entry)
-    return SearchSpace(
-        name, kind, title, source, given, of_class, document.get("on_training"), where
-    )
+    marks, portfolio = document.get("on_training"), tuple(document.get("portfolio") or ())
+    return SearchSpace(name, kind, title, source, given, of_class, marks, where, portfolio)
 
 
 def _declared_by(entry: Callable[[], Any]) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from optuna.distributions import (
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from orchestrator.search.prior import MODELLED, first_points
 from orchestrator.sweep.plan import StudyPlan, starting_value
 from orchestrator.sweep.spec import SearchModel
 from search_spaces import Parameter
@@ -69,10 +70,13 @@ class StudySearch:
 
     @cached_property
     def _first(self) -> list[dict[str, Any]]:
-        """Return the published default; all points, that one first, where the budget holds them."""
+        """Return the points that depend on no result: the published default comes first.
+
+        If the budget allows for all points, these are all. Else ``prior`` adds further ones.
+        """
         default = {name: _default(self.plan, name) for name in self._distributions}
         if self.plan.points > self.plan.trials:
-            return [default]
+            return first_points(self.plan, default) if self._rules.sampler == "prior" else [default]
         values = map(_values, self._distributions.values())
         grid = [dict(zip(default, point, strict=True)) for point in product(*values)]
         return sorted(grid, key=lambda point: point != default)
@@ -114,6 +118,8 @@ class StudySearch:
             return optuna.samplers.RandomSampler(seed=seed)
         if self._rules.sampler == "gp":
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_startup(self._rules))
+        if self._rules.sampler == "prior" and self.asked <= MODELLED:
+            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)
         # As if it were made with the seed, which takes entropy for two generators first.
         for state in (self._tpe._rng, self._tpe._random_sampler._rng):
             state.rng.seed(seed)

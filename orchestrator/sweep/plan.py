@@ -36,6 +36,7 @@ class StudyPlan:
         blockwise: Whether its trials are suggested a block at a time.
         published: Whether papers give each value that the search begins with. Only then does the
             choice prefer the first trial.
+        portfolio: Configurations, as ``part.name``, that did well on other tasks.
     """
 
     task: TaskSpec
@@ -49,6 +50,7 @@ class StudyPlan:
     reference: str | None = None
     blockwise: bool = False
     published: bool = True
+    portfolio: tuple[dict[str, Any], ...] = field(default=(), hash=False)
 
     @cached_property
     def id(self) -> str:
@@ -152,7 +154,25 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
         upstream=study_id(task.id, recipe.upstream.name) if recipe.upstream else None,
         reference=study_id(task.id, baseline) if guarded else None,
         blockwise=_is_blockwise(spec, recipe),
+        portfolio=tuple(_portfolio(spec, searched)),
     )
+
+
+def _portfolio(
+    spec: SweepSpec, searched: Mapping[str, Mapping[str, Parameter]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the portfolio of a study that searches one part, in the whole space, as published."""
+    if spec.search.sampler != "prior" or len(searched) != 1:
+        return
+    [(part, parameters)] = searched.items()
+    if spec.fixed(part):
+        return
+    for point in (p for space in part_spaces(spec.base(part)) for p in space.portfolio):
+        if point.keys() != parameters.keys():
+            continue
+        values = {name: starting_value(p, point[name]) for name, p in parameters.items()}
+        if values == point:
+            yield {f"{part}.{name}": value for name, value in values.items()}
 
 
 def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Parameter]:

@@ -297,8 +297,10 @@ class SearchModel(_Strict):
 
     Attributes:
         trials: Trials of each study; one whose recipe has nothing to search runs a single one.
-        sampler: Optuna's sampler; ``grid`` tries every combination of the ``choices`` given in
-            ``spaces`` and leaves all other parameters at their defaults, whatever ``trials`` says.
+        sampler: Optuna's sampler. ``prior`` begins with the published default and with
+            configurations that did well on other tasks, and goes on with a Gaussian process.
+            ``grid`` tries every combination of the ``choices`` given in ``spaces`` and leaves all
+            other parameters at their defaults, whatever ``trials`` says.
         scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
             the order in which trials report, so that two runs need not agree.
         objective: The validation metric to minimise.
@@ -328,7 +330,7 @@ class SearchModel(_Strict):
 
     trials: Count = 20
     budget: Literal["equal", "paper"] = "equal"
-    sampler: Literal["tpe", "random", "gp", "grid"] = "tpe"
+    sampler: Literal["tpe", "prior", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
     objective: Objective = "nll"
     pareto: Annotated[tuple[Reported, ...], Field(strict=False)] = ()

@@ -16,11 +16,11 @@ from optuna.study import StudyDirection
 from orchestrator.search.study import StudySearch, _seed, distribution_of
 from orchestrator.sweep.plan import StudyPlan, make_plan
 from orchestrator.sweep.spec import SearchModel, parse_sweep
-from search_spaces import Parameter
+from search_spaces import Parameter, load_space
 
 FINISHED = "finished"
 Objective = Callable[[dict[str, Any]], float]
-SAMPLERS = ("tpe", "random", "gp")
+SAMPLERS = ("tpe", "random", "gp", "prior")
 
 
 def study(recipe: str = "mbls", dataset: str = "digits", **search: Any) -> tuple[StudyPlan, Any]:
@@ -121,7 +121,7 @@ def test_studies_of_different_tasks_draw_differently():
     assert one[1:] != other[1:]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "prior"])
 def test_later_suggestions_use_what_was_found(sampler):
     near = drive(open_search(sampler=sampler, trials=18))
     far = drive(open_search(sampler=sampler, trials=18), lambda p: -bowl(p))
@@ -352,7 +352,7 @@ def test_what_is_not_known_yet_is_not_used():
     assert states == ["COMPLETE", "RUNNING", "RUNNING", "RUNNING"]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp"])
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "prior"])
 def test_a_search_survives_nothing_but_failures(sampler):
     search = open_search(sampler=sampler)
     for _ in range(12):
@@ -361,7 +361,7 @@ def test_a_search_survives_nothing_but_failures(sampler):
     assert not search.may_ask()
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "gp", "grid"])
+@pytest.mark.parametrize("sampler", ["tpe", "prior", "random", "gp", "grid"])
 def test_optuna_has_nothing_to_warn_of(sampler, capfd):
     spaces = {"mbls": GRID} if sampler == "grid" else {}
     with warnings.catch_warnings():
@@ -373,4 +373,46 @@ def test_optuna_has_nothing_to_warn_of(sampler, capfd):
 
 def test_the_rules_have_no_sampler_that_is_not_tried_here():
     allowed = SearchModel.model_fields["sampler"].annotation
-    assert set(getattr(allowed, "__args__", ())) == {"tpe", "random", "gp", "grid"}
+    assert set(getattr(allowed, "__args__", ())) == {"tpe", "prior", "random", "gp", "grid"}
+
+
+MBLS = load_space("methods", "mbls").portfolio
+
+
+def test_a_portfolio_follows_the_published_default():
+    asked = [{key.removeprefix("mbls."): v for key, v in p.items()} for p in usual("prior")]
+    assert len(MBLS) == 3
+    assert asked[:4] == [{"margin": 6.0, "weight": 0.1}, *MBLS]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"fixed": {"mbls": {"variant": "paper"}}},
+        {"tune": {"mbls": ["margin"]}},
+        {"fixed": {"mbls": {"weight": 0.1}}},
+    ],
+)
+def test_a_portfolio_is_for_the_whole_published_space(search):
+    assert study(sampler="prior", **search)[0].portfolio == ()
+
+
+def test_configurations_of_a_portfolio_outside_the_range_are_left_out():
+    planned, _ = study(sampler="prior", spaces={"mbls": {"margin": {"low": 1.0, "high": 7.0}}})
+    assert [point["mbls.margin"] for point in planned.portfolio] == [MBLS[1]["margin"]]
+
+
+def test_without_a_portfolio_the_first_points_are_far_from_each_other():
+    asked = drive(open_search("ifl", sampler="prior", trials=4))
+    assert [point["ifl.gamma"] for point in asked] == pytest.approx(
+        [2.0, 0.7395, 2.7790, 1.5185], abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(("trials", "kind"), [(20, "GPSampler"), (21, "TPESampler")])
+def test_tpe_follows_after_twenty_trials(trials, kind, monkeypatch):
+    """A Gaussian process takes longer the more trials there are."""
+    monkeypatch.setattr(optuna.samplers.GPSampler, "sample_relative", lambda *_: {})
+    search = open_search(sampler="prior", trials=trials)
+    drive(search)
+    assert type(search._study.sampler).__name__ == kind

@@ -1,0 +1,397 @@
+"""How many trials a search needs: replayed searches on the blackbox of ``few_trials_make.py``.
+
+    python benchmarks/few_trials.py --out benchmarks/results/few-trials.md
+    python benchmarks/few_trials.py --portfolio
+
+The second form prints the portfolios of all tasks as ``search_spaces/methods`` has them. In the
+replay, the portfolio of a task comes from the tasks with other data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import yaml
+from _page import load, options, publish, setting, table
+
+from orchestrator.search.choice import ChoiceRule, Margin, Rank
+from orchestrator.search.study import StudySearch, distribution_of
+from orchestrator.sweep.plan import StudyPlan, make_plan
+from orchestrator.sweep.spec import SearchModel, parse_sweep
+from search_spaces import Parameter, load_space
+
+FILE = Path(__file__).resolve().parents[1] / "docs" / "results" / "few-trials.npz"
+SWEEP = """
+name: few
+tasks: [{{dataset: {dataset}, model: {model}, protocol: digits}}]
+recipes: [{method}]
+search: {{accuracy_tolerance: null, trials: {trials}, sampler: {sampler}, parallel_trials: {lag}}}
+"""
+RULE = ChoiceRule("val_nll", 0.01, "last", keep_default=2.0)
+TRIALS, ROWS, ENTRIES, RESAMPLES = 20, 300, 3, 2000
+BUDGETS = (4, 6, 8, 12, 20)
+FIGURES = ("nll", "acc", "ece", "nll_after_ts")
+REFERENCE = ("tpe", 20)
+
+
+@dataclass(frozen=True)
+class Box:
+    """One method on one task: its configurations, the published default first.
+
+    Attributes:
+        numbers: Of the configurations; the same number has the same values on every task, except 0.
+        nll: Of the validation rows (C, N); ``right`` (C, N) and ``plain`` (N,), that of
+            cross-entropy, say which are classified correctly.
+        curve: ``FIGURES`` on validation data after a third, two thirds and all epochs (C, 3, 4).
+        test: ``FIGURES`` on test data (C, 4).
+    """
+
+    task: str
+    dataset: str
+    method: str
+    numbers: list[int]
+    points: list[dict[str, Any]]
+    nll: np.ndarray
+    right: np.ndarray
+    plain: np.ndarray
+    curve: np.ndarray
+    test: np.ndarray
+
+    @cached_property
+    def searched(self) -> Mapping[str, Parameter]:
+        """Return the method's searched parameters."""
+        return load_space("methods", self.method).searched()
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Return the configurations in the unit cube."""
+        return np.array([self.place(point) for point in self.points])
+
+    def place(self, point: Mapping[str, Any]) -> list[float]:
+        """Return the place of a configuration in the unit cube."""
+        return [_share(parameter, point[name]) for name, parameter in self.searched.items()]
+
+    def nearest(self, point: Mapping[str, Any]) -> int:
+        """Return the recorded configuration that answers for another."""
+        return int(((self.places - self.place(point)) ** 2).sum(axis=1).argmin())
+
+    @property
+    def regrets(self) -> np.ndarray:
+        """Return how much test NLL and test ECE exceed the best, (C, 2)."""
+        figures = self.test[:, [0, 2]]
+        return figures - figures.min(axis=0)
+
+
+def _share(parameter: Parameter, value: Any) -> float:
+    if parameter.type == "categorical":
+        return (parameter.choices.index(value) + 0.5) / len(parameter.choices)
+    ends = (parameter.low, parameter.high, value)
+    low, high, place = map(math.log, ends) if parameter.scale == "log" else ends
+    return float((place - low) / (high - low))
+
+
+def read(path: Path) -> list[Box]:
+    """Return the blackbox."""
+    with np.load(path) as found:
+        about = json.loads(str(found["about"]))
+        return [_box(found, number, **study) for number, study in enumerate(about)]
+
+
+def _box(
+    found: Any, number: int, task: str, dataset: str, method: str, numbers: Any, points: Any
+) -> Box:
+    nll, curve, test = (found[f"{number}/{name}"] for name in ("nll", "curve", "test"))
+    rows = nll.shape[1]
+    right = np.unpackbits(found[f"{number}/right"], axis=1, count=rows)
+    plain = np.unpackbits(found[f"plain/{task}"], count=rows)
+    arrays = (nll.astype(float), right.astype(float), plain.astype(float), curve, test)
+    return Box(task, dataset, method, numbers, points, *arrays)
+
+
+class Rows:
+    """The validation rows of one search, and what the product chooses by them."""
+
+    def __init__(self, box: Box, search: int) -> None:
+        seed = zlib.crc32(f"{box.task}|{box.method}|{search}".encode())
+        drawn = np.random.default_rng(seed).permutation(box.nll.shape[1])[:ROWS]
+        nll, right, plain = box.nll[:, drawn], box.right[:, drawn], box.plain[drawn]
+        reference = {"val_acc": float(plain.mean())}
+        self.objective = [
+            RULE.score({"val_nll": n, "val_acc": a}, reference)
+            for n, a in zip(nll.mean(axis=1), right.mean(axis=1), strict=True)
+        ]
+        lost = np.array(self.objective) > nll.mean(axis=1)
+        self._terms = nll + np.where(lost[:, None], plain - right, 0.0)
+
+    def choice(self, tried: Sequence[int]) -> int:
+        """Return the configuration that the product chooses after these trials."""
+        ranked = [Rank(self.objective[place], number) for number, place in enumerate(tried)]
+
+        def margin(best: Rank, default: Rank) -> Margin:
+            change = self._terms[tried[default.number]] - self._terms[tried[best.number]]
+            error = float(change.std(ddof=1)) / math.sqrt(len(change))
+            return Margin(default.objective - best.objective, error)
+
+        return tried[RULE.choose(ranked, margin)[0].number]
+
+
+def portfolio(boxes: Sequence[Box], size: int = ENTRIES) -> list[dict[str, Any]]:
+    """Return configurations that together do best on the studies of one method, greedily.
+
+    A study's loss is the regret in test NLL as a share of that of its default and median.
+    """
+    common = sorted(set.intersection(*(set(box.numbers) for box in boxes)) - {0})
+    losses = np.array([_losses(box)[[box.numbers.index(n) for n in (0, *common)]] for box in boxes])
+    best, found = losses[:, 0], []
+    for _ in range(size):
+        place = int(np.minimum(best[:, None], losses)[:, 1:].mean(axis=0).argmin())
+        found.append(common[place])
+        best = np.minimum(best, losses[:, 1 + place])
+        losses[:, 1 + place] = np.inf
+    return [boxes[0].points[boxes[0].numbers.index(number)] for number in found]
+
+
+def _losses(box: Box) -> np.ndarray:
+    regret = box.regrets[:, 0]
+    return np.clip(regret / max(1e-9, regret[0] + np.median(regret) / 4), 0.0, 3.0)
+
+
+def others(boxes: Sequence[Box], box: Box) -> list[Box]:
+    """Return the studies of the same method on other data; noisy digits are digits."""
+    source = box.task.split("/")[0].removesuffix("-noisy")
+    return [
+        b
+        for b in boxes
+        if b.method == box.method
+        and not b.task.startswith(source + "/")
+        and not b.task.startswith(source + "-")
+    ]
+
+
+@cache
+def planned(
+    dataset: str, method: str, sampler: str, trials: int, lag: int
+) -> tuple[StudyPlan, SearchModel]:
+    """Return the plan and rules of a study as a sweep file makes them."""
+    # Nothing is trained: the network only has to take the data.
+    model = "gpool-cnn" if dataset == "20newsgroups" else "resnet8"
+    names = {"dataset": dataset, "model": model, "method": method, "sampler": sampler}
+    spec = parse_sweep(SWEEP.format(**names, trials=trials, lag=lag), "few")
+    return list(make_plan(spec))[-1], spec.search
+
+
+def ours(
+    box: Box,
+    rows: Rows,
+    search: int,
+    sampler: str,
+    trials: int = TRIALS,
+    lag: int = 4,
+    learnt: Sequence[Mapping[str, Any]] = (),
+) -> list[int]:
+    """Return the configurations that the product's own search tries."""
+    plan, rules = planned(box.dataset, box.method, sampler, trials, lag)
+    named = tuple({f"{box.method}.{k}": v for k, v in point.items()} for point in learnt)
+    asked = StudySearch(replace(plan, portfolio=named), rules, search)
+    tried: list[int] = []
+    for scored in range(trials):
+        while asked.may_ask():
+            point = asked.ask()[1]
+            tried.append(box.nearest({k.split(".")[1]: v for k, v in point.items()}))
+        asked.score(scored, rows.objective[tried[scored]], "finished")
+    return tried
+
+
+def optunas(box: Box, rows: Rows, sampler: Any) -> list[int]:
+    """Return the configurations that Optuna tries, one at a time, after the published default."""
+    study = optuna.create_study(sampler=sampler)
+    study.enqueue_trial(box.points[0])
+    distributions = {name: distribution_of(p) for name, p in box.searched.items()}
+    tried: list[int] = []
+    for _ in range(TRIALS):
+        trial = study.ask(distributions)
+        tried.append(box.nearest(trial.params))
+        study.tell(trial, rows.objective[tried[-1]])
+    return tried
+
+
+def mixture(box: Box, rows: Rows, search: int) -> list[int]:
+    """Return what PriorBand's mixture tries at full fidelity: whole range, default, incumbent."""
+    rng, tried = np.random.default_rng(search), [0]
+    for number in range(1, TRIALS):
+        known = tried[: max(1, number - 3)]
+        best = min(known, key=lambda place: rows.objective[place])
+        centre = [None, box.places[0], box.places[best]][rng.integers(3)]
+        drawn = rng.random(box.places.shape[1])
+        if centre is not None:
+            drawn = np.clip(rng.normal(centre, 0.25 if centre is box.places[0] else 0.125), 0, 1)
+        tried.append(int(((box.places - drawn) ** 2).sum(axis=1).argmin()))
+    return tried
+
+
+Strategy = Callable[[Box, Rows, int], list[int]]
+
+
+def strategies(boxes: Sequence[Box]) -> dict[str, tuple[Strategy, int]]:
+    """Return the strategies by name, with the share of searches that each is given (one in n)."""
+    learnt = {(box.task, box.method): portfolio(others(boxes, box)) for box in boxes}
+
+    def prior(box: Box, rows: Rows, search: int) -> list[int]:
+        return ours(box, rows, search, "prior", 8, learnt=learnt[box.task, box.method])
+
+    return {
+        "prior": (prior, 2),
+        "prior without portfolio": (lambda b, r, s: ours(b, r, s, "prior", 8), 17),
+        "tpe": (lambda b, r, s: ours(b, r, s, "tpe"), 1),
+        "tpe, trials: 8": (lambda b, r, s: ours(b, r, s, "tpe", 8), 1),
+        "random": (lambda b, r, s: ours(b, r, s, "random"), 1),
+        "mixture of PriorBand": (mixture, 1),
+        "Optuna's TPE": (lambda b, r, s: optunas(b, r, optuna.samplers.TPESampler(seed=s)), 1),
+        "Optuna's GP": (lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)), 17),
+    }
+
+
+@dataclass(frozen=True)
+class Found:
+    """The choice of one search after some trials, judged on test data."""
+
+    strategy: str
+    task: str
+    method: str
+    search: int
+    trials: int
+    nll: float
+    ece: float
+    worse: bool
+    worse_ece: bool
+    kept: bool
+
+
+def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterator[Found]:
+    """Search every study so often by each strategy."""
+    named = strategies(boxes)
+    for box in boxes:
+        regrets = box.regrets
+        for search in range(searches):
+            rows = Rows(box, search)
+            for name in only or named:
+                strategy, share = named[name]
+                if search % share:
+                    continue
+                tried = strategy(box, rows, search)
+                for trials in (b for b in BUDGETS if b <= len(tried)):
+                    place = rows.choice(tried[:trials])
+                    (nll, ece), worse = regrets[place], regrets[place] > regrets[0]
+                    told = (box.task, box.method, search, trials)
+                    yield Found(name, *told, nll, ece, *map(bool, worse), place == 0)
+
+
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Return the mean and a 95 % interval over searches, by bootstrap."""
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(RESAMPLES)]
+    return float(values.mean()), *map(float, np.quantile(means, (0.025, 0.975)))
+
+
+def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
+    """Yield a row of the table for each strategy and number of trials."""
+    reference = {
+        (f.task, f.method, f.search): f.nll for f in found if (f.strategy, f.trials) == REFERENCE
+    }
+    for name in dict.fromkeys(f.strategy for f in found):
+        for trials in BUDGETS:
+            own = [f for f in found if (f.strategy, f.trials) == (name, trials)]
+            if not own:
+                continue
+            nll, low, high = interval(np.array([f.nll for f in own]))
+            less = [f.nll - reference[f.task, f.method, f.search] for f in own]
+            change = interval(np.array(less))
+            yield [
+                f"`{name}`" if name in ("prior", "tpe", "random") else name,
+                str(trials),
+                f"{nll:.4f} ({low:.4f} to {high:.4f})",
+                "{:+.4f} ({:+.4f} to {:+.4f})".format(*change),
+                f"{100 * np.mean([f.ece for f in own]):.2f}",
+                f"{100 * np.mean([f.worse for f in own]):.1f} %",
+                f"{100 * np.mean([f.worse_ece for f in own]):.1f} %",
+                f"{100 * np.mean([f.kept for f in own]):.0f} %",
+                str(len(own)),
+            ]
+
+
+def fidelity(boxes: Sequence[Box]) -> Iterator[list[str]]:
+    """Yield the mean rank correlation of earlier validation figures with final test NLL."""
+
+    def ranks(values: np.ndarray) -> np.ndarray:
+        return values.argsort().argsort()
+
+    for place, figure in enumerate(FIGURES):
+        sign = -1 if figure == "acc" else 1
+        shown = [
+            np.mean(
+                [
+                    np.corrcoef(ranks(sign * b.curve[:, epoch, place]), ranks(b.test[:, 0]))[0, 1]
+                    for b in boxes
+                ]
+            )
+            for epoch in range(3)
+        ]
+        yield [f"`{figure}`", *(f"{value:.2f}" for value in shown)]
+
+
+def main() -> None:
+    """Print the page, or portfolios."""
+    parser = options(__doc__)
+    parser.add_argument("--file", type=Path, default=FILE)
+    parser.add_argument("--searches", type=int, default=17, help="of each study and strategy")
+    parser.add_argument("--only", action="append", default=[], help="strategies instead of all")
+    parser.add_argument("--portfolio", action="store_true")
+    given = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    boxes = read(given.file)
+    if given.portfolio:
+        for method in dict.fromkeys(box.method for box in boxes):
+            points = portfolio([box for box in boxes if box.method == method])
+            text = yaml.safe_dump(points, default_flow_style=None, sort_keys=False)
+            print(f"{method}:\n{text}")
+        return
+    found = list(replayed(boxes, given.searches, given.only))
+    columns = [
+        "strategy",
+        "trials",
+        "regret: NLL",
+        "change from TPE at 20",
+        "regret: ECE %",
+        "worse: by NLL",
+        "ECE",
+        "default kept",
+        "searches",
+    ]
+    rows = list(rows_of(found))
+    sizes = [len(box.points) for box in boxes]
+    early = ["validation figure", "after a third", "two thirds", "all epochs"]
+    lines = [
+        *table(columns, rows),
+        "",
+        "Mean rank correlation with final test NLL over the studies:",
+        "",
+        *table(early, fidelity(boxes)),
+        "",
+        f"{len(boxes)} studies, {min(sizes)} to {max(sizes)} configurations each, {sum(sizes)} "
+        f"trainings; {ROWS} of {boxes[0].nll.shape[1]} validation rows a search.",
+    ]
+    place = f"{setting('numpy', 'optuna')}; load {load()}."
+    publish("How many trials does a search need?", lines, place, given.out, {"": (columns, rows)})
+
+
+if __name__ == "__main__":
+    main()
