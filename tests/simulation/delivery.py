@@ -148,7 +148,7 @@ class Delivery:
         return False
 
     def results(self) -> list[StudyResult]:
-        with patch.object(_queries, "open_tracker", lambda uri: self.tracker):
+        with patch.object(_queries, "read_tracker", lambda uri: self.tracker):
             return _queries.study_results("memory://", "simulated")
 
     def _read(self, journal: Path, offset: int, limit: int = -1) -> tuple[list[Event], int]:

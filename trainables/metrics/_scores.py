@@ -243,7 +243,7 @@ def class_errors(scores: Scores, edges: Tensor) -> Tensor:
             bounds = torch.nn.functional.pad(ends, (1, 0))
             bounds = torch.nn.functional.pad(bounds, (0, 1), value=scores.num_rows)
             index = torch.searchsorted(inner[hit], true) + (hit * (len(edges) - 1))[:, None]
-            hits = index.flatten().bincount(minlength=count * (len(edges) - 1))
+            hits = bin_sums(index.T, torch.ones_like(true.T), count * (len(edges) - 1))
             gaps = sums.gather(1, bounds).diff(dim=1) - hits.view(count, -1)
             total[place] += gaps.abs().sum() / scores.num_rows
         first += count

@@ -181,7 +181,7 @@ def test_more_is_better_in_lines_and_diagram_where_it_is(
         ),
         (
             ("compare", "s", "--metric", "auroc"),
-            "metric 'auroc' cannot be resampled; near are: aurc, augrc",
+            "metric 'auroc' cannot be resampled; near are: aurc, augrc, e_aurc",
         ),
         (
             ("compare", "s", "--ranks", "--metric", "foo"),

@@ -44,6 +44,7 @@ def test_names_are_those_of_the_files():
         *(
             "features:PATH",
             "folder:PATH",
+            "hf:ORG/NAME",
             "imagenet",
             "imagenet-lt:PATH",
             "logits:PATH",

@@ -104,11 +104,21 @@ def test_an_objective_is_minimised_on_validation_data_and_a_night_is_judged_by_s
 
 def test_metrics_of_stored_rows_are_part_of_no_key_and_no_night() -> None:
     found = [metric for metric in METRICS.values() if metric.source == "rows"]
-    assert len(found) == 36
+    assert len(found) == 37
     assert not any(metric.is_judged or metric.floored for metric in found)
     searched = {metric.name for metric in found if metric.is_objective}
     assert searched == {
-        *("aurc", "augrc", "risk_80", "risk_90", "risk_95", "ece_over", "ece_under", "l2_error"),
+        *(
+            "aurc",
+            "e_aurc",
+            "augrc",
+            "risk_80",
+            "risk_90",
+            "risk_95",
+            "ece_over",
+            "ece_under",
+            "l2_error",
+        ),
         *(
             f"{score}_{part}"
             for score in ("nll", "brier")
