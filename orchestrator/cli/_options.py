@@ -218,6 +218,9 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
             "a question is about all recipes of a task",
         ),
     ),
+    "package publish": (
+        Rule("--to", "--out --logits", "a repository has all that `package verify` needs"),
+    ),
     "ui": (Rule("--optuna", "--host", "Optuna's dashboard is on this machine only"),),
     "doctor": (Rule("--plugin", "--storage --data-root --json", "only the plugin is checked"),),
     "list": (Rule("--storage", "--plugin", "sweeps of a storage come from no plugin"),),

@@ -44,8 +44,8 @@ def publish(
     from orchestrator.packages.publish import publish as write
     from orchestrator.storage.storage import Storage
 
-    if (out is None) == (to is None):
-        raise InputError("expected one of --out and --to, got both or none; use --out FOLDER")
+    if out is None and to is None:
+        raise InputError("expected --out or --to, got none; use --out FOLDER")
     place = Storage(storage)
     with progress_bar("gathering predictions") as show:
         if out is not None:

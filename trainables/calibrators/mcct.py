@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainables.calibrators._base import CALIBRATORS, Calibrator, FitReport
+from trainables.calibrators._base import CALIBRATORS, FitReport
 from trainables.calibrators._minimize import MappedLoss, lbfgs
+from trainables.calibrators._mixing import MixedCalibrator
 from trainables.calibrators.objectives import build_objective
 from trainables.common.fields import fitted
 from trainables.common.logit_rows import find_masked, raise_masked
@@ -15,7 +16,7 @@ IMPOSSIBLE = -1e6  # Logit of a masked class within the fit.
 
 
 @CALIBRATORS.register("mcct")
-class MonotonicConstrainedTransformation(Calibrator):
+class MonotonicConstrainedTransformation(MixedCalibrator):
     """Gives each rank within a row a slope and a bias of its own; neither falls with the rank.
 
     Zhang et al., Instance-wise monotonic calibration by constrained transformation, UAI 2025, arXiv
@@ -23,13 +24,14 @@ class MonotonicConstrainedTransformation(Calibrator):
     ``0 <= t_1 <= ... <= t_K`` and ``b_1 <= ... <= b_K``, fitted to the likelihood, which is convex
     in t and b. The identity is allowed, so that the likelihood of fitting rows never falls. Here
     each row is first moved so that its smallest logit is 0: growing slopes keep the order of
-    positive values only. It has 2 K parameters: prefer ``ts`` for a few hundred rows.
+    positive values only. Its 2 K parameters follow the noise of a few hundred rows, so it is mixed
+    with temperature scaling; see ``MixedCalibrator``.
     """
 
     preserves_accuracy = True
     steps: Tensor = fitted()
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
+    def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         classes = logits.shape[1]
         start = torch.zeros(2, classes, dtype=torch.float64, device=logits.device)
         start[0, 0] = 1  # The identity.
@@ -39,7 +41,7 @@ class MonotonicConstrainedTransformation(Calibrator):
         (self.steps,), report = lbfgs(evaluate, [start], bounds=[(0.0, None)] * start.numel())
         return report
 
-    def _transform(self, logits: Tensor) -> Tensor:
+    def _transform_alone(self, logits: Tensor) -> Tensor:
         return transform([self.steps.to(logits.device)], logits)
 
     def _summary(self) -> dict[str, float]:

@@ -19,6 +19,7 @@ import typer
 from orchestrator.cli._app import app
 from orchestrator.cli._options import EXCLUDED, NEEDED
 from orchestrator.cli._table import SHOWN
+from orchestrator.packages.accept import Decision
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.sweep.spec import SweepSpec, load_sweep
@@ -78,6 +79,7 @@ CELLS = [
     (SimpleNamespace(task=task, recipe=recipe), SimpleNamespace(seed=seed))
     for task, recipe, seed in itertools.product("tu", ("ce", "ls"), (0, 1))
 ]
+DECISION = Decision(True, "ece", -0.1, 0.01, 0.025, 1, ("a",), (0,))
 NIGHTS = [SimpleNamespace(name=f"2026-01-0{n}", verdict=None, facts={}) for n in range(1, 9)]
 
 
@@ -87,6 +89,15 @@ def tracked(uri: str, sweep: str) -> list[StudyResult]:
     if sweep == "other":
         return [replace(each, recipe="fl", fingerprint="other") for each in found[:1]]
     return found
+
+
+def cells(task: str | None, recipe: str | None, seed: int | None) -> list[Any]:
+    wanted = {"task": task, "recipe": recipe, "seed": seed}
+    return [
+        (study, trial)
+        for study, trial in CELLS
+        if all(v in (None, {**vars(study), **vars(trial)}[k]) for k, v in wanted.items())
+    ]
 
 
 def first(given: object, *_: object) -> object:
@@ -169,9 +180,9 @@ SCENES = {
     "package predictions": Scene(
         ["night"],
         {
-            "orchestrator.packages.stored.StoredSweep.open": MagicMock(),
-            "orchestrator.storage.ledger.read_ledger": None,
-            "orchestrator.storage.results.cells_of": CELLS,
+            "orchestrator.packages.stored.StoredSweep.open": SimpleNamespace(
+                cells=cells, tested=MagicMock()
+            )
         },
         {"--task": "t", "--seed": "1"},
     ),
@@ -210,7 +221,33 @@ SCENES = {
         },
         values={"--optuna": "night"},
     ),
-    "package publish": Scene(["night"], {"orchestrator.packages.publish.publish": []}),
+    "package publish": Scene(
+        ["night", "--out", "usual"],
+        {
+            "orchestrator.packages.publish.publish": [],
+            "orchestrator.packages.hub.publish_repository": "hf:a/b",
+        },
+        {"--to": "hf:a/b"},
+        instead={"--to": ["night"], "--out": ["night"]},
+    ),
+    "package accept": Scene(
+        ["old.zip", "new.zip"],
+        {
+            "orchestrator.packages.accept.accept": Decision(
+                True, "ece", -0.1, 0.01, 0.025, 1, ("a",), (0,)
+            )
+        },
+        {"--draws": "100"},
+    ),
+    "logs": Scene(
+        ["night"],
+        {
+            **HELD,
+            "orchestrator.storage.ledger.read_ledger": SimpleNamespace(trials={}),
+            "orchestrator.cluster.slurm_queue.outputs": {},
+            f"{CLI}._watch._jobs": {},
+        },
+    ),
     "package verify": Scene(
         ["package.zip"],
         {
