@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, count
 from math import isnan
 from pathlib import Path
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 HEADINGS = ("noise floor", "difference", "95% interval", "detectable", "flipped %", "verdict")
 SPREAD = ("task", "metric", "recipe", "deviation", "rows", "seeds")
+RECORDS = ("json", "csv")
 FIELDS = (
     *("task", "metric", "recipe", "value", "floor", "difference", "low", "high", "verdict"),
     *("inside_floor", "rows", "draws", "seeds", "flipped", "detectable"),
@@ -59,9 +60,7 @@ def compare(
     ] = False,
     question: Annotated[
         Literal["deploy", "spread"] | None,
-        typer.Option(
-            help="deploy: which recipe is best, in five lines; spread: rows' and seeds' shares."
-        ),
+        typer.Option(help="deploy: the best recipe, in five lines; spread: shares of variance."),
     ] = None,
     task: Annotated[str | None, typer.Option(help="Only this task; default: each.")] = None,
     baseline: Annotated[
@@ -93,7 +92,7 @@ def compare(
     from orchestrator import statistics
     from orchestrator.storage.storage import Storage
 
-    names = sweeps or ["demo"]
+    names, shape = sweeps or ["demo"], "json" if as_json else format
     if len(names) > 1 and not (ranks or claims):
         raise InputError("compare takes one sweep; --ranks and --claims take several")
     check_diagram(out)
@@ -103,14 +102,13 @@ def compare(
         show_ranks(use_columns(every, [metric], storage), metric, control, out, as_json)
         return
     if claims:
-        show_claims(wanted, every, storage, draws, seed, "json" if as_json else format)
+        show_claims(wanted, every, storage, draws, seed, shape)
         return
     use_metrics(every, [metric], storage)
     if question == "deploy" and metric != "ece":
         raise InputError("--question deploy has metrics of its own; leave --metric out")
     if question is not None:
         answer = _show_deployment if question == "deploy" else _show_spread
-        shape = "json" if as_json else format
         answer(_by_task(every, task), Storage(storage).store(), metric, draws, seed, shape)
         return
     tasks, store, numbers = _by_task(every, task), Storage(storage).store(), count(1)
@@ -129,15 +127,23 @@ def compare(
             )
             for results in tasks.values()
         ]
-    if as_json or format == "csv":
-        show_rows = print_records if as_json else print_csv
-        show_rows(FIELDS, chain.from_iterable(map(_csv_rows, found)))
+    _show_differences(found, over_seeds, shape)
+
+
+def _show_differences(found: Sequence[TaskComparison], over_seeds: bool, format: str) -> None:
+    if format in RECORDS:
+        _print_records(format, FIELDS, chain.from_iterable(map(_csv_rows, found)))
         return
     for comparison in found:
         _show(comparison, markdown=format == "markdown")
     over = "seeds and test rows (Student's t); of one seed over rows"
     of_rows = "test rows, of these trained networks alone; --over-seeds: of other seeds too"
     output().print(f"intervals over {over if over_seeds else of_rows}")
+
+
+def _print_records(format: str, fields: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    show_rows = print_records if format == "json" else print_csv
+    show_rows(fields, rows)
 
 
 def _show_deployment(
@@ -154,9 +160,8 @@ def _show_deployment(
             for own in tasks.values()
         ]
     lines = list(chain.from_iterable(found))
-    if format in ("json", "csv"):
-        show_rows = print_records if format == "json" else print_csv
-        show_rows(("task", "topic", "text"), lines)
+    if format in RECORDS:
+        _print_records(format, ("task", "topic", "text"), lines)
         return
     for task, own in zip(tasks, found, strict=True):
         echo(f"**{task}**\n" if format == "markdown" else task)
@@ -174,9 +179,8 @@ def _show_spread(
         statistics.board(own, store, metric, draws=draws, seed=seed) for own in tasks.values()
     )
     found = list(chain.from_iterable(map(statistics.spreads, boards)))
-    if format in ("json", "csv"):
-        show_rows = print_records if format == "json" else print_csv
-        show_rows(SPREAD, ((one.task, metric, *one[1:]) for one in found))
+    if format in RECORDS:
+        _print_records(format, SPREAD, ((one.task, metric, *one[1:]) for one in found))
         return
     shown = column(metric)
     names = ("seeds and splits" if any(own[0].varied for own in tasks.values()) else "seeds",)
