@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from orchestrator.cli import main
+from orchestrator.storage.storage import Storage
 
 
 class Answer(NamedTuple):
@@ -36,3 +37,17 @@ def calsweep(capsys):
         return Answer(code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def finished(empty_folder, journal_writer):
+    """Return the writer of a finished sweep `old` in `store`: a study of two trials, measured."""
+    writer = journal_writer(empty_folder / "store/sweeps/old", "old")
+    writer.start()
+    study = writer.open("mbls")
+    keys = [writer.trial(study, number, 0.2 - number / 10) for number in range(2)]
+    writer.close(study, keys[1])
+    writer.evaluate(keys[1], study, acc=0.9, ece=0.1)
+    writer.end()
+    Storage("store").sweep("old").spec_file.touch()
+    return writer

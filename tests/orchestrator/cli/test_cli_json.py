@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.storage.storage import Storage
-
 ROOT = Path(__file__).parents[3]
 SWEEP = """
 name: planned
@@ -29,16 +27,8 @@ def documented(command: str) -> tuple[str, set[str]]:
 
 
 @pytest.fixture
-def stored(empty_folder, journal_writer):
+def stored(empty_folder, finished):
     """Store a finished sweep, and a sweep file."""
-    writer = journal_writer(empty_folder / "store/sweeps/old", "old")
-    writer.start()
-    study = writer.open("mbls")
-    keys = [writer.trial(study, number, 0.2 - number / 10) for number in range(2)]
-    writer.close(study, keys[1])
-    writer.evaluate(keys[1], study, acc=0.9, ece=0.1)
-    writer.end()
-    Storage("store").sweep("old").spec_file.touch()
     (empty_folder / "planned.yaml").write_text(SWEEP)
 
 

@@ -46,16 +46,9 @@ COMMANDS = (
 
 
 @pytest.mark.full
-def test_what_computes_nothing_imports_no_slow_library(empty_folder, journal_writer) -> None:
-    writer = journal_writer(empty_folder / "store/sweeps/old", "old")
-    writer.start()
-    study = writer.open("mbls")
-    keys = [writer.trial(study, number, 0.2 - number / 10) for number in range(2)]
-    writer.close(study, keys[1])
-    writer.evaluate(keys[1], study, acc=0.9, ece=0.1)
-    writer.end()
+def test_what_computes_nothing_imports_no_slow_library(empty_folder, finished) -> None:
     Storage("store").sweep("old").spec_file.write_text("tracking: {uri: null}")
-    sync(writer.path, f"sqlite:///{place_database(Path('store'))}/mlflow.db", Path("store/files"))
+    sync(finished.path, f"sqlite:///{place_database(Path('store'))}/mlflow.db", Path("store/files"))
     (empty_folder / "planned.yaml").write_text(SWEEP)
     (empty_folder / "wrong.yaml").write_text(WRONG)
     done = subprocess.run(
