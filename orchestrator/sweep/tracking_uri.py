@@ -75,6 +75,7 @@ class TrackerKind:
         return f"{redacted(uri)} has {many(len(cls.open(uri).sweeps()), 'sweep')}"
 
 
+DATABASE = "mlflow.db"  # In the storage folder.
 TRACKERS: Registry[TrackerKind] = Registry("tracker", "orchestrator.tracking._kinds", TrackerKind)
 
 
@@ -120,7 +121,7 @@ def elsewhere(uri: str) -> str:
 
 def database_uri(storage: Path) -> str:
     """Return the address of the database inside a storage folder."""
-    return sqlite_uri(storage / "mlflow.db")
+    return sqlite_uri(storage / DATABASE)
 
 
 def sqlite_uri(file: Path) -> str:

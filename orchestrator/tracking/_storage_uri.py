@@ -7,7 +7,7 @@ from pathlib import Path
 from orchestrator.storage.storage import Storage
 from orchestrator.sweep.documents import read_document
 from orchestrator.sweep.names import is_sweep_name
-from orchestrator.sweep.tracking_uri import database_uri, default_tracking_uri
+from orchestrator.sweep.tracking_uri import DATABASE, database_uri, default_tracking_uri
 from orchestrator.tracking._process import delivered
 from orchestrator.tracking._shipper import BusyError, sync
 from trainables.common.yaml_text import read_mapping
@@ -16,7 +16,8 @@ from trainables.common.yaml_text import read_mapping
 def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     """Return the address of ``default_tracking_uri``, ready to be asked.
 
-    Where that is the storage's database and all named sweeps name another tracker, it is theirs.
+    Where that is the storage's database and all named sweeps name another tracker, it is theirs;
+    so it is where none is named and the database does not exist.
     The database of a storage in a bucket is each machine's own: what journals say of sweeps, all if
     none are named, is delivered to it first.
 
@@ -27,6 +28,8 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     if uri != database_uri(place.folder):
         return uri
     named = [place.sweep(name) for name in sweeps or () if is_sweep_name(name)]
+    if sweeps is None and place.address is None and not (place.folder / DATABASE).exists():
+        named = list(place.sweeps())
     for folder in named:
         folder.fetch()
     own = {_named_uri(folder.spec_file) for folder in named}

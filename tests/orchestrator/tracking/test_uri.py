@@ -254,3 +254,14 @@ def test_the_tracker_that_sweeps_name_is_asked(tmp_path, monkeypatch):
         storage_uri(str(tmp_path), ["one"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://h:2")
     assert storage_uri(str(tmp_path), ["one"]) == "http://h:2"
+
+
+def test_without_a_database_an_unnamed_sweep_is_looked_for_where_all_are_tracked(tmp_path):
+    own = f"folder:{tmp_path}/runs"
+    for name in ("one", "two"):
+        (tmp_path / "sweeps" / name).mkdir(parents=True)
+        file = tmp_path / "sweeps" / name / "sweep.yaml"
+        file.write_text(yaml.safe_dump({"tracking": {"uri": own}}))
+    assert storage_uri(str(tmp_path)) == own
+    (tmp_path / "mlflow.db").touch()
+    assert storage_uri(str(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
