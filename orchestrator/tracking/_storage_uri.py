@@ -28,8 +28,9 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     if uri != database_uri(place.folder):
         return uri
     named = [place.sweep(name) for name in sweeps or () if is_sweep_name(name)]
-    if sweeps is None and place.address is None and not (place.folder / DATABASE).exists():
-        named = list(place.sweeps())
+    database, begun = place.folder / DATABASE, (place.folder / "sweeps").is_dir()
+    if sweeps is None and place.address is None and begun and not database.exists():
+        named = place.sweeps()
     for folder in named:
         folder.fetch()
     own = {_named_uri(folder.spec_file) for folder in named}

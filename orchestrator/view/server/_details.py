@@ -1,5 +1,6 @@
 """The slow parts of a sweep's page, computed in the background once the sweep has ended."""
 
+from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
@@ -21,27 +22,27 @@ FAILED = (
 
 
 class Details:
-    """The ``details`` of sweeps that have ended, computed once; nothing is written."""
+    """The ``details`` of sweeps that have ended, computed once for each state of their journals."""
 
     def __init__(self) -> None:
-        self._found: LRUCache[tuple[str, str, int | None], dict[str, Any] | None] = LRUCache(KEPT)
+        self._found: LRUCache[tuple[str, str, int], dict[str, Any] | None] = LRUCache(KEPT)
         self._lock, self._aside = Lock(), Aside()
 
     def of(self, folder: SweepFolder, ledger: Ledger, status: SweepStatus) -> dict[str, Any] | None:
         """Return them; None while the sweep runs, or while they are computed.
 
-        The first request after its end starts the computation.
+        The first request after its end, or after its journal has grown, starts the computation.
         """
         if status.state in LIVE:
             return None
-        run = folder.name, ledger.sweep_id, ledger.ended
+        run = folder.name, ledger.sweep_id, _size(folder.journal)
         with self._lock:
             if run not in self._found:
                 self._found[run] = None
                 Thread(target=self._compute, args=(folder, run), daemon=True).start()
             return self._found[run]
 
-    def _compute(self, folder: SweepFolder, run: tuple[str, str, int | None]) -> None:
+    def _compute(self, folder: SweepFolder, run: tuple[str, str, int]) -> None:
         found = {"pending": FAILED}  # Unless this ends well; the thread's error is printed.
         try:
             found = {**self._aside.call(_details, folder), "pending": ""}
@@ -50,6 +51,10 @@ class Details:
         finally:
             with self._lock:
                 self._found[run] = found
+
+
+def _size(journal: Path) -> int:
+    return journal.stat().st_size if journal.exists() else 0
 
 
 def _details(folder: SweepFolder) -> dict[str, Any]:

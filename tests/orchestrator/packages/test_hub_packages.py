@@ -114,4 +114,4 @@ def test_what_is_not_a_repository_of_packages_is_refused(
     with pytest.raises(InputError, match="use hf:ORG/NAME; results are uploaded to its branch"):
         publish_repository(storage, ["board"], "hf:ada/results@main", "")
     assert main(["package", "publish", "board", "--storage", str(storage.folder)]) == 2
-    assert "expected one of --out and --to" in capsys.readouterr().err
+    assert "expected --out or --to" in capsys.readouterr().err

@@ -258,6 +258,7 @@ def test_the_tracker_that_sweeps_name_is_asked(tmp_path, monkeypatch):
 
 def test_without_a_database_an_unnamed_sweep_is_looked_for_where_all_are_tracked(tmp_path):
     own = f"folder:{tmp_path}/runs"
+    assert storage_uri(str(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
     for name in ("one", "two"):
         (tmp_path / "sweeps" / name).mkdir(parents=True)
         file = tmp_path / "sweeps" / name / "sweep.yaml"

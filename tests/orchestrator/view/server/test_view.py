@@ -266,6 +266,19 @@ def test_the_page_of_a_sweep_that_has_ended_gets_the_slow_parts_of_its_report(vi
     assert "Importance" in view.client.get("/sweeps/night/studies/2").text
 
 
+def test_slow_parts_are_computed_again_when_a_sweep_has_more_trials(view, monkeypatch) -> None:
+    monkeypatch.setattr("orchestrator.view.server._details.details", lambda *given: {"studies": []})
+    study, deadline = view.writer.open("ce", trials=4), time.monotonic() + 60
+    for number in range(2):
+        view.writer.trial(study, number, 0.5)
+        page = view.client.get("/sweeps/later").text
+        assert "being computed" in page
+        while "being computed" in page:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            page = view.client.get("/sweeps/later").text
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
     ("error", "text"),
