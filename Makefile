@@ -55,16 +55,26 @@ lint: $(READY)
 docs: $(READY)
 	$(BIN)/zensical build --clean --strict
 
-# Builds wheel and sdist into dist/, installs the wheel into an environment of its own, runs the demo
-# there, away from the sources, and a storage of every earlier release. It publishes nothing.
+# Builds wheel and sdist into dist/, installs the wheel into a clean environment, writes the SBOM of that
+# environment into the wheel (PEP 770), runs the demo there, and resumes a storage of every earlier release.
+# It signs both files if sigstore is installed. It publishes nothing.
+RELEASE = build/release
 release: $(READY)
-	rm -rf dist build/release
+	rm -rf dist $(RELEASE)
 	$(GROUP) release
 	$(BIN)/python -m build --outdir dist .
-	$(PYTHON) -m venv build/release/venv
-	build/release/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
-	cd build/release && venv/bin/calsweep --version && venv/bin/calsweep demo
+	$(PYTHON) -m venv $(RELEASE)/venv
+	$(RELEASE)/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	$(BIN)/wheel unpack --dest $(RELEASE) dist/*.whl
+	mkdir $(RELEASE)/calsweep-*/*.dist-info/sboms
+	$(BIN)/cyclonedx-py environment --short-PURLs --output-reproducible --pyproject pyproject.toml \
+		--output-file "$$(echo $(RELEASE)/calsweep-*/*.dist-info/sboms)/calsweep.cdx.json" \
+		$(RELEASE)/venv/bin/python
+	$(BIN)/wheel pack --dest-dir dist $(RELEASE)/calsweep-*
+	$(RELEASE)/venv/bin/python -m pip install --quiet --force-reinstall --no-deps dist/*.whl
+	cd $(RELEASE) && venv/bin/calsweep --version && venv/bin/calsweep demo
 	$(BIN)/python -m pytest tests/releases
+	if command -v sigstore; then sigstore sign dist/*; fi
 
 # The lowest versions that pyproject.toml allows, each with what it needs itself; TESTS: some only.
 TESTS = tests
