@@ -216,10 +216,7 @@ SCENES = {
         answers={
             "orchestrator.view.server.Book": MagicMock(),
             "orchestrator.view.server.serve": None,
-            "orchestrator.view.server.serve_dashboard": None,
-            "orchestrator.storage.journal.iterate_events": [],
         },
-        values={"--optuna": "night"},
     ),
     "package publish": Scene(
         ["night", "--out", "usual"],
