@@ -220,9 +220,6 @@ def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     A machine's fault is tried again elsewhere, up to ``most_failures`` times, and what altered code
     refused, always. What ran out of the memory of its share of a GPU is tried once more, on a whole
     one.
-
-    Raises:
-        StorageError: If the storage failed it: no other job could end well.
     """
     kind = report.fault.kind if report.fault else None
     if report.fault is not None and kind == FaultKind.STORAGE:

@@ -230,11 +230,7 @@ def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
 
 
 def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
-    """Refuse a trial that would wait endlessly, on a machine that does not grow.
-
-    Raises:
-        InputError: If no trial of that size fits.
-    """
+    """Refuse a trial that would wait endlessly, on a machine that does not grow."""
     if fitting(resources, cpu, gpu) == 0:
         raise InputError(
             f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
@@ -259,11 +255,7 @@ def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def require_spanning(spec: SweepSpec) -> None:
-    """Refuse a sweep that computes on one machine.
-
-    Raises:
-        InputError: If its executor does not span machines.
-    """
+    """Refuse a sweep that computes on one machine."""
     if not EXECUTORS.get(spec.executor).spans_machines:
         raise InputError(
             f"executor: {spec.executor} computes on one machine; leave it out for a cluster"
@@ -271,12 +263,7 @@ def require_spanning(spec: SweepSpec) -> None:
 
 
 def require_shared(spec: SweepSpec) -> None:
-    """Refuse places that only one machine sees, for a sweep that runs on several.
-
-    Raises:
-        InputError: If the storage is a relative folder or this machine's alone, or the tracker or
-            the executor does not span machines.
-    """
+    """Refuse places that only one machine sees, for a sweep that runs on several."""
     require_spanning(spec)
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):

@@ -31,11 +31,7 @@ class ClusterSize:
         return self.nodes * fitting({"CPU": self.cpus, "GPU": self.gpus}, share.cpu, share.gpu)
 
     def require_room(self, plan: Plan) -> None:
-        """Refuse a sweep with trials that no node can hold.
-
-        Raises:
-            InputError: If there are such, or the sweep computes on one machine.
-        """
+        """Refuse a sweep with trials that no node can hold."""
         require_spanning(plan.spec)
         for stage, share in plan.shares().items():
             for option, kind, wanted, has in (

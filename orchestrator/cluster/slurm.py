@@ -58,9 +58,6 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
     The folder of the sweep gets the script, the sweep file, the token of the job's Ray cluster,
     which only its owner can read, and the job's output.
-
-    Raises:
-        InputError: If the sweep cannot run on several machines, or SLURM refuses it.
     """
     # They take PyTorch.
     from orchestrator.cluster.jobs import read_portable, write_files
@@ -92,11 +89,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
-    """Return the scripts that ``submit_to_slurm`` would submit; nothing is written.
-
-    Raises:
-        InputError: If the sweep cannot run on several machines, or an option is wrong.
-    """
+    """Return the scripts that ``submit_to_slurm`` would submit; nothing is written."""
     from orchestrator.cluster.jobs import read_portable
 
     read_portable(sweep, spec)
@@ -106,11 +99,7 @@ def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def check_words(folder: SweepFolder, wanted: Allocation) -> None:
-    """Refuse words that cannot be part of a script.
-
-    Raises:
-        InputError: If there are such; the text names the first.
-    """
+    """Refuse words that cannot be part of a script."""
     if not TIME.fullmatch(wanted.time):
         raise InputError(f"--time: expected a limit such as 8:00:00 or 2-0, got {wanted.time!r}")
     for option, value in (("--partition", wanted.partition), ("--account", wanted.account)):

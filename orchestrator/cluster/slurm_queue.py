@@ -61,9 +61,6 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 
     A job that ``squeue`` no longer lists is looked up with ``sacct`` where it is installed, then
     in the file that the job wrote at its end.
-
-    Raises:
-        InputError: If the number of a job cannot be read.
     """
     wanted = {folder: number for folder in folders if (number := job_number(folder))}
     if not wanted:
@@ -115,11 +112,7 @@ def job_name(folder: SweepFolder) -> str:
 
 
 def job_number(folder: SweepFolder) -> str:
-    """Return the number of the job that a sweep was handed to SLURM as; empty for none.
-
-    Raises:
-        InputError: If the file that holds it is damaged.
-    """
+    """Return the number of the job that a sweep was handed to SLURM as; empty for none."""
     file = folder.path / JOB
     if not file.exists():
         return ""
@@ -130,11 +123,7 @@ def job_number(folder: SweepFolder) -> str:
 
 
 def queued_job(folder: SweepFolder) -> str:
-    """Return the number of a sweep's job that waits or runs; empty for none.
-
-    Raises:
-        InputError: If SLURM does not answer.
-    """
+    """Return the number of a sweep's job that waits or runs; empty for none."""
     if not (number := job_number(folder)):
         return ""
     job = _queue({folder: number}, COMMAND_SECONDS).get(folder)
@@ -142,11 +131,7 @@ def queued_job(folder: SweepFolder) -> str:
 
 
 def cancel_job(folder: SweepFolder, number: str) -> None:
-    """Take a sweep's job out of SLURM's queue.
-
-    Raises:
-        InputError: If SLURM refuses, or the storage cannot be written.
-    """
+    """Take a sweep's job out of SLURM's queue."""
     call_slurm(["scancel", number])
     with writing(folder.path):  # The script of a job that never ran cannot write it.
         write_whole(folder.path / EXIT, f"{number} {INTERRUPTED}\n")
@@ -232,11 +217,7 @@ def call_slurm(
     seconds: float = COMMAND_SECONDS,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the output of a command of SLURM.
-
-    Raises:
-        InputError: If it is not installed, fails, or does not answer in time.
-    """
+    """Return the output of a command of SLURM."""
     if shutil.which(command[0]) is None:
         raise InputError(f"SLURM's {command[0]} is not on this machine: run it on a login node")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -122,11 +122,7 @@ class CalibrationTable:
 
 
 def check_names(calibrators: Sequence[str], objectives: Sequence[str]) -> None:
-    """Refuse unknown or repeated names before anything is read.
-
-    Raises:
-        InputError: If a name is unknown or given twice; the text lists what exists.
-    """
+    """Refuse unknown or repeated names before anything is read."""
     for what, names, catalogue in (
         ("calibrator", calibrators, CALIBRATORS),
         ("objective", objectives, OBJECTIVES),
@@ -152,10 +148,6 @@ def plan_task(
         file: The logits. A pickled pair fits on its first part and scores its second.
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
         fit_file: Another file to fit on; all rows of ``file`` are scored.
-
-    Raises:
-        InputError: If both are given, or no row is left to score, or the classes differ, or all
-            rows to score are copies of rows to fit on.
     """
     if fit_rows is not None and fit_file is not None:
         raise InputError("give either rows to fit on or a file to fit on, not both")
@@ -234,9 +226,6 @@ def calibrate_table(
         out: Folder in which the fitted calibrators are saved, under task and recipe; a
             cross-fitted one is fitted on all rows for that.
         console: Where progress is shown if it takes more than two seconds; None for nowhere.
-
-    Raises:
-        InputError: If a name is unknown or given twice, or ``out`` cannot be a folder or written.
     """
     check_names(calibrators, objectives)
     names = [task.name for task in tasks]
@@ -251,11 +240,7 @@ def calibrate_table(
 
 
 def save_table(table: CalibrationTable, folder: Path) -> None:
-    """Write a table as ``table.md`` and, unrounded, as ``table.json``.
-
-    Raises:
-        InputError: If a file cannot be written.
-    """
+    """Write a table as ``table.md`` and, unrounded, as ``table.json``."""
     shown = "".join(f"{line}\n" for line in table.lines()).encode()
     figures = f"{table.to_json()}\n".encode()
     write_whole(folder / "table.md", lambda stream: stream.write(shown))

@@ -150,7 +150,6 @@ class Book:
 
         Raises:
             BusyError: If another process holds them.
-            InputError: If the folder cannot be written.
         """
         path, owner = self.folder / "run.lock", self.folder / "owner"
 
@@ -213,11 +212,7 @@ class Book:
         return [(r, v) for r, v in pairs if r is not None and v is not None]
 
     def restarts(self) -> dict[CellKey, str]:
-        """Return the night from which on each accepted cell's series starts anew.
-
-        Raises:
-            InputError: If the file is damaged.
-        """
+        """Return the night from which on each accepted cell's series starts anew."""
         path = self.folder / ACCEPTED
         if not path.exists():
             return {}
@@ -228,11 +223,7 @@ class Book:
             raise InputError(f"{path} is damaged: {error}") from error
 
     def accept(self, entry: Acceptance) -> None:
-        """Add a line to the accepted changes; nothing is ever taken out.
-
-        Raises:
-            StorageError: If the file cannot be written.
-        """
+        """Add a line to the accepted changes; nothing is ever taken out."""
         path = self.folder / ACCEPTED
         with writing(path, StorageError):
             make_folders(path.parent)
@@ -248,22 +239,14 @@ class Book:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and have the disk keep it.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write a file whole or not at all, and have the disk keep it."""
     with writing(path, StorageError):
         make_folders(path.parent)
         write_whole(path, text, durable=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return what a file holds, None if it is not there.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
+    """Return what a file holds, None if it is not there."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -286,9 +269,6 @@ class BucketBook(Book):
     Args:
         folder: ``nightly/NAME`` in the local copy of the storage.
         address: Of the bucket.
-
-    Raises:
-        InputError: See ``Bucket``.
     """
 
     def __init__(self, folder: Path, address: str) -> None:
@@ -300,11 +280,7 @@ class BucketBook(Book):
         )
 
     def fetch(self) -> None:
-        """Take what the bucket has and this machine has not.
-
-        Raises:
-            InputError: If the bucket does not answer.
-        """
+        """Take what the bucket has and this machine has not."""
         with answering():
             self._fetch()
 
@@ -329,7 +305,6 @@ class BucketBook(Book):
 
         Raises:
             BusyError: If another process does.
-            InputError: If the bucket does not answer, or refuses a file.
         """
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is under way: by {holder}"))
@@ -364,7 +339,6 @@ class BucketBook(Book):
 
         Raises:
             BusyError: If another process has taken the nights over.
-            StorageError: If it cannot be noted.
         """
         if self._lease.lost:
             raise BusyError(f"the nights were taken over by {self._lease.holder()}; this run stops")
@@ -375,19 +349,11 @@ class BucketBook(Book):
         self._cache.keep(path)
 
     def settle(self) -> None:
-        """Wait until all is sent, or the bucket is away.
-
-        Raises:
-            StorageError: If the bucket refuses it.
-        """
+        """Wait until all is sent, or the bucket is away."""
         self._cache.settle(LAST_SECONDS)
 
     def accept(self, entry: Acceptance) -> None:
-        """Add a line to the accepted changes there, then here.
-
-        Raises:
-            InputError: If the bucket does not answer, or the file cannot be written.
-        """
+        """Add a line to the accepted changes there, then here."""
         path = self.folder / ACCEPTED
         bucket, name = self._cache.bucket, self._cache.name(path)
         with answering():

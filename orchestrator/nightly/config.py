@@ -138,11 +138,7 @@ class Nightly:
         return Storage.of(self.sweep).nightly(self.name)
 
     def book(self, fresh: bool = True) -> Book:
-        """Return all nights; without ``fresh``, as far as this machine knows them.
-
-        Raises:
-            InputError: If the storage lies in a bucket that does not answer.
-        """
+        """Return all nights; without ``fresh``, as far as this machine knows them."""
         address = Storage.of(self.sweep).address
         if address is None:
             return Book(self.folder)
@@ -199,12 +195,7 @@ def benchmark_file() -> Path:
 
 
 def load_nightly(path: str | Path) -> Nightly:
-    """Read a nightly file.
-
-    Raises:
-        InputError: If it is missing, no valid YAML, or says something that is not allowed; one
-            line with file, key, value and the allowed ones.
-    """
+    """Read a nightly file."""
     path = local_path(path, "nightly file")
     document = read_mapping(read_document(path, str(path)), str(path), "a nightly file", "sweep")
     model = validate(NightlyModel, document, str(path))

@@ -62,8 +62,6 @@ def run_night(
 
     Raises:
         BusyError: If another run is under way.
-        InputError: If it could not run: the storage is full, data are gone. The night stays open,
-            and the next start resumes it.
         KeyboardInterrupt: If it was interrupted; likewise.
     """
     book = nightly.book(fresh=False)

@@ -25,9 +25,6 @@ def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
 
     Returns:
         The three files.
-
-    Raises:
-        UnwrittenError: If the folder cannot be written.
     """
     files = [folder / name for name in ("outcomes.csv", "searches.csv", "replay.png")]
     with writing(folder, UnwrittenError):

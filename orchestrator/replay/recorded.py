@@ -169,10 +169,6 @@ def read_sweeps(
         recipes: Which studies; all with something to search if empty.
         done: Told how many trials were measured, and of how many, sweep by sweep.
         test: False to measure nothing: there are no test rows then.
-
-    Raises:
-        InputError: If there is no such sweep or recipe, one that is named and measured has not
-            ended, or nothing can be replayed.
     """
     known = {folder.name: folder for folder in storage.sweeps() if folder.journal.is_file()}
     for name in names:

@@ -32,11 +32,7 @@ class _Splits(Source):
         return self._left.pop(0) if self._left else Pause.DONE
 
     def ended(self, job: Job, report: Report) -> None:
-        """Keep the fits.
-
-        Raises:
-            InputError: If the split could not be read, or its process died again and again.
-        """
+        """Keep the fits."""
         if report.fault is not None:
             raise InputError(f"{job.group}, seed {job.number}: {report.fault.reason}")
         self.fits[job.group, job.number] = report.fits
@@ -61,9 +57,6 @@ def run_arena(
     Returns:
         One result a recipe and task, in the order of the sweep file; its ``seconds`` are those of
         the processor in the fit alone.
-
-    Raises:
-        InputError: If the sweep is of another kind, or its data cannot be read.
     """
     if not spec.given:
         raise InputError(f"sweep {spec.name!r}: an arena needs tasks with logits")

@@ -44,10 +44,6 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
     """Read, split and store the data of every task, suites beside them; return them by name.
 
     The names are those of ``TaskSpec.data_name``.
-
-    Raises:
-        InputError: If a data set or a suite is absent or damaged, or a suite does not fit its task;
-            the text names the task.
     """
     prepared, whole = {}, spec.given and not searches(spec)
     for number, task in enumerate(spec.tasks):
@@ -66,11 +62,7 @@ def _splits(task: TaskSpec, spec: SweepSpec, whole: bool) -> dict[str, SplitSpec
 
 
 def preview_data(spec: SweepSpec) -> DataPreview:
-    """Look at the data of every task as a run does, but for images and downloads.
-
-    Raises:
-        InputError: What a run would refuse; the text names the task.
-    """
+    """Look at the data of every task as a run does, but for images and downloads."""
     place, root = Storage.of(spec).data, spec.data_root
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.

@@ -63,9 +63,6 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
     read but journal, store, prepared data and tracking store; nothing is written.
 
     Its data are looked for unless they are given.
-
-    Raises:
-        InputError: See ``preview_data``.
     """
     prepared = (preview_data(plan.spec) if data is None else data).prepared
     reused, dropped = _stored(plan, prepared)

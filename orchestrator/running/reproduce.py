@@ -89,10 +89,6 @@ def reproduce(
         data_root: Folder of downloaded data sets.
         tolerance: Largest difference of figures that count as equal.
         progress: Told stage, epoch and number of epochs after every epoch.
-
-    Raises:
-        InputError: If there is no such run, it was tracked before runs told how to compute them
-            again, its data are not what they were, or the folder is not fresh.
     """
     run = tracked_trial(tracking_uri or default_tracking_uri(), run_id)
     if not run.study.origin:
@@ -185,11 +181,7 @@ def _described(computed: Mapping[str, Any]) -> str:
 def compute_stage(
     request: StageRequest, store: ArtifactStore, data: TaskData, progress: Progress
 ) -> dict[str, float]:
-    """Compute a stage to its end, store its outcome and return its last figures.
-
-    Raises:
-        InputError: If what it builds on is missing.
-    """
+    """Compute a stage to its end, store its outcome and return its last figures."""
     run = open_stage(request, store, data)
     metrics: dict[str, float] = {}
     while run.epoch < run.epochs:

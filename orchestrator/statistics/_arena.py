@@ -102,10 +102,6 @@ def arena(
         baseline: The recipe that gains are from.
         draws: Resamples, at least 1.
         seed: Decides the resamples.
-
-    Raises:
-        InputError: If fewer than two recipes, the baseline among them, have ``nll``, ``brier`` and
-            ``ece`` on every task and seed.
     """
     found = list(results)
     places = {result.task: (result.dataset or result.task, result.model) for result in found}

@@ -129,9 +129,6 @@ def judge_claim(
         store: The store ``STORAGE/artifacts`` that the sweeps wrote to.
         draws: Resamples of the test rows.
         seed: Decides the resamples.
-
-    Raises:
-        InputError: See ``StoredPredictions``.
     """
     pairs = [_measured(claim, own, store, draws, seed) for own in _pairs(claim, results)]
     tested = [number for number, pair in enumerate(pairs) if not pair.lost]

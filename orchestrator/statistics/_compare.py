@@ -50,9 +50,6 @@ class KeptPredictions:
         """Return logits and labels of the validation rows of an evaluation that is there.
 
         Those of a calibrator are cross-fitted: it has seen none of the rows that it scores.
-
-        Raises:
-            InputError: If they are gone, or were never here.
         """
         found = self._store.find(ArtifactRef("evaluate", key))
         upstream = "" if found is None else found.record.get("upstream", "")
@@ -110,8 +107,6 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             were tested on the same rows.
 
     Raises:
-        InputError: If a recipe occurs twice, an artifact is missing or damaged, or the recipes were
-            tested on different rows.
         ValueError: If the results belong to several tasks.
     """
 
@@ -254,10 +249,6 @@ def compare(
 
     The baseline is ``usual_baseline`` unless one is named. With ``over_seeds`` intervals hold what
     other seeds would show as well as other test rows, see ``contrast``.
-
-    Raises:
-        InputError: If the metric is unknown, the baseline has no predictions, or see
-            ``StoredPredictions``.
     """
     results = list(results)
     _check(metric)
@@ -343,11 +334,7 @@ def board(
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> Board:
-    """Measure the recipes of one task by ``measure`` on their ``StoredPredictions``.
-
-    Raises:
-        InputError: If the metric cannot be resampled, or see ``StoredPredictions``.
-    """
+    """Measure the recipes of one task by ``measure`` on their ``StoredPredictions``."""
     results = list(results)
     _check(metric)
     rows = StoredPredictions(results, store)
@@ -403,10 +390,6 @@ def search_gains(
         draws: Resamples of the test rows.
         seed: Decides the resamples.
         done: Called with each recipe when it has been compared.
-
-    Raises:
-        InputError: If the metric cannot be resampled, or predictions that were stored are missing
-            or damaged.
     """
     pairs: dict[str, TaskComparison] = {}
     absent: dict[str, str] = {}

@@ -51,10 +51,6 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
     Args:
         results: Studies of any number of sweeps and tasks.
         metric: A name in ``StudyResult.test``, also of a suite, such as ``cifar10-c/ece``.
-
-    Raises:
-        InputError: If a recipe occurs twice on a block (of two protocols, say), or no two recipes
-            have the metric on every block.
     """
     found: dict[str, dict[Place, float]] = {}
     origins: dict[tuple[str, Place], StudyResult] = {}

@@ -30,9 +30,6 @@ class BucketSweep:
     Args:
         path: The sweep's folder in the local copy.
         address: Of the bucket.
-
-    Raises:
-        InputError: See ``Bucket``.
     """
 
     def __init__(self, path: Path, address: str) -> None:
@@ -50,7 +47,6 @@ class BucketSweep:
         """Hold the lease within the block, and bring the local copy up to date.
 
         Raises:
-            InputError: If another process runs the sweep.
             AwayError: If the bucket does not answer.
         """
         lease = self.lease(who)
@@ -180,10 +176,6 @@ class BucketJournal(Journal):
         path: The journal in the local copy, as ``BucketSweep.fetch`` left it.
         sweep: Where it is sealed.
         lease: The lock that this process holds.
-
-    Raises:
-        InputError: See ``Journal``; from ``append`` also if another driver has taken the sweep
-            over, or the bucket refuses a segment.
     """
 
     def __init__(self, path: Path, sweep: BucketSweep, lease: Lease) -> None:

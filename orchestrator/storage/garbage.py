@@ -44,12 +44,6 @@ def collect_garbage(
     last. While one runs, so is what anybody stored or read within the hour. Of sweeps to ``drop``
     the folders go, and what only they need; another user's only if they may be taken. A
     ``dry_run`` changes nothing.
-
-    Raises:
-        InputError: If there is no such storage or sweep, a sweep to drop, or any sweep in a bucket,
-            is running now, or what a kept sweep needs is not known because its journal is missing,
-            empty or damaged; nothing is removed then. Or if something cannot be removed; the text
-            names it.
     """
     sweeps = storage.sweeps()
     dropped = [_named(name, sweeps, storage) for name in drop]
@@ -124,11 +118,7 @@ class Dropper:
         self._others: dict[Path, tuple[float, set[ArtifactRef]]] = {}
 
     def drop(self, names: Iterable[ArtifactRef]) -> None:
-        """Drop the weights of outcomes; none if the needs of other sweeps are not known.
-
-        Raises:
-            StorageError: If the storage cannot be written.
-        """
+        """Drop the weights of outcomes; none if the needs of other sweeps are not known."""
         try:
             needed = self._needed()
         except (InputError, PermissionError) as error:

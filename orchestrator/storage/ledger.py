@@ -225,11 +225,7 @@ class Ledger:
         return self.spec.get("search", {}).get("accuracy_tolerance") is not None
 
     def apply(self, event: Event) -> None:
-        """Take in one event.
-
-        Raises:
-            InputError: If a second sweep turns up in the same journal.
-        """
+        """Take in one event."""
         getattr(self, f"_{event.event}")(event)
 
     def _sweep_started(self, event: SweepStarted) -> None:
@@ -334,11 +330,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Ledger:
-    """Return what a journal tells of its sweep, epochs apart; nothing where there is none.
-
-    Raises:
-        InputError: If the journal is damaged or holds more than one sweep.
-    """
+    """Return what a journal tells of its sweep, epochs apart; nothing where there is none."""
     return Ledger(iterate_events(path) if path.exists() else ())
 
 

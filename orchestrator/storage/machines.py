@@ -68,12 +68,7 @@ class Machines:
         return self._remembered | self._out.keys()
 
     def heard(self, job: Job, report: Report, final: bool) -> None:
-        """Take in how an attempt ended, and whether no other one follows.
-
-        Raises:
-            InputError: If more than half of the first trials failed alike, or the code is altered
-                and no other node known.
-        """
+        """Take in how an attempt ended, and whether no other one follows."""
         node = report.node
         places = [place for place in dict.fromkeys([report.gpu, ""]) if node]
         if report.status == Status.FINISHED and not report.cost.reused:

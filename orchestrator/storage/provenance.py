@@ -108,11 +108,7 @@ def pin_plugins(spec: SweepSpec) -> SweepSpec:
 
 
 def keep_plugins(spec: SweepSpec) -> None:
-    """Write the copies, unless they are there; a bucket has them too afterwards, or soon.
-
-    Raises:
-        StorageError: If they cannot be written.
-    """
+    """Write the copies, unless they are there; a bucket has them too afterwards, or soon."""
     storage = Storage.of(spec)
     found = _plugins(spec)
     for plugin in found:
@@ -125,11 +121,7 @@ def keep_plugins(spec: SweepSpec) -> None:
 
 
 def load_metric_plugins(storage: Storage, sweeps: Iterable[str], metrics: Iterable[str]) -> None:
-    """Import the copies that sweeps keep of plugins, if a metric needs their code.
-
-    Raises:
-        InputError: If a copy is gone or was changed, or two sweeps keep different versions of one.
-    """
+    """Import the copies that sweeps keep of plugins, if a metric needs their code."""
     if all(METRICS[name].source != "plugin" for name in metrics if name in METRICS):
         return
     found = [pinned for sweep in sweeps for pinned in storage.load_spec(sweep).pinned]
@@ -137,11 +129,7 @@ def load_metric_plugins(storage: Storage, sweeps: Iterable[str], metrics: Iterab
 
 
 def fetch_plugins(pinned: Iterable[Pinned]) -> None:
-    """Take the copies that lie in a bucket from there, unless they are here.
-
-    Raises:
-        StorageError: If they cannot be written here.
-    """
+    """Take the copies that lie in a bucket from there, unless they are here."""
     for plugin in pinned:
         for folder in on_this_machine(Path(plugin.path)).parents:
             if bucket_address(folder) is not None:

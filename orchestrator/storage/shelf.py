@@ -60,11 +60,7 @@ class Shelf:
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder and its lock.
-
-        Raises:
-            InputError: If it cannot be removed.
-        """
+        """Remove a file, or a folder and its lock."""
         try:
             if path.is_file():
                 path.unlink(missing_ok=True)

@@ -89,11 +89,7 @@ class SweepStatus:
 
 
 def sweep_status(folder: SweepFolder) -> SweepStatus:
-    """Return how far a sweep is; nothing is written.
-
-    Raises:
-        InputError: If there is no such sweep, or its journal is damaged.
-    """
+    """Return how far a sweep is; nothing is written."""
     folder.storage.started(folder.name)
     # How far trials are that run now, their epochs tell.
     kinds = None if folder.is_owned() else DECISIONS
@@ -109,11 +105,7 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
 
 
 def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
-    """Return how far a sweep is whose journal is known; no trials before its studies are laid out.
-
-    Raises:
-        InputError: If its lock cannot be read.
-    """
+    """Return how far a sweep is whose journal is known; no trials before its studies are planned."""
     owned = folder.is_owned()
     state = _state(folder, ledger, owned)
     out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
@@ -148,9 +140,6 @@ def current_results(
     """Return the rows of a sweep's table; if it stopped early, they say how to resume it.
 
     See ``results_of``.
-
-    Raises:
-        InputError: If its lock cannot be read.
     """
     found = results_of(ledger, runs)
     state = _state(folder, ledger, folder.is_owned())

@@ -45,7 +45,6 @@ def read_plugins(value: Any, info: ValidationInfo) -> tuple[PluginModel, ...]:
 
     Raises:
         ValueError: If it is no list of names, paths and versions.
-        InputError: See ``load_plugins``.
     """
     if not isinstance(value, list | tuple):
         raise ValueError("must be a list of packages and files, such as [mypackage, ./my_loss.py]")

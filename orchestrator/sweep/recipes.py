@@ -89,9 +89,6 @@ def parse_recipe(
     """Read a recipe such as ``mbls+macal+ts``; on ``given`` logits ``given`` or a calibrator alone.
 
     ``variants`` are a sweep's own names for parts, to the parts that they are variants of.
-
-    Raises:
-        InputError: If a part is unknown, or the parts are in no order that makes sense.
     """
     if given:
         return _parse_given(text, variants)
@@ -161,9 +158,6 @@ def expand_recipes(
 
     ``*+macal`` stands for every plain method of the list with ``macal``; ``f*+ts`` for those that
     begin with ``f``.
-
-    Raises:
-        InputError: If a recipe is wrong, stands twice, or a wildcard matches no plain method.
     """
     patterns = list(patterns)
     plain = [text for text in patterns if "*" not in text and _is_method(text, variants)]
@@ -197,11 +191,7 @@ def _is_method(text: str, variants: Mapping[str, str]) -> bool:
 
 
 def part_spaces(part: str) -> list[SearchSpace]:
-    """Return the search spaces of one part; see ``known_spaces``.
-
-    Raises:
-        InputError: If there is no such part.
-    """
+    """Return the search spaces of one part; see ``known_spaces``."""
     if not is_part(part):
         parse_calibrator(part)  # It says which there are.
     return known_spaces(part)
@@ -223,11 +213,7 @@ def near_parts(name: str) -> str:
 
 
 def check_names(where: str, part: str, names: Collection[str]) -> None:
-    """Refuse names that are no parameters of a part.
-
-    Raises:
-        InputError: If a name is not among its parameters; ``where`` begins the text.
-    """
+    """Refuse names that are no parameters of a part."""
     known = parameters_of(part)
     for name in names:
         if name not in known:
@@ -237,11 +223,7 @@ def check_names(where: str, part: str, names: Collection[str]) -> None:
 
 
 def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
-    """Check values by the part itself; they may lie outside the searched range.
-
-    Raises:
-        InputError: If it refuses one; ``where`` begins the text.
-    """
+    """Check values by the part itself; they may lie outside the searched range."""
     check_names(where, part, values)
     if part == GIVEN:
         return

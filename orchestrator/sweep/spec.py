@@ -785,9 +785,6 @@ def parse_sweep(
     """Read a sweep from the text of a sweep file; ``where`` names it in messages.
 
     ``folder`` is where the paths of plugins begin; ``storage`` takes the place of the file's.
-
-    Raises:
-        InputError: See ``load_sweep``.
     """
     document = read_mapping(text, where, *SWEEP)
     if storage is not None:

@@ -34,10 +34,6 @@ def build_table(
             sweeps' plugins brought.
         rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. The others
             stand above the columns.
-
-    Raises:
-        InputError: If there is no result, a metric or dimension is unknown or stands twice, or two
-            results are of the same recipe and task.
     """
     found = by_pair(results)
     if metrics is None:
@@ -100,10 +96,6 @@ def combine(
 
     Where several have the same recipe and task, the result of the first sweep is taken, and
     ``say`` gets a line about it.
-
-    Raises:
-        InputError: If two sweeps have the same recipe and task and there is no ``say``, or their
-            data, code or plugins differ and they are not to be ``mixed``.
     """
     owners: dict[tuple[str, str], StudyResult] = {}
     found, left = [], defaultdict(list)
@@ -159,9 +151,6 @@ def select(
     """Return the results whose recipe and task match one of the patterns.
 
     Patterns are names with ``*`` for any text, such as ``mbls*``; None is for all.
-
-    Raises:
-        InputError: If a pattern matches none; the text lists what there is.
     """
     found = list(results)
     wanted = _matching("recipe", recipes, [result.recipe for result in found])

@@ -58,9 +58,6 @@ def column(name: str) -> Column:
     """Return how a metric is shown: one of ``shown_names``, or one after a suite's name and ``/``.
 
     Such as ``cifar10-c/ece`` or ``ood-svhn/auroc``; the cost, ``seconds``, belongs to no suite.
-
-    Raises:
-        InputError: If there is no such metric.
     """
     suite, slash, metric = name.rpartition("/")
     if name == "seconds":

@@ -248,11 +248,7 @@ class TableOptions:
 def make_table(
     results: Iterable[StudyResult], options: TableOptions | None = None
 ) -> ComparisonTable:
-    """Arrange results, one a recipe and task, as asked for; see ``combine`` for several sweeps.
-
-    Raises:
-        InputError: If an option names something missing, or two do not go together.
-    """
+    """Arrange results, one a recipe and task, as asked for; see ``combine`` for several sweeps."""
     wanted = options or TableOptions()
     chosen = by_pair(select(results, wanted.recipes, wanted.tasks))
     if wanted.layout is None:
@@ -283,9 +279,6 @@ def render(table: ComparisonTable, format: str) -> str:
     Args:
         table: What ``make_table`` or ``build_table`` returned.
         format: ``terminal``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
-
-    Raises:
-        InputError: If there is no such format.
     """
     if format not in RENDERERS:
         raise InputError(f"unknown format {format!r}; there are: {', '.join(RENDERERS)}")

@@ -34,11 +34,7 @@ class HubAddress:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
-        """Return the address that a text is; messages begin with ``where``.
-
-        Raises:
-            InputError: If it has another form.
-        """
+        """Return the address that a text is; messages begin with ``where``."""
         found = _ADDRESS.fullmatch(text)
         if found is None:
             form = f"{HUB}ORG/NAME, {HUB}ORG/NAME:CONFIG or {HUB}ORG/NAME@REVISION"
@@ -64,7 +60,6 @@ def hub_faults(repo: str) -> Iterator[None]:
 
     Raises:
         AwayError: If the Hub cannot be reached, or asks to try again later.
-        InputError: If it refuses the request.
     """
     from huggingface_hub import errors
 

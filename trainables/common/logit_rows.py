@@ -30,11 +30,7 @@ def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """Return numbers as a tensor, which shares the memory of an array where PyTorch can read it.
-
-    Raises:
-        InputError: If they are no numbers.
-    """
+    """Return numbers as a tensor, which shares the memory of an array where PyTorch can read it."""
     if isinstance(values, Tensor):
         values = values.detach()
     else:
@@ -51,12 +47,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 
 def check_logits(logits: Any) -> Tensor:
-    """Return logits (N, K) as a floating tensor on their device, half precision as float32.
-
-    Raises:
-        InputError: If they are not two-dimensional, have no rows or fewer than two classes, or hold
-            a value that is neither a finite real number nor -inf, or a row with -inf only.
-    """
+    """Return logits (N, K) as a floating tensor on their device, half precision as float32."""
     values = as_tensor(logits, "logits")
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise InputError(f"logits: shape {tuple(values.shape)}, expected (N, K), N >= 1 and K >= 2")

@@ -72,9 +72,6 @@ def check_server(what: str, address: str, allowed: str) -> None:
     """Refuse an invalid address of a server, ``SCHEME://[LOGIN@]HOST[:PORT]...``.
 
     The scheme is not checked. A message calls it ``what``, and says what is ``allowed``.
-
-    Raises:
-        InputError: If it has no host, no such port, or a login whose signs are not encoded.
     """
     if fault := _fault(address):
         raise InputError(f"{what} {shown(address)} {fault}; allowed: {allowed}")
@@ -145,10 +142,6 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
     """Return the absolute path that a user means; ``~`` is a home folder.
 
     Messages name it by ``what``, such as ``storage``; on a URL they advise what to give instead.
-
-    Raises:
-        InputError: If it is a URL, or cannot be a path: it is empty, too long, holds a control
-            character, or names an unknown user.
     """
     text = str(path)
     if not text:
@@ -175,11 +168,7 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
 
 
 def require_writable(path: Path, what: str) -> None:
-    """Refuse a path for results below a file or in a read-only folder; nothing is made.
-
-    Raises:
-        InputError: If it is, or see ``local_path``.
-    """
+    """Refuse a path for results below a file or in a read-only folder; nothing is made."""
     place = local_path(path, what)
     there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
     folder = there.parent if there == place and not there.is_dir() else there
@@ -203,9 +192,6 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
     Args:
         storage: A folder, see ``local_path``, or the address of one in object storage,
             ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
-
-    Raises:
-        InputError: If it is another URL, or cannot be a path or an address.
     """
     text = str(storage)
     if not text.startswith(("s3:", "gs:")):
@@ -266,9 +252,6 @@ def require_socket_room(folder: str, below: str, variable: str) -> None:
         folder: The temporary folder.
         below: The path of the socket in the folder.
         variable: The environment variable that names another folder.
-
-    Raises:
-        InputError: If the operating system would refuse the path of the socket.
     """
     most, length = SOCKET_PATH - len(below) - 1, len(os.fsencode(folder))
     if length > most:

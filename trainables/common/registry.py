@@ -213,7 +213,6 @@ class Registry(Catalogue[type[T]]):
         """Make one entry with its hyper-parameters.
 
         Raises:
-            InputError: If the name or a parameter's name is unknown.
             ValueError: If a value is out of its range.
         """
         entry = self.get(name)

@@ -110,9 +110,6 @@ def find_source(named: str, folder: Path) -> Source:
 
     A path has a slash or ends in ``.py``, and begins at ``folder``; one inside a package stands for
     all of it.
-
-    Raises:
-        InputError: If there is none, or it cannot be read.
     """
     if "/" in named or named.endswith(".py"):
         place = named if named.startswith("~") else folder.absolute() / named

@@ -14,11 +14,7 @@ from trainables.schemes import SCHEMES
 
 
 def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
-    """Make sure that a part of a recipe, with values as far as known, suits a kind of data.
-
-    Raises:
-        InputError: If it does not; the text says why.
-    """
+    """Make sure that a part of a recipe, with values as far as known, suits a kind of data."""
     for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
         reason = registry.outline(part).not_for.get(kind.kind) if part in registry else None
         if reason:

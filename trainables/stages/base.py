@@ -348,8 +348,6 @@ def open_stage(
     """Make ready to compute a stage; see ``StageRun.joined`` for ``others``.
 
     Raises:
-        InputError: If the stage is unknown, what it builds on is missing, or it is to be portable
-            and this process is not.
         ValueError: If a hyper-parameter is out of its range.
     """
     if request.portable:

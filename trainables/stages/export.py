@@ -32,9 +32,6 @@ def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, fold
     The folder is an artifact store of the chain's weights alone, with ``chain.json``, which names
     the last stage and describes the data set; it is created if absent. The reference is that of the
     last artifact.
-
-    Raises:
-        InputError: If an artifact is missing or damaged, or the folder cannot be written.
     """
     document = {"format": FORMAT, "stage": ref.stage, "key": ref.key, "data": info.to_dict()}
     copy = ArtifactStore(folder)

@@ -195,9 +195,6 @@ class ArtifactStore:
         """Return an intact artifact, or None if it has still to be computed, or has no key.
 
         One whose weights were dropped serves those who do not want it ``whole``.
-
-        Raises:
-            StorageError: If it may not be read.
         """
         if not ref.key:  # Its place would be the folder of all artifacts of the stage.
             return None

@@ -132,7 +132,6 @@ class Lease(AbstractContextManager["Lease"]):
         """Hold it from now on; whether a holder is alive is waited for.
 
         Raises:
-            InputError: What ``taken`` makes of the holder, if it is alive.
             AwayError: If the bucket does not answer.
         """
         while not self.take():

@@ -45,7 +45,6 @@ def gate(
 
     Raises:
         BusyError: If another run of the benchmark is under way.
-        InputError: If the revision is unknown, or a run fails.
     """
     source = Repository(repository or nightly.model.gate.place or Path.cwd())
     base = source.commit(revision)

@@ -47,11 +47,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         self._count = 0
 
     def run(self, commit: str | None) -> NightRecord:
-        """Return what a commit's code measures; None is the working tree as it is.
-
-        Raises:
-            InputError: If it could not be run there; the text says why.
-        """
+        """Return what a commit's code measures; None is the working tree as it is."""
         self._count += 1
         place = self._folder / f"{self._count}-{commit[:10] if commit else 'here'}"
         shutil.rmtree(place, ignore_errors=True)

@@ -15,9 +15,6 @@ class Repository:
 
     Args:
         folder: Any folder inside.
-
-    Raises:
-        InputError: If it belongs to none, or git is not installed.
     """
 
     def __init__(self, folder: Path) -> None:

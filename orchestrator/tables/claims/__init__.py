@@ -70,11 +70,7 @@ class Claim(BaseModel):
 
 
 def load_claims() -> list[Claim]:
-    """Return all claims, paper by paper.
-
-    Raises:
-        InputError: If a file is wrong; one line with file, key, value and the allowed ones.
-    """
+    """Return all claims, paper by paper."""
     entries = sorted(FOLDER.iterdir(), key=lambda entry: entry.name)
     return [c for entry in entries if entry.name.endswith(".yaml") for c in _read(entry)]
 

@@ -60,9 +60,6 @@ def arrange_layout(
         columns: ``paper`` for the layout's data sets and models; ``sweep`` for the tasks of the
             results; ``auto`` for the former if the results have one of them, else the latter.
         published: Whether the paper's figures stand beside ours.
-
-    Raises:
-        InputError: If a metric or choice is unknown, or several tasks fit one column.
     """
     names = tuple(layout.metrics if metrics is None else metrics)
     check_metrics(names)

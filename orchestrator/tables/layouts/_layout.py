@@ -156,12 +156,7 @@ def layout_names() -> list[str]:
 
 
 def load_layout(name: str) -> Layout:
-    """Read a layout, one of ``layout_names`` or a YAML file by its path.
-
-    Raises:
-        InputError: If there is none, or its file is wrong; one line with file, key, value and what
-            is allowed.
-    """
+    """Read a layout, one of ``layout_names`` or a YAML file by its path."""
     shipped = name in layout_names()
     if not shipped and not name.endswith((ENDING, ".yml")):
         there = known_names(name, layout_names())
