@@ -68,10 +68,7 @@ WRITTEN = ("--out", "--report", "--folder", "--diagram", "--plots")  # Options t
 
 
 def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:
-    """Replace ``~`` in the paths of a command, and refuse those that results cannot be written to.
-
-    Shells leave the ``~`` of ``--out=~/x`` as it is.
-    """
+    """Replace ``~`` in the paths of a command, and refuse those that cannot be written to."""
     for parameter in parameters:
         value = values.get(parameter.name)
         option = parameter.opts[0]
@@ -164,10 +161,7 @@ def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResul
 
 
 class Rule(NamedTuple):
-    """Options that an option excludes, separated by spaces, and why.
-
-    The rule holds only together with all options of ``when``, and without those of ``unless``.
-    """
+    """Options that an option excludes and why: with all of ``when``, without any of ``unless``."""
 
     option: str
     others: str

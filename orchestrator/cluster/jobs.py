@@ -85,15 +85,7 @@ def explain_refusal(address: str) -> Iterator[None]:
 
 
 def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionClient, str]:
-    """Start a sweep on a cluster; return the client and the job's id at once.
-
-    Submitting it again, under the same name, resumes a sweep that was cut short; one that
-    still runs is refused by the job itself, with the name of its owner.
-
-    The sweep file travels with the job. The address is that of the cluster's dashboard, such as
-    ``http://127.0.0.1:8265``; a cluster with a token wants ``RAY_AUTH_MODE=token`` and the token in
-    the environment.
-    """
+    """Start a sweep on a cluster; return the client and the job's id at once."""
     files = read_portable(sweep, spec)
     job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     client = job_client(address)
@@ -111,10 +103,7 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
 
 
 def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
-    """Return what may be sent to a cluster, which keeps it in plain files, by name.
-
-    It is the sweep file, and the code of the plugins that the sweep uses, which it then names.
-    """
+    """Return what may be sent to a cluster, which keeps it in plain files, by name."""
     require_shared(spec)
     check_no_login(spec.tracking_uri, "on the cluster", "where the cluster's head is started")
     plugins = load_plugins(spec.pinned, installed=True)
@@ -134,11 +123,7 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write what ``read_portable`` returned into a folder.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write what ``read_portable`` returned into a folder; raise ``OSError`` if that fails."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

@@ -140,10 +140,7 @@ def short_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Hold back all text on standard error, by Ray's own threads too; ``said`` gets it.
-
-    It is written after all if nothing is raised.
-    """
+    """Hold back all text on standard error, by Ray's threads too; ``said`` gets it."""
     sys.stderr.flush()
     before = os.dup(STDERR)
     with tempfile.TemporaryFile() as aside:
@@ -194,11 +191,7 @@ def _check_token(address: str) -> None:
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Have Ray start its processes in process groups of their own, and leave SIGTERM to us.
-
-    A signal to this program's group, as from a terminal or a scheduler, would end Ray's control
-    process first, for which Ray waits a minute and then ends this program. They end with it anyway.
-    """
+    """Have Ray start its processes in process groups of their own: signals reach us first."""
     from ray._private import services, utils
 
     popen, handle = services.ConsolePopen, utils.set_sigterm_handler
@@ -211,10 +204,7 @@ def _apart() -> Iterator[None]:
 
 
 def _loopback_settings() -> dict[str, str]:
-    """Return settings for the loopback only, with a token that never reaches the disk.
-
-    No dashboard is served, so that what every worker would send it each second is of no use.
-    """
+    """Return settings for the loopback only, with a token in memory, and without a dashboard."""
     return {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",

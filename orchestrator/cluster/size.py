@@ -12,14 +12,7 @@ PLENTY = 10**9  # CPUs that limit nothing.
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """Nodes of one kind.
-
-    Attributes:
-        nodes: At least 1.
-        gpus: Of each node.
-        cpus: Of each node; by default they do not limit what runs at once.
-        cpus_option: The option that gives them.
-    """
+    """Nodes of one kind; ``cpus`` of None do not limit what runs at once."""
 
     nodes: int
     gpus: int

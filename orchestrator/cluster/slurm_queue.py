@@ -40,13 +40,7 @@ FOREIGN = re.compile(r"((?:slurmstepd|srun): error: .+|[\w.]+(?:Error|Exception)
 
 @dataclass(frozen=True)
 class Job:
-    """A job of SLURM.
-
-    Attributes:
-        state: ``queued``, ``requeued``, ``running``, ``finished``, ``failed``, ``CANCELLED``,
-            ``died`` if it ended without a trace, or empty if nothing is known.
-        reason: Why it waits or failed.
-    """
+    """A job of SLURM; ``state`` as in ``SweepStatus``, empty if nothing is known."""
 
     number: str
     state: str = ""
@@ -85,10 +79,7 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 
 
 def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> SweepStatus:
-    """Return the status of a sweep with its job, and the job's state unless the sweep knows better.
-
-    It does while it runs, after it has finished in the job, and if it has run after the job.
-    """
+    """Return the status of a sweep with its job, whose state counts unless the sweep ran later."""
     if job is None:
         return status
     status = replace(status, job=job.number)
@@ -167,10 +158,7 @@ def _accounting(wanted: Mapping[SweepFolder, str], seconds: float) -> dict[Sweep
 def _jobs(
     wanted: Mapping[SweepFolder, str], rows: Iterable[Sequence[str]]
 ) -> dict[SweepFolder, Job]:
-    """Return the jobs of the rows: number, name, state, restarts and reason.
-
-    The name is compared too, because SLURM may use a number again.
-    """
+    """Return the jobs of rows whose name is right too: SLURM may use a number again."""
     folders = {(number, job_name(folder)): folder for folder, number in wanted.items()}
     return {
         folders[number, name]: _job(folders[number, name], number, *words)

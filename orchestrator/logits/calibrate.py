@@ -38,7 +38,6 @@ class Task:
     """One set of logits to calibrate.
 
     Attributes:
-        name: Heading of its column.
         judge: Rows that are scored.
         fit: Rows that calibrators are fitted on; None scores every row of ``judge`` by calibrators
             fitted on the other folds of it.
@@ -59,7 +58,6 @@ class CalibrationCell:
         nll: Their mean negative log-likelihood, in nats.
         gain: ECE with the objective ``ce`` minus this one: positive is better; None for ``ce``
             itself and where there is no choice of objective.
-        seconds: Time of fitting and scoring.
         note: Why there are no figures (then they are nan), or what the fit reports.
     """
 
@@ -73,13 +71,7 @@ class CalibrationCell:
 
 @dataclass(frozen=True)
 class CalibrationTable:
-    """All cells, in the layout of the class-wise loss scaling paper's Table 1.
-
-    Attributes:
-        columns: Names of the tasks.
-        rows: Calibrator and objective of each row; the objective is empty where there is none.
-        cells: One list a row, one cell a column.
-    """
+    """All cells, one list a row, as in the class-wise loss scaling paper's Table 1."""
 
     columns: list[str]
     rows: list[tuple[str, str]]

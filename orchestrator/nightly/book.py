@@ -37,13 +37,7 @@ class BusyError(InputError):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A change that somebody intended, with the reason given.
-
-    Attributes:
-        cell: The series that starts anew; without a metric, all of the pair.
-        night: The first night of the new series.
-        time: When it was said, ISO 8601.
-    """
+    """A change that somebody intended; ``cell`` without a metric is all of its pair."""
 
     cell: CellKey
     night: str
@@ -56,12 +50,7 @@ class Acceptance:
 
 
 class Night:
-    """One night's ``STORAGE/nightly/NAME/nights/NIGHT``; its files appear whole or not at all.
-
-    Args:
-        folder: Its folder.
-        written: Hears of every file that was written.
-    """
+    """The folder ``nightly/NAME/nights/NIGHT``; ``written`` is called with each new file."""
 
     def __init__(self, folder: Path, written: Callable[[Path], None] = lambda path: None) -> None:
         self.folder, self._written = folder, written
@@ -141,9 +130,6 @@ class Book:
     @contextmanager
     def held(self) -> Iterator[str]:
         """Own all nights within the block, or refuse.
-
-        As in a sweep's folder, ``run.lock`` is locked, by the file system and for all machines that
-        share it, and ``owner`` names the process for people.
 
         Yields:
             Whom they were taken over from, for a person to read; empty if that one ended in order.
@@ -261,15 +247,7 @@ LAST_SECONDS = 30.0
 
 
 class BucketBook(Book):
-    """Nights that any machine runs and reads: their files lie in a bucket, the folder is a copy.
-
-    Files are sent behind the caller's back, and before the lock is passed on; what a bucket that is
-    away does not take, the next start on this machine sends. What a night computes is not sent.
-
-    Args:
-        folder: ``nightly/NAME`` in the local copy of the storage.
-        address: Of the bucket.
-    """
+    """Nights that any machine runs and reads: their files lie in a bucket, the folder is a copy."""
 
     def __init__(self, folder: Path, address: str) -> None:
         super().__init__(folder)
@@ -301,11 +279,7 @@ class BucketBook(Book):
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Own all nights within the block; before, the folder and the bucket agree.
-
-        Raises:
-            BusyError: If another process does.
-        """
+        """Own all nights within the block; before, the folder and the bucket agree."""
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is under way: by {holder}"))
         with self._lease:
@@ -335,11 +309,7 @@ class BucketBook(Book):
                     self._cache.forget(verdict.parent / name)
 
     def written(self, path: Path) -> None:
-        """Send a file.
-
-        Raises:
-            BusyError: If another process has taken the nights over.
-        """
+        """Send a file; raise ``BusyError`` if another process has taken the nights over."""
         if self._lease.lost:
             raise BusyError(f"the nights were taken over by {self._lease.holder()}; this run stops")
         try:

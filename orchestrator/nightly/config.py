@@ -95,7 +95,6 @@ class NightlyModel(StrictModel):
 
     Attributes:
         sweep: A sweep as in a sweep file, or the path of one, relative to the nightly file.
-        gate: How ``nightly gate`` runs another revision.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
         history: Most nights before that are looked at.
         keep: Nights that keep weights, logits and journals; older ones keep record,

@@ -32,13 +32,7 @@ SPARE = 1.2  # Room asked for, as a multiple of what the last night took.
 
 @dataclass(frozen=True)
 class NightOutcome:
-    """What a start came to.
-
-    Attributes:
-        night, verdict: The night, and what it came to.
-        fresh: False if the night had its verdict before and nothing was computed.
-        messages: What a person must know besides, such as a webhook that failed.
-    """
+    """The outcome of a start; ``fresh`` is false if nothing was computed."""
 
     night: Night
     verdict: Verdict
@@ -161,10 +155,7 @@ class _Start:
         return sweep.model_copy(update={**own, "tracking": TrackingModel(uri=sweep.tracking_uri)})
 
     def _discard(self, night: Night, spec: SweepSpec) -> list[Path]:
-        """Remove what a night computed so far, and end its runs on the tracking server.
-
-        What cannot be removed is returned.
-        """
+        """Remove what a night computed and end its tracked runs; return paths that remain."""
         journal = SweepFolder.of(spec).journal
         if journal.exists():
             # A server that is away keeps runs of an attempt that nobody asks for.

@@ -58,10 +58,7 @@ def _write(path: Path, names: Sequence[str], rows: Iterable[dict[str, object]]) 
 
 
 def draw(outcome: ReplayOutcome) -> Chart:
-    """Return each strategy's test metric against the budget, with its interval, as a chart.
-
-    The dashed line is the published default.
-    """
+    """Return each strategy's test metric against the budget as a chart; dashed: the default."""
     shown = column(outcome.settings.judge)
     rows = [
         {

@@ -31,7 +31,6 @@ class RecordedTrial:
     """A finished search trial.
 
     Attributes:
-        trial: What the journal tells.
         logits: Of the validation rows, (N, K).
         outputs: Log-probabilities of the test rows, (M, K).
         test: Metrics on test data, as ``evaluation_report`` names them; empty where the rows that
@@ -54,12 +53,10 @@ class RecordedStudy:
     """The finished search trials of one study, by which another search is answered.
 
     Attributes:
-        plan: As it ran.
         trials: By number; the published default is the first if it finished.
         labels: Of the validation rows, (N,).
         test_labels: Of the test rows, (M,).
         plain: The plain cross-entropy that guarded it, if one did.
-        data: What it was computed on.
     """
 
     plan: StudyPlan
@@ -123,11 +120,7 @@ class RecordedStudy:
 
 @dataclass(frozen=True)
 class RecordedSweep:
-    """A sweep that has ended, and what it left behind.
-
-    Attributes:
-        skipped: Studies that cannot be replayed, with the reason.
-    """
+    """A sweep that has ended, and the reasons why some of its studies were ``skipped``."""
 
     folder: SweepFolder
     spec: SweepSpec

@@ -1,8 +1,4 @@
-"""Every calibrator of a sweep of logits at its published values, many fits a process.
-
-What a sweep gives each fit (a trial, a run, an artifact, its cross-fit) takes longer than the fit,
-and chooses nothing where nothing is searched.
-"""
+"""Every calibrator of a sweep of logits at its published values, many fits a process."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,14 +41,6 @@ def run_arena(
     done: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[StudyResult]:
     """Fit every recipe of a sweep of logits on every split, and judge it on the split's test rows.
-
-    The splits are those that a run of the sweep would prepare; nothing is tracked or stored beside
-    them. A fit that the rows do not allow fails its study, with the reason.
-
-    Args:
-        spec: A sweep whose tasks are logits and which searches nothing.
-        workers: Processes; one a core if left out.
-        done: Told how many splits are done, and how many there are.
 
     Returns:
         One result a recipe and task, in the order of the sweep file; its ``seconds`` are those of

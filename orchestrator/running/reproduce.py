@@ -44,7 +44,6 @@ class Reproduction:
     """What computing a run again came to.
 
     Attributes:
-        figures: Every metric that both have.
         tolerance: Largest difference of figures that count as equal.
         artifact: Key of the outcome now; the same content, if all went well.
         remarks: Why figures need not be the same, a line for each stage that was recorded on
@@ -151,10 +150,7 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
 
 
 def prepare_process(origin: Mapping[str, Any], stage: str) -> torch.device:
-    """Give this process what a trial had and return its device; ``origin`` is its study's.
-
-    The number of threads decides the order of sums.
-    """
+    """Give this process the threads and device of a trial's study and return the device."""
     resources = origin["resources"][stage]
     torch.set_num_threads(max(1, int(resources["cpu"])))
     return trial_device(resources["gpu"], origin.get("deterministic", False))

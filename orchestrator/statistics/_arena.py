@@ -57,8 +57,6 @@ class Arena:
     """All recipes that have a figure on every task and seed, the strongest first.
 
     Attributes:
-        standings: One a recipe, the baseline among them.
-        networks: Data set and model of the calibrated logits.
         tasks: How many tasks there are, such as fitting sizes of each network.
         seeds: How many splits of each.
         absent: Recipe to the reason why it is left out.

@@ -30,10 +30,7 @@ class PairVerdict:
     """One pair of recipes that a claim speaks of, on one task.
 
     Attributes:
-        sweep: Whose runs they are.
-        task: Its name.
         better: The recipe that is said to be better.
-        than: The recipe that it is compared with.
         values: The metric of both, the mean over seeds; fractions (nats for NLL).
         accuracies: The accuracy of both, the same.
         difference: ``better`` minus ``than``, with its own 95% interval over seeds and test rows.
@@ -62,22 +59,14 @@ class PairVerdict:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What stored runs say of a claim.
-
-    Attributes:
-        claim: The claim.
-        pairs: Every pair of recipes with predictions that it speaks of.
-    """
+    """The verdict of stored runs on a claim, over all ``pairs`` of recipes that it is about."""
 
     claim: Claim
     pairs: tuple[PairVerdict, ...]
 
     @property
     def verdict(self) -> str:
-        """Return what any pair refutes or all confirm, in the paper's regime if any pair is.
-
-        Else in another one; of given logits last. Pairs of lost accuracy do not count.
-        """
+        """Return what any pair refutes or all confirm, in the paper's regime if any pair is."""
         found = {pair.verdict for pair in self.pairs} - {LOST}
         words = ((REFUTED, CONFIRMED), (FAILS, HOLDS), (FAILS_GIVEN, HOLDS_GIVEN))
         for against, favour in words:
@@ -90,8 +79,6 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class _Pair:
-    """What a pair is judged by."""
-
     better: StudyResult
     than: StudyResult
     measured: Board

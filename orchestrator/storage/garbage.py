@@ -106,12 +106,7 @@ def _left(sweep: SweepFolder) -> Ledger:
 
 
 class Dropper:
-    """Drops the weights of what a sweep has beaten, unless another sweep there needs them.
-
-    Args:
-        sweep: The sweep.
-        store: Its artifacts.
-    """
+    """Drops the weights of what a sweep has beaten, unless another sweep there needs them."""
 
     def __init__(self, sweep: SweepFolder, store: ArtifactStore) -> None:
         self._sweep, self._store = sweep, store
@@ -139,10 +134,7 @@ class Dropper:
 
 
 class _Needs:
-    """What one sweep needs, as its journal tells.
-
-    It is ``open`` before its end; ``artifacts`` of those ``named`` there are needed.
-    """
+    """The ``artifacts`` that one sweep needs, of those ``named`` in its journal."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.open = ledger.status in ("running", "interrupted")

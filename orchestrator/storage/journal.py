@@ -37,11 +37,7 @@ HOLE = b"\0"  # What a file holds where a write was lost and a later one was not
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Writes the journal of one sweep. Threads may share it; only one process may write.
-
-    Opening creates the file and its folders where missing, and cuts off what a crash left
-    unfinished at its end, so that what follows starts a line of its own.
-    """
+    """Writes the journal of one sweep, after the last whole line; for threads of one process."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

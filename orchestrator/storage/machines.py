@@ -28,10 +28,6 @@ class Machines:
     others are there: the GPU alone if it failed all of them. If more than half of the first eight
     trials fail alike, the sweep ends: the rest would too.
 
-    Args:
-        storage: Remembers machines for other runs and for ``doctor``; None for this run alone.
-        say: Receives a line on each machine that is left out.
-
     Attributes:
         refused: Nodes that no trial may ever start on, with the reason.
     """

@@ -32,11 +32,7 @@ def read_notes(folder: SweepFolder) -> dict[str, str]:
 
 
 def write_note(folder: SweepFolder, about: str, text: str) -> None:
-    """Keep a note; an empty text removes it.
-
-    Raises:
-        TooLongError: If it is too long.
-    """
+    """Keep a note; an empty text removes it, ``TooLongError`` refuses a long one."""
     if len(text) > MOST:
         raise TooLongError(f"expected at most {MOST} characters in a note, got {len(text)}")
     path = folder.path / NOTES

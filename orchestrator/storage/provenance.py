@@ -55,10 +55,7 @@ def library_versions() -> dict[str, str]:
 
 
 def library_version(name: str) -> str:
-    """Return the installed version of a library, or that it is not installed.
-
-    calsweep itself runs from its folder, too, without being installed.
-    """
+    """Return the installed version of a library, or that it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -66,11 +63,7 @@ def library_version(name: str) -> str:
 
 
 def git_commit() -> str:
-    """Return the commit of this code, with ``-dirty`` for local changes; empty outside git.
-
-    Code that is merely installed inside someone's repository, as in its virtual environment, has
-    no commit.
-    """
+    """Return the commit of this code, with ``-dirty`` for local changes; empty if installed."""
     file = Path(__file__).resolve()
     folder = file.parent
     if not _git(folder, "ls-files", "--", file.name):
@@ -95,10 +88,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def pin_plugins(spec: SweepSpec) -> SweepSpec:
-    """Return a sweep with all plugins that it uses, at the places of their copies in its storage.
-
-    Their parts, and those of no other sweep's plugins, are known afterwards.
-    """
+    """Return a sweep with all plugins that it uses, at the copies in its storage, and load them."""
     copies = Storage.of(spec).plugins
     pinned = [
         PluginModel(path=str(copies / plugin.code / plugin.source.path), code=plugin.code)

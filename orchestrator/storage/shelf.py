@@ -74,14 +74,7 @@ class Shelf:
 
 
 class BucketShelf(Shelf):
-    """The objects of a bucket, by the places of their folders in the local copy.
-
-    Args:
-        root: Of the artifacts in the local copy.
-        address: Of the bucket.
-
-    All methods raise as those of ``Bucket`` do.
-    """
+    """The objects of a bucket, by the places of their folders in the local copy ``root``."""
 
     def __init__(self, root: Path, address: str) -> None:
         super().__init__(root)

@@ -59,10 +59,7 @@ class SweepFolder:
 
     Attributes:
         journal: The journal, the truth that all else is a view of.
-        spec_file: The sweep file as it runs.
         chosen: Folder of the chosen configurations and their reliability diagrams.
-        plots: Folder of the drawings of the search.
-        logs: Folder of the trials' logs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,11 +92,7 @@ class SweepFolder:
         return BucketSweep(self.path, address)
 
     def fetch(self, files: bool = False) -> None:
-        """Bring the local copy up to date, if the storage lies in a bucket.
-
-        Args:
-            files: Whether logs and diagrams are wanted too.
-        """
+        """Bring the local copy up to date, if there is a bucket; ``files``: logs and diagrams."""
         if self.bucket is not None:
             with answering():
                 self.bucket.fetch(files)
@@ -185,10 +178,7 @@ class SweepFolder:
         return False
 
     def require_own(self, take: bool = False) -> None:
-        """Refuse a sweep whose folder belongs to another user, unless it may be taken.
-
-        Buckets know no users.
-        """
+        """Refuse a sweep whose folder belongs to another user, unless it may be taken."""
         if take or self.bucket is not None:
             return
         try:
@@ -215,21 +205,13 @@ class SweepFolder:
             return f"another process ({why(error)})"
 
     def control(self) -> str:
-        """Return what a person wants of whatever runs the sweep: ``pause``, ``cancel`` or nothing.
-
-        Raises:
-            OSError: If that cannot be read now.
-        """
+        """Return ``pause``, ``cancel`` or nothing; raise ``OSError`` if it cannot be read."""
         if self.bucket is not None:
             return self.bucket.control()
         return self.text(self._control)
 
     def text(self, path: Path) -> str:
-        """Return the text of a file in this folder; empty if there is none.
-
-        Raises:
-            OSError: If it cannot be read, is a link out of the folder, a pipe or a device.
-        """
+        """Return the text of a file in this folder, or ""; ``OSError`` for links out of it."""
         try:
             with open_inside(path, self.path) as stream:
                 return stream.read().decode(errors="replace")
@@ -257,8 +239,6 @@ class Storage:
     ``follow_folder``.
 
     Attributes:
-        artifacts: Root of the artifact store.
-        data: Folder of the prepared data.
         plugins: Folder of the copies of plugins, by the hash of their code.
         tracked_files: Where a tracking store without a server of its own keeps files.
         lacks: The line about data that it can never have; empty for one that sweeps run in.

@@ -28,14 +28,7 @@ NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method, perhaps refined, perhaps calibrated; or given logits, perhaps calibrated.
-
-    Attributes:
-        method: The parts of the method, such as ``("mbls",)`` or ``("mbls", "mixup")``, or
-            ``("given",)``.
-        refinement: Such as ``macal``, or None.
-        calibrator: With its fitting objective, such as ``ts-cls``, or None.
-    """
+    """A method, perhaps refined, perhaps calibrated (``ts-cls``); or ``("given",)`` logits."""
 
     method: tuple[str, ...]
     refinement: str | None = None
@@ -237,13 +230,7 @@ def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
 
 
 def narrow(parameter: Parameter, change: Mapping[str, Any]) -> Parameter:
-    """Return a parameter with another range; its default moves to the nearest end if outside.
-
-    ``change`` holds any of ``low``, ``high``, ``scale`` and ``choices``.
-
-    Raises:
-        SpaceError: If the range makes no sense for the parameter.
-    """
+    """Return a parameter with another ``low``, ``high``, ``scale`` or ``choices``."""
     if parameter.type == "categorical" and not change.get("choices"):
         raise SpaceError(f"{parameter.name} takes choices, not a range")
     if "choices" in change and len(change) > 1:

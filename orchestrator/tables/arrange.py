@@ -92,11 +92,7 @@ def combine(
     say: Callable[[str], None] | None = None,
     mixed: bool = False,
 ) -> list[StudyResult]:
-    """Put the results of several sweeps together.
-
-    Where several have the same recipe and task, the result of the first sweep is taken, and
-    ``say`` gets a line about it.
-    """
+    """Put sweeps together; of the same recipe and task, the first counts and ``say`` is called."""
     owners: dict[tuple[str, str], StudyResult] = {}
     found, left = [], defaultdict(list)
     for result in chain.from_iterable(sweeps):
@@ -119,7 +115,6 @@ def combine(
 
 
 def _check_same(results: Sequence[StudyResult]) -> None:
-    """Refuse sweeps whose data on one task, or whose code, differ from the first one's."""
     first: dict[str, StudyResult] = {}
     for result in results:
         for what in _versions(result):
@@ -132,7 +127,6 @@ def _check_same(results: Sequence[StudyResult]) -> None:
 
 
 def _versions(result: StudyResult) -> dict[str, str]:
-    """Return the hashes of a result's data, code and plugins, as far as they are known."""
     found = {f"the data of {result.task}": result.fingerprint, "the code": result.code}
     found |= {f"the code of plugin {name}": code for name, code in result.plugins.items()}
     return {what: version for what, version in found.items() if version}

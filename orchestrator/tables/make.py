@@ -1,11 +1,4 @@
-"""Comparison tables from study results, in five formats.
-
-``make_table(results, options)`` arranges what ``calsweep table`` shows, ``build_table(results)``
-the plain table; ``render(table, "markdown")`` writes, ``to_rich(table)`` is for a live terminal.
-``comparison_table(sweep)`` is the same from the tracking server. Nothing else here reads files (a
-layout of one's own apart) or that server. Names and reasons come from users and from exceptions, so
-each renderer escapes every word it did not write itself.
-"""
+"""Comparison tables from study results, in five formats; renderers escape every name."""
 
 import csv
 import io
@@ -38,10 +31,7 @@ UNBOUNDED = 10_000
 
 
 def to_rich(table: ComparisonTable) -> RenderableType:
-    """Return the table for a rich console: one block for each first heading, notes below.
-
-    Where a block is wider than the console, standard deviations give way to it, then it is split.
-    """
+    """Return the table for a rich console: one block for each first heading, notes below."""
     blocks = groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1])
     parts: list[RenderableType] = [_Block(table, list(spans)) for _, spans in blocks]
     lines = [*table.messages(), *table.notes()]
@@ -227,11 +217,7 @@ RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a table shows, as ``calsweep table --help`` describes its options.
-
-    See ``build_table`` for ``rows``, which a layout excludes, and ``arrange_layout`` for
-    ``columns`` and ``published``, which need one.
-    """
+    """What a table shows, as ``calsweep table --help`` describes its options."""
 
     metrics: Sequence[str] | None = None
     recipes: Sequence[str] | None = None

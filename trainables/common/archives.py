@@ -49,11 +49,7 @@ class ArrayHeader:
 
 
 class ArrayArchive:
-    """An ``.npz`` file. Pickled objects are never loaded.
-
-    An array is read only if its header fits what the archive holds, and the machine: a header may
-    claim any number of rows, and few packed bytes may become very many.
-    """
+    """An ``.npz`` file: no pickles, and no array that its archive or this machine cannot hold."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

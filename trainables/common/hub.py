@@ -1,8 +1,4 @@
-"""Repositories on the Hugging Face Hub: their addresses, and one line for each way they fail.
-
-The client, ``huggingface_hub``, takes a token from ``HF_TOKEN`` or from its own login. No token is
-read, written or shown here.
-"""
+"""Repositories on the Hugging Face Hub: addresses, and one line for each way they fail."""
 
 import re
 from collections.abc import Iterator
@@ -56,11 +52,7 @@ def hub_client() -> Any:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Raise what the client raises as one line that begins with the repository.
-
-    Raises:
-        AwayError: If the Hub cannot be reached, or asks to try again later.
-    """
+    """Raise what the client raises as one line; ``AwayError`` if the Hub cannot be reached."""
     from huggingface_hub import errors
 
     try:

@@ -115,10 +115,7 @@ class LogitScale:
 
 
 def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
-    """Return which classes are masked, (N, K), or None where no class of logits (N, K) is.
-
-    The depth is that of ``LogitScale``, unless the logits come from ``LogitScale.level``.
-    """
+    """Return which classes of logits (N, K) are masked, (N, K), or None if none is."""
     if not _wide(logits, depth):
         return None
     return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
@@ -193,10 +190,7 @@ def full_precision(values: Tensor) -> Tensor:
 
 
 def log_mean_probabilities(logits: Iterable[Tensor]) -> Tensor:
-    """Return the log of the averaged class probabilities, (N, K), of logits (N, K), at least one.
-
-    One set of logits is held at a time. The outcome is itself a set of logits.
-    """
+    """Return the log of the averaged class probabilities of logits (N, K), one set at a time."""
     total, count = None, 0
     for part in logits:
         row = full_precision(part).log_softmax(dim=1)

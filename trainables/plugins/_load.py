@@ -132,10 +132,7 @@ def load_plugins(
 
 @contextmanager
 def named_plugins_only() -> Iterator[None]:
-    """Hide the plugins that are installed here: within the block only those that are named exist.
-
-    Figures of other machines are judged by their plugins. Afterwards, those before are known again.
-    """
+    """Hide the installed plugins within the block: only those that are named exist."""
     before, token = [*_active], _hides_installed.set(True)
     try:
         _activate(())

@@ -111,10 +111,7 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> dict[str, float]:
-    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins.
-
-    One that was stored for a search by another objective may lack it.
-    """
+    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins."""
     known = dict(metrics)
     if METRICS.plugged:
         rows = found.tensors("validation")
@@ -230,13 +227,7 @@ class StageRun(ABC):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store the outcome and return the artifact.
-
-        Args:
-            metrics: The last epoch's.
-            history: ``step`` and ``metrics`` of every epoch: the learning curve of who finds it.
-            seconds: The time that this trial spent on it, if known: saved by each reuse.
-        """
+        """Store the outcome with the curve and the seconds that each reuse saves."""
         tensors, facts = self.outcome()
         for remark in self.remarks():
             self.store.notice(remark)
@@ -252,10 +243,7 @@ class StageRun(ABC):
         return self.store.write(self.request.ref, tensors, record)
 
     def upstream(self) -> Artifact:
-        """Return the artifact that this stage builds on, computed again if it is damaged.
-
-        Raises ``InputError`` if it has to be and the request does not tell how it came about.
-        """
+        """Return the artifact that this stage builds on, computed again if it is damaged."""
         stage, key = self.request.upstream_stage, self.request.upstream
         if stage is None or key is None:
             raise InputError("this stage builds on another, but no upstream artifact is named")
@@ -310,10 +298,7 @@ class StageRun(ABC):
 
 
 def find_artifact(store: ArtifactStore, ref: ArtifactRef, whole: bool = True) -> Artifact:
-    """Return an artifact that a stage builds on; without its weights unless it has to be whole.
-
-    Raises ``InputError`` if it is missing or damaged.
-    """
+    """Return an artifact to build on, perhaps without weights; or raise ``InputError``."""
     found = store.find(ref, whole)
     if found is None:
         dropped = store.is_dropped(ref)
@@ -345,11 +330,7 @@ def open_stage(
     data: TaskData,
     others: Sequence[StageRequest] = (),
 ) -> StageRun:
-    """Make ready to compute a stage; see ``StageRun.joined`` for ``others``.
-
-    Raises:
-        ValueError: If a hyper-parameter is out of its range.
-    """
+    """Make ready to compute a stage; see ``StageRun.joined`` for ``others``."""
     if request.portable:
         require_portable()
     if request.stage not in StageRun.runs:

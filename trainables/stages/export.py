@@ -1,8 +1,4 @@
-"""A trained chain of stages as a folder that stands on its own: weights, and how to rebuild it.
-
-``export_chain(...)`` writes it, ``load_chain(folder)`` returns a function from rows to
-log-probabilities. Nothing is pickled: weights are safetensors, the rest is JSON.
-"""
+"""A trained chain of stages as a folder of its own: weights, and how to rebuild it."""
 
 import json
 from collections.abc import Callable

@@ -111,10 +111,7 @@ def predictor(
 def pixel_outputs(
     store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, device: torch.device
 ) -> PixelOutputs:
-    """Return a function from images on a device, (N, 3, H, W), to logits of their pixels.
-
-    For the rest see ``predictor``.
-    """
+    """Return a function from images on a device, (N, 3, H, W), to logits of their pixels."""
     artifact = find_artifact(store, ref)
     before = artifact.upstream
     if before is None:

@@ -31,10 +31,8 @@ class CommitNights(AbstractContextManager["CommitNights"]):
 
     Args:
         nightly: The benchmark; its file is that of today for every commit.
-        repository: Where the commits are.
         name: Of the folder, among all nights, in which they are checked out and computed; it is
             removed at the end.
-        console: Where progress goes.
     """
 
     def __init__(

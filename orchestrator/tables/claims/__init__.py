@@ -18,10 +18,7 @@ class Claim(BaseModel):
     """One recipe is said to be better than another, for one method or for every one.
 
     Attributes:
-        name: What it is asked for by.
         says: The claim in a sentence.
-        paper: Paper that makes it.
-        table: Its table that shows it.
         better: The recipe that is said to be better; ``*`` stands for any method, and for given
             logits, where ``*+ts`` is the row ``ts``.
         than: The recipe that it is compared with; ``*`` stands for the same method.
@@ -49,10 +46,7 @@ class Claim(BaseModel):
         return any(fnmatchcase(dataset, pattern) for pattern in self.datasets)
 
     def accuracy(self, dataset: str) -> float | None:
-        """Return the accuracy of the paper's least accurate cross-entropy network, a fraction.
-
-        None where the paper gives none on this data set.
-        """
+        """Return the accuracy of the paper's worst cross-entropy network, or None."""
         from orchestrator.tables.published import load_published  # pandas is needed here only
 
         table = load_published("results")
