@@ -73,9 +73,6 @@ class Changes:
         """Take in one event; return what it changes, in the order of delivery.
 
         Events of trials that were never started change nothing.
-
-        Raises:
-            InputError: If a second sweep turns up in the same journal.
         """
         studies, trials = self.ledger.studies, self.ledger.trials
         match event:

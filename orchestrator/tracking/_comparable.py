@@ -78,10 +78,6 @@ def comparable_studies(
 
     Those without a finished trial are left out, and so are those of other code than the latest:
     what to say about these is returned too, empty if there are none.
-
-    Raises:
-        InputError: If there is no such task, recipe or study, or those that there are differ in
-            data, network, protocol or rule.
     """
     every = _studies(tracker, experiments, task, recipe)
     kept = [found for found in every if where.holds(found.study, found.run.tags)]

@@ -194,9 +194,6 @@ def start_shipper(
     See ``sync``. The shipper's output goes to ``shipper.log`` beside the journal; it creates a
     SQLite database, and is the only process that writes to it. Of the plugins, paths and hashes
     of code, it imports what it needs: nothing where the tracker is one of ours.
-
-    Raises:
-        InputError: If the address cannot be used.
     """
     check_tracking_uri(uri)
     journal = Path(journal).resolve()

@@ -103,8 +103,6 @@ def sync(
 
     Raises:
         BusyError: If another process is delivering it.
-        InputError: If the journal is missing or damaged, or (without a parent) the tracker gives no
-            answer.
     """
     journal = Path(journal).resolve()
     check_tracking_uri(uri)

@@ -20,9 +20,6 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
     so it is where none is named and the database does not exist.
     The database of a storage in a bucket is each machine's own: what journals say of sweeps, all if
     none are named, is delivered to it first.
-
-    Raises:
-        InputError: If the bucket does not answer, or a journal or a sweep file is damaged.
     """
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):

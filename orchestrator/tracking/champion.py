@@ -48,10 +48,6 @@ def promote(
         run_id: A finished trial.
         tracking_uri: Store and registry; see ``default_tracking_uri``.
         storage: Storage folder of the sweep, which holds the weights.
-
-    Raises:
-        InputError: If there is no such run, its weights are not in the storage, or the registry
-            gives no answer.
     """
     uri = tracking_uri or default_tracking_uri(storage)
     found = tracked_trial(uri, run_id)

@@ -49,9 +49,6 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
     A label is the name of a class; ``1``, ``01`` and ``1.0`` are the same name. Numbers that are
     not names of classes count the classes from 0. Numbers are read in one of the two ways in all
     parts, and a note says in which one if the file does not make it plain.
-
-    Raises:
-        InputError: If a label fits neither way.
     """
     classes = [name.strip() for name in classes]  # As labels are: blanks never decide.
     labels = [*dict.fromkeys(label for part in parts for label in part.labels)]
@@ -70,7 +67,6 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
 
 
 def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
-    """Return the numbers of the classes that labels name."""
     names: dict[Label | None, int] = {whole_number(name): k for k, name in enumerate(classes)}
     names |= {name: number for number, name in enumerate(classes)}
     names.pop(None, None)
@@ -82,11 +78,7 @@ def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
 
 
 def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
-    """Return True if labels may count classes from 0 that have names of their own.
-
-    Classes named 1 to K are numbered by people who count from 1. Otherwise a label that is a name,
-    such as 2 of the classes 0 and 2, says that labels are names.
-    """
+    """Return True if labels may count classes from 0 that have names of their own."""
     return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 
 

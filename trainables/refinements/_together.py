@@ -83,11 +83,7 @@ def _size(trainer: HeadTrainer) -> int:
 
 
 class _HeadStack:
-    """Heads of about the same size, with one tensor for a weight of all of them.
-
-    Narrower layers are filled up with zeros, which neither count nor move: their gradients are zero
-    too.
-    """
+    """Heads of about the same size as one tensor; zeros fill narrow ones and never move."""
 
     def __init__(self, trainers: Sequence[HeadTrainer]) -> None:
         self.trainers = trainers

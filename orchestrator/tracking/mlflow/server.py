@@ -291,11 +291,7 @@ def _run(found: mlf.Run) -> Run:
 
 
 def _quoted(value: str) -> str:
-    """Quote a value for MLflow's filter language, which has no way to escape.
-
-    Raises:
-        InputError: If it holds both kinds of quotation mark.
-    """
+    """Quote a value for MLflow's filter language, which has no way to escape."""
     mark = '"' if "'" in value else "'"
     if mark in value:
         raise InputError(f"{value!r} cannot be looked up: it holds both ' and \"")

@@ -23,9 +23,6 @@ def require_database(file: Path, hint: str = ELSEWHERE) -> None:
     """Refuse a file that is not there or is no database; an empty one is a new one to SQLite.
 
     A message about one that is not there says by the ``hint`` how to name another one.
-
-    Raises:
-        InputError: If it is so, or the file cannot be read.
     """
     try:
         with open(file, "rb") as stream:
@@ -54,11 +51,7 @@ def _delivery(file: Path) -> tuple[str, bool]:
 
 
 def describe_database(file: Path) -> str:
-    """Return one line about a database, or about the place of one that is not there yet.
-
-    Raises:
-        InputError: If it is none of MLflow's.
-    """
+    """Return one line about a database, or about the place of one that is not there yet."""
     if not file.exists():
         return f"{file} does not exist yet; the first sweep creates it"
     try:
