@@ -6,17 +6,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from trainables.augmentations import AUGMENTATIONS
+from trainables.calibrators import calibrator_from_recipe, is_calibrator
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.later import Tensor, torch
+from trainables.common.outlines import outlined
 from trainables.common.portable import require_portable
 from trainables.common.registry import import_modules
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
-from trainables.data import Batcher, Pixels, PreparedData, SearchData
+from trainables.data import Batcher, Inputs, MaskedImages, Pixels, PreparedData, SearchData
 from trainables.metrics import (
     METRICS,
     REPORTED,
@@ -25,7 +28,8 @@ from trainables.metrics import (
     row_terms,
 )
 from trainables.plugins import Pinned, part_codes
-from trainables.stages._suitable import check_part
+from trainables.refinements import REFINEMENTS
+from trainables.schemes import SCHEMES
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -341,3 +345,20 @@ def open_stage(
         check_part(part, values, type(data.prepared.info.inputs))
     run = StageRun.runs[request.stage](request, store, data)
     return run.joined(others) if others else run
+
+
+def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
+    """Make sure that a part of a recipe, with values as far as known, suits a kind of data."""
+    for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
+        reason = registry.outline(part).not_for.get(kind.kind) if part in registry else None
+        if reason:
+            raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
+    if kind.trains and not issubclass(kind, MaskedImages):
+        return
+    if not is_calibrator(part):
+        return
+    if outlined(partial(calibrator_from_recipe, part, values)).fits_on_training:
+        raise InputError(
+            f"{part!r} with {dict(values)} is fitted on the rows that a network was trained on, "
+            f"whole ones, which {kind.kind} do not have"
+        )
