@@ -66,11 +66,7 @@ def _trials(tracker: RunReader, experiments: Sequence[str], tag: str, sweep_id: 
 
 
 def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
-    """Return the median seconds of the last computed trials of a stage on a task, in any sweep.
-
-    ``setting`` is the hash of the task's data, model and protocol: other tasks may have had the
-    same name. None where no run tells, or there is no tracker yet.
-    """
+    """Return the median seconds of the last computed trials of a stage on a task, in any sweep."""
     # An estimate is a courtesy: a server that is away must not hold up a plan.
     if not ping(uri)[0]:
         return None

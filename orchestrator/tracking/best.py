@@ -202,10 +202,7 @@ def best_trials(
     top: int = 1,
     where: StudyFilter | None = None,
 ) -> list[TrackedTrial]:
-    """Return the best search trials, best first; ``best_config`` tells how they are ranked.
-
-    Studies without a finished trial, such as interrupted ones, do not count.
-    """
+    """Return the best search trials of ended studies, best first; see ``best_config``."""
     if top < 1:
         raise InputError(f"top={top} is outside [1, inf)")
     tracker = read_tracker(uri)

@@ -25,7 +25,6 @@ class Champion:
 
     Attributes:
         model: Name of the registered model: the task's, with ``.`` for ``/`` and ``-`` for ``:``.
-        run_id: The run that the weights come from.
         new: Whether another version, or none, was the champion before.
     """
 

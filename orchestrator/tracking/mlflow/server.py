@@ -233,11 +233,7 @@ class MlflowTracker(Tracker):
 
 
 def probe(uri: str, timeout: float) -> str:
-    """Ask a server, or a database that is one, one small question; return one line about it.
-
-    Raises:
-        UnreachableError: If it does not answer within ``timeout`` seconds.
-    """
+    """Ask a server one question; return a line about it, or raise ``UnreachableError``."""
     seconds = max(1, round(timeout))
     with translated(uri):
         if uri.startswith("postgresql"):
