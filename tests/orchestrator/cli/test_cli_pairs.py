@@ -1,7 +1,5 @@
 """Any two options of a command both have their effect, or are refused together."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import re
