@@ -63,7 +63,7 @@ def library_version(name: str) -> str:
 
 
 def git_commit() -> str:
-    """Return the commit of this code, with ``-dirty`` for local changes; empty if installed."""
+    """Return this code's commit, with ``-dirty`` for local changes; empty for installed code."""
     file = Path(__file__).resolve()
     folder = file.parent
     if not _git(folder, "ls-files", "--", file.name):

@@ -89,7 +89,11 @@ def writing(what: object, kind: type[InputError] = InputError) -> Iterator[None]
 
 @contextmanager
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
-    """Yield a path beside a file to write to; what lies there at the end takes the file's place."""
+    """Yield a path next to a file to write to; its content takes the file's place at the end.
+
+    Other readers see the former content until then, and nothing is left of a draft whose writer
+    raises. Its folder must exist. If ``durable``, the disk has content and name at the end.
+    """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield draft

@@ -78,7 +78,11 @@ def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
 
 
 def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
-    """Return True if labels may count classes from 0 that have names of their own."""
+    """Return True if labels may count classes from 0 that have names of their own.
+
+    Classes named 1 to K are numbered by people who count from 1. Otherwise a label that is a name,
+    such as 2 of the classes 0 and 2, says that labels are names.
+    """
     return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 
 
