@@ -116,7 +116,6 @@ def check_method(parts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _built(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the parts of a method by their kind."""
     built: dict[str, Any] = {}
     for name, parameters in parts.items():
         kind = method_kind(name)

@@ -168,7 +168,6 @@ def _jobs(
 
 
 def _job(folder: SweepFolder, number: str, word: str, restarts: str, reason: str) -> Job:
-    """Return a job by the words of SLURM."""
     word = word.partition(" ")[0]  # "CANCELLED by 1000"
     state, known = STATES.get(word, "failed"), "" if reason == "None" else reason
     if state == "queued" and restarts not in ("0", "N/A"):

@@ -125,7 +125,6 @@ def night_summary(
 
 
 def _findings(heading: str, findings: Sequence[Finding]) -> Block:
-    """Return a row for each group of findings that belong together."""
     rows = [("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")]
     for group in grouped(findings):
         found = group[0]
@@ -183,7 +182,6 @@ def _plain(text: str) -> str:
 
 
 def _address(chart: Chart) -> str:
-    """Return a chart as the address of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(chart.image('.svg')).decode()}"
 
 

@@ -176,7 +176,6 @@ def _ways(nightly: Nightly) -> list[str]:
 def _send(
     nightly: Nightly, ways: Sequence[str], title: str, body: dict[str, Any], text: str
 ) -> dict[str, str]:
-    """Send a message by each way; return a line for each that failed."""
     report, problems = nightly.model.report, {}
     if "webhook" in ways and report.webhook:
         problems["webhook"] = _post(report.webhook, {**body, "text": title})

@@ -105,7 +105,6 @@ class _Start:
         self._book.give_up(night, why)
 
     def _compute(self, night: Night) -> Verdict:
-        """Run a night's sweep to its end and judge it."""
         spec = self._spec(night)
         data = prepare_data(spec)
         environment = current_environment(self._nightly, data)

@@ -219,8 +219,6 @@ class _NotReplayableError(Exception):
 
 
 class _Reader:
-    """Reads the studies of one sweep and measures their trials."""
-
     def __init__(
         self,
         store: ArtifactStore,

@@ -78,8 +78,6 @@ class Control:
 
 
 class _Held(Source):
-    """A source that a person may hold."""
-
     def __init__(self, source: Source, control: Control) -> None:
         self._source, self._control = source, control
         self.sizes = source.sizes

@@ -158,7 +158,6 @@ def _unseen(studies: Sequence[StudyResult]) -> tuple[StudyResult, ...]:
 
 
 def _of_seeds(study: StudyResult, keys: Sequence[str]) -> StudyResult:
-    """Return a study with the seeds of some of its predictions."""
     kept = [place for place, key in enumerate(study.predictions) if key in keys]
     return replace(
         study,
@@ -215,7 +214,6 @@ def _measured(
 
 
 def _alone(study: StudyResult) -> str:
-    """Return the recipe of a study's method alone."""
     return GIVEN if study.model == GIVEN else study.recipe.partition("+")[0]
 
 

@@ -62,7 +62,6 @@ class Need:
 
 
 def _rounded(value: float) -> int:
-    """Return two significant digits."""
     return int(float(f"{value:.1e}")) if value >= 100 else round(value)
 
 

@@ -91,7 +91,6 @@ class Journal(AbstractContextManager["Journal"]):
                 os.close(handle)
 
     def __exit__(self, *_: object) -> None:
-        """Close the journal."""
         self.close()
 
 

@@ -139,7 +139,6 @@ def current_results(
 
 
 def _measurements(ledger: Ledger) -> tuple[int, int]:
-    """Return how many choices were measured on test data, and how many are to be."""
     measured = expected = 0
     for study in ledger.studies.values():
         if not study.row or study.status == "failed":
@@ -202,7 +201,6 @@ def _epochs(study: Study, trial: Trial) -> float:
 
 
 def _stage(study: Study) -> str:
-    """Return the stage of a study's trials, even before one has begun."""
     if study.begun or study.upstream is None:
         return next((trial.stage for trial in study.begun.values()), "train")
     part = study.recipe.rpartition("+")[2]

@@ -320,7 +320,6 @@ class Storage:
         return Bucket(self.address, patient)
 
     def _names(self) -> list[str]:
-        """Return the names of the sweeps in the bucket, if the storage lies in one."""
         with answering():
             bucket = self._bucket()
             return [] if bucket is None else bucket.folders("sweeps")

@@ -68,7 +68,6 @@ class Plan:
     studies: tuple[StudyPlan, ...]
 
     def __iter__(self) -> Iterator[StudyPlan]:
-        """Iterate over the studies."""
         return iter(self.studies)
 
     @property

@@ -142,7 +142,6 @@ def render_csv(table: ComparisonTable) -> str:
 
 
 def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
-    """Yield a head, then one line a recipe and task."""
     pairs = product(table.recipes, table.tasks)
     results = [table.results[pair] for pair in pairs if pair in table.results]
     suites = {name for result in results for seed in result.test for name in seed if "/" in name}
@@ -173,7 +172,6 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
 
 
 def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
-    """Yield a head, then one line a row and column."""
     for number, record in enumerate(table.records()):
         if number == 0:
             yield [*record]

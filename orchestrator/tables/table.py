@@ -232,7 +232,6 @@ class ComparisonTable:
         return fill_template("markdown.md", MARKDOWN, self)
 
     def _repr_html_(self) -> str:
-        """Return the table as a notebook shows it."""
         return fill_template("html.html", HTML, self)
 
     def levels(self) -> list[list[tuple[str, int, int]]]:

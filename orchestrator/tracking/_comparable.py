@@ -50,7 +50,6 @@ class StudyFilter:
         )
 
     def __str__(self) -> str:
-        """Return the conditions as options of the command."""
         days = {"since": self.since, "until": None if self.until is None else self.until - 1}
         shown = [f"--{name} {_day(value)}" for name, value in days.items() if value is not None]
         shown += [f"--tag {name}={value}" for name, value in self.tags.items()]

@@ -116,7 +116,6 @@ class InputError(ValueError):
     """
 
     def __str__(self) -> str:
-        """Return the line."""
         return one_line(super().__str__(), LONGEST)
 
 

@@ -205,7 +205,6 @@ class WholeFiles(ImageFiles):
 
 
 def _checked(path: Path) -> bytes:
-    """Return the bytes of an image file that can be decoded."""
     with opened(path) as image:
         image.load()
     return read_content(path)

@@ -207,7 +207,6 @@ def _imported(source: Source) -> Plugin:
 
 
 def _import(source: Source) -> tuple[Addition, ...]:
-    """Import a plugin's code and return what it registers."""
     for catalogue in CATALOGUES:
         catalogue.load()
     _serve(source)
@@ -233,7 +232,6 @@ def _importable(source: Source) -> dict[str, Module]:
 
 
 def _serve(source: Source) -> None:
-    """Make import statements find what was hashed."""
     for name in sorted(source.brought.missing & SERVED.modules.keys()):
         raise InputError(
             f"plugin {source.name} imports {name!r}, which only another plugin brings; install "

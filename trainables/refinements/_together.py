@@ -68,7 +68,6 @@ class HeadsTogether:
 
 
 def _stacks(trainers: Sequence[HeadTrainer]) -> list[_HeadStack]:
-    """Return stacks of members of about the same size."""
     by_size, stacks = sorted(trainers, key=_size), []
     while by_size:
         limit = WIDEST_TO_NARROWEST * _size(by_size[0])
@@ -193,8 +192,6 @@ class _HeadStack:
 
 
 class _Feedback(nn.Module):
-    """Gives what a refinement's second pass measures."""
-
     def __init__(self, refinement: Refinement, head: nn.Module) -> None:
         super().__init__()
         self._refinement = refinement
@@ -276,5 +273,4 @@ def _stack(members: Sequence[Tensor]) -> Tensor:
 
 
 def _corner(position: int, tensor: Tensor) -> tuple[int | slice, ...]:
-    """Return where a member's own tensor lies in the stacked one."""
     return (position, *(slice(size) for size in tensor.shape))

@@ -275,7 +275,6 @@ def load_features(
 
 
 def _augmentation(trained: Artifact, data: TaskData) -> str:
-    """Return how the network's training images were augmented."""
     asked = trained.record["request"]["protocol"].get("augmentation")
     return asked or data.prepared.info.inputs.augmentation
 

@@ -47,7 +47,6 @@ class Checkpoint:
         self.path, self._cache = path, cache
 
     def __str__(self) -> str:
-        """Return where it lies."""
         return str(self.path)
 
     def exists(self) -> bool:
@@ -344,7 +343,6 @@ class ArtifactStore:
 
 
 def _damage(directory: Path) -> str:
-    """Return the fault of an artifact's files, or an empty string."""
     return damage(directory, (RECORD,))
 
 

@@ -60,7 +60,6 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
 
     @permitted()
     def __enter__(self) -> ArtifactLock:
-        """Wait for the lock."""
         while True:
             beat()
             with suppress(Timeout):
@@ -68,7 +67,6 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
                 return self
 
     def __exit__(self, *_: object) -> None:
-        """Pass it on."""
         self.release()
 
 
@@ -203,14 +201,12 @@ class Lease(AbstractContextManager["Lease"]):
         return json.dumps(told).encode()
 
     def __enter__(self) -> Lease:
-        """Wait for the lock."""
         while not self.take():
             beat()
             time.sleep(LOOK_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Pass it on."""
         self.release()
 
 

@@ -64,7 +64,6 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         return record
 
     def __exit__(self, *_: object) -> None:
-        """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _execute(self, code: Path, path: Path) -> None:
