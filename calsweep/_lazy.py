@@ -16,7 +16,6 @@ class LazyNames:
         self._module = module
 
     def __iter__(self) -> Any:
-        """Iterate over the names."""
         return iter(self._homes)
 
     def find(self, name: str) -> Any:

@@ -3,8 +3,6 @@
 The proxy speaks Google's dialect too: generations of objects, and writes on condition of them.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import logging

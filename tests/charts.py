@@ -1,7 +1,5 @@
 """Read charts: what a page holds, and what each layer shows."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The part of the Hugging Face Hub's API that the client calls, on the loopback, in memory."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Short stages on the digits, for tests of what a training comes to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs a script in a process of its own, without the seconds that importing torch takes."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -1,7 +1,5 @@
 """What starts clusters and the tracking server: valid, pinned, with tokens, on the loopback."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """What the documents say is so: their files, commands and examples."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

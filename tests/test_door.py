@@ -1,7 +1,5 @@
 """``import calsweep`` is the one name for users."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Laws of the whole catalogue: every parameter is an argument, matters, and starts as published."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The papers' figures that ship with the package, and the defaults of the search spaces."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from importlib.resources import files

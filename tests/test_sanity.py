@@ -1,7 +1,5 @@
 """Every method and refinement on real images: it learns, and does what it is known for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

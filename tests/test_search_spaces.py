@@ -1,7 +1,5 @@
 """Parameters and their files: what a value may be, and which default is whose."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Commands of other users than the one who tests: real user ids, which only root can give."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

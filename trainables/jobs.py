@@ -11,10 +11,7 @@ from trainables.stages import StageRequest
 
 
 class Status(StrEnum):
-    """How a job stands.
-
-    It waits while another one computes the same; a scheduler that stops it early has it pruned.
-    """
+    """How a job stands."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -187,10 +184,7 @@ def lost(last: Report | None = None) -> Report:
 
 
 def hung(job: Job, last: Report, seconds: float) -> Report:
-    """Return the report of a job whose process made no progress for so long and was killed.
-
-    It is the machine's fault, as the end of any other process is.
-    """
+    """Return the report of a job that made no progress and was killed: the machine's fault."""
     where = f" on {last.host}" if last.host else ""
     reason = f"no progress for {seconds:.0f} s{where}, so its process was killed"
     return replace(
@@ -204,10 +198,7 @@ def hung(job: Job, last: Report, seconds: float) -> Report:
 
 
 def charged(job: Job, report: Report) -> Report:
-    """Return the end of an attempt, with the cost of an earlier attempt if that was higher.
-
-    A process that is lost before its first report does not know the cost of its predecessor.
-    """
+    """Return the end of an attempt, with the cost of an earlier attempt if that was higher."""
     own = report.fault is None or report.fault.kind == FaultKind.CONFIGURATION
     if own or report.cost.seconds >= job.cost.seconds:
         return report
@@ -220,9 +211,6 @@ def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
     A machine's fault is tried again elsewhere, up to ``most_failures`` times, and what altered code
     refused, always. What ran out of the memory of its share of a GPU is tried once more, on a whole
     one.
-
-    Raises:
-        StorageError: If the storage failed it: no other job could end well.
     """
     kind = report.fault.kind if report.fault else None
     if report.fault is not None and kind == FaultKind.STORAGE:

@@ -102,8 +102,6 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
             a loss, cross-entropy is used.
 
     Raises:
-        InputError: If a name is unknown, two parts are of one kind, or both an augmentation and a
-            scheme form the loss in their own way.
         ValueError: If a hyper-parameter is out of its range.
     """
     built = _built(parts)
@@ -118,7 +116,6 @@ def check_method(parts: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _built(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the parts of a method by their kind."""
     built: dict[str, Any] = {}
     for name, parameters in parts.items():
         kind = method_kind(name)

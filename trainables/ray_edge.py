@@ -29,10 +29,7 @@ class JobTrainable(tune.Trainable):
         beat_seconds: float | None = None,
         **settings: Any,
     ) -> None:
-        """Start the worker, see ``Bench`` for its ``settings``, and begin the first job.
-
-        Unless ``beat_seconds`` is None, signs of progress go to Ray that often, below ``pulse``.
-        """
+        """Start the worker and the first job; signs of progress go to Ray below ``pulse``."""
         self._place, self._signs = f"{pulse}/{node_here()}/{os.getpid()}", 0
         self._beats, self._waits, self._job = beat_seconds is not None, False, config["job"]
         if beat_seconds is not None:

@@ -46,7 +46,7 @@ MOVED = {
     "replay": "search replay",
     "export-blackbox": "search blackbox",
     "continue": "resume NAME",
-    "dashboard": "ui --optuna NAME",
+    "dashboard": "ui",
     "plot": "report NAME --plots FOLDER",
     "ranks": "compare NAME --ranks",
     "claims": "compare NAME --claims",
@@ -59,11 +59,7 @@ class _Commands(TyperGroup):
     """The top-level commands, which also know where commands of older versions moved."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the first argument names.
-
-        Raises:
-            InputError: If the command has another name now.
-        """
+        """Find the command that the first argument names."""
         if args[0] in MOVED and not ctx.resilient_parsing:
             raise InputError(f"{args[0]!r} is now 'calsweep {MOVED[args[0]]}'")
         return super().resolve_command(ctx, args)

@@ -51,11 +51,7 @@ def show_claims(
 
 
 def chosen_claims(names: list[str] | None) -> list[Claim]:
-    """Return the claims of these names, by default all.
-
-    Raises:
-        InputError: If there is no claim of a name.
-    """
+    """Return the claims of these names, by default all."""
     from orchestrator.tables.claims import load_claims
 
     known = {claim.name: claim for claim in load_claims()}

@@ -103,10 +103,7 @@ def complain(text: str, command: str = "calsweep") -> None:
 
 @contextmanager
 def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a text and a bar on standard error within the block, where that is a terminal.
-
-    Yields a function of the number done and the total.
-    """
+    """Show a bar on a terminal's standard error; yield a function of number done and total."""
     from rich.progress import Progress
 
     console = Console(stderr=True)

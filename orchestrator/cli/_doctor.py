@@ -235,10 +235,7 @@ def _datasets(data_root: str) -> Iterator[Finding]:
 
 
 def check_plugin(plugin: str, tracker: str | None) -> int:
-    """Check that a plugin's parts keep to all that ours do: 0 if so, 1 if not.
-
-    A tracker is checked at the address ``tracker``, where the checks write.
-    """
+    """Check that a plugin's parts keep to all that ours do: 0 if so, 1 if not."""
     from orchestrator.tracking.contract import tracker_checks
     from trainables.contracts import checks_of
     from trainables.plugins import load_plugins

@@ -68,13 +68,7 @@ WRITTEN = ("--out", "--report", "--folder", "--diagram", "--plots")  # Options t
 
 
 def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:
-    """Replace ``~`` in the paths of a command, and refuse those that results cannot be written to.
-
-    Shells leave the ``~`` of ``--out=~/x`` as it is.
-
-    Raises:
-        InputError: If a path cannot be one, or is below a file or in a read-only folder.
-    """
+    """Replace ``~`` in the paths of a command, and refuse those that cannot be written to."""
     for parameter in parameters:
         value = values.get(parameter.name)
         option = parameter.opts[0]
@@ -167,10 +161,7 @@ def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResul
 
 
 class Rule(NamedTuple):
-    """Options that an option excludes, separated by spaces, and why.
-
-    The rule holds only together with all options of ``when``, and without those of ``unless``.
-    """
+    """Options that an option excludes and why: with all of ``when``, without any of ``unless``."""
 
     option: str
     others: str
@@ -221,7 +212,6 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
     "package publish": (
         Rule("--to", "--out --logits", "a repository has all that `package verify` needs"),
     ),
-    "ui": (Rule("--optuna", "--host", "Optuna's dashboard is on this machine only"),),
     "doctor": (Rule("--plugin", "--storage --data-root --json", "only the plugin is checked"),),
     "list": (Rule("--storage", "--plugin", "sweeps of a storage come from no plugin"),),
 }
@@ -242,12 +232,7 @@ class Command(TyperCommand):
     """A command that first looks at which options were given together."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises:
-            InputError: If two options exclude each other, or one lacks another that it needs; see
-                also ``use_paths``.
-        """
+        """Run the command."""
         name = " ".join(ctx.command_path.split()[1:])
         given = {
             parameter.opts[0]

@@ -112,11 +112,7 @@ def write_page(source: ReportSource, path: Path, baseline: str | None = None) ->
 
 
 def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
-    """Bring an ended sweep's file, tables and report to a tracker, in a run of their own.
-
-    Raises:
-        InputError: If the tracker gives no answer or refuses them.
-    """
+    """Bring an ended sweep's file, tables and report to a tracker, in a run of their own."""
     from orchestrator.tracking import SingleRun, deliver_run
 
     ledger, table = read_ledger(folder.journal), folder.table("md")

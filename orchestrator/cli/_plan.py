@@ -70,10 +70,7 @@ def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
 
 
 def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
-    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse.
-
-    Of a cluster of a given size, print too how much runs there at once and for how long.
-    """
+    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse."""
     from orchestrator.running.data import preview_data
     from orchestrator.running.preview import at_once, fewest_hours, preview, refusal
     from orchestrator.sweep.plan import make_plan

@@ -51,7 +51,6 @@ def report(
 
 
 def _plot(journal: Path, folder: Path) -> None:
-    """Draw the search and the trainings of a journal, as SVG files in a folder."""
     from orchestrator.storage.journal import iterate_events
     from orchestrator.view.plots import write_plots
 

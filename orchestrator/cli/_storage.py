@@ -70,7 +70,6 @@ def _folder(place: Path) -> SweepFolder:
 
 
 def _deliver(place: Storage, folder: SweepFolder) -> None:
-    """Send to the bucket what this machine still has to send."""
     with folder.owned(), folder.open_journal() as journal:
         sealed = journal.delivered()
     waiting = place.store().deliver() + (folder.bucket.share() if folder.bucket else 0)

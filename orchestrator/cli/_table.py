@@ -116,7 +116,6 @@ def _words(show: str) -> list[str]:
 
 
 def _show(built: ComparisonTable, format: Format, out: Path | None) -> None:
-    """Write a table to a file if one is named, else print it."""
     from orchestrator.tables.make import render, to_rich
 
     if format == "terminal" and out is None:

@@ -1,4 +1,4 @@
-"""``calsweep ui``: our own pages, or Optuna's dashboard."""
+"""``calsweep ui``: pages of a storage or of a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import typer
 
 from orchestrator.cli._console import complain, echo, progress_bar
 from orchestrator.cli._options import StorageFolder
-from trainables.common.errors import InputError
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -33,10 +32,6 @@ def ui(
         str, typer.Option(help="Where to listen; only this machine reaches the default.")
     ] = "127.0.0.1",
     port: Port = None,
-    optuna: Annotated[
-        str | None,
-        typer.Option(help="Open Optuna's dashboard on a copy of this sweep's studies instead."),
-    ] = None,
 ) -> None:
     """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it.
 
@@ -44,15 +39,11 @@ def ui(
     """
     from orchestrator.storage.storage import Storage
 
-    if file is not None and optuna is not None:
-        raise InputError("--optuna shows a sweep of a storage; use it without a file")
     if file is not None:
         from orchestrator.packages.frozen import opened_file
 
         with opened_file(file) as place:
             _serve(place, host, port)
-    elif optuna is not None:
-        _dashboard(Storage(storage), optuna, port)
     else:
         _serve(Storage(storage), host, port)
 
@@ -73,14 +64,3 @@ def _tell(address: Address) -> None:
     echo("Ctrl-C ends it; nothing but notes is written, and sweeps keep running")
     if address.open:
         complain("other machines can reach this, and the token travels unencrypted")
-
-
-def _dashboard(storage: Storage, sweep: str, port: int | None) -> None:
-    from orchestrator.storage.journal import iterate_events
-    from orchestrator.storage.ledger import Ledger
-    from orchestrator.view.server import serve_dashboard
-
-    journal = storage.started(sweep).journal
-    events = iterate_events(journal, kinds=None)
-    objective = Ledger(iterate_events(journal)).objective
-    serve_dashboard(Ledger(events, [f"val_{objective}"]), port, lambda url: echo(f"open {url}"))

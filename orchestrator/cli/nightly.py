@@ -238,10 +238,7 @@ def accept(
 
 
 def _first_night(verdict: nightly.Verdict, cell: nightly.CellKey, names: Sequence[str]) -> str:
-    """Return the night on which a cell's change began, by the last verdict; else that night.
-
-    ``names`` are those of all nights, in the order of running: the clock may have been set back.
-    """
+    """Return the night on which a cell's change began; ``names`` are in the order of running."""
     found = chain.from_iterable(verdict.findings.values())
     since = [f.since for f in found if cell in (f.cell, f.cell._replace(metric="")) and f.since]
     places = {night: place for place, night in enumerate(names)}

@@ -101,11 +101,7 @@ def stop_promptly() -> Iterator[None]:
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Handle signals so within the block; Python allows it in the main thread only.
-
-    A KeyboardInterrupt in a callback, where Python would show and forget it, is raised again soon
-    after.
-    """
+    """Handle signals so within the block; raise a KeyboardInterrupt that a callback lost."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -34,12 +34,7 @@ CLUSTERS = "auto, HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
 
 def check_cluster(address: str, option: str = "--address") -> None:
-    """Refuse an invalid address of a Ray cluster, or one with a login, for which Ray has no use.
-
-    Raises:
-        InputError: If it is none of ``auto``, ``local``, ``HOST:PORT`` and ``http(s)://HOST:PORT``;
-            the text names it by the option that gave it.
-    """
+    """Refuse an invalid address of a Ray cluster, or one with a login, for which Ray has no use."""
     if address in ("auto", "local"):
         return
     if address.startswith(CLIENT):
@@ -65,11 +60,7 @@ def _is_host_and_port(text: str) -> bool:
 
 
 def job_client(address: str) -> JobSubmissionClient:
-    """Return a client of a cluster's job server, by its dashboard's address.
-
-    Raises:
-        InputError: If Ray's job client is not installed, or no server answers it.
-    """
+    """Return a client of a cluster's job server, by its dashboard's address."""
     check_cluster(address)
     try:
         from ray.job_submission import JobSubmissionClient
@@ -94,18 +85,7 @@ def explain_refusal(address: str) -> Iterator[None]:
 
 
 def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionClient, str]:
-    """Start a sweep on a cluster; return the client and the job's id at once.
-
-    Submitting it again, under the same name, resumes a sweep that was cut short; one that
-    still runs is refused by the job itself, with the name of its owner.
-
-    The sweep file travels with the job. The address is that of the cluster's dashboard, such as
-    ``http://127.0.0.1:8265``; a cluster with a token wants ``RAY_AUTH_MODE=token`` and the token in
-    the environment.
-
-    Raises:
-        InputError: If the sweep cannot run on several machines, or no cluster answers.
-    """
+    """Start a sweep on a cluster; return the client and the job's id at once."""
     files = read_portable(sweep, spec)
     job = f"calsweep-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     client = job_client(address)
@@ -123,13 +103,7 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
 
 
 def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
-    """Return what may be sent to a cluster, which keeps it in plain files, by name.
-
-    It is the sweep file, and the code of the plugins that the sweep uses, which it then names.
-
-    Raises:
-        InputError: If the sweep cannot run on several machines, or its file holds a login.
-    """
+    """Return what may be sent to a cluster, which keeps it in plain files, by name."""
     require_shared(spec)
     check_no_login(spec.tracking_uri, "on the cluster", "where the cluster's head is started")
     plugins = load_plugins(spec.pinned, installed=True)
@@ -149,11 +123,7 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write what ``read_portable`` returned into a folder.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write what ``read_portable`` returned into a folder; raise ``OSError`` if that fails."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)

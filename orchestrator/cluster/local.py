@@ -140,10 +140,7 @@ def short_reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Hold back all text on standard error, by Ray's own threads too; ``said`` gets it.
-
-    It is written after all if nothing is raised.
-    """
+    """Hold back all text on standard error, by Ray's threads too; ``said`` gets it."""
     sys.stderr.flush()
     before = os.dup(STDERR)
     with tempfile.TemporaryFile() as aside:
@@ -194,11 +191,7 @@ def _check_token(address: str) -> None:
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Have Ray start its processes in process groups of their own, and leave SIGTERM to us.
-
-    A signal to this program's group, as from a terminal or a scheduler, would end Ray's control
-    process first, for which Ray waits a minute and then ends this program. They end with it anyway.
-    """
+    """Have Ray start its processes in process groups of their own: signals reach us first."""
     from ray._private import services, utils
 
     popen, handle = services.ConsolePopen, utils.set_sigterm_handler
@@ -211,10 +204,7 @@ def _apart() -> Iterator[None]:
 
 
 def _loopback_settings() -> dict[str, str]:
-    """Return settings for the loopback only, with a token that never reaches the disk.
-
-    No dashboard is served, so that what every worker would send it each second is of no use.
-    """
+    """Return settings for the loopback only, with a token in memory, and without a dashboard."""
     return {
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
@@ -230,11 +220,7 @@ def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
 
 
 def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
-    """Refuse a trial that would wait endlessly, on a machine that does not grow.
-
-    Raises:
-        InputError: If no trial of that size fits.
-    """
+    """Refuse a trial that would wait endlessly, on a machine that does not grow."""
     if fitting(resources, cpu, gpu) == 0:
         raise InputError(
             f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
@@ -259,11 +245,7 @@ def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def require_spanning(spec: SweepSpec) -> None:
-    """Refuse a sweep that computes on one machine.
-
-    Raises:
-        InputError: If its executor does not span machines.
-    """
+    """Refuse a sweep that computes on one machine."""
     if not EXECUTORS.get(spec.executor).spans_machines:
         raise InputError(
             f"executor: {spec.executor} computes on one machine; leave it out for a cluster"
@@ -271,12 +253,7 @@ def require_spanning(spec: SweepSpec) -> None:
 
 
 def require_shared(spec: SweepSpec) -> None:
-    """Refuse places that only one machine sees, for a sweep that runs on several.
-
-    Raises:
-        InputError: If the storage is a relative folder or this machine's alone, or the tracker or
-            the executor does not span machines.
-    """
+    """Refuse places that only one machine sees, for a sweep that runs on several."""
     require_spanning(spec)
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):

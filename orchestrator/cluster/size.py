@@ -12,14 +12,7 @@ PLENTY = 10**9  # CPUs that limit nothing.
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """Nodes of one kind.
-
-    Attributes:
-        nodes: At least 1.
-        gpus: Of each node.
-        cpus: Of each node; by default they do not limit what runs at once.
-        cpus_option: The option that gives them.
-    """
+    """Nodes of one kind; ``cpus`` of None do not limit what runs at once."""
 
     nodes: int
     gpus: int
@@ -31,11 +24,7 @@ class ClusterSize:
         return self.nodes * fitting({"CPU": self.cpus, "GPU": self.gpus}, share.cpu, share.gpu)
 
     def require_room(self, plan: Plan) -> None:
-        """Refuse a sweep with trials that no node can hold.
-
-        Raises:
-            InputError: If there are such, or the sweep computes on one machine.
-        """
+        """Refuse a sweep with trials that no node can hold."""
         require_spanning(plan.spec)
         for stage, share in plan.shares().items():
             for option, kind, wanted, has in (

@@ -36,8 +36,6 @@ class Allocation:
     """What a job asks of SLURM.
 
     Attributes:
-        nodes: At least 1.
-        gpus: Of each node.
         time: Limit as sbatch reads it, such as ``8:00:00``.
         array: Further nodes, each a job of its own that comes and goes.
         cpus: Of each node; 0 for all that it has.
@@ -54,14 +52,7 @@ class Allocation:
 
 
 def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
-    """Hand a sweep to SLURM; return the job's number at once.
-
-    The folder of the sweep gets the script, the sweep file, the token of the job's Ray cluster,
-    which only its owner can read, and the job's output.
-
-    Raises:
-        InputError: If the sweep cannot run on several machines, or SLURM refuses it.
-    """
+    """Hand a sweep to SLURM with a script in the sweep's folder; return the job's number."""
     # They take PyTorch.
     from orchestrator.cluster.jobs import read_portable, write_files
     from orchestrator.storage.provenance import keep_plugins, pin_plugins
@@ -92,11 +83,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
-    """Return the scripts that ``submit_to_slurm`` would submit; nothing is written.
-
-    Raises:
-        InputError: If the sweep cannot run on several machines, or an option is wrong.
-    """
+    """Return the scripts that ``submit_to_slurm`` would submit; nothing is written."""
     from orchestrator.cluster.jobs import read_portable
 
     read_portable(sweep, spec)
@@ -106,11 +93,7 @@ def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def check_words(folder: SweepFolder, wanted: Allocation) -> None:
-    """Refuse words that cannot be part of a script.
-
-    Raises:
-        InputError: If there are such; the text names the first.
-    """
+    """Refuse words that cannot be part of a script."""
     if not TIME.fullmatch(wanted.time):
         raise InputError(f"--time: expected a limit such as 8:00:00 or 2-0, got {wanted.time!r}")
     for option, value in (("--partition", wanted.partition), ("--account", wanted.account)):
@@ -193,10 +176,7 @@ exit $code
 
 
 def array_script(folder: SweepFolder, wanted: Allocation) -> str:
-    """Return the script of a node that joins the Ray cluster of a sweep's job, again and again.
-
-    Each is queued again after its time and when it is preempted; they end once the job has.
-    """
+    """Return the script of a node that joins the Ray cluster of a sweep's job, again and again."""
     file, job = (shlex.quote(str(folder.path / name)) for name in (ADDRESS, JOB))
     return f"""{_beginning(folder, wanted, 1, "slurm-%A_%a.out")}
 ray= cpus={cpus_of(wanted)}

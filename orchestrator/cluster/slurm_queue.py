@@ -40,13 +40,7 @@ FOREIGN = re.compile(r"((?:slurmstepd|srun): error: .+|[\w.]+(?:Error|Exception)
 
 @dataclass(frozen=True)
 class Job:
-    """A job of SLURM.
-
-    Attributes:
-        state: ``queued``, ``requeued``, ``running``, ``finished``, ``failed``, ``CANCELLED``,
-            ``died`` if it ended without a trace, or empty if nothing is known.
-        reason: Why it waits or failed.
-    """
+    """A job of SLURM; ``state`` as in ``SweepStatus``, empty if nothing is known."""
 
     number: str
     state: str = ""
@@ -61,9 +55,6 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 
     A job that ``squeue`` no longer lists is looked up with ``sacct`` where it is installed, then
     in the file that the job wrote at its end.
-
-    Raises:
-        InputError: If the number of a job cannot be read.
     """
     wanted = {folder: number for folder in folders if (number := job_number(folder))}
     if not wanted:
@@ -88,10 +79,7 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 
 
 def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> SweepStatus:
-    """Return the status of a sweep with its job, and the job's state unless the sweep knows better.
-
-    It does while it runs, after it has finished in the job, and if it has run after the job.
-    """
+    """Return the status of a sweep with its job, whose state counts unless the sweep ran later."""
     if job is None:
         return status
     status = replace(status, job=job.number)
@@ -115,11 +103,7 @@ def job_name(folder: SweepFolder) -> str:
 
 
 def job_number(folder: SweepFolder) -> str:
-    """Return the number of the job that a sweep was handed to SLURM as; empty for none.
-
-    Raises:
-        InputError: If the file that holds it is damaged.
-    """
+    """Return the number of the job that a sweep was handed to SLURM as; empty for none."""
     file = folder.path / JOB
     if not file.exists():
         return ""
@@ -130,11 +114,7 @@ def job_number(folder: SweepFolder) -> str:
 
 
 def queued_job(folder: SweepFolder) -> str:
-    """Return the number of a sweep's job that waits or runs; empty for none.
-
-    Raises:
-        InputError: If SLURM does not answer.
-    """
+    """Return the number of a sweep's job that waits or runs; empty for none."""
     if not (number := job_number(folder)):
         return ""
     job = _queue({folder: number}, COMMAND_SECONDS).get(folder)
@@ -142,11 +122,7 @@ def queued_job(folder: SweepFolder) -> str:
 
 
 def cancel_job(folder: SweepFolder, number: str) -> None:
-    """Take a sweep's job out of SLURM's queue.
-
-    Raises:
-        InputError: If SLURM refuses, or the storage cannot be written.
-    """
+    """Take a sweep's job out of SLURM's queue."""
     call_slurm(["scancel", number])
     with writing(folder.path):  # The script of a job that never ran cannot write it.
         write_whole(folder.path / EXIT, f"{number} {INTERRUPTED}\n")
@@ -182,10 +158,7 @@ def _accounting(wanted: Mapping[SweepFolder, str], seconds: float) -> dict[Sweep
 def _jobs(
     wanted: Mapping[SweepFolder, str], rows: Iterable[Sequence[str]]
 ) -> dict[SweepFolder, Job]:
-    """Return the jobs of the rows: number, name, state, restarts and reason.
-
-    The name is compared too, because SLURM may use a number again.
-    """
+    """Return the jobs of rows whose name is right too: SLURM may use a number again."""
     folders = {(number, job_name(folder)): folder for folder, number in wanted.items()}
     return {
         folders[number, name]: _job(folders[number, name], number, *words)
@@ -195,7 +168,6 @@ def _jobs(
 
 
 def _job(folder: SweepFolder, number: str, word: str, restarts: str, reason: str) -> Job:
-    """Return a job by the words of SLURM."""
     word = word.partition(" ")[0]  # "CANCELLED by 1000"
     state, known = STATES.get(word, "failed"), "" if reason == "None" else reason
     if state == "queued" and restarts not in ("0", "N/A"):
@@ -232,11 +204,7 @@ def call_slurm(
     seconds: float = COMMAND_SECONDS,
     env: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the output of a command of SLURM.
-
-    Raises:
-        InputError: If it is not installed, fails, or does not answer in time.
-    """
+    """Return the output of a command of SLURM."""
     if shutil.which(command[0]) is None:
         raise InputError(f"SLURM's {command[0]} is not on this machine: run it on a login node")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -6,11 +6,7 @@ from trainables.jobs import Job, Report, StageWork
 
 
 class Counters:
-    """Counts jobs that run, and attempts at jobs that ended, by stage and by how they ended.
-
-    Args:
-        sweep: Its name, a label of every figure.
-    """
+    """Counts jobs that run and attempts that ended, by stage and end, labelled by the sweep."""
 
     def __init__(self, sweep: str) -> None:
         self._ended = Counter(

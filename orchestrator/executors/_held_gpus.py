@@ -17,14 +17,7 @@ Places = Collection[tuple[str, str]]
 
 
 class HeldGpus:
-    """Takes GPUs that are left out, so that Ray has them for nobody.
-
-    On their nodes an actor takes one GPU after the other until those are among them; then the
-    others are given back. Nothing is taken if a job of some size would fit nowhere any more.
-
-    Args:
-        sizes: CPUs and GPUs of jobs.
-    """
+    """Takes GPUs that are left out, so that Ray has them for nobody."""
 
     def __init__(self, sizes: Sequence[tuple[float, float]]) -> None:
         self._sizes = sizes

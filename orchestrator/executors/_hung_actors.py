@@ -14,17 +14,7 @@ from trainables.ray_edge import Sign, killed, node_here
 
 
 class HungActors:
-    """Reads the signs of progress that actors leave with Ray, see ``JobTrainable``.
-
-    A process is killed by its number: Ray itself cannot end one that is stopped.
-
-    Args:
-        hang_seconds: See ``Silence``.
-
-    Attributes:
-        run: Names the signs of this run.
-        beat_seconds: See ``Silence``.
-    """
+    """Reads the signs of progress that actors leave with Ray, and kills those without."""
 
     def __init__(self, hang_seconds: float | None = None) -> None:
         self.run = uuid.uuid4().hex

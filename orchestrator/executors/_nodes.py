@@ -22,10 +22,7 @@ INSPECT_SECONDS = 180.0  # A first start from a slow disk takes most of it.
 
 
 class Nodes:
-    """Inspects every node that joins; no trial starts there before it answered as it must.
-
-    GPUs are tested where jobs of the loop take one. The nodes that ``passed`` are not asked again.
-    """
+    """Inspects every node that joins; no trial starts there before it answered as it must."""
 
     def __init__(self, storage: Path, nonce: str, loop: Loop, passed: set[str]) -> None:
         self._sizes, self._refused, self._say = loop.source.sizes, loop.machines.refused, loop.say
@@ -70,11 +67,7 @@ class Nodes:
         self._say(f"{host} is left out of this run: {fault}")
 
     def await_first(self) -> None:
-        """Wait until all nodes that are there now have answered.
-
-        Raises:
-            InputError: If some are left out and no trial fits on any other.
-        """
+        """Wait until all nodes that are there now have answered."""
         while self.waiting():
             time.sleep(0.2)
         if self._refused:

@@ -32,17 +32,7 @@ NOT_ENDED = "trials run in this process, which cannot kill a trial and continue"
 def open_executor(
     plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
 ) -> AbstractContextManager[Executor]:
-    """Return a context with the executor of a sweep, started or joined.
-
-    Args:
-        plan: The sweep.
-        store: Its artifacts.
-        address: A cluster to join; None for this machine alone.
-        say: Receives a line per step.
-
-    Raises:
-        InputError: If no cluster answers, or the sweep cannot run there.
-    """
+    """Return a context with the executor of a sweep, started, or joined at an address."""
     return EXECUTORS.get(plan.spec.executor).open(plan, store, address, say)
 
 

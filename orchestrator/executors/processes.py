@@ -32,10 +32,7 @@ class Processes(Executor):
     has imported PyTorch and done nothing else; it starts at once, and stays for the next executor.
 
     Args:
-        count: Most processes.
-        storage: Root of the artifact store.
         checkpoint_seconds, logs, plugins: See ``Bench``.
-        hang_seconds: See ``Silence``.
     """
 
     count: int
@@ -98,14 +95,7 @@ def _reports(
 
 
 class _Process:
-    """A process with a worker.
-
-    Attributes:
-        environment: What its own differs in.
-        connection: Where its reports come from.
-        job: The last one that it was given.
-        last: The last report on that.
-    """
+    """A process with a worker, its connection, and its last job and report."""
 
     def __init__(
         self, bench: Mapping[str, Any], environment: Mapping[str, str], beat: float | None

@@ -37,13 +37,10 @@ class RayTune(Executor):
     """Computes jobs as trials of one Tuner, in actors that serve many of them.
 
     Args:
-        storage: Root of the artifact store.
-        folder: Where Tune writes what it must.
         concurrent: Most jobs at once; None for as many as fit.
         checkpoint_seconds, plugins: See ``Bench``.
         asha: Whether each group's weaker jobs are stopped early.
         growing: Whether nodes may join while it runs.
-        hang_seconds: See ``Silence``.
     """
 
     storage: Path
@@ -135,12 +132,7 @@ class LoopSearcher(Searcher):
         self._failure: InputError | None = None
 
     def suggest(self, trial_id: str) -> Any:
-        """Return a trial's configuration, None if all must wait, Status.FINISHED at the very end.
-
-        Raises:
-            InputError: If a report could not be written: of all that Tune calls, only what is
-                raised here ends the sweep.
-        """
+        """Return a trial's configuration, None if all must wait, Status.FINISHED at the end."""
         if self._failure is not None:
             raise self._failure
         self._held.keep(self._loop.machines.gpus_left_out())
@@ -198,11 +190,7 @@ class LoopSearcher(Searcher):
 
 
 class OrderOfSearch(FIFOScheduler):
-    """Runs trials in the order in which they come: the search decides it.
-
-    An actor that is free takes the next trial. Tune's own choice is the oldest that waits: it takes
-    that one from the process that is being started for it, which then ends in vain.
-    """
+    """Runs trials in the order in which they come: the search decides it."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
         """Leave the choice to Tune, which goes by the order."""

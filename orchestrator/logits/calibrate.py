@@ -38,7 +38,6 @@ class Task:
     """One set of logits to calibrate.
 
     Attributes:
-        name: Heading of its column.
         judge: Rows that are scored.
         fit: Rows that calibrators are fitted on; None scores every row of ``judge`` by calibrators
             fitted on the other folds of it.
@@ -59,7 +58,6 @@ class CalibrationCell:
         nll: Their mean negative log-likelihood, in nats.
         gain: ECE with the objective ``ce`` minus this one: positive is better; None for ``ce``
             itself and where there is no choice of objective.
-        seconds: Time of fitting and scoring.
         note: Why there are no figures (then they are nan), or what the fit reports.
     """
 
@@ -73,13 +71,7 @@ class CalibrationCell:
 
 @dataclass(frozen=True)
 class CalibrationTable:
-    """All cells, in the layout of the class-wise loss scaling paper's Table 1.
-
-    Attributes:
-        columns: Names of the tasks.
-        rows: Calibrator and objective of each row; the objective is empty where there is none.
-        cells: One list a row, one cell a column.
-    """
+    """All cells, one list a row, as in the class-wise loss scaling paper's Table 1."""
 
     columns: list[str]
     rows: list[tuple[str, str]]
@@ -122,11 +114,7 @@ class CalibrationTable:
 
 
 def check_names(calibrators: Sequence[str], objectives: Sequence[str]) -> None:
-    """Refuse unknown or repeated names before anything is read.
-
-    Raises:
-        InputError: If a name is unknown or given twice; the text lists what exists.
-    """
+    """Refuse unknown or repeated names before anything is read."""
     for what, names, catalogue in (
         ("calibrator", calibrators, CALIBRATORS),
         ("objective", objectives, OBJECTIVES),
@@ -152,10 +140,6 @@ def plan_task(
         file: The logits. A pickled pair fits on its first part and scores its second.
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
         fit_file: Another file to fit on; all rows of ``file`` are scored.
-
-    Raises:
-        InputError: If both are given, or no row is left to score, or the classes differ, or all
-            rows to score are copies of rows to fit on.
     """
     if fit_rows is not None and fit_file is not None:
         raise InputError("give either rows to fit on or a file to fit on, not both")
@@ -234,9 +218,6 @@ def calibrate_table(
         out: Folder in which the fitted calibrators are saved, under task and recipe; a
             cross-fitted one is fitted on all rows for that.
         console: Where progress is shown if it takes more than two seconds; None for nowhere.
-
-    Raises:
-        InputError: If a name is unknown or given twice, or ``out`` cannot be a folder or written.
     """
     check_names(calibrators, objectives)
     names = [task.name for task in tasks]
@@ -251,11 +232,7 @@ def calibrate_table(
 
 
 def save_table(table: CalibrationTable, folder: Path) -> None:
-    """Write a table as ``table.md`` and, unrounded, as ``table.json``.
-
-    Raises:
-        InputError: If a file cannot be written.
-    """
+    """Write a table as ``table.md`` and, unrounded, as ``table.json``."""
     shown = "".join(f"{line}\n" for line in table.lines()).encode()
     figures = f"{table.to_json()}\n".encode()
     write_whole(folder / "table.md", lambda stream: stream.write(shown))

@@ -16,11 +16,7 @@ ROW_RANGE = re.compile(r"(\d{0,18}):(\d{0,18})")
 
 
 def parse_rows(text: str, count: int) -> slice:
-    """Turn ``0:5000`` into a slice of ``count`` rows; either end may be left out.
-
-    Raises:
-        InputError: If the text is no range, or the range is empty or ends behind the last row.
-    """
+    """Turn ``0:5000`` into a slice of ``count`` rows; either end may be left out."""
     match = ROW_RANGE.fullmatch(text.strip())
     if match is None:
         raise InputError(f"rows {text!r}: expected START:STOP, such as 0:5000")
@@ -31,11 +27,7 @@ def parse_rows(text: str, count: int) -> slice:
 
 
 def make_folder(folder: str | Path) -> Path:
-    """Return a folder for results, which is made if need be.
-
-    Raises:
-        InputError: If it is a URL, or cannot be made, for instance because a file has its name.
-    """
+    """Return a folder for results, which is made if need be."""
     place = local_path(folder, "--out") if str(folder).startswith("~") else Path(folder)
     local_path(place, "--out")
     try:
@@ -46,11 +38,7 @@ def make_folder(folder: str | Path) -> Path:
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file whole, or leave the old one.
-
-    Raises:
-        UnwrittenError: If it cannot be written.
-    """
+    """Write a file whole, or leave the old one."""
     try:
         with drafted(path) as draft, draft.open("wb") as stream:
             write(stream)
@@ -65,10 +53,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def save_log_probs(path: Path, log_probs: Tensor, labels: Tensor) -> None:
-    """Write log-probabilities as ``logits`` with ``labels``, which ``read_logits`` reads again.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
+    """Write log-probabilities as ``logits`` with ``labels``, which ``read_logits`` reads again."""
     logits, truth = log_probs.numpy(), labels.numpy()
     write_whole(path, lambda stream: np.savez(stream, logits=logits, labels=truth))

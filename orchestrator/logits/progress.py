@@ -16,11 +16,7 @@ PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
 
 @contextmanager
 def shown_recipes(console: Console | None, total: int) -> Iterator[Callable[[str], None]]:
-    """Give a function that is told the name of each recipe as its turn comes.
-
-    A thread shows the recipe at work, so that a fit of minutes visibly progresses: live on a
-    terminal, as a line now and then elsewhere, or not at all.
-    """
+    """Yield a function for the name of each recipe; a thread shows the one at work."""
     if console is None:
         yield lambda _: None
         return

@@ -37,13 +37,7 @@ class BusyError(InputError):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A change that somebody intended, with the reason given.
-
-    Attributes:
-        cell: The series that starts anew; without a metric, all of the pair.
-        night: The first night of the new series.
-        time: When it was said, ISO 8601.
-    """
+    """A change that somebody intended; ``cell`` without a metric is all of its pair."""
 
     cell: CellKey
     night: str
@@ -56,12 +50,7 @@ class Acceptance:
 
 
 class Night:
-    """One night's ``STORAGE/nightly/NAME/nights/NIGHT``; its files appear whole or not at all.
-
-    Args:
-        folder: Its folder.
-        written: Hears of every file that was written.
-    """
+    """The folder ``nightly/NAME/nights/NIGHT``; ``written`` is called with each new file."""
 
     def __init__(self, folder: Path, written: Callable[[Path], None] = lambda path: None) -> None:
         self.folder, self._written = folder, written
@@ -142,15 +131,11 @@ class Book:
     def held(self) -> Iterator[str]:
         """Own all nights within the block, or refuse.
 
-        As in a sweep's folder, ``run.lock`` is locked, by the file system and for all machines that
-        share it, and ``owner`` names the process for people.
-
         Yields:
             Whom they were taken over from, for a person to read; empty if that one ended in order.
 
         Raises:
             BusyError: If another process holds them.
-            InputError: If the folder cannot be written.
         """
         path, owner = self.folder / "run.lock", self.folder / "owner"
 
@@ -213,11 +198,7 @@ class Book:
         return [(r, v) for r, v in pairs if r is not None and v is not None]
 
     def restarts(self) -> dict[CellKey, str]:
-        """Return the night from which on each accepted cell's series starts anew.
-
-        Raises:
-            InputError: If the file is damaged.
-        """
+        """Return the night from which on each accepted cell's series starts anew."""
         path = self.folder / ACCEPTED
         if not path.exists():
             return {}
@@ -228,11 +209,7 @@ class Book:
             raise InputError(f"{path} is damaged: {error}") from error
 
     def accept(self, entry: Acceptance) -> None:
-        """Add a line to the accepted changes; nothing is ever taken out.
-
-        Raises:
-            StorageError: If the file cannot be written.
-        """
+        """Add a line to the accepted changes; nothing is ever taken out."""
         path = self.folder / ACCEPTED
         with writing(path, StorageError):
             make_folders(path.parent)
@@ -248,22 +225,14 @@ class Book:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and have the disk keep it.
-
-    Raises:
-        StorageError: If it cannot be written.
-    """
+    """Write a file whole or not at all, and have the disk keep it."""
     with writing(path, StorageError):
         make_folders(path.parent)
         write_whole(path, text, durable=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return what a file holds, None if it is not there.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
+    """Return what a file holds, None if it is not there."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -278,18 +247,7 @@ LAST_SECONDS = 30.0
 
 
 class BucketBook(Book):
-    """Nights that any machine runs and reads: their files lie in a bucket, the folder is a copy.
-
-    Files are sent behind the caller's back, and before the lock is passed on; what a bucket that is
-    away does not take, the next start on this machine sends. What a night computes is not sent.
-
-    Args:
-        folder: ``nightly/NAME`` in the local copy of the storage.
-        address: Of the bucket.
-
-    Raises:
-        InputError: See ``Bucket``.
-    """
+    """Nights that any machine runs and reads: their files lie in a bucket, the folder is a copy."""
 
     def __init__(self, folder: Path, address: str) -> None:
         super().__init__(folder)
@@ -300,11 +258,7 @@ class BucketBook(Book):
         )
 
     def fetch(self) -> None:
-        """Take what the bucket has and this machine has not.
-
-        Raises:
-            InputError: If the bucket does not answer.
-        """
+        """Take what the bucket has and this machine has not."""
         with answering():
             self._fetch()
 
@@ -325,12 +279,7 @@ class BucketBook(Book):
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Own all nights within the block; before, the folder and the bucket agree.
-
-        Raises:
-            BusyError: If another process does.
-            InputError: If the bucket does not answer, or refuses a file.
-        """
+        """Own all nights within the block; before, the folder and the bucket agree."""
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is under way: by {holder}"))
         with self._lease:
@@ -360,12 +309,7 @@ class BucketBook(Book):
                     self._cache.forget(verdict.parent / name)
 
     def written(self, path: Path) -> None:
-        """Send a file.
-
-        Raises:
-            BusyError: If another process has taken the nights over.
-            StorageError: If it cannot be noted.
-        """
+        """Send a file; raise ``BusyError`` if another process has taken the nights over."""
         if self._lease.lost:
             raise BusyError(f"the nights were taken over by {self._lease.holder()}; this run stops")
         try:
@@ -375,19 +319,11 @@ class BucketBook(Book):
         self._cache.keep(path)
 
     def settle(self) -> None:
-        """Wait until all is sent, or the bucket is away.
-
-        Raises:
-            StorageError: If the bucket refuses it.
-        """
+        """Wait until all is sent, or the bucket is away."""
         self._cache.settle(LAST_SECONDS)
 
     def accept(self, entry: Acceptance) -> None:
-        """Add a line to the accepted changes there, then here.
-
-        Raises:
-            InputError: If the bucket does not answer, or the file cannot be written.
-        """
+        """Add a line to the accepted changes there, then here."""
         path = self.folder / ACCEPTED
         bucket, name = self._cache.bucket, self._cache.name(path)
         with answering():

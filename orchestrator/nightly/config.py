@@ -95,7 +95,6 @@ class NightlyModel(StrictModel):
 
     Attributes:
         sweep: A sweep as in a sweep file, or the path of one, relative to the nightly file.
-        gate: How ``nightly gate`` runs another revision.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
         history: Most nights before that are looked at.
         keep: Nights that keep weights, logits and journals; older ones keep record,
@@ -138,11 +137,7 @@ class Nightly:
         return Storage.of(self.sweep).nightly(self.name)
 
     def book(self, fresh: bool = True) -> Book:
-        """Return all nights; without ``fresh``, as far as this machine knows them.
-
-        Raises:
-            InputError: If the storage lies in a bucket that does not answer.
-        """
+        """Return all nights; without ``fresh``, as far as this machine knows them."""
         address = Storage.of(self.sweep).address
         if address is None:
             return Book(self.folder)
@@ -199,12 +194,7 @@ def benchmark_file() -> Path:
 
 
 def load_nightly(path: str | Path) -> Nightly:
-    """Read a nightly file.
-
-    Raises:
-        InputError: If it is missing, no valid YAML, or says something that is not allowed; one
-            line with file, key, value and the allowed ones.
-    """
+    """Read a nightly file."""
     path = local_path(path, "nightly file")
     document = read_mapping(read_document(path, str(path)), str(path), "a nightly file", "sweep")
     model = validate(NightlyModel, document, str(path))

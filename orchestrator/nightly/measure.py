@@ -74,10 +74,7 @@ def measure_night(
 
 
 def artifacts_with_costs(ledger: Ledger) -> set[str]:
-    """Return the keys of all artifacts whose cost the journal knows.
-
-    Whatever else is in the store was finished in the moment of a crash.
-    """
+    """Return the keys of all artifacts whose cost the journal knows: not of those a crash left."""
     return {trial.artifact for trial in ledger.trials.values() if trial.epoch_seconds}
 
 

@@ -68,10 +68,7 @@ def headline(name: str, night: str, verdict: Verdict) -> str:
 
 
 def told(group: Group) -> str:
-    """Return the faults in a group of findings: the worst by how much, how sure, what with it.
-
-    A hard finding is sure; of others, it is told how often nights differ as much by chance.
-    """
+    """Return the faults in a group of findings: the worst by how much, how sure, what with it."""
     worst, more = group[0], len(group) - 1
     text = worst.text
     if worst.kind == "soft" and worst.value is not None:
@@ -111,10 +108,7 @@ def night_summary(
     sight: Mapping[CellKey, tuple[float, float]] | None = None,
     title: str = "",
 ) -> list[Block]:
-    """Return the summary of the last night of ``history``, which is oldest first.
-
-    ``sight`` is what ``detectable`` returns of it; the title is the night's name if left out.
-    """
+    """Return the summary of the last night of ``history``, which is oldest first."""
     record = history[-1]
     means = {cell: figure(cell, record.mean(cell)) for cell in record.cells}
     seen = {
@@ -131,7 +125,6 @@ def night_summary(
 
 
 def _findings(heading: str, findings: Sequence[Finding]) -> Block:
-    """Return a row for each group of findings that belong together."""
     rows = [("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")]
     for group in grouped(findings):
         found = group[0]
@@ -173,10 +166,7 @@ def to_markdown(blocks: Sequence[Block]) -> str:
 
 
 def to_html(blocks: Sequence[Block], charts: Sequence[Chart] = ()) -> str:
-    """Render blocks as one page that loads nothing, charts as images below the first block.
-
-    A reader of mail runs no script, so these charts do not move.
-    """
+    """Render blocks as one page that loads nothing, charts as images (mail runs no script)."""
     from orchestrator.view import environment
 
     images = [{"label": chart.label, "address": _address(chart)} for chart in charts]
@@ -192,7 +182,6 @@ def _plain(text: str) -> str:
 
 
 def _address(chart: Chart) -> str:
-    """Return a chart as the address of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(chart.image('.svg')).decode()}"
 
 

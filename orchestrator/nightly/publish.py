@@ -38,10 +38,7 @@ WAYS = ("webhook", "mail")
 
 
 class Publisher:
-    """Brings verdicts to files, people and the tracking server, each of them once.
-
-    What fails waits for the next start: it is not tried again by this one, and stops nothing else.
-    """
+    """Brings verdicts to files, people, the tracking server; the next start sends what failed."""
 
     def __init__(self, nightly: Nightly, book: Book) -> None:
         self._nightly = nightly
@@ -70,7 +67,6 @@ class Publisher:
         return problems
 
     def _write(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
-        """Write the summaries into the night's folder, and where the file asks for the latest."""
         self._unwritten = True
         name, number, nights = self._nightly.name, night.number, self._book.nights()
         earlier = [past.record for past in nights if past.number <= number]
@@ -111,12 +107,10 @@ class Publisher:
         return list(failed.values())
 
     def _untold(self, night: Night) -> list[str]:
-        """Return the ways by which a night is still to be told."""
         told, ways = night.read(TOLD), _ways(self._nightly)
         return ways if told is None else [way for way in ways if way in told["left"]]
 
     def _track(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
-        """Bring the night's runs and its verdict to the tracking server; twice changes nothing."""
         if night.delivered or self._untracked:
             return []
         self._untracked = True
@@ -182,7 +176,6 @@ def _ways(nightly: Nightly) -> list[str]:
 def _send(
     nightly: Nightly, ways: Sequence[str], title: str, body: dict[str, Any], text: str
 ) -> dict[str, str]:
-    """Send a message by each way; return a line for each that failed."""
     report, problems = nightly.model.report, {}
     if "webhook" in ways and report.webhook:
         problems["webhook"] = _post(report.webhook, {**body, "text": title})
@@ -234,7 +227,6 @@ def _fault(error: Exception) -> str:
 
 
 def _mail(command: Sequence[str], title: str, text: str) -> str:
-    """Run a mail command; return what went wrong, or nothing."""
     arguments = [title if argument == "{subject}" else argument for argument in command]
     try:
         done = subprocess.run(

@@ -59,10 +59,7 @@ WHOLE_NIGHT = ("*", "*")
 
 @dataclass(frozen=True)
 class Shape:
-    """What the nightly file asks for; a night that holds anything else is alarmed.
-
-    Every recipe has every metric on every task, with every seed.
-    """
+    """The table that the nightly file asks for: every recipe, metric, task and seed."""
 
     recipes: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -94,7 +91,6 @@ class NightRecord:
         started: UNIX time, seconds.
         cells: Values by seed; fractions for quality, images a second, seconds, bytes.
         failed: Reason by recipe and task, for those that have no figures.
-        shape: What the night should hold.
         environment: What may explain a change, by a readable name: hardware, library versions,
             ``code`` (commit), ``data DATASET`` (fingerprint), ``benchmark`` (hash of its file).
         rows: The rows by recipe and task; none in records of before 1.0.
@@ -159,7 +155,6 @@ class Finding:
             practical threshold).
         reason: ``twin`` for a recipe that has come to equal another one,
             ``nights`` for two nights in a row, ``step`` for a step or a drift in the series.
-        text: The fault, in one sentence.
         value: Tonight's figure over the seeds, in the metric's unit.
         expected: What the nights before let expect, in the same unit.
         lower, upper: Control limits, or the hard limit; None where that side is open.
@@ -167,7 +162,6 @@ class Finding:
         chance: How often the noise of nights alone would give a difference as large (a fraction);
             None where no noise explains it.
         nights: Nights of history behind ``expected``.
-        since: The night on which it began.
         causes: Changes of hardware, libraries, code or data between the last good night and
             ``since``, such as ``torch: 2.11.0 -> 2.12.0``.
     """
@@ -199,7 +193,6 @@ class Verdict:
         alarms: What raises the alarm, hard ones first.
         suspicions: What would raise it if tomorrow night were the same.
         improvements: What got better by as much, two nights in a row or more; never an alarm.
-        notes: What a reader must know about the judgement, such as a short history.
     """
 
     night: str

@@ -32,13 +32,7 @@ SPARE = 1.2  # Room asked for, as a multiple of what the last night took.
 
 @dataclass(frozen=True)
 class NightOutcome:
-    """What a start came to.
-
-    Attributes:
-        night, verdict: The night, and what it came to.
-        fresh: False if the night had its verdict before and nothing was computed.
-        messages: What a person must know besides, such as a webhook that failed.
-    """
+    """The outcome of a start; ``fresh`` is false if nothing was computed."""
 
     night: Night
     verdict: Verdict
@@ -62,8 +56,6 @@ def run_night(
 
     Raises:
         BusyError: If another run is under way.
-        InputError: If it could not run: the storage is full, data are gone. The night stays open,
-            and the next start resumes it.
         KeyboardInterrupt: If it was interrupted; likewise.
     """
     book = nightly.book(fresh=False)
@@ -113,7 +105,6 @@ class _Start:
         self._book.give_up(night, why)
 
     def _compute(self, night: Night) -> Verdict:
-        """Run a night's sweep to its end and judge it."""
         spec = self._spec(night)
         data = prepare_data(spec)
         environment = current_environment(self._nightly, data)
@@ -163,10 +154,7 @@ class _Start:
         return sweep.model_copy(update={**own, "tracking": TrackingModel(uri=sweep.tracking_uri)})
 
     def _discard(self, night: Night, spec: SweepSpec) -> list[Path]:
-        """Remove what a night computed so far, and end its runs on the tracking server.
-
-        What cannot be removed is returned.
-        """
+        """Remove what a night computed and end its tracked runs; return paths that remain."""
         journal = SweepFolder.of(spec).journal
         if journal.exists():
             # A server that is away keeps runs of an attempt that nobody asks for.

@@ -1,8 +1,4 @@
-"""Searches replayed over what a storage holds: the same choices are made, nothing is trained.
-
-It is how rules of search are compared: an outcome of a replay is a study of searches, never a row
-of a table, and nothing of it enters a journal.
-"""
+"""Searches replayed over stored trials, to compare rules of search: nothing is trained."""
 
 import lazy_loader
 

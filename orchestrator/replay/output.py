@@ -25,9 +25,6 @@ def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
 
     Returns:
         The three files.
-
-    Raises:
-        UnwrittenError: If the folder cannot be written.
     """
     files = [folder / name for name in ("outcomes.csv", "searches.csv", "replay.png")]
     with writing(folder, UnwrittenError):
@@ -61,10 +58,7 @@ def _write(path: Path, names: Sequence[str], rows: Iterable[dict[str, object]]) 
 
 
 def draw(outcome: ReplayOutcome) -> Chart:
-    """Return each strategy's test metric against the budget, with its interval, as a chart.
-
-    The dashed line is the published default.
-    """
+    """Return each strategy's test metric against the budget as a chart; dashed: the default."""
     shown = column(outcome.settings.judge)
     rows = [
         {

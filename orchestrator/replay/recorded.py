@@ -31,7 +31,6 @@ class RecordedTrial:
     """A finished search trial.
 
     Attributes:
-        trial: What the journal tells.
         logits: Of the validation rows, (N, K).
         outputs: Log-probabilities of the test rows, (M, K).
         test: Metrics on test data, as ``evaluation_report`` names them; empty where the rows that
@@ -54,12 +53,10 @@ class RecordedStudy:
     """The finished search trials of one study, by which another search is answered.
 
     Attributes:
-        plan: As it ran.
         trials: By number; the published default is the first if it finished.
         labels: Of the validation rows, (N,).
         test_labels: Of the test rows, (M,).
         plain: The plain cross-entropy that guarded it, if one did.
-        data: What it was computed on.
     """
 
     plan: StudyPlan
@@ -123,11 +120,7 @@ class RecordedStudy:
 
 @dataclass(frozen=True)
 class RecordedSweep:
-    """A sweep that has ended, and what it left behind.
-
-    Attributes:
-        skipped: Studies that cannot be replayed, with the reason.
-    """
+    """A sweep that has ended, and the reasons why some of its studies were ``skipped``."""
 
     folder: SweepFolder
     spec: SweepSpec
@@ -169,10 +162,6 @@ def read_sweeps(
         recipes: Which studies; all with something to search if empty.
         done: Told how many trials were measured, and of how many, sweep by sweep.
         test: False to measure nothing: there are no test rows then.
-
-    Raises:
-        InputError: If there is no such sweep or recipe, one that is named and measured has not
-            ended, or nothing can be replayed.
     """
     known = {folder.name: folder for folder in storage.sweeps() if folder.journal.is_file()}
     for name in names:
@@ -230,8 +219,6 @@ class _NotReplayableError(Exception):
 
 
 class _Reader:
-    """Reads the studies of one sweep and measures their trials."""
-
     def __init__(
         self,
         store: ArtifactStore,

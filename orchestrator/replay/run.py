@@ -194,7 +194,6 @@ def _run(jobs: Sequence[Job], processes: int) -> Iterator[list[Judged]]:
 
 
 def _searches(job: Job) -> list[Judged]:
-    """Run some searches of a study by every strategy."""
     sweep, study, specs, settings, numbers = job
     judged: list[Judged] = []
     for number in numbers:

@@ -84,22 +84,14 @@ class ReplaySettings(BaseModel):
 
 
 def load_replay(path: str | Path) -> ReplaySettings:
-    """Return the checked settings of a replay file.
-
-    Raises:
-        InputError: If the file is missing, no valid YAML, or says something that is not allowed.
-    """
+    """Return the checked settings of a replay file."""
     where = str(path)
     text = read_document(Path(path), where)
     return validate(ReplaySettings, read_mapping(text, where, "a replay", "strategies"), where)
 
 
 def changed(spec: SweepSpec, name: str, changes: Mapping[str, Any]) -> SweepSpec:
-    """Return a sweep that searches as a strategy does.
-
-    Raises:
-        InputError: If the strategy is none that this sweep could have: one line with its name.
-    """
+    """Return a sweep that searches as a strategy does."""
     document = spec.model_dump(mode="json", exclude_unset=True)
     document["search"] = {**document.get("search", {}), **changes}
     return validate(SweepSpec, document, f"strategies.{name}")

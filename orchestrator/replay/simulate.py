@@ -47,15 +47,7 @@ class Search:
 
 
 class Table:
-    """Answers the trials of one study on some of its validation rows.
-
-    What the rows say of a recorded trial is computed once, whichever search asks.
-
-    Args:
-        study: Its recorded trials.
-        rows: Positions of the validation rows, with repetitions, (N,); None for them as they are,
-            with the metrics that the journal tells.
-    """
+    """Answers the trials of one study on some of its validation rows (N,), each computed once."""
 
     def __init__(self, study: RecordedStudy, rows: Tensor | None = None) -> None:
         self.study, self._rows = study, rows
@@ -148,10 +140,7 @@ class Repeated:
 
 
 def repeat(sweep: RecordedSweep) -> list[Repeated]:
-    """Make every choice of a sweep again, from its recorded outcomes alone.
-
-    A trial that the sweep never ran counts as failed, so that another choice shows.
-    """
+    """Make every choice of a sweep again; a trial that never ran counts as failed."""
     known = partial(validation_rows, sweep.folder.storage.store())
     state = search_again(sweep.plan, sweep.ledger, sweep.data, known)
     return [
@@ -170,11 +159,7 @@ def search_again(
     predictions: Predictions,
     emit: Callable[[Event], None] = lambda event: None,
 ) -> SweepState:
-    """Search as a sweep did, and answer every trial with what the ledger tells of its key.
-
-    A trial that the ledger does not know counts as failed. ``emit`` receives what the journal of
-    such a search would say.
-    """
+    """Search as a sweep did, and answer every trial with what the ledger tells of its key."""
     opened = [StudyOpened(**fields_of(study, StudyOpened)) for study in ledger.studies.values()]
     # Of the past it knows how many trials were suggested at once.
     past = Ledger(opened)

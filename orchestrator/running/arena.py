@@ -1,8 +1,4 @@
-"""Every calibrator of a sweep of logits at its published values, many fits a process.
-
-What a sweep gives each fit (a trial, a run, an artifact, its cross-fit) takes longer than the fit,
-and chooses nothing where nothing is searched.
-"""
+"""Every calibrator of a sweep of logits at its published values, many fits a process."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,11 +28,7 @@ class _Splits(Source):
         return self._left.pop(0) if self._left else Pause.DONE
 
     def ended(self, job: Job, report: Report) -> None:
-        """Keep the fits.
-
-        Raises:
-            InputError: If the split could not be read, or its process died again and again.
-        """
+        """Keep the fits."""
         if report.fault is not None:
             raise InputError(f"{job.group}, seed {job.number}: {report.fault.reason}")
         self.fits[job.group, job.number] = report.fits
@@ -50,20 +42,9 @@ def run_arena(
 ) -> list[StudyResult]:
     """Fit every recipe of a sweep of logits on every split, and judge it on the split's test rows.
 
-    The splits are those that a run of the sweep would prepare; nothing is tracked or stored beside
-    them. A fit that the rows do not allow fails its study, with the reason.
-
-    Args:
-        spec: A sweep whose tasks are logits and which searches nothing.
-        workers: Processes; one a core if left out.
-        done: Told how many splits are done, and how many there are.
-
     Returns:
         One result a recipe and task, in the order of the sweep file; its ``seconds`` are those of
         the processor in the fit alone.
-
-    Raises:
-        InputError: If the sweep is of another kind, or its data cannot be read.
     """
     if not spec.given:
         raise InputError(f"sweep {spec.name!r}: an arena needs tasks with logits")

@@ -25,11 +25,7 @@ LOOK_SECONDS = 1.0
 
 
 class Control:
-    """Reads the wish for a sweep (pause, stop), and reports it.
-
-    ``cancel`` stops it as SIGTERM does, if it runs in the main thread; ``pause`` holds the
-    next jobs of the sources. ``tell`` says each text once.
-    """
+    """Reads the wish for a sweep (pause, stop), and reports it."""
 
     def __init__(self, folder: SweepFolder, say: Callable[[str], None]) -> None:
         self._folder, self._say, self.tell = folder, say, cache(say)
@@ -82,8 +78,6 @@ class Control:
 
 
 class _Held(Source):
-    """A source that a person may hold."""
-
     def __init__(self, source: Source, control: Control) -> None:
         self._source, self._control = source, control
         self.sizes = source.sizes
@@ -105,7 +99,6 @@ class Snapshot:
 
     Attributes:
         studies, trials: Those done, of ``all_studies`` and ``all_trials``.
-        running: Trials given out that have not ended.
         best: The best trial so far: its recipe, its task if there are several, its objective.
         seconds_left: An estimate; None before anything has ended.
     """
@@ -163,11 +156,7 @@ def _best(state: SweepState) -> str:
 
 @contextmanager
 def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Snapshot]], None]]:
-    """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all.
-
-    Yields a function to call whenever something happened; it takes a snapshot only when one is to
-    be shown: a report of one trial among thousands must not cost a look at them all.
-    """
+    """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all."""
     if console is None:
         yield lambda _: None
     elif console.is_terminal:

@@ -29,11 +29,7 @@ from trainables.models import begins_trained, build_model, check_takes
 
 @dataclass(frozen=True)
 class DataPreview:
-    """Stored data sets, by ``TaskSpec.data_name``, and those to download first.
-
-    Attributes:
-        copies: Rows that are in two parts, by task, on its first seed; only those that are known.
-    """
+    """Stored data sets, by ``TaskSpec.data_name``, and those to download first."""
 
     prepared: Mapping[str, PreparedData]
     missing: tuple[str, ...] = ()
@@ -41,14 +37,7 @@ class DataPreview:
 
 
 def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, PreparedData]:
-    """Read, split and store the data of every task, suites beside them; return them by name.
-
-    The names are those of ``TaskSpec.data_name``.
-
-    Raises:
-        InputError: If a data set or a suite is absent or damaged, or a suite does not fit its task;
-            the text names the task.
-    """
+    """Read, split and store the data of every task and its suites, by ``TaskSpec.data_name``."""
     prepared, whole = {}, spec.given and not searches(spec)
     for number, task in enumerate(spec.tasks):
         for name, split in _splits(task, spec, whole).items():
@@ -66,11 +55,7 @@ def _splits(task: TaskSpec, spec: SweepSpec, whole: bool) -> dict[str, SplitSpec
 
 
 def preview_data(spec: SweepSpec) -> DataPreview:
-    """Look at the data of every task as a run does, but for images and downloads.
-
-    Raises:
-        InputError: What a run would refuse; the text names the task.
-    """
+    """Look at the data of every task as a run does, but for images and downloads."""
     place, root = Storage.of(spec).data, spec.data_root
     prepared: dict[str, PreparedData] = {}
     missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
@@ -131,11 +116,7 @@ def _missing_downloads(
 
 
 def stored_data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, PreparedData]:
-    """Return the data that a sweep was computed on, by ``TaskSpec.data_name``.
-
-    They are found by their hash, whatever has become of their source. Those that are damaged or
-    not there are left out.
-    """
+    """Return the data that a sweep was computed on, by ``TaskSpec.data_name``."""
     folders = sorted(path.parent for path in storage.data.glob("*/split.json"))
     prepared = {found.key: found for found in filter(None, map(_opened, folders))}
     tasks = {task.id: task for task in spec.tasks}

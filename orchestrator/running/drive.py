@@ -28,10 +28,7 @@ Available = Callable[[ArtifactRef], bool]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One chosen configuration and seed to be measured on test data and suites, by directory.
-
-    The ``default`` is the artifact of the published default that it was chosen over, if any.
-    """
+    """One chosen configuration and seed, and the published ``default`` that it was chosen over."""
 
     chosen: Ended
     task: str
@@ -91,8 +88,6 @@ class MeasuringSource(Source):
     So the pass of its network over the test rows, which a worker keeps, serves all of them.
 
     Args:
-        pending: What to measure.
-        spec: The sweep.
         write: Receives an event for each.
         give_up: Receives the study and the reason of what cannot be measured.
     """
@@ -193,18 +188,7 @@ def drive(
     machines: Machines,
     changed: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Search and measure as far as earlier runs did not; return True once all is done.
-
-    Args:
-        state: The sweep.
-        past: The ledger of earlier runs.
-        store: Its artifacts.
-        executor: Computes the jobs.
-        journal: Receives the events that the state does not write itself.
-        control: Receives messages for the user, and may pause the sweep.
-        machines: Excludes machines after repeated failures.
-        changed: Called after every report of the search.
-    """
+    """Search and measure as far as earlier runs did not; return True once all is done."""
     spec, write, say = state.plan.spec, journal.append, control.tell
     most = spec.resources.max_failures
     known = partial(stored_report, store)

@@ -32,8 +32,6 @@ class StagePreview:
     """The trials of one stage of one task.
 
     Attributes:
-        stage: ``train``, ``refine`` or ``calibrate``.
-        computed: Trials that will be computed, at most.
         reused: Trials whose outcome an earlier run or another sweep has left behind.
         seconds: What one takes, from earlier runs on the tracking store; None if none tells, or
             none is left to compute.
@@ -63,9 +61,6 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
     read but journal, store, prepared data and tracking store; nothing is written.
 
     Its data are looked for unless they are given.
-
-    Raises:
-        InputError: See ``preview_data``.
     """
     prepared = (preview_data(plan.spec) if data is None else data).prepared
     reused, dropped = _stored(plan, prepared)
@@ -88,11 +83,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
 
 
 def refusal(spec: SweepSpec) -> str:
-    """Return why a sweep cannot be run; "" if it can.
-
-    The storage cannot be written, or it has another sweep of this name. Plugins count with the code
-    that they have now. Afterwards the plugins of the sweep are known.
-    """
+    """Return why a sweep cannot be run, or ""; its plugins are loaded afterwards."""
     folder = SweepFolder.of(spec)
     if not folder.spec_file.is_file():
         return _unwritable(folder)
@@ -124,19 +115,13 @@ def _identity(spec: SweepSpec) -> dict[str, Any]:
 
 
 def at_once(plan: Plan, size: ClusterSize) -> dict[str, int]:
-    """Return how many trials of each stage run at once on a cluster that has room, at most.
-
-    A stage is named by its key in ``resources``.
-    """
+    """Return how many trials of each stage, by its key in ``resources``, a cluster runs at once."""
     shares = plan.shares()
     return {key: min(count, size.room(shares[key])) for key, count in plan.at_once().items()}
 
 
 def fewest_hours(plan: Plan, stages: Iterable[StagePreview], size: ClusterSize) -> float | None:
-    """Return a bound below on the hours that a cluster takes; None if a stage's are not known.
-
-    No kind of resource is busier than all the time, and the stages of a task follow each other.
-    """
+    """Return a lower bound on the hours that a cluster takes; None if a stage's are not known."""
     shares, most = plan.shares(), at_once(plan, size)
     busy: dict[str, float] = defaultdict(float)
     for stage in stages:

@@ -44,7 +44,6 @@ class Reproduction:
     """What computing a run again came to.
 
     Attributes:
-        figures: Every metric that both have.
         tolerance: Largest difference of figures that count as equal.
         artifact: Key of the outcome now; the same content, if all went well.
         remarks: Why figures need not be the same, a line for each stage that was recorded on
@@ -89,10 +88,6 @@ def reproduce(
         data_root: Folder of downloaded data sets.
         tolerance: Largest difference of figures that count as equal.
         progress: Told stage, epoch and number of epochs after every epoch.
-
-    Raises:
-        InputError: If there is no such run, it was tracked before runs told how to compute them
-            again, its data are not what they were, or the folder is not fresh.
     """
     run = tracked_trial(tracking_uri or default_tracking_uri(), run_id)
     if not run.study.origin:
@@ -155,10 +150,7 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
 
 
 def prepare_process(origin: Mapping[str, Any], stage: str) -> torch.device:
-    """Give this process what a trial had and return its device; ``origin`` is its study's.
-
-    The number of threads decides the order of sums.
-    """
+    """Give this process the threads and device of a trial's study and return the device."""
     resources = origin["resources"][stage]
     torch.set_num_threads(max(1, int(resources["cpu"])))
     return trial_device(resources["gpu"], origin.get("deterministic", False))
@@ -185,11 +177,7 @@ def _described(computed: Mapping[str, Any]) -> str:
 def compute_stage(
     request: StageRequest, store: ArtifactStore, data: TaskData, progress: Progress
 ) -> dict[str, float]:
-    """Compute a stage to its end, store its outcome and return its last figures.
-
-    Raises:
-        InputError: If what it builds on is missing.
-    """
+    """Compute a stage to its end, store its outcome and return its last figures."""
     run = open_stage(request, store, data)
     metrics: dict[str, float] = {}
     while run.epoch < run.epochs:

@@ -240,11 +240,7 @@ def _is_blocked(shipper: ShipperProcess) -> bool:
 
 
 def _usable(store: ArtifactStore, past: Ledger) -> Callable[[ArtifactRef], bool]:
-    """Return the check of whether a stored outcome can be built on; it removes damaged ones.
-
-    Nothing more is built on those of a sweep that finished, unless predictions are gone, so that
-    they are not read again.
-    """
+    """Return the check of whether a stored outcome can be built on; it removes damaged ones."""
     measured = (trial.predictions for trial in past.trials.values() if trial.test)
     if past.status == "finished" and all(
         store.contains(ArtifactRef("evaluate", key)) for key in measured

@@ -39,12 +39,7 @@ class Rank(NamedTuple):
 
 
 class Margin(NamedTuple):
-    """How far the best trial is below the published default.
-
-    Attributes:
-        difference: Of their guarded objectives; above 0.
-        error: Its paired standard error over the validation rows.
-    """
+    """How far the best trial is below the published default, and its paired standard error."""
 
     difference: float
     error: float
@@ -78,10 +73,7 @@ class ChoiceRule:
 
     @classmethod
     def of(cls, search: SearchModel, task: TaskSpec, published: bool = True) -> ChoiceRule:
-        """Return the rule of a sweep's studies on a task that begin with a ``published`` default.
-
-        Without one, the lowest objective wins.
-        """
+        """Return the rule of a task's studies; without a ``published`` default, the objective's."""
         keep = task.resolved_protocol.keep
         return cls(
             f"val_{search.objective}",
@@ -127,12 +119,7 @@ class ChoiceRule:
     def choose(
         self, ranked: Sequence[Rank], margin: Callable[[Rank, Rank], Margin]
     ) -> tuple[Rank, Margin | None]:
-        """Return the chosen one of the trials of a study, and its margin where one was asked for.
-
-        Args:
-            ranked: Those that stand for choice, at least one.
-            margin: Returns how far the first is below the second, the published default.
-        """
+        """Return the chosen one of the trials of a study, and its margin if one was asked for."""
         best = min(ranked)
         default = next((rank for rank in ranked if rank.number == DEFAULT), None)
         if not self.keep_default or default is None or best is default:

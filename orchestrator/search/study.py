@@ -70,10 +70,7 @@ class StudySearch:
 
     @cached_property
     def _first(self) -> list[dict[str, Any]]:
-        """Return the points that depend on no result: the published default comes first.
-
-        If the budget allows for all points, these are all. Else ``prior`` adds further ones.
-        """
+        """Return the points that depend on no result: the published default comes first."""
         default = {name: _default(self.plan, name) for name in self._distributions}
         if self.plan.points > self.plan.trials:
             return first_points(self.plan, default) if self._rules.sampler == "prior" else [default]
@@ -94,12 +91,7 @@ class StudySearch:
         return range(self._told, self.asked - self.lag + 1)
 
     def ask(self, parameters: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """Return the next trial's number and its searched parameters, as ``part.name``.
-
-        Args:
-            parameters: Those that it had in an earlier run, which are not suggested again as long
-                as they lie in the space.
-        """
+        """Return the next trial's number and its parameters, perhaps those of an earlier run."""
         for number in self._needed():
             self._tell(number)
         number = self.asked
@@ -153,10 +145,7 @@ class StudySearch:
     def score(
         self, number: int, value: float | None, status: str, metrics: Mapping[str, float] = {}
     ) -> None:
-        """Hand in an ended trial's objective (None for a failed one) and how it ended.
-
-        ``metrics`` are its own on validation data; a search for a Pareto front takes several.
-        """
+        """Hand in an ended trial's objective (None if it failed), status and ``metrics``."""
         others = [] if value is None else [metrics[f"val_{name}"] for name in self._pareto]
         values = [math.nan if value is None else value, *others]
         if any(map(math.isnan, values)):

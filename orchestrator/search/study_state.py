@@ -87,10 +87,7 @@ class TrialMaker:
         base: Ended | None,
         position: int = 0,
     ) -> TrialSpec:
-        """Return a trial of a study, on the sweep's seed at a position; the search takes the first.
-
-        ``base`` is what the trial builds on, None for a training.
-        """
+        """Return a trial of a study, on the seed at ``position``; ``base`` is what it builds on."""
         parts, seed = _configured(plan, parameters), self._spec.all_seeds[position]
         training = self._spec.resources.train
         request = StageRequest(
@@ -136,17 +133,13 @@ class StudyState:
     """The state of one study, by the numbers of its trials.
 
     Attributes:
-        trials: All that were asked for.
-        outcomes: Those that ended.
         unscored: Numbers of search trials that ended but wait for what they are compared with.
         unscored_seeds: Positions of seeds that do.
         objectives: Guarded objectives of search trials; infinite for failed ones.
-        queue: Trials that were asked for but not given out.
         leaders: Trial to the one whose pass computes it, perhaps itself.
         seeds: Position of a seed to its chosen trial, None where that failed.
         seeds_asked: Seeds that were given out, the first included.
         margin: Of the best trial over the published default, if that decided.
-        closed: Whether its search is over.
     """
 
     plan: StudyPlan

@@ -57,8 +57,6 @@ class Arena:
     """All recipes that have a figure on every task and seed, the strongest first.
 
     Attributes:
-        standings: One a recipe, the baseline among them.
-        networks: Data set and model of the calibrated logits.
         tasks: How many tasks there are, such as fitting sizes of each network.
         seeds: How many splits of each.
         absent: Recipe to the reason why it is left out.
@@ -102,10 +100,6 @@ def arena(
         baseline: The recipe that gains are from.
         draws: Resamples, at least 1.
         seed: Decides the resamples.
-
-    Raises:
-        InputError: If fewer than two recipes, the baseline among them, have ``nll``, ``brier`` and
-            ``ece`` on every task and seed.
     """
     found = list(results)
     places = {result.task: (result.dataset or result.task, result.model) for result in found}

@@ -48,8 +48,6 @@ class PairedBootstrap:
         metric, baseline, draws: As they were asked for.
         values: Metric of each recipe on all rows, the mean over its seeds.
         differences: From the baseline, of every recipe but itself.
-        seeds: How many seeds each recipe has.
-        rows: Number of test rows.
         groups: Number of the groups of rows that were drawn; 0 where rows were.
     """
 
@@ -170,10 +168,7 @@ def measure(
     numbers: Sequence[Tensor] | None = None,
     calibrations: Calibrations = lambda recipe: None,
 ) -> dict[str, Measured]:
-    """Measure every seed of every recipe on all rows and on the same resamples of them.
-
-    Arguments and errors are those of ``paired_bootstrap``.
-    """
+    """Measure every seed of every recipe on all rows and on the same resamples of them."""
     if metric not in METRICS.measurable:
         raise ValueError(f"metric={metric!r} is not one of {', '.join(METRICS.measurable)}")
     if draws < 1:

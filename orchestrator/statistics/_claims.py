@@ -30,10 +30,7 @@ class PairVerdict:
     """One pair of recipes that a claim speaks of, on one task.
 
     Attributes:
-        sweep: Whose runs they are.
-        task: Its name.
         better: The recipe that is said to be better.
-        than: The recipe that it is compared with.
         values: The metric of both, the mean over seeds; fractions (nats for NLL).
         accuracies: The accuracy of both, the same.
         difference: ``better`` minus ``than``, with its own 95% interval over seeds and test rows.
@@ -62,22 +59,14 @@ class PairVerdict:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What stored runs say of a claim.
-
-    Attributes:
-        claim: The claim.
-        pairs: Every pair of recipes with predictions that it speaks of.
-    """
+    """The verdict of stored runs on a claim, over all ``pairs`` of recipes that it is about."""
 
     claim: Claim
     pairs: tuple[PairVerdict, ...]
 
     @property
     def verdict(self) -> str:
-        """Return what any pair refutes or all confirm, in the paper's regime if any pair is.
-
-        Else in another one; of given logits last. Pairs of lost accuracy do not count.
-        """
+        """Return what any pair refutes or all confirm, in the paper's regime if any pair is."""
         found = {pair.verdict for pair in self.pairs} - {LOST}
         words = ((REFUTED, CONFIRMED), (FAILS, HOLDS), (FAILS_GIVEN, HOLDS_GIVEN))
         for against, favour in words:
@@ -90,8 +79,6 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class _Pair:
-    """What a pair is judged by."""
-
     better: StudyResult
     than: StudyResult
     measured: Board
@@ -129,9 +116,6 @@ def judge_claim(
         store: The store ``STORAGE/artifacts`` that the sweeps wrote to.
         draws: Resamples of the test rows.
         seed: Decides the resamples.
-
-    Raises:
-        InputError: See ``StoredPredictions``.
     """
     pairs = [_measured(claim, own, store, draws, seed) for own in _pairs(claim, results)]
     tested = [number for number, pair in enumerate(pairs) if not pair.lost]
@@ -174,7 +158,6 @@ def _unseen(studies: Sequence[StudyResult]) -> tuple[StudyResult, ...]:
 
 
 def _of_seeds(study: StudyResult, keys: Sequence[str]) -> StudyResult:
-    """Return a study with the seeds of some of its predictions."""
     kept = [place for place, key in enumerate(study.predictions) if key in keys]
     return replace(
         study,
@@ -231,7 +214,6 @@ def _measured(
 
 
 def _alone(study: StudyResult) -> str:
-    """Return the recipe of a study's method alone."""
     return GIVEN if study.model == GIVEN else study.recipe.partition("+")[0]
 
 

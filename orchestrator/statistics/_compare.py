@@ -29,11 +29,7 @@ KEPT = 1 << 28  # Bytes: the tests of ImageNet fit once, small ones by the thous
 
 
 class KeptPredictions:
-    """Test predictions by key; those that were read last are kept, up to ``KEPT`` bytes.
-
-    Args:
-        store: The store ``STORAGE/artifacts`` that the sweep wrote to.
-    """
+    """Test predictions by key; those that were read last are kept, up to ``KEPT`` bytes."""
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
@@ -50,9 +46,6 @@ class KeptPredictions:
         """Return logits and labels of the validation rows of an evaluation that is there.
 
         Those of a calibrator are cross-fitted: it has seen none of the rows that it scores.
-
-        Raises:
-            InputError: If they are gone, or were never here.
         """
         found = self._store.find(ArtifactRef("evaluate", key))
         upstream = "" if found is None else found.record.get("upstream", "")
@@ -110,8 +103,6 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             were tested on the same rows.
 
     Raises:
-        InputError: If a recipe occurs twice, an artifact is missing or damaged, or the recipes were
-            tested on different rows.
         ValueError: If the results belong to several tasks.
     """
 
@@ -143,10 +134,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
         return len(self._results)
 
     def floors(self, metric: str) -> dict[str, float]:
-        """Return each recipe's noise floor, the mean over seeds; nothing for a metric without.
-
-        Of pixels, which go wrong together, only our own metrics have one.
-        """
+        """Return each recipe's noise floor, the mean over seeds; nothing for a metric without."""
         known = metric in FLOORED or (METRICS[metric].floored and self.images is None)
         return {
             recipe: fmean(self._kept.floor(key, metric) for key in result.predictions)
@@ -192,7 +180,6 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
 
 
 def _reason(result: StudyResult) -> str:
-    """Return why a result has no predictions, or an empty string."""
     if result.status in ("failed", "interrupted"):
         return f"{result.status}: {result.reason}" if result.reason else result.status
     if result.status == "running":
@@ -205,9 +192,7 @@ class TaskComparison:
     """The recipes of one task beside a baseline.
 
     Attributes:
-        bootstrap: Values and differences with their intervals.
         floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
-        absent: Recipe to the reason why it is not compared.
         flipped: Recipe to the share of test rows for which it predicts another class than the
             baseline, in [0, 1], the mean over seeds.
     """
@@ -226,10 +211,7 @@ class TaskComparison:
         return abs(self.bootstrap.differences[recipe].value) <= floor
 
     def side(self, recipe: str) -> str:
-        """Return ``better`` or ``worse``; empty where the interval holds 0, or for the baseline.
-
-        A metric that is better neither way is ``higher`` or ``lower``.
-        """
+        """Return ``better`` or ``worse``; empty where the interval holds 0, or for the baseline."""
         found = self.bootstrap.differences.get(recipe)
         if found is None or not found.excludes_zero:
             return ""
@@ -254,10 +236,6 @@ def compare(
 
     The baseline is ``usual_baseline`` unless one is named. With ``over_seeds`` intervals hold what
     other seeds would show as well as other test rows, see ``contrast``.
-
-    Raises:
-        InputError: If the metric is unknown, the baseline has no predictions, or see
-            ``StoredPredictions``.
     """
     results = list(results)
     _check(metric)
@@ -312,8 +290,6 @@ class Board:
         figures: The metric of each recipe, seed by seed.
         floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
         absent: Recipe to the reason why it is left out.
-        rows: Number of test rows.
-        classes: Number of classes.
     """
 
     task: str
@@ -343,11 +319,7 @@ def board(
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> Board:
-    """Measure the recipes of one task by ``measure`` on their ``StoredPredictions``.
-
-    Raises:
-        InputError: If the metric cannot be resampled, or see ``StoredPredictions``.
-    """
+    """Measure the recipes of one task by ``measure`` on their ``StoredPredictions``."""
     results = list(results)
     _check(metric)
     rows = StoredPredictions(results, store)
@@ -403,10 +375,6 @@ def search_gains(
         draws: Resamples of the test rows.
         seed: Decides the resamples.
         done: Called with each recipe when it has been compared.
-
-    Raises:
-        InputError: If the metric cannot be resampled, or predictions that were stored are missing
-            or damaged.
     """
     pairs: dict[str, TaskComparison] = {}
     absent: dict[str, str] = {}

@@ -22,7 +22,6 @@ class Contrast:
     Attributes:
         value: First minus second, of the means over seeds; fractions (nats for NLL).
         centre: The same without the bias of a binned error, see ``paired_bootstrap``.
-        seeds: Pairs of seeds that it is the mean of.
         between: Variance of the difference from seed to seed, on these test rows; 0 of one seed.
         shared: What other test rows would change in all seeds alike, a variance.
         own: What they would change in each seed on its own, a variance.

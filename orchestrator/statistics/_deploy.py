@@ -39,9 +39,6 @@ def deployment(
 
     Every pair of recipes is tested by each metric as in ``ties``. A ranking reverses where one
     recipe is better than another by one metric and worse by the other, both told apart.
-
-    Raises:
-        InputError: See ``StoredPredictions``.
     """
     task, kept = results[0].task, KeptPredictions(store)
     found: dict[str, Ties | str] = {}

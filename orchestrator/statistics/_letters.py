@@ -31,6 +31,5 @@ def letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict
 
 
 def _largest(groups: Sequence[frozenset[str]]) -> list[frozenset[str]]:
-    """Return the groups that no other holds."""
     distinct = list(dict.fromkeys(groups))
     return [group for group in distinct if not any(group < other for other in distinct)]

@@ -28,7 +28,6 @@ class BlockScores:
 
     Attributes:
         scores: Recipe to block to score, the mean over seeds.
-        blocks: The (dataset, model) blocks.
         incomplete: Recipe to the blocks on which it has no score; these are not ranked.
         seeds: Fewest and most seeds of a score.
     """
@@ -51,10 +50,6 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
     Args:
         results: Studies of any number of sweeps and tasks.
         metric: A name in ``StudyResult.test``, also of a suite, such as ``cifar10-c/ece``.
-
-    Raises:
-        InputError: If a recipe occurs twice on a block (of two protocols, say), or no two recipes
-            have the metric on every block.
     """
     found: dict[str, dict[Place, float]] = {}
     origins: dict[tuple[str, Place], StudyResult] = {}
@@ -89,12 +84,7 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
 
 @dataclass(frozen=True)
 class PairTest:
-    """Wilcoxon's signed-rank test of two recipes.
-
-    Attributes:
-        first, second: The recipes, that of the better average rank first.
-        p: p-value with Holm's correction; None where no outcome could have been significant.
-    """
+    """Wilcoxon's test of two recipes; ``p`` has Holm's correction, None where it is untestable."""
 
     first: str
     second: str
@@ -114,7 +104,6 @@ class RankComparison:
         ranks: Recipe to its average rank, best first; 1 is the best, equals share theirs.
         friedman: p-value of all recipes being alike; None where it is not testable.
         critical_difference: Of average ranks (Nemenyi); None where ``friedman`` is.
-        pairs: Every pair of recipes, or of a recipe and the control.
     """
 
     ranks: dict[str, float]

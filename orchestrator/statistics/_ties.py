@@ -28,7 +28,6 @@ class Need:
         first, second: The recipes.
         size: Their difference; fractions (nats for NLL).
         seeds: Fewest and most further seeds; None where seeds alone never do.
-        rows: The same of test rows.
     """
 
     first: str
@@ -63,7 +62,6 @@ class Need:
 
 
 def _rounded(value: float) -> int:
-    """Return two significant digits."""
     return int(float(f"{value:.1e}")) if value >= 100 else round(value)
 
 
@@ -76,8 +74,6 @@ class Ties:
         letters: Recipe to the groups that it is in: two share a letter exactly where they cannot
             be told apart.
         need: What telling the two best apart takes; None where they are, or seem equal.
-        seeds: Fewest seeds of a pair.
-        absent: Recipe to the reason why it is left out.
     """
 
     task: str
@@ -142,10 +138,7 @@ def _span(found: list[int | None]) -> tuple[int, int] | None:
 
 
 def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
-    """Return how many seeds in all tell a difference of a size in 80% of cases; None if none do.
-
-    The test rows stay the same.
-    """
+    """Return how many seeds tell a difference of a size in 80% of cases, on these test rows."""
     if own.seeds == 1 or (own.shared and size <= reach(math.inf, level) * math.sqrt(own.shared)):
         return None
 

@@ -21,19 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class BucketSweep:
-    """What of one sweep lies in a bucket.
-
-    The journal lies there in numbered segments of whole lines, each written once, on condition that
-    there is none of its number. So the bucket holds one journal, whoever writes, and a driver that
-    another one has replaced is found out with its next segment.
-
-    Args:
-        path: The sweep's folder in the local copy.
-        address: Of the bucket.
-
-    Raises:
-        InputError: See ``Bucket``.
-    """
+    """The parts of one sweep in a bucket; the journal is in numbered segments, written once."""
 
     def __init__(self, path: Path, address: str) -> None:
         self._path, self._sealed = path, path / "journal"
@@ -47,12 +35,7 @@ class BucketSweep:
 
     @contextmanager
     def held(self, who: str) -> Iterator[Lease]:
-        """Hold the lease within the block, and bring the local copy up to date.
-
-        Raises:
-            InputError: If another process runs the sweep.
-            AwayError: If the bucket does not answer.
-        """
+        """Hold the lease within the block, and bring the local copy up to date."""
         lease = self.lease(who)
         lease.claim(lambda by: InputError(f"sweep {self._path.name!r} is being run by {by}"))
         try:
@@ -62,11 +45,7 @@ class BucketSweep:
             lease.release()
 
     def control(self) -> str:
-        """Return what a person wants of whatever runs the sweep.
-
-        Raises:
-            AwayError: If the bucket does not answer.
-        """
+        """Return ``pause``, ``cancel`` or nothing, as a user asks."""
         found = self.bucket.get(f"{self.name}/control")
         return found.content.decode() if found else ""
 
@@ -131,13 +110,7 @@ class BucketSweep:
         draft.replace(journal)
 
     def share(self, again: bool = False) -> int:
-        """Send those files that the bucket lacks, tables and report in any case.
-
-        Links to files that are not for other machines are named and not followed.
-
-        Returns:
-            How many files of this machine have still to reach the bucket.
-        """
+        """Send files that the bucket lacks, tables and report anyway; return how many remain."""
         try:
             there = set(self.bucket.names(self.name))
         except AwayError:
@@ -172,19 +145,7 @@ LAST_SECONDS = 30.0
 
 
 class BucketJournal(Journal):
-    """Writes a journal, and every few seconds seals the new lines as the next segment.
-
-    A bucket that is away ends nothing: what it lacks comes with the next segment that it takes.
-
-    Args:
-        path: The journal in the local copy, as ``BucketSweep.fetch`` left it.
-        sweep: Where it is sealed.
-        lease: The lock that this process holds.
-
-    Raises:
-        InputError: See ``Journal``; from ``append`` also if another driver has taken the sweep
-            over, or the bucket refuses a segment.
-    """
+    """Writes a journal, and every few seconds seals the new lines as a segment in the bucket."""
 
     def __init__(self, path: Path, sweep: BucketSweep, lease: Lease) -> None:
         super().__init__(path)

@@ -41,7 +41,6 @@ class SweepStarted(Event):
     """A run of the sweep began, the first one or one that resumes it.
 
     Attributes:
-        sweep_id: Hex.
         spec: The resolved sweep file.
         provenance: ``git_commit``, ``versions``, ``hardware``.
     """
@@ -59,13 +58,10 @@ class StudyOpened(Event):
 
     Attributes:
         study: ``<task>|<recipe>``.
-        trials: How many are planned.
         block: Trials suggested at once; None in the oldest journals.
-        upstream: The study it builds on.
         row: False if it exists only because others build on it, and is no row of a table.
         fingerprint: Hash of the data as split.
         setting: Hash of data, model and protocol.
-        rule: How the choice is made.
         origin: What a trial's configuration leaves open, so that it can be computed again, and the
             ``seeds`` of the table.
     """
@@ -94,7 +90,6 @@ class TrialStarted(Event):
     Attributes:
         number: From 0 within the study and role.
         key: Hex, names the trial for good.
-        role: ``search`` or ``seed``.
         stage: ``train``, ``refine`` or ``calibrate``.
         parameters: Those searched in this study, ``{"mbls.margin": 6.0}``.
         configuration: The whole chain, one mapping a part,
@@ -142,9 +137,6 @@ class TrialFinished(Event):
         reused: Whether its outcome came from the store.
         epoch_seconds, peak_memory: Mean of an epoch, and bytes; None if it was reused.
         status: ``finished``, ``failed`` or ``pruned``.
-        metrics: On validation data.
-        artifact: Key of the stored outcome; empty unless finished.
-        reason: Empty unless it failed.
         fault: ``machine`` if it failed by no fault of its configuration, so that a resumed sweep
             tries it again; else empty.
         host, traceback: Where it failed, if that is known.
@@ -270,11 +262,7 @@ def to_fields(event: Event) -> dict[str, Any]:
 
 
 def from_fields(values: Any) -> Event:
-    """Return the event of plain values; the opposite of ``to_fields``.
-
-    Raises:
-        ValueError: If it is none of the events, or lacks a field.
-    """
+    """Return the event of plain values; raise ``ValueError`` if they are none."""
     name = values.get("event") if isinstance(values, Mapping) else None
     if not isinstance(name, str) or name not in _KIND_OF:
         raise ValueError(f"event={name!r} is not one of {', '.join(_KIND_OF)}")
@@ -316,8 +304,6 @@ def to_line(event: Event) -> bytes:
 
 def from_line(line: bytes, kinds: Collection[type[Event]] | None = None) -> Event | None:
     """Return the event of a line with its end; None for one of a kind that is not wanted.
-
-    Those are checked too, but take no time. ``kinds`` of None wants all.
 
     Raises:
         ValueError: If the line is damaged; the text says how.

@@ -44,12 +44,6 @@ def collect_garbage(
     last. While one runs, so is what anybody stored or read within the hour. Of sweeps to ``drop``
     the folders go, and what only they need; another user's only if they may be taken. A
     ``dry_run`` changes nothing.
-
-    Raises:
-        InputError: If there is no such storage or sweep, a sweep to drop, or any sweep in a bucket,
-            is running now, or what a kept sweep needs is not known because its journal is missing,
-            empty or damaged; nothing is removed then. Or if something cannot be removed; the text
-            names it.
     """
     sweeps = storage.sweeps()
     dropped = [_named(name, sweeps, storage) for name in drop]
@@ -112,23 +106,14 @@ def _left(sweep: SweepFolder) -> Ledger:
 
 
 class Dropper:
-    """Drops the weights of what a sweep has beaten, unless another sweep there needs them.
-
-    Args:
-        sweep: The sweep.
-        store: Its artifacts.
-    """
+    """Drops the weights of what a sweep has beaten, unless another sweep there needs them."""
 
     def __init__(self, sweep: SweepFolder, store: ArtifactStore) -> None:
         self._sweep, self._store = sweep, store
         self._others: dict[Path, tuple[float, set[ArtifactRef]]] = {}
 
     def drop(self, names: Iterable[ArtifactRef]) -> None:
-        """Drop the weights of outcomes; none if the needs of other sweeps are not known.
-
-        Raises:
-            StorageError: If the storage cannot be written.
-        """
+        """Drop the weights of outcomes; none if the needs of other sweeps are not known."""
         try:
             needed = self._needed()
         except (InputError, PermissionError) as error:
@@ -149,10 +134,7 @@ class Dropper:
 
 
 class _Needs:
-    """What one sweep needs, as its journal tells.
-
-    It is ``open`` before its end; ``artifacts`` of those ``named`` there are needed.
-    """
+    """The ``artifacts`` that one sweep needs, of those ``named`` in its journal."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.open = ledger.status in ("running", "interrupted")

@@ -37,14 +37,7 @@ HOLE = b"\0"  # What a file holds where a write was lost and a later one was not
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Writes the journal of one sweep. Threads may share it; only one process may write.
-
-    Opening creates the file and its folders where missing, and cuts off what a crash left
-    unfinished at its end, so that what follows starts a line of its own.
-
-    Raises:
-        InputError: If the file cannot be written, or a line is damaged.
-    """
+    """Writes the journal of one sweep, after the last whole line; for threads of one process."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -71,8 +64,6 @@ class Journal(AbstractContextManager["Journal"]):
 
         Raises:
             ValueError: If it holds NaN or infinity, or figures of test data where none belong.
-            InputError: If the disk is full or the file cannot be written; nothing of the event
-                remains in the file then.
         """
         timed = event if event.time else replace(event, time=time.time_ns() // 1_000_000)
         line = to_line(timed)
@@ -100,7 +91,6 @@ class Journal(AbstractContextManager["Journal"]):
                 os.close(handle)
 
     def __exit__(self, *_: object) -> None:
-        """Close the journal."""
         self.close()
 
 
@@ -111,9 +101,6 @@ def iterate_events(
 
     Those of other ``kinds`` than are wanted, by default the epochs, are checked for damage only;
     None wants all.
-
-    Raises:
-        InputError: If there is no such file, or a line is damaged.
     """
     return (event for event, _ in _scan(path, kinds=kinds) if event is not None)
 
@@ -127,9 +114,6 @@ def read_events(path: str | Path, offset: int = 0, limit: int = -1) -> tuple[lis
         path: A journal, which may be in the middle of being written.
         offset: 0, or what an earlier call returned.
         limit: Stop with the line that reaches so many bytes; negative for all there is.
-
-    Raises:
-        InputError: If there is no such file, or a line is damaged.
     """
     found = list(_scan(path, offset, limit))
     end = found[-1][1] if found else offset

@@ -40,22 +40,14 @@ class Trial(TrialStarted):
 
     Attributes:
         code: Git commit that it was first given out with.
-        open: Whether it was given out and has not ended since.
         host, since: Where it was computed last, and since when, milliseconds since 1970.
         status: How it ended last: ``finished``, ``failed`` or ``pruned``; ``running`` if never.
-        metrics: On validation data; those of epochs too where these were read.
         artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: Of its last end; see
             ``TrialFinished``.
         last_step, epochs: Of its epochs the last and the number, where these were read; else -1, 0.
         curves: Steps and values of those figures that the ledger was asked for.
         objective: What the search minimises, once it is scored.
-        accuracy_error: See ``TrialScored.error``.
-        test: Metrics on test data without their prefix, if it was measured there.
-        predictions: Key of the ``evaluate`` artifact.
-        default_predictions: That of its study's published default, if it was chosen over that.
         chain_seconds: What its chain of stages cost to compute, if that is known.
-        computed: On what each stage of the chain was computed, if that is known.
-        run_id: Its run on the tracking store, if that was asked.
     """
 
     code: str = ""
@@ -104,15 +96,8 @@ class Study(StudyOpened):
     """A study as it was opened, with its results.
 
     Attributes:
-        index: Its place among the studies.
-        code: Git commit that it was opened with.
-        versions: Of the libraries that it was opened with.
-        status: ``running``, ``finished``, ``failed`` or ``interrupted``.
-        closed: The event of its end, if it has ended.
-        chosen: Key of the chosen trial.
         finished, failed: How many search trials did.
         reason: Why it, or a trial of it, failed; else empty.
-        run_id: Its run on the tracking store, if that was asked.
         begun: Its trials by key, in the order in which they were first given out.
     """
 
@@ -166,16 +151,10 @@ class Ledger:
     that were never started add nothing. The figures named by ``curves`` are kept for each epoch.
 
     Attributes:
-        sweep_id: Hex; empty before the first event.
-        spec: The sweep file as it ran last.
         provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.
-        status: ``running``, ``finished``, ``failed`` or ``interrupted``.
         began: When the last run did, milliseconds since 1970.
-        ended: When it ended; None while it runs.
         given: When the last run gave out its first trial; 0 before.
         spent: Seconds that the trials took that the last run has computed to their end.
-        studies: By name, in the order of their opening.
-        trials: By key, in the order in which they were first given out.
     """
 
     def __init__(self, events: Iterable[Event] = (), curves: Collection[str] = ()) -> None:
@@ -225,11 +204,7 @@ class Ledger:
         return self.spec.get("search", {}).get("accuracy_tolerance") is not None
 
     def apply(self, event: Event) -> None:
-        """Take in one event.
-
-        Raises:
-            InputError: If a second sweep turns up in the same journal.
-        """
+        """Take in one event."""
         getattr(self, f"_{event.event}")(event)
 
     def _sweep_started(self, event: SweepStarted) -> None:
@@ -334,11 +309,7 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> Ledger:
-    """Return what a journal tells of its sweep, epochs apart; nothing where there is none.
-
-    Raises:
-        InputError: If the journal is damaged or holds more than one sweep.
-    """
+    """Return what a journal tells of its sweep, epochs apart; nothing where there is none."""
     return Ledger(iterate_events(path) if path.exists() else ())
 
 
@@ -346,14 +317,7 @@ PIECE = 4_000_000  # Bytes whose events are held at once.
 
 
 class FollowedSweep:
-    """A sweep and what its journal has told so far; threads may share it.
-
-    The figures named by ``curves`` are kept for each epoch.
-
-    Attributes:
-        folder: Where it lies.
-        problem: Why its journal cannot be read on; empty if it can.
-    """
+    """A sweep and its journal read so far; threads may share it. ``problem`` stops the reading."""
 
     def __init__(self, folder: SweepFolder, curves: Collection[str] = ()) -> None:
         self.folder, self.problem, self._curves = folder, "", curves

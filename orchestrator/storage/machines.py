@@ -28,10 +28,6 @@ class Machines:
     others are there: the GPU alone if it failed all of them. If more than half of the first eight
     trials fail alike, the sweep ends: the rest would too.
 
-    Args:
-        storage: Remembers machines for other runs and for ``doctor``; None for this run alone.
-        say: Receives a line on each machine that is left out.
-
     Attributes:
         refused: Nodes that no trial may ever start on, with the reason.
     """
@@ -68,12 +64,7 @@ class Machines:
         return self._remembered | self._out.keys()
 
     def heard(self, job: Job, report: Report, final: bool) -> None:
-        """Take in how an attempt ended, and whether no other one follows.
-
-        Raises:
-            InputError: If more than half of the first trials failed alike, or the code is altered
-                and no other node known.
-        """
+        """Take in how an attempt ended, and whether no other one follows."""
         node = report.node
         places = [place for place in dict.fromkeys([report.gpu, ""]) if node]
         if report.status == Status.FINISHED and not report.cost.reused:

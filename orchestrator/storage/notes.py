@@ -18,11 +18,7 @@ class TooLongError(InputError):
 
 
 def read_notes(folder: SweepFolder) -> dict[str, str]:
-    """Return the notes of a sweep, by what they are about.
-
-    Raises:
-        InputError: If their file is damaged, or leads to a place outside the sweep's folder.
-    """
+    """Return the notes of a sweep, by what they are about."""
     path, remedy = folder.path / NOTES, "correct it, or move it away to start without notes"
     try:
         found = json.loads(folder.text(path) or "{}")
@@ -36,12 +32,7 @@ def read_notes(folder: SweepFolder) -> dict[str, str]:
 
 
 def write_note(folder: SweepFolder, about: str, text: str) -> None:
-    """Keep a note; an empty text removes it.
-
-    Raises:
-        TooLongError: If it is too long.
-        InputError: If the storage cannot be written; see also ``read_notes``.
-    """
+    """Keep a note; an empty text removes it, ``TooLongError`` refuses a long one."""
     if len(text) > MOST:
         raise TooLongError(f"expected at most {MOST} characters in a note, got {len(text)}")
     path = folder.path / NOTES

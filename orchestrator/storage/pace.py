@@ -40,10 +40,7 @@ class Work:
 
 
 def costs_of(stage: str, ended: Iterable[tuple[float | None, bool]]) -> list[float]:
-    """Return what trials took, given as seconds and whether the outcome was stored already.
-
-    Such a trial says nothing of one that is computed, but for refinements: one pass stores several.
-    """
+    """Return what trials took, given as seconds and whether the outcome was stored already."""
     return [
         seconds
         for seconds, reused in ended

@@ -55,10 +55,7 @@ def library_versions() -> dict[str, str]:
 
 
 def library_version(name: str) -> str:
-    """Return the installed version of a library, or that it is not installed.
-
-    calsweep itself runs from its folder, too, without being installed.
-    """
+    """Return the installed version of a library, or that it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -66,11 +63,7 @@ def library_version(name: str) -> str:
 
 
 def git_commit() -> str:
-    """Return the commit of this code, with ``-dirty`` for local changes; empty outside git.
-
-    Code that is merely installed inside someone's repository, as in its virtual environment, has
-    no commit.
-    """
+    """Return this code's commit, with ``-dirty`` for local changes; empty for installed code."""
     file = Path(__file__).resolve()
     folder = file.parent
     if not _git(folder, "ls-files", "--", file.name):
@@ -95,10 +88,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def pin_plugins(spec: SweepSpec) -> SweepSpec:
-    """Return a sweep with all plugins that it uses, at the places of their copies in its storage.
-
-    Their parts, and those of no other sweep's plugins, are known afterwards.
-    """
+    """Return a sweep with all plugins that it uses, at the copies in its storage, and load them."""
     copies = Storage.of(spec).plugins
     pinned = [
         PluginModel(path=str(copies / plugin.code / plugin.source.path), code=plugin.code)
@@ -108,11 +98,7 @@ def pin_plugins(spec: SweepSpec) -> SweepSpec:
 
 
 def keep_plugins(spec: SweepSpec) -> None:
-    """Write the copies, unless they are there; a bucket has them too afterwards, or soon.
-
-    Raises:
-        StorageError: If they cannot be written.
-    """
+    """Write the copies, unless they are there; a bucket has them too afterwards, or soon."""
     storage = Storage.of(spec)
     found = _plugins(spec)
     for plugin in found:
@@ -125,11 +111,7 @@ def keep_plugins(spec: SweepSpec) -> None:
 
 
 def load_metric_plugins(storage: Storage, sweeps: Iterable[str], metrics: Iterable[str]) -> None:
-    """Import the copies that sweeps keep of plugins, if a metric needs their code.
-
-    Raises:
-        InputError: If a copy is gone or was changed, or two sweeps keep different versions of one.
-    """
+    """Import the copies that sweeps keep of plugins, if a metric needs their code."""
     if all(METRICS[name].source != "plugin" for name in metrics if name in METRICS):
         return
     found = [pinned for sweep in sweeps for pinned in storage.load_spec(sweep).pinned]
@@ -137,11 +119,7 @@ def load_metric_plugins(storage: Storage, sweeps: Iterable[str], metrics: Iterab
 
 
 def fetch_plugins(pinned: Iterable[Pinned]) -> None:
-    """Take the copies that lie in a bucket from there, unless they are here.
-
-    Raises:
-        StorageError: If they cannot be written here.
-    """
+    """Take the copies that lie in a bucket from there, unless they are here."""
     for plugin in pinned:
         for folder in on_this_machine(Path(plugin.path)).parents:
             if bucket_address(folder) is not None:

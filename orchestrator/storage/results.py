@@ -20,7 +20,6 @@ class StudyResult:
 
     Attributes:
         task: ``dataset/model/protocol``, or the name that the sweep file gives it.
-        recipe: Such as ``mbls+macal+ts``.
         status: ``finished``, ``failed`` (no trial finished), ``running`` or ``interrupted``.
         configuration: Part of the recipe to its parameters, of the chosen trial.
         validation: Metrics of the chosen trial on validation data, fractions.
@@ -31,8 +30,6 @@ class StudyResult:
         sweep_id: Identifies the sweep for good; several may have borne the same name.
         dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
         fingerprint: Hash (hex) of the content of the data and of how they were split.
-        code: Git commit that the chosen trial ran with, with ``-dirty`` for local changes.
-        started: When the study was opened, seconds since 1970.
         predictions: Keys of the ``evaluate`` artifacts, one a seed, aligned with ``test``.
         searched_predictions: Key of the ``evaluate`` artifact of the chosen trial itself.
         default_predictions: That of the study's published default, its first trial; empty where it
@@ -45,7 +42,6 @@ class StudyResult:
             ``test``; empty where that is not known.
         computed_by: Hashes of the code of the processes that computed the chosen chains of stages.
         varied: Whether each seed has a split of its own.
-        metrics: Names of the metrics that plugins brought.
         subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
             whole data set took part.
         copies: Sentences about rows that are in two parts of the data; none if there are none, or
@@ -120,11 +116,7 @@ def as_text(value: Any) -> str:
 
 
 def results_of(ledger: Ledger, runs: Mapping[str, str] | None = None) -> list[StudyResult]:
-    """Return the studies of a sweep that are rows of its table, in the order of their opening.
-
-    Agrees with ``orchestrator.tracking.study_results`` on the same sweep if ``runs`` has the run
-    ids of the trials by key; a journal has none.
-    """
+    """Return the studies of a sweep that are rows of its table, in the order of their opening."""
     known, chosen = runs or {}, {study.chosen for study in ledger.studies.values()}
     trials = {
         key: replace(trial, run_id=known.get(key, ""))
@@ -138,10 +130,7 @@ def results_of(ledger: Ledger, runs: Mapping[str, str] | None = None) -> list[St
 def table_rows(
     sweep: str, studies: Iterable[Study], chosen: Mapping[str, Trial], evaluated: Iterable[Trial]
 ) -> list[StudyResult]:
-    """Return the results of those studies of a sweep that are rows.
-
-    ``chosen`` are trials by key, at least the chosen ones; ``evaluated`` those with test metrics.
-    """
+    """Return the rows of a sweep's table; ``chosen`` by key, ``evaluated`` have test metrics."""
     tests = list(evaluated)
     rows = sorted((study for study in studies if study.row), key=lambda study: study.index)
     return [_result(sweep, study, chosen.get(study.chosen or ""), tests) for study in rows]

@@ -60,11 +60,7 @@ class Shelf:
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder and its lock.
-
-        Raises:
-            InputError: If it cannot be removed.
-        """
+        """Remove a file, or a folder and its lock."""
         try:
             if path.is_file():
                 path.unlink(missing_ok=True)
@@ -78,14 +74,7 @@ class Shelf:
 
 
 class BucketShelf(Shelf):
-    """The objects of a bucket, by the places of their folders in the local copy.
-
-    Args:
-        root: Of the artifacts in the local copy.
-        address: Of the bucket.
-
-    All methods raise as those of ``Bucket`` do.
-    """
+    """The objects of a bucket, by the places of their folders in the local copy ``root``."""
 
     def __init__(self, root: Path, address: str) -> None:
         super().__init__(root)

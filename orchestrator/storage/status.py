@@ -21,12 +21,7 @@ EARLY_SECONDS = 5.0  # A trial is placed by its first report, which may tell of 
 
 @dataclass(frozen=True)
 class RunningTrial:
-    """A trial that was given out and has not ended.
-
-    Attributes:
-        host: Where it is computed; empty before its first report.
-        seconds: For how long; None before its first report.
-    """
+    """A trial that has not ended; without a host and ``seconds`` before its first report."""
 
     trial: str
     key: str
@@ -36,12 +31,7 @@ class RunningTrial:
 
 @dataclass(frozen=True)
 class RecipeStatus:
-    """How far a recipe is, over all tasks and seeds.
-
-    Attributes:
-        ended, failed, running: Trials.
-        hours, gpu_hours: That its trials took, those apart whose outcome was stored already.
-    """
+    """How far a recipe is, over all tasks and seeds; hours are those of computed trials."""
 
     recipe: str
     ended: int
@@ -60,15 +50,11 @@ class SweepStatus:
             of a paused sweep end, ``paused``, ``finished``, ``failed``, ``interrupted``, or
             ``died`` if the process that ran it went without a word. A SLURM job also has
             ``queued``, ``requeued`` and ``CANCELLED``.
-        owner: Who runs it, or ran it last.
         began: When its last run did, seconds since 1970; 0 if none has.
         ended, trials: Trials that ended, of all.
         measured, measurements: Choices that were measured on test data, of all that can be.
         seconds_left: An estimate at the pace of this run; None where there is none, as for
             measurements on test data.
-        running: What runs where.
-        failures: Reason by failed trial.
-        recipes: In the order of the sweep.
         job, reason: The number of its SLURM job, and why that waits or failed; empty if unknown.
     """
 
@@ -89,11 +75,7 @@ class SweepStatus:
 
 
 def sweep_status(folder: SweepFolder) -> SweepStatus:
-    """Return how far a sweep is; nothing is written.
-
-    Raises:
-        InputError: If there is no such sweep, or its journal is damaged.
-    """
+    """Return how far a sweep is; nothing is written."""
     folder.storage.started(folder.name)
     # How far trials are that run now, their epochs tell.
     kinds = None if folder.is_owned() else DECISIONS
@@ -109,11 +91,7 @@ def sweep_status(folder: SweepFolder) -> SweepStatus:
 
 
 def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
-    """Return how far a sweep is whose journal is known; no trials before its studies are laid out.
-
-    Raises:
-        InputError: If its lock cannot be read.
-    """
+    """Return how far a sweep with this journal is; no trials before its studies are planned."""
     owned = folder.is_owned()
     state = _state(folder, ledger, owned)
     out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
@@ -145,13 +123,7 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
 def current_results(
     folder: SweepFolder, ledger: Ledger, runs: Mapping[str, str] | None = None
 ) -> list[StudyResult]:
-    """Return the rows of a sweep's table; if it stopped early, they say how to resume it.
-
-    See ``results_of``.
-
-    Raises:
-        InputError: If its lock cannot be read.
-    """
+    """Return the rows of a sweep's table; if it stopped early, they say how to resume it."""
     found = results_of(ledger, runs)
     state = _state(folder, ledger, folder.is_owned())
     if state not in ("interrupted", "died"):
@@ -167,10 +139,6 @@ def current_results(
 
 
 def _measurements(ledger: Ledger) -> tuple[int, int]:
-    """Return how many choices were measured on test data, and how many are to be.
-
-    A study that has failed has none, and a seed that failed is not measured.
-    """
     measured = expected = 0
     for study in ledger.studies.values():
         if not study.row or study.status == "failed":
@@ -233,7 +201,6 @@ def _epochs(study: Study, trial: Trial) -> float:
 
 
 def _stage(study: Study) -> str:
-    """Return the stage of a study's trials, even before one has begun."""
     if study.begun or study.upstream is None:
         return next((trial.stage for trial in study.begun.values()), "train")
     part = study.recipe.rpartition("+")[2]

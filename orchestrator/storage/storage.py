@@ -59,10 +59,7 @@ class SweepFolder:
 
     Attributes:
         journal: The journal, the truth that all else is a view of.
-        spec_file: The sweep file as it runs.
         chosen: Folder of the chosen configurations and their reliability diagrams.
-        plots: Folder of the drawings of the search.
-        logs: Folder of the trials' logs.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,14 +92,7 @@ class SweepFolder:
         return BucketSweep(self.path, address)
 
     def fetch(self, files: bool = False) -> None:
-        """Bring the local copy up to date, if the storage lies in a bucket.
-
-        Args:
-            files: Whether logs and diagrams are wanted too.
-
-        Raises:
-            InputError: If the bucket does not answer.
-        """
+        """Bring the local copy up to date, if there is a bucket; ``files``: logs and diagrams."""
         if self.bucket is not None:
             with answering():
                 self.bucket.fetch(files)
@@ -124,11 +114,7 @@ class SweepFolder:
         return self.path / f"table.{suffix}"
 
     def write_spec(self, spec: SweepSpec) -> None:
-        """Write the specification, whole or not at all: without it the sweep cannot be resumed.
-
-        Raises:
-            InputError: If the file cannot be written.
-        """
+        """Write the specification, whole or not at all: without it the sweep cannot be resumed."""
         content = spec.model_dump(mode="json")
         for plugin in content["plugins"]:  # A storage that is moved takes them along.
             plugin["path"] = os.path.relpath(plugin["path"], self.path)
@@ -141,11 +127,7 @@ class SweepFolder:
                 self.bucket.put(self.spec_file)
 
     def open_journal(self) -> Journal:
-        """Return the journal, to be written by the process that owns the sweep.
-
-        Raises:
-            InputError: If it is damaged or cannot be written.
-        """
+        """Return the journal, to be written by the process that owns the sweep."""
         from orchestrator.storage.journal import Journal
 
         if self.bucket is None or self._lease is None:
@@ -156,12 +138,7 @@ class SweepFolder:
 
     @contextmanager
     def owned(self, take: bool = False) -> Iterator[None]:
-        """Hold the folder for this process alone; in a bucket, its local copy is up to date then.
-
-        Raises:
-            InputError: If another process runs this sweep, or the storage cannot be written; see
-                also ``require_own``.
-        """
+        """Hold the folder for this process alone; fetch what its bucket has, if there is one."""
         lock = FileLock(self._run_lock, timeout=LOCK_SECONDS, mode=LOCK_MODE)
         with ExitStack() as stack:
             try:
@@ -201,13 +178,7 @@ class SweepFolder:
         return False
 
     def require_own(self, take: bool = False) -> None:
-        """Refuse a sweep whose folder belongs to another user, unless it may be taken.
-
-        Buckets know no users.
-
-        Raises:
-            InputError: If it does, or its folder cannot be written.
-        """
+        """Refuse a sweep whose folder belongs to another user, unless it may be taken."""
         if take or self.bucket is not None:
             return
         try:
@@ -234,21 +205,13 @@ class SweepFolder:
             return f"another process ({why(error)})"
 
     def control(self) -> str:
-        """Return what a person wants of whatever runs the sweep: ``pause``, ``cancel`` or nothing.
-
-        Raises:
-            OSError: If that cannot be read now.
-        """
+        """Return ``pause``, ``cancel`` or nothing; raise ``OSError`` if it cannot be read."""
         if self.bucket is not None:
             return self.bucket.control()
         return self.text(self._control)
 
     def text(self, path: Path) -> str:
-        """Return the text of a file in this folder; empty if there is none.
-
-        Raises:
-            OSError: If it cannot be read, is a link out of the folder, a pipe or a device.
-        """
+        """Return the text of a file in this folder, or ""; ``OSError`` for links out of it."""
         try:
             with open_inside(path, self.path) as stream:
                 return stream.read().decode(errors="replace")
@@ -256,11 +219,7 @@ class SweepFolder:
             return ""
 
     def set_control(self, wanted: str) -> None:
-        """Tell whatever runs the sweep to pause, to stop, or (by an empty text) to continue.
-
-        Raises:
-            InputError: If the storage cannot be written.
-        """
+        """Tell whatever runs the sweep to pause, to stop, or (by an empty text) to continue."""
         if self.bucket is not None:
             with answering():
                 self.bucket.set_control(wanted)
@@ -280,14 +239,9 @@ class Storage:
     ``follow_folder``.
 
     Attributes:
-        artifacts: Root of the artifact store.
-        data: Folder of the prepared data.
         plugins: Folder of the copies of plugins, by the hash of their code.
         tracked_files: Where a tracking store without a server of its own keeps files.
         lacks: The line about data that it can never have; empty for one that sweeps run in.
-
-    Raises:
-        InputError: If ``folder``, as a user names it, is another URL, or cannot be a path.
     """
 
     lacks = ""
@@ -325,11 +279,7 @@ class Storage:
         return SweepFolder(self.folder / "sweeps" / name)
 
     def sweeps(self) -> list[SweepFolder]:
-        """Return the folders of all sweeps, by name.
-
-        Raises:
-            InputError: If the storage has none.
-        """
+        """Return the folders of all sweeps, by name."""
         folder = self.folder / "sweeps"
         for name in self._names():
             self.sweep(name).fetch()
@@ -339,11 +289,7 @@ class Storage:
         return [sweep for sweep in found if sweep.exists]
 
     def started(self, name: str) -> SweepFolder:
-        """Return the folder of a sweep that has been started here.
-
-        Raises:
-            InputError: If there is none of that name; the text lists those there are.
-        """
+        """Return the folder of a sweep that has been started here."""
         folder, file = self.folder / "sweeps", self.sweep(name).spec_file
         if is_sweep_name(name):
             self.sweep(name).fetch()
@@ -355,11 +301,7 @@ class Storage:
         return self.sweep(name)
 
     def load_spec(self, name: str) -> SweepSpec:
-        """Return the specification of a sweep that has been started here.
-
-        Raises:
-            InputError: See ``started``; also if its sweep file is damaged.
-        """
+        """Return the specification of a sweep that has been started here."""
         from orchestrator.sweep.spec import parse_sweep  # It knows all parts, hence PyTorch.
 
         file = self.started(name).spec_file
@@ -378,28 +320,19 @@ class Storage:
         return Bucket(self.address, patient)
 
     def _names(self) -> list[str]:
-        """Return the names of the sweeps in the bucket, if the storage lies in one."""
         with answering():
             bucket = self._bucket()
             return [] if bucket is None else bucket.folders("sweeps")
 
     def machines_left_out(self, patient: bool = True) -> list[str]:
-        """Return the names of the machines that trials failed on, until they are taken back in.
-
-        Raises:
-            InputError: If the bucket does not answer; at once unless it is asked patiently.
-        """
+        """Return the names of the machines that trials failed on, until they are taken back in."""
         with answering():
             if (bucket := self._bucket(patient)) is not None:
                 return [name.partition("/")[2] for name in bucket.names(MACHINES)]
         return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
 
     def leave_machine_out(self, host: str, reason: str) -> None:
-        """Remember a machine that trials failed on.
-
-        Raises:
-            InputError: If the storage cannot be written.
-        """
+        """Remember a machine that trials failed on."""
         with writing(f"storage {self.folder}"):
             if (bucket := self._bucket()) is not None:
                 bucket.put(f"{MACHINES}/{host}", reason.encode())
@@ -408,11 +341,7 @@ class Storage:
             write_whole(self.folder / MACHINES / host, reason)
 
     def take_machine_back(self, host: str) -> bool:
-        """Forget that a machine, or GPUs of it, are left out; return whether any was.
-
-        Raises:
-            InputError: If the storage cannot be written.
-        """
+        """Forget that a machine, or GPUs of it, are left out; return whether any was."""
         names = [name for name in self.machines_left_out() if name.partition(GPU)[0] == host]
         with writing(f"storage {self.folder}"):
             bucket = self._bucket()

@@ -19,11 +19,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_document(path: Traversable, where: str) -> str:
-    """Return the text of a YAML file that a user wrote; ``where`` names it in messages.
-
-    Raises:
-        InputError: If it cannot be read, is no UTF-8, or is larger than such a file can be.
-    """
+    """Return the text of a YAML file that a user wrote; ``where`` names it in messages."""
     if fault := control_fault(str(path)):
         raise InputError(f"{where}: cannot be a path: {fault}")
     try:
@@ -42,11 +38,7 @@ def validate(
     where: str,
     context: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Return a document as the model that describes it; ``context`` is for its validators.
-
-    Raises:
-        InputError: If it says something that is not allowed: one line with ``where``, key, value.
-    """
+    """Return a document as the model that describes it; ``context`` is for its validators."""
     with naming(where):
         try:
             return model.model_validate(document, context=context)

@@ -21,7 +21,6 @@ class ExecutorKind(ABC):
     """A way to compute the jobs of a sweep.
 
     Attributes:
-        name: The name in sweep files.
         spans_machines: Whether it can compute on several machines.
         needs: A module that has to be installed; "" for none.
     """

@@ -26,11 +26,8 @@ class StudyPlan:
 
     Attributes:
         row: Whether the sweep asked for it; False if it is only there because others build on it.
-        trials: Trials to run on the first seed.
         points: Different configurations that there are, at most ``MANY``.
-        searched: Part to the parameters that are searched.
         defaults: Part to every parameter's starting value.
-        upstream: Study whose chosen configuration this one builds on.
         reference: Study of plain cross-entropy, or of the logits as they were given, that the
             accuracy guard compares with.
         blockwise: Whether its trials are suggested a block at a time.
@@ -71,7 +68,6 @@ class Plan:
     studies: tuple[StudyPlan, ...]
 
     def __iter__(self) -> Iterator[StudyPlan]:
-        """Iterate over the studies."""
         return iter(self.studies)
 
     @property
@@ -108,11 +104,7 @@ def resources_key(stage: str) -> str:
 
 
 def make_plan(spec: SweepSpec) -> Plan:
-    """Lay out the studies of a sweep.
-
-    Recipes that others build on, and plain cross-entropy where the accuracy guard is on, join as
-    studies that are no rows of the table.
-    """
+    """Lay out the studies of a sweep, and those that they build on or are compared with."""
     asked = spec.expanded
     names = {recipe.name for recipe in asked}
     guarded = spec.search.accuracy_tolerance is not None

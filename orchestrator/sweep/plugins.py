@@ -17,12 +17,7 @@ FOLDER = "folder"
 
 
 class PluginModel(BaseModel):
-    """One version of a plugin.
-
-    Attributes:
-        path: Its file or package; a record of a sweep has it relative to the sweep's own folder.
-        code: The SHA-256 (hex) of its code.
-    """
+    """One version of a plugin."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -41,12 +36,7 @@ class PluginModel(BaseModel):
 
 
 def read_plugins(value: Any, info: ValidationInfo) -> tuple[PluginModel, ...]:
-    """Import what the key ``plugins`` names, and return it with the versions it has now.
-
-    Raises:
-        ValueError: If it is no list of names, paths and versions.
-        InputError: See ``load_plugins``.
-    """
+    """Import what the key ``plugins`` names, and return it with the versions it has now."""
     if not isinstance(value, list | tuple):
         raise ValueError("must be a list of packages and files, such as [mypackage, ./my_loss.py]")
     folder = Path((info.context or {}).get(FOLDER, "."))

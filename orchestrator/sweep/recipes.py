@@ -28,14 +28,7 @@ NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method, perhaps refined, perhaps calibrated; or given logits, perhaps calibrated.
-
-    Attributes:
-        method: The parts of the method, such as ``("mbls",)`` or ``("mbls", "mixup")``, or
-            ``("given",)``.
-        refinement: Such as ``macal``, or None.
-        calibrator: With its fitting objective, such as ``ts-cls``, or None.
-    """
+    """A method, perhaps refined, perhaps calibrated (``ts-cls``); or ``("given",)`` logits."""
 
     method: tuple[str, ...]
     refinement: str | None = None
@@ -89,9 +82,6 @@ def parse_recipe(
     """Read a recipe such as ``mbls+macal+ts``; on ``given`` logits ``given`` or a calibrator alone.
 
     ``variants`` are a sweep's own names for parts, to the parts that they are variants of.
-
-    Raises:
-        InputError: If a part is unknown, or the parts are in no order that makes sense.
     """
     if given:
         return _parse_given(text, variants)
@@ -161,9 +151,6 @@ def expand_recipes(
 
     ``*+macal`` stands for every plain method of the list with ``macal``; ``f*+ts`` for those that
     begin with ``f``.
-
-    Raises:
-        InputError: If a recipe is wrong, stands twice, or a wildcard matches no plain method.
     """
     patterns = list(patterns)
     plain = [text for text in patterns if "*" not in text and _is_method(text, variants)]
@@ -197,11 +184,7 @@ def _is_method(text: str, variants: Mapping[str, str]) -> bool:
 
 
 def part_spaces(part: str) -> list[SearchSpace]:
-    """Return the search spaces of one part; see ``known_spaces``.
-
-    Raises:
-        InputError: If there is no such part.
-    """
+    """Return the search spaces of one part; see ``known_spaces``."""
     if not is_part(part):
         parse_calibrator(part)  # It says which there are.
     return known_spaces(part)
@@ -223,11 +206,7 @@ def near_parts(name: str) -> str:
 
 
 def check_names(where: str, part: str, names: Collection[str]) -> None:
-    """Refuse names that are no parameters of a part.
-
-    Raises:
-        InputError: If a name is not among its parameters; ``where`` begins the text.
-    """
+    """Refuse names that are no parameters of a part."""
     known = parameters_of(part)
     for name in names:
         if name not in known:
@@ -237,11 +216,7 @@ def check_names(where: str, part: str, names: Collection[str]) -> None:
 
 
 def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
-    """Check values by the part itself; they may lie outside the searched range.
-
-    Raises:
-        InputError: If it refuses one; ``where`` begins the text.
-    """
+    """Check values by the part itself; they may lie outside the searched range."""
     check_names(where, part, values)
     if part == GIVEN:
         return
@@ -255,13 +230,7 @@ def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
 
 
 def narrow(parameter: Parameter, change: Mapping[str, Any]) -> Parameter:
-    """Return a parameter with another range; its default moves to the nearest end if outside.
-
-    ``change`` holds any of ``low``, ``high``, ``scale`` and ``choices``.
-
-    Raises:
-        SpaceError: If the range makes no sense for the parameter.
-    """
+    """Return a parameter with another ``low``, ``high``, ``scale`` or ``choices``."""
     if parameter.type == "categorical" and not change.get("choices"):
         raise SpaceError(f"{parameter.name} takes choices, not a range")
     if "choices" in change and len(change) > 1:

@@ -160,12 +160,7 @@ NO_TRAINING = Protocol(name=GIVEN, epochs=1, batch_size=1, lr=1.0)
 
 
 class SplitModel(_Strict):
-    """How a data set's training part is divided; see ``trainables.data.SplitSpec``.
-
-    With ``vary``, every seed of the sweep draws validation rows of its own; the test rows are the
-    same for all. Of logits, whose seeds draw rows anyway, ``validation`` are the rows that
-    calibrators are fitted on; by default all but those of the test.
-    """
+    """How a training part is divided; with ``vary``, each seed draws its own validation rows."""
 
     validation: float | int | None = None
     test: float | int = 0.25
@@ -785,9 +780,6 @@ def parse_sweep(
     """Read a sweep from the text of a sweep file; ``where`` names it in messages.
 
     ``folder`` is where the paths of plugins begin; ``storage`` takes the place of the file's.
-
-    Raises:
-        InputError: See ``load_sweep``.
     """
     document = read_mapping(text, where, *SWEEP)
     if storage is not None:

@@ -80,13 +80,7 @@ TRACKERS: Registry[TrackerKind] = Registry("tracker", "orchestrator.tracking._ki
 
 
 def tracker_kind(uri: str) -> type[TrackerKind]:
-    """Return the kind of tracker at an address.
-
-    Where no plugin is known yet, those that are installed are looked at.
-
-    Raises:
-        InputError: If there is none of its scheme.
-    """
+    """Return the kind of tracker at an address, of the installed plugins too."""
     scheme, separator, _ = uri.partition(":")
     kind = scheme.partition("+")[0]
     if separator and kind not in TRACKERS:
@@ -136,36 +130,18 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def mlflow_uri(uri: str) -> str:
-    """Return the address that MLflow opens for one of ours.
-
-    For an escaped path of ``sqlite:`` MLflow makes folders of the escaped name as well, unless the
-    address names its driver.
-    """
+    """Return the address that MLflow opens for one of ours: it names the driver."""
     escaped = uri.startswith(SQLITE) and "%" in uri
     return uri.replace("sqlite", SQLITE_DRIVER, 1) if escaped else uri
 
 
 def check_tracking_uri(uri: str) -> None:
-    """Refuse a tracking address that a sweep cannot use, before anything starts.
-
-    Args:
-        uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``,
-            ``tensorboard:FOLDER``, or one whose scheme is that of a plugin's tracker.
-
-    Raises:
-        InputError: If it is none of these, or its folder cannot be written, or the driver for
-            PostgreSQL is not installed.
-    """
+    """Refuse a tracking address that a sweep cannot use, before anything starts."""
     tracker_kind(uri).check(uri)
 
 
 def check_no_login(uri: str, place: str, setting: str) -> None:
-    """Refuse a tracking address that shows a login where it is written down.
-
-    Raises:
-        InputError: If it holds one, or a query; the text names the ``place`` that would show it and
-            the ``setting``, where the login belongs.
-    """
+    """Refuse a tracking address with a login in a ``place`` of plain text; name the ``setting``."""
     if redacted(uri) != uri:
         raise InputError(
             f"tracking.uri {shown(uri)}: its login or query would lie {place} in plain text; leave "

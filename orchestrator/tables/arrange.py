@@ -34,10 +34,6 @@ def build_table(
             sweeps' plugins brought.
         rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. The others
             stand above the columns.
-
-    Raises:
-        InputError: If there is no result, a metric or dimension is unknown or stands twice, or two
-            results are of the same recipe and task.
     """
     found = by_pair(results)
     if metrics is None:
@@ -96,15 +92,7 @@ def combine(
     say: Callable[[str], None] | None = None,
     mixed: bool = False,
 ) -> list[StudyResult]:
-    """Put the results of several sweeps together.
-
-    Where several have the same recipe and task, the result of the first sweep is taken, and
-    ``say`` gets a line about it.
-
-    Raises:
-        InputError: If two sweeps have the same recipe and task and there is no ``say``, or their
-            data, code or plugins differ and they are not to be ``mixed``.
-    """
+    """Put sweeps together; of the same recipe and task, the first counts and ``say`` is called."""
     owners: dict[tuple[str, str], StudyResult] = {}
     found, left = [], defaultdict(list)
     for result in chain.from_iterable(sweeps):
@@ -127,7 +115,6 @@ def combine(
 
 
 def _check_same(results: Sequence[StudyResult]) -> None:
-    """Refuse sweeps whose data on one task, or whose code, differ from the first one's."""
     first: dict[str, StudyResult] = {}
     for result in results:
         for what in _versions(result):
@@ -140,7 +127,6 @@ def _check_same(results: Sequence[StudyResult]) -> None:
 
 
 def _versions(result: StudyResult) -> dict[str, str]:
-    """Return the hashes of a result's data, code and plugins, as far as they are known."""
     found = {f"the data of {result.task}": result.fingerprint, "the code": result.code}
     found |= {f"the code of plugin {name}": code for name, code in result.plugins.items()}
     return {what: version for what, version in found.items() if version}
@@ -159,9 +145,6 @@ def select(
     """Return the results whose recipe and task match one of the patterns.
 
     Patterns are names with ``*`` for any text, such as ``mbls*``; None is for all.
-
-    Raises:
-        InputError: If a pattern matches none; the text lists what there is.
     """
     found = list(results)
     wanted = _matching("recipe", recipes, [result.recipe for result in found])

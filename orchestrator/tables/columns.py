@@ -13,10 +13,7 @@ from trainables.metrics import METRICS
 
 
 class Column(NamedTuple):
-    """How a metric is shown: heading, factor, decimals, and whether more is better.
-
-    A noise floor is ``neutral``: neither more nor less of it is better, and none is marked as best.
-    """
+    """How a metric is shown: heading, factor, decimals, and whether more is better."""
 
     label: str
     factor: float
@@ -58,9 +55,6 @@ def column(name: str) -> Column:
     """Return how a metric is shown: one of ``shown_names``, or one after a suite's name and ``/``.
 
     Such as ``cifar10-c/ece`` or ``ood-svhn/auroc``; the cost, ``seconds``, belongs to no suite.
-
-    Raises:
-        InputError: If there is no such metric.
     """
     suite, slash, metric = name.rpartition("/")
     if name == "seconds":
@@ -116,10 +110,7 @@ def one_line(text: str) -> str:
 
 
 def templates(*packages: str, **options: Any) -> Environment:
-    """Return the templates of packages, which refuse names that are not given.
-
-    The options are those of Jinja's ``Environment``.
-    """
+    """Return the templates of packages, which refuse names that are not given."""
     loader = ChoiceLoader([PackageLoader(name) for name in packages])
     options |= {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     return Environment(loader=loader, **options)

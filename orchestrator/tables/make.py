@@ -1,11 +1,4 @@
-"""Comparison tables from study results, in five formats.
-
-``make_table(results, options)`` arranges what ``calsweep table`` shows, ``build_table(results)``
-the plain table; ``render(table, "markdown")`` writes, ``to_rich(table)`` is for a live terminal.
-``comparison_table(sweep)`` is the same from the tracking server. Nothing else here reads files (a
-layout of one's own apart) or that server. Names and reasons come from users and from exceptions, so
-each renderer escapes every word it did not write itself.
-"""
+"""Comparison tables from study results, in five formats; renderers escape every name."""
 
 import csv
 import io
@@ -38,10 +31,7 @@ UNBOUNDED = 10_000
 
 
 def to_rich(table: ComparisonTable) -> RenderableType:
-    """Return the table for a rich console: one block for each first heading, notes below.
-
-    Where a block is wider than the console, standard deviations give way to it, then it is split.
-    """
+    """Return the table for a rich console: one block for each first heading, notes below."""
     blocks = groupby(table.spans, key=lambda span: table.columns[span[0]].groups[:1])
     parts: list[RenderableType] = [_Block(table, list(spans)) for _, spans in blocks]
     lines = [*table.messages(), *table.notes()]
@@ -152,7 +142,6 @@ def render_csv(table: ComparisonTable) -> str:
 
 
 def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
-    """Yield a head, then one line a recipe and task."""
     pairs = product(table.recipes, table.tasks)
     results = [table.results[pair] for pair in pairs if pair in table.results]
     suites = {name for result in results for seed in result.test for name in seed if "/" in name}
@@ -183,7 +172,6 @@ def _study_lines(table: ComparisonTable) -> Iterator[list[object]]:
 
 
 def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
-    """Yield a head, then one line a row and column."""
     for number, record in enumerate(table.records()):
         if number == 0:
             yield [*record]
@@ -227,11 +215,7 @@ RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a table shows, as ``calsweep table --help`` describes its options.
-
-    See ``build_table`` for ``rows``, which a layout excludes, and ``arrange_layout`` for
-    ``columns`` and ``published``, which need one.
-    """
+    """What a table shows, as ``calsweep table --help`` describes its options."""
 
     metrics: Sequence[str] | None = None
     recipes: Sequence[str] | None = None
@@ -248,11 +232,7 @@ class TableOptions:
 def make_table(
     results: Iterable[StudyResult], options: TableOptions | None = None
 ) -> ComparisonTable:
-    """Arrange results, one a recipe and task, as asked for; see ``combine`` for several sweeps.
-
-    Raises:
-        InputError: If an option names something missing, or two do not go together.
-    """
+    """Arrange results, one a recipe and task, as asked for; see ``combine`` for several sweeps."""
     wanted = options or TableOptions()
     chosen = by_pair(select(results, wanted.recipes, wanted.tasks))
     if wanted.layout is None:
@@ -283,9 +263,6 @@ def render(table: ComparisonTable, format: str) -> str:
     Args:
         table: What ``make_table`` or ``build_table`` returned.
         format: ``terminal``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
-
-    Raises:
-        InputError: If there is no such format.
     """
     if format not in RENDERERS:
         raise InputError(f"unknown format {format!r}; there are: {', '.join(RENDERERS)}")

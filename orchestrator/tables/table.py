@@ -56,7 +56,6 @@ class Gain(NamedTuple):
     Attributes:
         value: The chosen trial's metric minus the default's; fractions (nats for NLL).
         low, high: Ends of its 95% interval.
-        kept: Whether the default was chosen itself.
         similar: Whether the difference is not above the noise floor.
     """
 
@@ -73,13 +72,7 @@ class Gain(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """Which recipes of one task cannot be told apart by one metric.
-
-    Attributes:
-        letters: Recipe to its groups: two share a letter exactly where they cannot be told apart.
-        note: What telling the two best apart takes, or nothing.
-        seeds: Fewest seeds of a pair; of one seed it speaks of these networks alone.
-    """
+    """Recipes of one task that one metric cannot tell apart share one of the ``letters``."""
 
     letters: Mapping[str, str]
     note: str
@@ -101,7 +94,6 @@ class Row:
     Attributes:
         recipes: The recipe that it shows, or several whose mean it shows.
         tasks: The only tasks that it shows; None for all.
-        baseline: Label of the row that it is compared with, or nothing.
     """
 
     label: str
@@ -116,7 +108,6 @@ class TableColumn:
 
     Attributes:
         groups: Headings above the metric's, such as data set and model, outermost first.
-        tasks: The task that it shows, or several whose mean it shows; none if it was not run.
         metrics: The metric that it shows, or several whose mean it shows.
     """
 
@@ -241,7 +232,6 @@ class ComparisonTable:
         return fill_template("markdown.md", MARKDOWN, self)
 
     def _repr_html_(self) -> str:
-        """Return the table as a notebook shows it."""
         return fill_template("html.html", HTML, self)
 
     def levels(self) -> list[list[tuple[str, int, int]]]:
@@ -427,11 +417,7 @@ class ComparisonTable:
 
     @cached_property
     def _repeated(self) -> dict[tuple[str, str], str]:
-        """Recipe and task to an earlier recipe of the same figures, in every seed to five decimals.
-
-        A loss, a refinement or a calibrator whose chosen values change nothing shows so. It takes
-        both proper scores: two networks may be right as often and have the same ECE.
-        """
+        """Recipe and task to an earlier recipe with the same scores in every seed."""
         first: dict[tuple[object, ...], str] = {}
         found: dict[tuple[str, str], str] = {}
         for result in self._used:
@@ -589,7 +575,6 @@ class ComparisonTable:
             yield "; ".join(found)
 
     def _plugins(self) -> Iterator[str]:
-        """Yield the plugins whose code differs between sweeps, and the code in each sweep."""
         sweeps: dict[str, dict[str, str]] = {}
         for result in self._used:
             for name, code in result.plugins.items():
@@ -646,7 +631,6 @@ def _shown_gain(
 
 
 def _summary(values: Sequence[float]) -> Summary | None:
-    """Return mean and sample standard deviation, or None without values."""
     if not values:
         return None
     if not all(map(math.isfinite, values)):

@@ -1,9 +1,4 @@
-"""Tracking: a view of the sweep's journal on a tracking server, and the questions put to it.
-
-The journal is the truth. ``start_shipper`` runs a process that delivers it while the sweep runs,
-``sync`` delivers the rest; the server may be away, or be thrown away, at any time. ``Tracker``
-is what all of this speaks to. MLflow is imported when a tracker of its kind is opened.
-"""
+"""A view of the sweep's journal on a tracking server, and the questions put to it."""
 
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._kinds import (

@@ -70,13 +70,7 @@ class Changes:
         self._described: set[str] = set()
 
     def apply(self, event: Event) -> list[Change]:
-        """Take in one event; return what it changes, in the order of delivery.
-
-        Events of trials that were never started change nothing.
-
-        Raises:
-            InputError: If a second sweep turns up in the same journal.
-        """
+        """Take in one event; return what it changes, in the order of delivery."""
         studies, trials = self.ledger.studies, self.ledger.trials
         match event:
             case StudyOpened(study=name) if name not in studies:

@@ -50,7 +50,6 @@ class StudyFilter:
         )
 
     def __str__(self) -> str:
-        """Return the conditions as options of the command."""
         days = {"since": self.since, "until": None if self.until is None else self.until - 1}
         shown = [f"--{name} {_day(value)}" for name, value in days.items() if value is not None]
         shown += [f"--tag {name}={value}" for name, value in self.tags.items()]
@@ -78,10 +77,6 @@ def comparable_studies(
 
     Those without a finished trial are left out, and so are those of other code than the latest:
     what to say about these is returned too, empty if there are none.
-
-    Raises:
-        InputError: If there is no such task, recipe or study, or those that there are differ in
-            data, network, protocol or rule.
     """
     every = _studies(tracker, experiments, task, recipe)
     kept = [found for found in every if where.holds(found.study, found.run.tags)]

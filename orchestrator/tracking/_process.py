@@ -25,12 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fault(NamedTuple):
-    """Why the tracker took nothing when it was asked last.
-
-    Attributes:
-        text: One line.
-        lasting: Whether waiting does not help; see ``BlockedError``.
-    """
+    """Why the tracker took nothing when it was asked last; ``lasting``: see ``BlockedError``."""
 
     text: str
     lasting: bool
@@ -142,13 +137,7 @@ class ShipperProcess:
             return None
 
     def wait_drained(self, timeout: float) -> bool:
-        """Wait, after ``sweep_ended`` has been written, until everything is delivered.
-
-        Returns:
-            Whether that was so within ``timeout`` seconds. If not, the shipper is still at it:
-            leave it to end when this process does, or ``stop`` it and deliver the rest with
-            ``sync``.
-        """
+        """Wait, after ``sweep_ended``, until everything is delivered; return whether it is."""
         end, restarts = time.monotonic() + timeout, RESTARTS
         while time.monotonic() < end:
             try:
@@ -189,15 +178,7 @@ def start_shipper(
     poll_seconds: float = 1.0,
     plugins: Sequence[tuple[str, str]] = (),
 ) -> ShipperProcess:
-    """Start delivering a journal that this process writes or is about to write.
-
-    See ``sync``. The shipper's output goes to ``shipper.log`` beside the journal; it creates a
-    SQLite database, and is the only process that writes to it. Of the plugins, paths and hashes
-    of code, it imports what it needs: nothing where the tracker is one of ours.
-
-    Raises:
-        InputError: If the address cannot be used.
-    """
+    """Start delivering a journal that this process writes or is about to write."""
     check_tracking_uri(uri)
     journal = Path(journal).resolve()
     options = {

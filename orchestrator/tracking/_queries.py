@@ -27,9 +27,6 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
 
     The tracker is asked for runs by tags that no others bear, so that what an answer costs depends
     on the rows of the table, not on how many trials there were.
-
-    Raises:
-        InputError: If the tracker is not there, or knows no such sweep.
     """
     tracker = read_tracker(uri)
     experiment = find_experiments(tracker, sweep)
@@ -45,11 +42,7 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
 
 
 def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
-    """Return the id of a sweep's experiment, or of those of all sweeps.
-
-    Raises:
-        InputError: If there is no such sweep; the text lists those there are.
-    """
+    """Return the id of a sweep's experiment, or of those of all sweeps."""
     known = tracker.sweeps()
     if sweep is None:
         return list(known.values())
@@ -73,11 +66,7 @@ def _trials(tracker: RunReader, experiments: Sequence[str], tag: str, sweep_id: 
 
 
 def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
-    """Return the median seconds of the last computed trials of a stage on a task, in any sweep.
-
-    ``setting`` is the hash of the task's data, model and protocol: other tasks may have had the
-    same name. None where no run tells, or there is no tracker yet.
-    """
+    """Return the median seconds of the last computed trials of a stage on a task, in any sweep."""
     # An estimate is a courtesy: a server that is away must not hold up a plan.
     if not ping(uri)[0]:
         return None

@@ -60,13 +60,7 @@ class BusyError(InputError):
 
 @dataclass
 class Shipment:
-    """What one call of ``sync`` delivered.
-
-    Attributes:
-        events: Journal lines taken in.
-        runs: Runs that the sweep has on the server.
-        refused: One line for each thing that the server will never take.
-    """
+    """The outcome of one call of ``sync``; ``refused`` has a line per thing never taken."""
 
     events: int = 0
     runs: int = 0
@@ -103,8 +97,6 @@ def sync(
 
     Raises:
         BusyError: If another process is delivering it.
-        InputError: If the journal is missing or damaged, or (without a parent) the tracker gives no
-            answer.
     """
     journal = Path(journal).resolve()
     check_tracking_uri(uri)
@@ -237,10 +229,7 @@ class _Shipper:
         self._deliver_pending()
 
     def remove_doubles(self) -> None:
-        """Delete runs that a server created although its answer never came.
-
-        Such a request may take effect so late that looking before repeating it does not help.
-        """
+        """Delete runs that a server created although its answer never came, perhaps late."""
         if self._doubtful:
             tags = {names.SWEEP_ID: self._ledger.sweep_id}
             for run in list(self._tracker.runs(RunQuery([self._experiment], tags))):

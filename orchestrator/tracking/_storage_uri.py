@@ -14,16 +14,7 @@ from trainables.common.yaml_text import read_mapping
 
 
 def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
-    """Return the address of ``default_tracking_uri``, ready to be asked.
-
-    Where that is the storage's database and all named sweeps name another tracker, it is theirs;
-    so it is where none is named and the database does not exist.
-    The database of a storage in a bucket is each machine's own: what journals say of sweeps, all if
-    none are named, is delivered to it first.
-
-    Raises:
-        InputError: If the bucket does not answer, or a journal or a sweep file is damaged.
-    """
+    """Return the address of ``default_tracking_uri``, ready to be asked."""
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):
         return uri

@@ -183,11 +183,7 @@ def _best_config(found: TrackedTrial) -> BestConfig:
 def known_studies(
     uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
 ) -> list[tuple[str, str]]:
-    """Return task and recipe of every study, or of those of a sweep, a task or a recipe.
-
-    Raises:
-        InputError: If there is no such sweep, task or recipe; the text lists those there are.
-    """
+    """Return task and recipe of every study, or of those of a sweep, a task or a recipe."""
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
@@ -206,14 +202,7 @@ def best_trials(
     top: int = 1,
     where: StudyFilter | None = None,
 ) -> list[TrackedTrial]:
-    """Return the best search trials, best first; ``best_config`` tells how they are ranked.
-
-    Studies without a finished trial, such as interrupted ones, do not count.
-
-    Raises:
-        InputError: If the tracker is not there, or knows no such sweep, task or recipe; if no study
-            fulfils ``where``; or if those that do cannot be compared.
-    """
+    """Return the best search trials of ended studies, best first; see ``best_config``."""
     if top < 1:
         raise InputError(f"top={top} is outside [1, inf)")
     tracker = read_tracker(uri)
@@ -223,11 +212,7 @@ def best_trials(
 
 
 def tracked_trial(uri: str, run_id: str) -> TrackedTrial:
-    """Return one trial by the id of its run.
-
-    Raises:
-        InputError: If there is no such run on the tracker, or it is no finished trial.
-    """
+    """Return one trial by the id of its run."""
     tracker = read_tracker(uri)
     try:
         run = tracker.run(run_id)

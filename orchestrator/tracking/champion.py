@@ -25,7 +25,6 @@ class Champion:
 
     Attributes:
         model: Name of the registered model: the task's, with ``.`` for ``/`` and ``-`` for ``:``.
-        run_id: The run that the weights come from.
         new: Whether another version, or none, was the champion before.
     """
 
@@ -48,10 +47,6 @@ def promote(
         run_id: A finished trial.
         tracking_uri: Store and registry; see ``default_tracking_uri``.
         storage: Storage folder of the sweep, which holds the weights.
-
-    Raises:
-        InputError: If there is no such run, its weights are not in the storage, or the registry
-            gives no answer.
     """
     uri = tracking_uri or default_tracking_uri(storage)
     found = tracked_trial(uri, run_id)

@@ -45,10 +45,7 @@ def _picture(found: Artifact) -> str:
 
 
 def map_picture(maps: Mapping[str, np.ndarray], rows: Iterable[int]) -> str:
-    """Return a line for each of these rows: the image, its confidence, its errors; as a data URI.
-
-    ``maps`` are those of ``shown_maps``.
-    """
+    """Return a line per row of ``shown_maps``: image, confidence, errors; as a data URI."""
     kinds = ("rows", "confidence", "predicted")
     lines = [_line(*(maps[kind][row] for kind in kinds)) for row in rows]
     stream = io.BytesIO()

@@ -130,10 +130,7 @@ def details(
 
 
 def environment(served: bool = False) -> Environment:
-    """Return the templates of pages that are served, or of those that are one file each.
-
-    They escape every text.
-    """
+    """Return the templates of served pages, or of single files; they escape every text."""
     found = templates(__package__, autoescape=True)
     assert found.loader is not None
     found.tests["finite"] = math.isfinite

@@ -136,10 +136,7 @@ def risk_panel(
     highest: float,
     recipe: str,
 ) -> Chart:
-    """Return the error among the most confident rows, the baseline's in grey; a curve is a seed's.
-
-    The highest risk is at the upper end of the axis, the same for all panels.
-    """
+    """Return the error among the most confident rows, the baseline's in grey, per seed."""
     label = f"{recipe}: error of the most confident rows against their share"
     ticks = {"format": "%", "tickCount": 4}
     x = amount("coverage", "share of rows, most confident first", axis=ticks)

@@ -28,12 +28,7 @@ BESIDE: Spec = {"align": "left", "dx": 4, "fontSize": 11, "clip": False}
 
 
 class _Axis(NamedTuple):
-    """One axis.
-
-    Attributes:
-        places: Of each trial, from 0 (lowest) to 1.
-        marks: Places and values that are written at the axis.
-    """
+    """One axis: trials' ``places``, from 0 (lowest) to 1, and its ``marks``."""
 
     name: str
     values: Sequence[Value]
@@ -44,10 +39,7 @@ class _Axis(NamedTuple):
 def parallel_coordinates(
     study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
 ) -> list[Chart]:
-    """Return a chart if several parameters were searched; of very many trials some are drawn.
-
-    Trials without one of the parameters are left out.
-    """
+    """Return a chart of trials with all of several searched parameters; of many, some."""
     shown = column(history.objective)
     whole = [trial for trial in study.scored if searched.keys() <= trial.parameters.keys()]
     if len(searched) < 2 or len(whole) < 2:

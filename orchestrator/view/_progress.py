@@ -52,10 +52,7 @@ def _lowest(study: Study) -> float:
 def best_by_recipe(
     studies: Sequence[Study], history: Ledger, named: Sequence[str], ending: str = ""
 ) -> list[Chart]:
-    """Return the lowest objective so far by trial, a line per recipe; ``named`` have a colour.
-
-    There is no chart before a study has scored two trials.
-    """
+    """Return the lowest objective so far by trial, a line per recipe; ``named`` have a colour."""
     scored = {study.recipe: study.scored for study in studies}
     if max(map(len, scored.values()), default=0) < 2:
         return []

@@ -50,11 +50,7 @@ def _vary(name: str, trials: Sequence[Trial]) -> bool:
 def objective_by_parameter(
     study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
 ) -> list[Chart]:
-    """Return the objective over each searched parameter, then each metric of ``pareto``.
-
-    A ring is around the chosen trial. Trials are coloured by their number. Where one number alone
-    varies, a line joins them. Of very many trials some are drawn.
-    """
+    """Return the objective over each searched parameter, then each metric of ``pareto``."""
     charts, chosen = list[Chart](), study.chosen_trial
     numbers = [trial.number for trials in searched.values() for trial in (trials[0], trials[-1])]
     shown = _searched_metrics(history)
@@ -105,10 +101,7 @@ def _slice(
 def dots(
     encoding: Spec, rows: Sequence[Spec], numbers: Sequence[int], zoom: bool = True
 ) -> list[Spec]:
-    """Return a ring around the chosen trial, if any, and a dot a trial, coloured by its number.
-
-    A click on a dot chooses its trial in all charts of the study.
-    """
+    """Return a ring around the chosen trial and a dot per trial, to be chosen by a click."""
     click, opacity = pick("trial")
     at = {name: encoding[name] for name in ("x", "y")}
     chosen = [row for row in rows if row["chosen"]]
@@ -130,10 +123,7 @@ def searched_for(trial: Trial, history: Ledger) -> list[float]:
 
 
 def fronts(study: Study, history: Ledger) -> list[Chart]:
-    """Return each further metric that was searched for against the objective, if there is one.
-
-    Trials are grey that another one beats in all of them together; a ring is around the chosen one.
-    """
+    """Return each further metric against the objective; trials that another beats are grey."""
     trials, shown = study.scored if history.pareto else [], _searched_metrics(history)
     if len(trials) < 2:
         return []
@@ -192,10 +182,7 @@ def best_trials(study: Study, metric: str = "") -> list[Trial]:
 
 
 def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return validation ECE and accuracy by epoch, a line a trial, coloured by its number.
-
-    Of losses with a margin, the share of training rows without a penalty is shown too.
-    """
+    """Return validation ECE, accuracy and, with a margin, spared rows by epoch, per trial."""
     figures = []
     for metric in ("ece", "acc"):
         unit = f"validation {column(metric).label} %"
@@ -209,10 +196,7 @@ def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
 
 
 def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return the probability q that MaC-Cal keeps a weight with, by epoch, coloured by gamma.
-
-    Trials of further seeds are dashed.
-    """
+    """Return MaC-Cal's q by epoch, coloured by gamma; trials of further seeds are dashed."""
     lines = [{**_line(trial, "q", study), "gamma": gamma(trial)} for trial in reversed(trials)]
     scale = {"domain": [0, 1.05], "padding": 0}
     return _by_epoch(title, lines, "gamma", "retention probability q", scale)

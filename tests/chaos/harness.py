@@ -3,8 +3,6 @@
 As a script it is the long form: ``python tests/chaos/harness.py --kills 20 --out FILE.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

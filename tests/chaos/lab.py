@@ -1,7 +1,5 @@
 """A sweep on a disk that is too small, and folders for sweeps."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator

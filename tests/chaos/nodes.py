@@ -7,8 +7,6 @@ N`` ends a node as a machine that loses its power does (its raylet and every pro
 by ``done``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """A short storm over a real sweep on a real cluster; ``harness.py`` is the long form's script."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A real sweep that is stopped, started twice, without its server, without room."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A sweep as a job of a real cluster."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

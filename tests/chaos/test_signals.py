@@ -1,7 +1,5 @@
 """Real sweeps, each stopped five times by any signal at any moment: 60 tries in all."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

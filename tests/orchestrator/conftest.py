@@ -1,7 +1,5 @@
 """One tracking store for all tests here (creating one takes seconds), and journals to ship."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import sqlite3

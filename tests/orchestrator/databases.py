@@ -1,7 +1,5 @@
 """Tracking databases that MLflow has made before: it takes seconds for each."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory

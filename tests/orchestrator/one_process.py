@@ -1,7 +1,5 @@
 """Whole sweeps in the test's own process: no Ray, no other process, no shipper, empty diagrams."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """The loop: jobs given out, tried again, written down and ended once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A whole sweep within this process: real stages on a few digits, without Ray."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Whole texts beside what was kept of them, but for the last digits of their numbers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

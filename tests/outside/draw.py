@@ -1,7 +1,5 @@
 """Draw sweeps so that every allowed pair of values occurs, and say which pairs never did."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable, Sequence

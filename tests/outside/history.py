@@ -1,7 +1,5 @@
 """Live one history of a sweep, step by step, and hold each step against docs/promises.md."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

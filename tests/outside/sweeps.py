@@ -1,7 +1,5 @@
 """Write the files of a drawn sweep: sweep file, data and plugins, as README and docs/ show them."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path

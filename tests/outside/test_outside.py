@@ -5,8 +5,6 @@ Nothing of calsweep is imported: only its command and documented files are used.
     CALSWEEP_SEEDS=0:500 python -m pytest -m long tests/outside
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

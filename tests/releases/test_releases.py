@@ -1,7 +1,5 @@
 """Storages that earlier releases left in the middle of a sweep: resumed, read and reported."""
 
-from __future__ import annotations
-
 import tarfile
 from collections import Counter
 from pathlib import Path

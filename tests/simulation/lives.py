@@ -1,7 +1,5 @@
 """One sweep on a simulated cluster: the driver dies and comes back until it is done."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 The sampler is random, so what Optuna suggests hangs on the number of a trial alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

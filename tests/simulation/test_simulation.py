@@ -1,7 +1,5 @@
 """A whole sweep under every fault that a seed brings ends as the undisturbed one does."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A short training of any method on a small image problem."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

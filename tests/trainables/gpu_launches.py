@@ -1,7 +1,5 @@
 """Counts the launches of a training step on the pretended GPU, for `gpu_scenarios.py`."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from importlib import import_module

@@ -7,8 +7,6 @@ types, shapes and ends can be told, and what it would have to count it is told. 
 a function of ours.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

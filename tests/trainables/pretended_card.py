@@ -1,7 +1,5 @@
 """Answers in the driver's place, so that torch sees a GPU where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace

@@ -6,8 +6,6 @@ torch refuses, from a wrong device to a wrong type, it refuses too, and it has a
 memory and launches. The script is ``gpu_scenarios.py``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The retry rule, and what a lost job's report says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Imports of the server of worker processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

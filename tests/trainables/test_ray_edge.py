@@ -1,7 +1,5 @@
 """The trainable that Tune runs around a worker, without a cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The stand-in for a GPU refuses what a GPU refuses, and computes what a CPU computes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

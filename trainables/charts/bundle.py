@@ -27,10 +27,7 @@ sys.stdout.buffer.write(gzip.compress(text.encode(), mtime=0))
 
 @cache
 def bundle() -> bytes:
-    """Return the script, compressed by gzip; it defines ``drawChart(place, specification)``.
-
-    It is made in another process, once: that takes two seconds and 130 MB.
-    """
+    """Return the script ``drawChart(place, specification)``, compressed by gzip, made once."""
     options, schema = json.dumps(OPTIONS), json.dumps({"$schema": SCHEMA})
     embed = f"vegaEmbed(place, {{...{schema}, ...spec}}, {options})"
     command = [sys.executable, "-c", MAKE, f"window.drawChart = (place, spec) => {embed}", VERSION]

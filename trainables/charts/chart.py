@@ -100,11 +100,7 @@ class Chart:
         return _plain(spec)
 
     def image(self, kind: str) -> bytes:
-        """Return the chart as an image of one of ``KINDS``.
-
-        Raises:
-            ValueError: If it is not one of them.
-        """
+        """Return the chart as an image of one of ``KINDS``, or raise ``ValueError``."""
         import vl_convert
 
         spec = json.dumps(self.alone, allow_nan=False)
@@ -163,10 +159,7 @@ def layer(
     transform: Sequence[Spec] = (),
     **looks: Any,
 ) -> Spec:
-    """Return a layer of marks, with rows of its own if any are given, in one of ``COLOURS``.
-
-    Marks end at the frame, which matters in a chart that can be zoomed.
-    """
+    """Return a layer of marks, cut at the frame, in one of ``COLOURS``, perhaps with own rows."""
     looks |= {"color": f"var(--{tone})"} if tone else {}
     found = {"name": name, "mark": {"type": mark, "clip": True, **looks}, "encoding": encoding}
     if rows is not None:
@@ -176,10 +169,7 @@ def layer(
 
 
 def amount(field: str, title: str, *, log: bool = False, **more: Any) -> Spec:
-    """Return a channel of numbers, whose axis is as long as the numbers need.
-
-    ``more`` are further keys of the channel; those of ``scale`` and ``axis`` are added.
-    """
+    """Return a channel of numbers, whose axis is as long as they need, with ``more`` keys."""
     scale: Spec = {"type": "log"} if log else {"zero": False}
     scale |= {"nice": False, "padding": 10, **more.pop("scale", {})}
     axis = more.pop("axis", {})
@@ -213,10 +203,7 @@ def tips(**fields: str) -> list[Spec]:
 
 
 def pick(field: str) -> tuple[Spec, Spec]:
-    """Return a parameter to choose rows with a click, and the opacity that shows the choice.
-
-    Pages pass the choice on to the other charts of a group.
-    """
+    """Return a parameter to choose rows with a click, and the opacity that shows the choice."""
     click = {"name": "pick", "select": {"type": "point", "fields": [field]}}
     chosen = {"test": f"picked === null || datum[{field!r}] === picked", "value": 1}
     return click, {"condition": chosen, "value": 0.12}

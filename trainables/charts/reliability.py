@@ -73,7 +73,6 @@ def _span(low: float) -> Spec:
 
 
 def _row(curve: ReliabilityCurve, index: int, chance: Band | None) -> dict[str, Any]:
-    """Return what is shown of one bin."""
     confidence, accuracy = float(curve.confidence[index]), float(curve.accuracy[index])
     share = float(curve.count[index] / curve.count.sum())
     ends = zip(("least", "most"), chance or (), strict=False)

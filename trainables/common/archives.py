@@ -49,14 +49,7 @@ class ArrayHeader:
 
 
 class ArrayArchive:
-    """An ``.npz`` file. Pickled objects are never loaded.
-
-    An array is read only if its header fits what the archive holds, and the machine: a header may
-    claim any number of rows, and few packed bytes may become very many.
-
-    Raises:
-        InputError: If it does not exist or is no intact archive.
-    """
+    """An ``.npz`` file: no pickles, and no array that its archive or this machine cannot hold."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,12 +70,7 @@ class ArrayArchive:
         return list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape; nothing else is read.
-
-        Raises:
-            InputError: If there is none of that name, it holds objects, or the archive cannot hold
-                what the header claims.
-        """
+        """Return an array's type and shape; nothing else is read."""
         if name not in self._members:
             raise self._refuse(name, f"there is none; there are: {', '.join(self.names) or 'none'}")
         member = self._members[name]

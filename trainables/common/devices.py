@@ -35,10 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 def concrete(device: torch.device | str) -> torch.device:
-    """Return a device with its index, the current GPU's where it has none.
-
-    Torch takes ``cuda`` for the current GPU almost everywhere, but not where it tells of memory.
-    """
+    """Return a device with its index, the current GPU's where it has none."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
@@ -83,10 +80,7 @@ def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
 
 
 def fits(size: int, device: torch.device) -> bool:
-    """Return True if ``size`` bytes take no more than ``RESIDENT_SHARE`` of the free memory.
-
-    On the CPU they always do: mapped files are read from disk as they are needed.
-    """
+    """Return True if ``size`` bytes are at most ``RESIDENT_SHARE`` of a GPU's free memory."""
     return device.type == "cpu" or size <= RESIDENT_SHARE * free_memory(device)
 
 

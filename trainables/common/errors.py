@@ -27,20 +27,12 @@ PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
 def printable(text: str) -> str:
-    """Return text fit for a terminal: invisible characters are spelled as ``repr`` does.
-
-    Line breaks stay. Escape codes, marks that turn the direction of writing, and halves of
-    characters come from names and files that other people made.
-    """
+    """Return text fit for a terminal: invisible characters are spelled as ``repr`` does."""
     return "".join(c if c.isprintable() or c == "\n" else _spelled(c) for c in text)
 
 
 def one_line(text: str, longest: int) -> str:
-    """Return text as one printable line of at most ``longest`` characters, paths counted as short.
-
-    A longer one loses the middles of long names, then the ends of its lists, then its own middle:
-    what is wrong stands at a message's beginning, what is allowed at its end.
-    """
+    """Return text as one printable line of at most ``longest`` characters, paths shortened."""
     # Nobody reads more, and spelling a long text takes long.
     line = printable(_cut(text, 10 * longest).replace("\n", " "))
     paths: list[str] = []
@@ -59,10 +51,7 @@ def one_line(text: str, longest: int) -> str:
 
 
 def known_names(name: object, known: Collection[str], word: str = "") -> str:
-    """Return the part of a message that says what a misspelled name may mean, or all there is.
-
-    ``word`` is that of the command ``calsweep list`` which shows all of them.
-    """
+    """Return the part of a message that says what a misspelled ``calsweep list word`` may mean."""
     near = get_close_matches(str(name), known, n=3)
     text = f"near are: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"
     return f"{text}; {listed_by(word)}" if word else text
@@ -95,11 +84,7 @@ def require_installed(module: str, user: str) -> None:
 
 
 def require_addresses() -> None:
-    """Refuse a process that may not map the libraries of a sweep: some try for ever.
-
-    Raises:
-        MemoryError: If ``ulimit -v`` is below ``ADDRESSES``.
-    """
+    """Raise ``MemoryError`` if ``ulimit -v`` is too low for the libraries: some try for ever."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise MemoryError(f"the libraries of a sweep need {ADDRESSES >> 20} MiB of addresses")
@@ -131,7 +116,6 @@ class InputError(ValueError):
     """
 
     def __str__(self) -> str:
-        """Return the line."""
         return one_line(super().__str__(), LONGEST)
 
 

@@ -46,10 +46,7 @@ def reason_of(error: Exception) -> str:
 
 
 def where_raised(error: Exception) -> str:
-    """Return the innermost frames of an error's traceback, at most 4,000 characters.
-
-    They are lines of source code: what values an error speaks of is in its reason alone.
-    """
+    """Return the innermost frames of an error's traceback, at most 4,000 characters."""
     return _storable("".join(traceback.format_tb(error.__traceback__)[-FRAMES:])[-LENGTH:])
 
 

@@ -63,10 +63,7 @@ def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
 def checked(
     *, check: Callable[[str, Any], Any], default: Any = MISSING, kw_only: Any = MISSING
 ) -> Any:
-    """Declare an argument that is kept as ``check(name, value)`` returns it.
-
-    A default of None needs no check.
-    """
+    """Declare an argument that is kept as ``check(name, value)`` returns it."""
     return field(default=default, kw_only=kw_only, metadata={"check": check})
 
 
@@ -87,10 +84,7 @@ def choice(
     variants: Mapping[str, Any] = NOTHING,
     kw_only: Any = MISSING,
 ) -> Any:
-    """Declare an argument that is one of ``choices``.
-
-    ``variants`` has other defaults, by the value of the argument ``variant``. A given value wins.
-    """
+    """Declare one of ``choices``; ``variants`` are defaults by the value of ``variant``."""
     check = partial(check_choice, choices=choices)
     if not variants:
         return checked(default=default, kw_only=kw_only, check=check)
@@ -113,11 +107,7 @@ def fitted(*, init: Literal[False] = False) -> Any:
     field_specifiers=(checked, number, count, choice, flag, fitted, field),
 )
 class CheckedFields:
-    """A class whose constructor follows from the fields that it declares with the functions above.
-
-    A subclass with a constructor of its own, or without fields, is left as it is. What stands
-    beside the base in its class statement goes to ``dataclass``.
-    """
+    """A class whose constructor follows from the fields that it declares with these functions."""
 
     def __init_subclass__(cls, **options: bool) -> None:
         super().__init_subclass__()

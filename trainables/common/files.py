@@ -89,12 +89,10 @@ def writing(what: object, kind: type[InputError] = InputError) -> Iterator[None]
 
 @contextmanager
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
-    """Yield a path beside a file to write to; what lies there at the end takes the file's place.
+    """Yield a path next to a file to write to; its content takes the file's place at the end.
 
-    Whoever reads the file meanwhile, or after a crash, finds the former content. Nothing is left
-    of a draft whose writer raises.
-
-    Its folder must be there. If ``durable``, the disk has content and name at the end.
+    Other readers see the former content until then, and nothing is left of a draft whose writer
+    raises. Its folder must exist. If ``durable``, the disk has content and name at the end.
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -173,11 +171,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 
 
 def open_inside(path: Path, folder: Path) -> BinaryIO:
-    """Open a regular file for reading, if it is inside a folder once links are followed.
-
-    Raises:
-        OSError: If there is no such file, or if it is outside, a pipe or a device.
-    """
+    """Open a regular file inside a folder, links followed; raise ``OSError`` for all others."""
     real = path.resolve(strict=True)
     if not is_inside(real, folder):
         raise PermissionError(errno.EPERM, f"leads to a place outside {folder}", str(path))

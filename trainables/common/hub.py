@@ -1,8 +1,4 @@
-"""Repositories on the Hugging Face Hub: their addresses, and one line for each way they fail.
-
-The client, ``huggingface_hub``, takes a token from ``HF_TOKEN`` or from its own login. No token is
-read, written or shown here.
-"""
+"""Repositories on the Hugging Face Hub: addresses, and one line for each way they fail."""
 
 import re
 from collections.abc import Iterator
@@ -34,11 +30,7 @@ class HubAddress:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
-        """Return the address that a text is; messages begin with ``where``.
-
-        Raises:
-            InputError: If it has another form.
-        """
+        """Return the address that a text is; messages begin with ``where``."""
         found = _ADDRESS.fullmatch(text)
         if found is None:
             form = f"{HUB}ORG/NAME, {HUB}ORG/NAME:CONFIG or {HUB}ORG/NAME@REVISION"
@@ -60,12 +52,7 @@ def hub_client() -> Any:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Raise what the client raises as one line that begins with the repository.
-
-    Raises:
-        AwayError: If the Hub cannot be reached, or asks to try again later.
-        InputError: If it refuses the request.
-    """
+    """Raise what the client raises as one line; ``AwayError`` if the Hub cannot be reached."""
     from huggingface_hub import errors
 
     try:

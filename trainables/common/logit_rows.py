@@ -30,11 +30,7 @@ def row_blocks(rows: Tensor, least: int = 1) -> list[slice]:
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """Return numbers as a tensor, which shares the memory of an array where PyTorch can read it.
-
-    Raises:
-        InputError: If they are no numbers.
-    """
+    """Return numbers as a tensor, which shares the memory of an array where PyTorch can read it."""
     if isinstance(values, Tensor):
         values = values.detach()
     else:
@@ -51,12 +47,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 
 def check_logits(logits: Any) -> Tensor:
-    """Return logits (N, K) as a floating tensor on their device, half precision as float32.
-
-    Raises:
-        InputError: If they are not two-dimensional, have no rows or fewer than two classes, or hold
-            a value that is neither a finite real number nor -inf, or a row with -inf only.
-    """
+    """Return logits (N, K) as a floating tensor on their device, half precision as float32."""
     values = as_tensor(logits, "logits")
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise InputError(f"logits: shape {tuple(values.shape)}, expected (N, K), N >= 1 and K >= 2")
@@ -124,10 +115,7 @@ class LogitScale:
 
 
 def find_masked(logits: Tensor, depth: float = MASKED / 2) -> Tensor | None:
-    """Return which classes are masked, (N, K), or None where no class of logits (N, K) is.
-
-    The depth is that of ``LogitScale``, unless the logits come from ``LogitScale.level``.
-    """
+    """Return which classes of logits (N, K) are masked, (N, K), or None if none is."""
     if not _wide(logits, depth):
         return None
     return torch.cat([masked_classes(logits[p], depth) for p in row_blocks(logits, ROWS_AT_ONCE)])
@@ -202,10 +190,7 @@ def full_precision(values: Tensor) -> Tensor:
 
 
 def log_mean_probabilities(logits: Iterable[Tensor]) -> Tensor:
-    """Return the log of the averaged class probabilities, (N, K), of logits (N, K), at least one.
-
-    One set of logits is held at a time. The outcome is itself a set of logits.
-    """
+    """Return the log of the averaged class probabilities of logits (N, K), one set at a time."""
     total, count = None, 0
     for part in logits:
         row = full_precision(part).log_softmax(dim=1)

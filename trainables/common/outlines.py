@@ -1,8 +1,4 @@
-"""Runs the modules of parts without PyTorch, for names, fields and checks of their classes.
-
-The code of a room is executed a second time, as modules of other names, with a placeholder for each
-slow library; see ``design/outlines.md``.
-"""
+"""Runs the modules of parts without PyTorch, for names and checks; ``design/outlines.md``."""
 
 import builtins
 import inspect
@@ -40,10 +36,7 @@ def _needed(*_: Any) -> Any:
 
 
 class _Absent(ABCMeta):
-    """The type of placeholders; classes of ours derive from them as from ``nn.Module``.
-
-    What is called or read of them is a placeholder as well: code may store it, not decide by it.
-    """
+    """The type of placeholders; classes of ours derive from them as from ``nn.Module``."""
 
     __bool__ = __int__ = __float__ = __iter__ = __len__ = _needed
     __lt__ = __le__ = __gt__ = __ge__ = _needed
@@ -87,10 +80,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def outlined(build: Callable[[], T]) -> T:
-    """Return what a function builds of classes without PyTorch; with it where they need it.
-
-    The result is good for its attributes, and the errors are those of the real classes.
-    """
+    """Return what a function builds of classes without PyTorch; with it where they need it."""
     try:
         with _without_torch():
             return build()

@@ -57,10 +57,7 @@ def shown(address: str) -> str:
 
 
 def scrubbed(text: str, address: str) -> str:
-    """Return a text about an address, such as a library's error, without the address's secrets.
-
-    It may hold them in full or in part, and percent-encoded in another way.
-    """
+    """Return a text about an address, such as a library's error, without the address's secrets."""
     for secret in sorted(_secrets(address), key=len, reverse=True):
         signs = ("|".join(map(re.escape, _spellings(sign))) for sign in secret)
         pattern = "".join(f"(?:{spellings})" for spellings in signs)
@@ -69,13 +66,7 @@ def scrubbed(text: str, address: str) -> str:
 
 
 def check_server(what: str, address: str, allowed: str) -> None:
-    """Refuse an invalid address of a server, ``SCHEME://[LOGIN@]HOST[:PORT]...``.
-
-    The scheme is not checked. A message calls it ``what``, and says what is ``allowed``.
-
-    Raises:
-        InputError: If it has no host, no such port, or a login whose signs are not encoded.
-    """
+    """Refuse an invalid address of a server, ``SCHEME://[LOGIN@]HOST[:PORT]...``."""
     if fault := _fault(address):
         raise InputError(f"{what} {shown(address)} {fault}; allowed: {allowed}")
 
@@ -142,14 +133,7 @@ SOCKET_PATH = 107  # Bytes of the longest path of a socket, on Linux.
 
 
 def local_path(path: str | Path, what: str, instead: str = "") -> Path:
-    """Return the absolute path that a user means; ``~`` is a home folder.
-
-    Messages name it by ``what``, such as ``storage``; on a URL they advise what to give instead.
-
-    Raises:
-        InputError: If it is a URL, or cannot be a path: it is empty, too long, holds a control
-            character, or names an unknown user.
-    """
+    """Return the absolute path that a user means by ``what``; on a URL, advise ``instead``."""
     text = str(path)
     if not text:
         raise InputError(f"{what}: is empty; it is a path on this machine")
@@ -175,11 +159,7 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
 
 
 def require_writable(path: Path, what: str) -> None:
-    """Refuse a path for results below a file or in a read-only folder; nothing is made.
-
-    Raises:
-        InputError: If it is, or see ``local_path``.
-    """
+    """Refuse a path for results below a file or in a read-only folder; nothing is made."""
     place = local_path(path, what)
     there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
     folder = there.parent if there == place and not there.is_dir() else there
@@ -189,10 +169,7 @@ def require_writable(path: Path, what: str) -> None:
 
 
 def control_fault(path: str) -> str:
-    """Return the fault of a path with a control character or a broken line, or "".
-
-    Such a path would break journals, scripts and messages that are read line by line.
-    """
+    """Return the fault of a path with a control character or a broken line, or ""."""
     found = next((sign for sign in path if category(sign) in CONTROL), None)
     return f"it holds the control character {found!r}" if found else ""
 
@@ -203,9 +180,6 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
     Args:
         storage: A folder, see ``local_path``, or the address of one in object storage,
             ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
-
-    Raises:
-        InputError: If it is another URL, or cannot be a path or an address.
     """
     text = str(storage)
     if not text.startswith(("s3:", "gs:")):
@@ -248,10 +222,7 @@ def bucket_address(folder: Path) -> str | None:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Return where a path in another machine's copy of a bucket lies in this one's.
-
-    A path elsewhere is the same on every machine.
-    """
+    """Return where a path in another machine's copy of a bucket is in this one's."""
     for folder in path.parents:
         address = bucket_address(folder)
         if address is not None:
@@ -260,16 +231,7 @@ def on_this_machine(path: Path) -> Path:
 
 
 def require_socket_room(folder: str, below: str, variable: str) -> None:
-    """Refuse a temporary folder whose path is too long for a socket in it.
-
-    Args:
-        folder: The temporary folder.
-        below: The path of the socket in the folder.
-        variable: The environment variable that names another folder.
-
-    Raises:
-        InputError: If the operating system would refuse the path of the socket.
-    """
+    """Refuse a temporary ``folder``, set by ``variable``, too long for a socket ``below``."""
     most, length = SOCKET_PATH - len(below) - 1, len(os.fsencode(folder))
     if length > most:
         raise InputError(

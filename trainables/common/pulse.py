@@ -41,10 +41,7 @@ def tell_progress(
 
 
 def kill_tree(pid: int, began: float | None = None) -> None:
-    """Kill a process and all that it started, stopped ones too; nothing if it is gone.
-
-    Where it is known when it ``began``, another process that has its number now is spared.
-    """
+    """Kill a process that ``began`` then, and all that it started, stopped ones too."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if began is not None and process.create_time() != began:

@@ -35,10 +35,7 @@ _collected: list[list[Addition]] = []  # Of the plugin that is being imported.
 
 @contextmanager
 def collecting() -> Iterator[list[Addition]]:
-    """Gather all registrations meanwhile; ``Catalogue.plug`` makes it known.
-
-    The catalogues must be loaded, or they would take what they load for a plugin's.
-    """
+    """Gather all registrations meanwhile; ``Catalogue.plug`` makes them known."""
     found: list[Addition] = []
     _collected.append(found)
     try:
@@ -93,7 +90,6 @@ class Catalogue(Generic[E]):
                 del self._entries[name]
 
     def _maker(self, entry: E) -> Any:
-        """Return the class or function of an entry."""
         return entry[0] if isinstance(entry, tuple) else entry
 
     def __repr__(self) -> str:
@@ -119,11 +115,9 @@ class Catalogue(Generic[E]):
         return list(self._known())
 
     def __contains__(self, name: object) -> bool:
-        """Return True if there is an entry of that name."""
         return name in self._plugged or name in self._known()
 
     def __getitem__(self, name: str) -> E:
-        """Return an entry that is there."""
         if outlining.get():
             return self.outline(name)
         if name in self._plugged:
@@ -213,7 +207,6 @@ class Registry(Catalogue[type[T]]):
         """Make one entry with its hyper-parameters.
 
         Raises:
-            InputError: If the name or a parameter's name is unknown.
             ValueError: If a value is out of its range.
         """
         entry = self.get(name)

@@ -30,13 +30,7 @@ def decoded(content: bytes, where: str) -> str:
 
 
 def read_mapping(text: str, where: str, what: str, needs: str) -> dict[str, Any]:
-    """Read a YAML document that is one mapping, safely, each key once.
-
-    Messages name it by ``where``, ``what`` it describes (``a sweep``) and the keys that it needs.
-
-    Raises:
-        InputError: If it is no such document.
-    """
+    """Read a YAML document that is one mapping, safely, each key once."""
     try:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:

@@ -59,10 +59,7 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
 
 
 def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
-    """Return values that a sweep may choose, other than the default.
-
-    Of a range it is one, a ``share`` of the way from its low end on its scale.
-    """
+    """Return values, not the default, that a sweep may choose; of a range, at a ``share``."""
     if parameter.type == "categorical":
         return [choice for choice in parameter.choices if choice != parameter.default]
     assert parameter.low is not None
@@ -101,10 +98,7 @@ def corners(name: str) -> Iterator[dict[str, Any]]:
 
 
 def gradients(name: str, values: Mapping[str, Any], turn: int = 0) -> Iterator[Tensor]:
-    """Yield a loss's gradients at the logits of a network that is too sure, epoch by epoch.
-
-    With a ``turn`` the targets are other classes, so that the network is wrong.
-    """
+    """Yield a loss's gradients at logits that are too sure, on other classes at each ``turn``."""
     draw = torch.Generator().manual_seed(0)
     targets, rows = torch.randint(10, (256,), generator=draw), torch.arange(256)
     logits = 4 * torch.randn(256, 10, generator=draw, dtype=torch.float64)

@@ -7,11 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class NoWaiting(TorchDispatchMode):
-    """Fails on what would make the host wait for a device: values read, shapes from values.
-
-    Args:
-        allowed: How many such operations are let through.
-    """
+    """Fails on more than ``allowed`` operations that make the host wait for a device."""
 
     FORBIDDEN = (
         *("local_scalar_dense", "nonzero", "masked_select", "bincount", "unique", "unique2"),

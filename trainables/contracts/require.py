@@ -6,10 +6,6 @@ class UntriedError(Exception):
 
 
 def require(kept: bool, otherwise: str) -> None:
-    """Raise the error of a check unless something is kept; ``otherwise`` names the finding.
-
-    Raises:
-        AssertionError: If it is not.
-    """
+    """Raise ``AssertionError`` with the finding unless something is kept."""
     if not kept:
         raise AssertionError(otherwise)

@@ -29,11 +29,7 @@ class Answers(NamedTuple):
 
 
 def read_answers(path: Path) -> Answers:
-    """Return the answers of a log.
-
-    Raises:
-        InputError: If it cannot be read, or a row has no choices, values or single right answer.
-    """
+    """Return the answers of a log."""
     rows = [*(_harness_rows(path) if path.suffix == ".jsonl" else _inspect_rows(path))]
     if not rows:
         raise InputError(f"{path}: no samples in it")

@@ -49,9 +49,6 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
     A label is the name of a class; ``1``, ``01`` and ``1.0`` are the same name. Numbers that are
     not names of classes count the classes from 0. Numbers are read in one of the two ways in all
     parts, and a note says in which one if the file does not make it plain.
-
-    Raises:
-        InputError: If a label fits neither way.
     """
     classes = [name.strip() for name in classes]  # As labels are: blanks never decide.
     labels = [*dict.fromkeys(label for part in parts for label in part.labels)]
@@ -70,7 +67,6 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
 
 
 def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
-    """Return the numbers of the classes that labels name."""
     names: dict[Label | None, int] = {whole_number(name): k for k, name in enumerate(classes)}
     names |= {name: number for number, name in enumerate(classes)}
     names.pop(None, None)

@@ -202,9 +202,6 @@ class ListedReader(OutlinedReader):
     """A data set of images whose files are listed.
 
     Attributes:
-        inputs: What its rows are, where that is known beforehand.
-        rows: How they are read.
-        resize: See ``ImageFiles``.
         lists: Text files in the folder that name images, labels or parts.
     """
 

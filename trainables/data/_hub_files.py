@@ -47,11 +47,7 @@ class EmbeddedImage(BytesIO):
 
 
 def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> Splits:
-    """Return the Parquet files of each split of a configuration, sorted; the default one for "".
-
-    Raises:
-        InputError: If there is no such configuration, or none is the default.
-    """
+    """Return the Parquet files of each split of a configuration, sorted; the default one for ""."""
     tables = sorted(name for name in files if name.endswith(ENDING))
     configs = _declared(card, tables) or _by_name(tables)
     if not configs:

@@ -149,13 +149,7 @@ class ImageBatcher(Batcher):
 
 @dataclass(frozen=True)
 class ImagesWithMargin(Images, kind="images-with-margin"):
-    """Images that are stored larger than networks see them.
-
-    Networks see the centre, in training under ``crop-flip`` any part of that size.
-
-    Attributes:
-        shown: Height and width of what networks see, in pixels, no more than ``size``.
-    """
+    """Images stored at ``size``; networks see ``shown`` of it: the centre, in training any part."""
 
     shown: tuple[int, int]
 

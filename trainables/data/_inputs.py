@@ -132,18 +132,13 @@ class Batcher:
 
 
 def _as_tensor(values: np.ndarray) -> Tensor:
-    """Return a view of ``values``; the warning about read-only memory is moot, no one writes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*", category=UserWarning)
         return torch.from_numpy(np.ascontiguousarray(values))
 
 
 class InputShape(ABC):
-    """What a network has to know of its inputs.
-
-    Attributes:
-        kind: Name of the kind of data, such as ``images``.
-    """
+    """What a network has to know of its inputs; ``kind`` is the name, such as ``images``."""
 
     kind: ClassVar[str]
 

@@ -121,10 +121,7 @@ def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
 
 
 class ScoreTable:
-    """A table with a column of labels and one of scores for each class, as an archive.
-
-    Where it has logits and probabilities, those of ``kind`` are read.
-    """
+    """A table of labels and scores for each class, as an archive; ``kind`` decides between two."""
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
         self.path = path

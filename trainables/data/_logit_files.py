@@ -67,7 +67,6 @@ class LogitRows:
     labels: Tensor
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.labels)
 
     def take(self, rows: slice) -> LogitRows:
@@ -80,10 +79,8 @@ class LogitFile:
     """What one file, or one set of a file of several, holds.
 
     Attributes:
-        name: The file's name without its ending, or the set's name.
         rows: All rows; those to judge on (test) where the file has two parts.
         fit: The rows to fit on (validation) where the file has two parts; else None.
-        classes: The names of the classes, where the file has them.
     """
 
     name: str
@@ -118,10 +115,6 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
         path: The file.
         kind: ``logits`` or ``probs``; needed unless the array is named so, and what counts if it is
             given. It is never guessed.
-
-    Raises:
-        InputError: If the file cannot be read, does not say what it holds, holds probabilities as
-            logits, or has wrong shapes, values or labels.
     """
     place, chosen = split_address(path)
     if kind is not None and kind not in KINDS:
@@ -149,14 +142,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
 
 
 def logit_sets(path: str | Path) -> dict[str, str]:
-    """Return the sets of logits at a path by name, each as ``read_logits`` takes it.
-
-    A folder has one for each of its files (of ``.npy`` files for those that belong together), an
-    HDF5 file one a dataset and model, any other file one.
-
-    Raises:
-        InputError: If there is nothing, an HDF5 file cannot be read, or two have the same name.
-    """
+    """Return the sets of logits at a path by name, each as ``read_logits`` takes it."""
     place, chosen = split_address(path)
     if not local_path(place, "logits").exists():
         raise InputError(f"{place}: no such file or folder")

@@ -27,11 +27,7 @@ LIGHT = 0.2  # Largest change of contrast, as a share, and of brightness, in sta
 
 @dataclass(frozen=True)
 class MaskedShape(InputShape):
-    """What a network has to know of images with masks.
-
-    Attributes:
-        size: Height and width that images are stored in; networks are shown crops of them too.
-    """
+    """The height and width that images with masks are stored in; crops of them are shown too."""
 
     kind: ClassVar[str] = "images with masks"
 
@@ -173,10 +169,7 @@ class MaskedBatcher(ImageBatcher):
         return images, torch.where(found > 0, found - 1, IGNORED)
 
     def whole(self, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield images at their own size, (b, 3, h, w), and masks, int64 (b, h, w).
-
-        Neighbours of one size come together. For the masks see ``example``.
-        """
+        """Yield images of their own size, (b, 3, h, w), and their masks, int64 (b, h, w)."""
         images, masks = self.plain(batch), batch[:, 3]
         sizes = image_sizes(masks).tolist()
         first = 0

@@ -44,8 +44,6 @@ class MaskedFiles(Rows):
     """Images and masks in their files, decoded by several threads when they are read.
 
     Attributes:
-        pairs: The files.
-        size: Height and width that rows are stored in.
         num_classes: K; a mask that holds another class is refused.
         validation: Rows of the data set's own validation list, if there is one.
     """
@@ -203,10 +201,7 @@ class MaskedReader(Reader):
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
 
     def _rows(self) -> tuple[Pairs, Pairs | None, np.ndarray | None]:
-        """Return training files, those of the validation list behind, test files, and those rows.
-
-        Without a test list the validation list is the test set, as in papers.
-        """
+        """Return training, validation and test rows; without a test list ``val`` is the test."""
         parts = self.parts()
         train, val, test = parts["train"], parts.get("val"), parts.get("test")
         if test is None or val is None:

@@ -67,9 +67,6 @@ def prepare(
         settings: How rows are to be stored, where the kind of data has a choice.
 
     Raises:
-        InputError: If the data set cannot be read, has too few rows for ``split``, has only test
-            rows that are in another part too, a setting is not allowed, or ``destination`` cannot
-            be written.
         TestDataSealedError: If it has to be read and this process is sealed.
     """
     reader = find_reader(name, root, settings)
@@ -108,9 +105,6 @@ def missing_download(
 
     What ``prepare`` would refuse is refused here, as far as it shows without a look at images, and
     the split where one is given. Nothing is downloaded, unpacked or written.
-
-    Raises:
-        InputError: See ``prepare``.
     """
     reader = find_reader(name, root, settings)
     labels = reader.labels()
@@ -133,11 +127,7 @@ def missing_download(
 def preview_copies(
     name: str, root: Path | str, split: SplitSpec, settings: Mapping[str, Any] | None = None
 ) -> Copies | None:
-    """Return the copies that ``prepare`` would count; None where the source is large or absent.
-
-    Raises:
-        InputError: See ``prepare``.
-    """
+    """Return the copies that ``prepare`` would count; None where the source is large or absent."""
     reader = find_reader(name, root, settings)
     files = [path for path in reader.files() if path.is_file()]
     if not files or sum(path.stat().st_size for path in files) > SMALL or reader.labels() is None:
@@ -338,7 +328,6 @@ def seal_test_data(*directories: Path | str) -> None:
             which are sealed whole. With none, only the functions above are closed.
 
     Raises:
-        InputError: If one of them does not exist; the others are sealed all the same.
         TestDataSealedError: If test arrays read earlier are still held; the seal holds all the
             same.
     """

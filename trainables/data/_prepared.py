@@ -116,12 +116,7 @@ SEARCH, TEST, SUITES = "search", "test", "suites"
 
 @dataclass(frozen=True, eq=False)
 class SearchData:
-    """What a search trial may see; memory-mapped, read-only, one copy for all processes of a node.
-
-    Attributes:
-        train: Training rows.
-        validation: Validation rows; no row is in both.
-    """
+    """Training and validation rows, memory-mapped: one copy for all processes of a node."""
 
     train: RowArrays
     validation: RowArrays
@@ -156,12 +151,7 @@ class PreparedData:
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
-        """Find prepared data by its directory; reads the manifest only.
-
-        Raises:
-            InputError: If the manifest is absent or damaged, or a file is absent or has another
-                size than the manifest says.
-        """
+        """Find prepared data by its directory; reads the manifest only."""
         directory = on_this_machine(Path(directory).absolute())
         document = read_manifest(directory / MANIFEST)
         try:

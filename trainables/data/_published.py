@@ -80,9 +80,6 @@ class PublishedReader(Reader):
     """A data set that many papers use.
 
     Attributes:
-        inputs: What its rows are.
-        split_rule: See ``DatasetInfo``.
-        citation: See ``DatasetInfo.source``.
         address: Where its files can be had by hand, for people.
     """
 
@@ -100,7 +97,6 @@ class TorchvisionReader(PublishedReader):
 
     Attributes:
         dataset: The name of its class in ``torchvision.datasets``.
-        classes: The classes' names, in the order of their labels.
     """
 
     downloads = True

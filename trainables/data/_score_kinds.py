@@ -33,9 +33,6 @@ def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
     """Return the logarithms of probabilities (N, K).
 
     Rows that were rounded are divided by their sums, with a note.
-
-    Raises:
-        InputError: If they are not probabilities; it says what they seem to be.
     """
     if probs.ndim != 2 or (probs.dtype.kind != "f" and not _are_percentages(probs)):
         raise InputError(
@@ -64,11 +61,7 @@ def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
 
 
 def check_are_logits(logits: np.ndarray, place: Path) -> None:
-    """Refuse logits (N, K) that are clearly probabilities; note those that may be.
-
-    Raises:
-        InputError: If no value is negative, and each row adds up to 1, or to 100.
-    """
+    """Refuse logits (N, K) that are clearly probabilities; note those that may be."""
     if logits.ndim != 2 or not logits.size or not logits.min() >= 0:
         return
     if _are_percentages(logits):

@@ -162,11 +162,7 @@ class Reader(ABC):
 
 
 class OutlinedReader(Reader):
-    """A data set whose classes and labels are known without a look at images.
-
-    Attributes:
-        noun: What rows are called in messages.
-    """
+    """A data set whose classes and labels are known without a look at images (``noun``: rows)."""
 
     noun = "images"
 
@@ -230,11 +226,7 @@ SOURCES: Registry[Reader] = Registry("dataset", "trainables.data", Reader, "data
 
 
 def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None = None) -> Reader:
-    """Return the reader of ``name``, a registry name with its argument, if any, after a colon.
-
-    Raises:
-        InputError: If the name is unknown or its argument or a setting is not allowed.
-    """
+    """Return the reader of ``name``, a registry name, perhaps a colon and its argument."""
     head, _, argument = name.partition(":")
     reader = SOURCES.get(head)(name, argument, local_path(root, "data root"))
     reader.adjust(settings or {})
@@ -259,7 +251,6 @@ def read_source(
     for the arguments.
 
     Raises:
-        InputError: If the name is unknown, or files are absent or damaged.
         TestDataSealedError: If this process is sealed.
     """
     require_unsealed(f"read_source({name!r})")

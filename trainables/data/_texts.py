@@ -115,10 +115,7 @@ class Texts(Inputs, kind="texts"):
         return {word: number for number, word in enumerate(self.words, PADDING + 1)}
 
     def fitted(self, train: Rows) -> Self:
-        """Return the inputs with the words and the length of training texts, and words' vectors.
-
-        Words that are equally frequent are taken in alphabetical order.
-        """
+        """Return the inputs with words (ties by alphabet), length and vectors of training texts."""
         texts = [Counter(words_of(text)) for text in train.read(0, len(train))]
         counts: Counter[str] = Counter()
         for text in texts:
@@ -154,11 +151,7 @@ class Texts(Inputs, kind="texts"):
 
 @dataclass(frozen=True, eq=False)
 class LabelledTexts(RowArrays):
-    """Labelled texts in memory, as objects (N,); see ``RowArrays``.
-
-    Attributes:
-        vectors: The file that has vectors of words, if they are not to be learnt.
-    """
+    """Labelled texts in memory, as objects (N,); ``vectors`` is the file of words' vectors."""
 
     vectors: Path | None = None
 

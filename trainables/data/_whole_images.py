@@ -25,11 +25,7 @@ BLOCK = 512  # Files that are in memory together while they are stored.
 
 
 class Encoded(np.ndarray):
-    """Rows (N, 4), int64: first byte, byte after the last, height and width of each image.
-
-    Attributes:
-        content: The bytes of all images, uint8; memory-mapped where they are stored.
-    """
+    """Rows (N, 4), int64: first byte in ``content``, byte after the last, height, width."""
 
     content: np.ndarray
 
@@ -209,7 +205,6 @@ class WholeFiles(ImageFiles):
 
 
 def _checked(path: Path) -> bytes:
-    """Return the bytes of an image file that can be decoded."""
     with opened(path) as image:
         image.load()
     return read_content(path)

@@ -9,14 +9,7 @@ from trainables.data._source import SOURCES
 
 @SOURCES.register("cub200")
 class Cub200Reader(OfficialReader):
-    """CUB-200-2011 (Wah et al., 2011): 200 birds, 5,994 training and 5,794 test images, RGB.
-
-    Official layout: ``images.txt``, ``image_class_labels.txt``, ``train_test_split.txt``,
-    ``classes.txt`` and ``images/``. Its images are for research only: nothing is downloaded.
-
-    Images are stored at 256 x 256. As in MbLS (2022), training sees 224 x 224 anywhere in them and
-    flips, evaluation the centre.
-    """
+    """CUB-200-2011 (Wah et al., 2011): 200 birds, 5,994 training and 5,794 test images, RGB."""
 
     inputs = ImagesWithMargin(
         (256, 256), 3, IMAGENET_MEAN, IMAGENET_STD, augmentation="crop-flip", shown=(224, 224)

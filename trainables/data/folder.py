@@ -44,19 +44,7 @@ LAYOUT = (
 
 @SOURCES.register("folder")
 class FolderReader(PathReader, ListedReader):
-    """``folder:PATH``: ``PATH/<class>/<image>``, or ``train`` and ``test`` with class folders each.
-
-    ``PATH/train/<class>/<image>`` and ``PATH/test/<class>/<image>``, with the same classes in both,
-    are a training and a test set. Otherwise the folders in ``PATH`` are the classes, and the
-    split's ``test`` is held out. Classes are the sorted names. Files of other kinds and hidden ones
-    are passed over.
-
-    Images of one size stay as they are. Of unequal ones the largest centred square is brought
-    (bilinear, antialiased) to one side: the median of the training images' shorter sides (of all
-    images' without a test set), at most 224. They stay grey if all of them are, otherwise all
-    become RGB; transparency is dropped. All images are held in memory at once. A relative path
-    starts at the working directory.
-    """
+    """``folder:PATH``: class folders, or ``train`` and ``test`` with such folders; docs/data.md."""
 
     def instruction(self) -> str:
         return LAYOUT

@@ -34,21 +34,7 @@ SHOWN = 12  # Characters of a commit in messages.
 
 @SOURCES.register("hf")
 class HubReader(TextsReader):
-    """``hf:ORG/NAME[:CONFIG][@REVISION]``: images or texts of a data set on the Hugging Face Hub.
-
-    Its Parquet files are downloaded into ``hub`` in the data root: those of the revision, by
-    default those of ``main``, or the copy that the Hub makes of other formats if there are none.
-    pyarrow reads them; the package ``datasets`` is not needed, and no code of the repository runs.
-    The first download pins the revision to a commit. Later runs use that commit, and a note says
-    when the Hub has another one.
-
-    Columns are found by their types: an ``Image`` column makes a data set of images, otherwise a
-    column of strings makes one of texts; a ``ClassLabel`` column, or one named ``label``, has the
-    labels and keeps the names of classes. ``inputs`` may name the columns (``image``, ``text``,
-    ``label``) and the splits (``train``, ``test``) where there are several. Without a split
-    ``test`` the share ``split.test`` of the training rows is held out. Images are brought to one
-    size as ``folder:PATH`` does.
-    """
+    """``hf:ORG/NAME[:CONFIG][@REVISION]``: Parquet of the Hub, pinned to a commit; docs/data.md."""
 
     kind: type[Inputs] = Inputs  # type: ignore[type-abstract]  # Known after the download.
     noun = "rows"
@@ -146,7 +132,6 @@ class HubReader(TextsReader):
         return classes, parts[0], parts[1] if parts[1:] else None
 
     def _labels(self) -> tuple[tuple[str, ...], list[np.ndarray]]:
-        """Return the names of classes, and the labels (N,) of each part."""
         name = self._content()[2]
         parts = []
         for paths in self._parts_of_files():

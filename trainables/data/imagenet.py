@@ -10,17 +10,7 @@ WHOLE = WholeImages((224, 224), 3, IMAGENET_MEAN, IMAGENET_STD, "resized-crop-fl
 
 @SOURCES.register("imagenet")
 class ImageNetReader(OfficialReader):
-    """ImageNet (ILSVRC 2012): 1000 classes, 1,281,167 training and 50,000 validation images.
-
-    Unpacked as torchvision's ``ImageFolder`` wants it: ``imagenet/train/<wnid>/*.JPEG`` and
-    ``imagenet/val/<wnid>/*.JPEG``. The official test images have no labels, so the validation
-    images judge. Its terms forbid a download without an account. Archives are not kept once they
-    are unpacked, so there is no checksum of the whole: an image that cannot be decoded is named.
-
-    Files are stored once as they are, about 150 GB, memory-mapped, and decoded for each batch.
-    Training sees crops of random size from the whole image, evaluation the centre of 224 x 224
-    after the shorter side was brought to 256.
-    """
+    """ImageNet (ILSVRC 2012) in folders of classes; validation images judge; docs/data.md."""
 
     kind = WholeImages
     rows = WholeFiles

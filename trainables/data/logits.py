@@ -21,11 +21,7 @@ from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
 @dataclass(frozen=True)
 class LogitShape(InputShape):
-    """The constants of given logits.
-
-    Attributes:
-        width: K, the number of classes.
-    """
+    """The constants of given logits: ``width`` is K, the number of classes."""
 
     kind: ClassVar[str] = "logits"
 
@@ -37,11 +33,7 @@ class LogitShape(InputShape):
 
 @dataclass(frozen=True)
 class GivenLogits(Inputs, kind="logits"):
-    """Logits (N, K), stored as float32.
-
-    Attributes:
-        width: K, the number of classes.
-    """
+    """Logits (N, K), stored as float32; ``width`` is K."""
 
     dtype: ClassVar[np.dtype] = np.dtype(np.float32)
     trains: ClassVar[bool] = False
@@ -60,12 +52,7 @@ class GivenLogits(Inputs, kind="logits"):
 
 @SOURCES.register("logits")
 class LogitsReader(PathReader, OutlinedReader):
-    """``logits:PATH``: a file of logits or probabilities; see ``read_logits`` for the formats.
-
-    Rows of a part ``fit`` are for calibrators, those of ``test`` judge them; without parts the
-    split decides. A setting ``kind`` says whether scores are ``logits`` or ``probs`` where their
-    name does not.
-    """
+    """``logits:PATH``: a file of logits or probabilities (``kind``); see ``read_logits``."""
 
     kind = GivenLogits
     noun = "rows"

@@ -20,10 +20,6 @@ PARTS = ("train", "val", "test")
 class LongTailListsReader(PathReader, PublishedReader, ListedReader):
     """Training images of a long tail, balanced validation and test images, as lists name them.
 
-    ``NAME:PATH`` is the folder of the lists of Liu et al. (2019), ``PREFIX_train.txt``,
-    ``PREFIX_val.txt`` and ``PREFIX_test.txt``. A line is an image's path below ``folder`` in the
-    data root and its class, counted from 0.
-
     Attributes:
         prefix: What the names of the lists begin with.
         folder: The folder below the root that holds the images.

@@ -19,12 +19,7 @@ LINES = {"train": "train.jsonl.xz", "test": "test.jsonl.xz"}
 
 @SOURCES.register("20newsgroups")
 class NewsgroupsReader(TextsReader):
-    """20 Newsgroups (Lang, 1995) by date: 11,314 training and 7,532 test articles.
-
-    Articles are without their headers, which may name the newsgroup, as in the released code of
-    MbLS (2022). scikit-learn downloads them; they are kept as JSON lines, so that nothing is
-    unpickled.
-    """
+    """20 Newsgroups (Lang, 1995) by date, without headers, kept as JSON lines; docs/data.md."""
 
     downloads = True
     source = "20 Newsgroups by date, http://qwone.com/~jason/20Newsgroups/, without headers"

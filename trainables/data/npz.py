@@ -101,14 +101,7 @@ def _plain(name: str) -> str:
 
 @SOURCES.register("npz")
 class NpzReader(PathReader, OutlinedReader):
-    """``npz:PATH``: arrays ``x_train, y_train, x_test, y_test`` and, if wanted, ``classes``.
-
-    Images are uint8, (N, H, W) or (N, H, W, C), or what ``ImageArrays`` makes of others; labels are
-    integers from 0, (N,) or (N, 1), or one-hot, whole floats or names. ``classes`` (K,) are names,
-    by default sorted. Without a test part the split's ``test`` is held out. Pickled objects are
-    never loaded. Mean and standard deviation are those of the training images. A relative path
-    starts at the working directory.
-    """
+    """``npz:PATH``: ``x_train, y_train, x_test, y_test``, perhaps ``classes``; docs/data.md."""
 
     edition = 1  # Labels are matched to names of classes.
 

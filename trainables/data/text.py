@@ -149,16 +149,7 @@ class TextsReader(OutlinedReader):
 
 @SOURCES.register("text")
 class TextReader(PathReader, TextsReader):
-    """``text:PATH``: rows with ``text`` and ``label``, or a folder of files for each class.
-
-    ``PATH.jsonl`` (or ``.jsonl.xz``, ``.csv``, ``.tsv``, ``.parquet``, whose columns the settings
-    ``text`` and ``label`` may name) is one set; the split's ``test`` rows are held out;
-    ``PATH/train.jsonl`` with ``PATH/test.jsonl`` are a training and a test set. A label is the
-    number of a class or its name; ``classes.json`` beside them, ``{"classes": [NAME, ...]}``, says
-    the order of the numbers, which else is that of the sorted names. Folders are laid out as those
-    of ``folder:PATH``; hidden files are passed over. Everything is UTF-8. All texts are held in
-    memory at once while they are prepared. A relative path starts at the working directory.
-    """
+    """``text:PATH``: rows with ``text`` and ``label``, or folders of files; docs/data.md."""
 
     edition = 1  # Labels are matched to names of classes.
 

@@ -19,13 +19,7 @@ ADDRESS = "http://host.robots.ox.ac.uk/pascal/VOC/voc2012"
 
 @SOURCES.register("voc2012")
 class Voc2012Reader(MaskedReader):
-    """PASCAL VOC 2012 (Everingham et al.): 20 classes and background, 1,449 test images.
-
-    There are no public test masks: as in papers, its list ``val`` is the test set, and validation
-    is a draw from ``train``, 1,464 images. Where both the list ``trainaug.txt`` and the folder
-    ``SegmentationClassAug`` of the augmented set (Hariharan et al., 2011) lie there, training
-    images are its 10,582. torchvision downloads the archive (2 GB).
-    """
+    """PASCAL VOC 2012 (Everingham et al.): its list ``val`` is the test set; docs/data.md."""
 
     downloads = True
     names = tuple(CLASSES.split())

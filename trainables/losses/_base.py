@@ -129,11 +129,7 @@ class RowLoss(ReducedLoss):
 
 
 def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn (N, K, ...) logits and (N, ...) targets into (M, K) and (M,).
-
-    Raises:
-        ValueError: If the shapes do not belong together.
-    """
+    """Turn (N, K, ...) logits and (N, ...) targets into (M, K) and (M,)."""
     if logits.ndim < 2 or targets.shape != (logits.shape[0], *logits.shape[2:]):
         raise ValueError(
             f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} do not belong "

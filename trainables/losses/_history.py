@@ -73,11 +73,7 @@ class RankingLoss(MarginLoss):
             self.history.counts = self.history.counts.new_zeros(num_samples)
 
     def start_epoch(self, epoch: int) -> None:
-        """Hear that epoch ``epoch`` (from 0) begins: the history's largest count follows from it.
-
-        Raises:
-            ValueError: If ``epoch`` is negative.
-        """
+        """Note that epoch ``epoch`` (from 0) begins: the largest count follows from it."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch!r} is outside [0, inf)")
         super().start_epoch(epoch)

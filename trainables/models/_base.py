@@ -12,10 +12,7 @@ GRANULARITIES = ("block", "stage")
 
 
 class GlobalAverage(nn.Module):
-    """Averages images (N, C, H, W) over their pixels, to (N, C).
-
-    To the last bit ``AdaptiveAvgPool2d(1)`` and ``Flatten``, with two launches fewer a gradient.
-    """
+    """``AdaptiveAvgPool2d(1)`` and ``Flatten`` with two launches fewer a gradient."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.mean(dim=(2, 3))

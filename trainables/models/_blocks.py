@@ -17,12 +17,7 @@ BlockMaker = Callable[[int, int, int], nn.Module]
 
 
 class Residual(nn.Module):
-    """``relu(shortcut(x) + branch(x))``, the unit of He et al. (2016a).
-
-    Args:
-        branch: The added branch; it ends in batch normalisation, without an activation.
-        shortcut: Brings the input to the branch's shape; the identity where that is its own.
-    """
+    """``relu(shortcut(x) + branch(x))``, the unit of He et al. (2016a)."""
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module) -> None:
         super().__init__()

@@ -77,11 +77,7 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
 
 
 def check_takes(name: str, shape: type[InputShape]) -> None:
-    """Make sure that the network of a known name takes such inputs; ``InputShape`` stands for any.
-
-    Raises:
-        InputError: If not; the text says what it takes, and what the data are.
-    """
+    """Refuse inputs that the network of a known name does not take; ``InputShape`` is any."""
     _, takes = MODELS.outline("".join(name.partition(":")[:2]))
     if not issubclass(shape, takes) and shape is not InputShape:
         ours = ", ".join(model_names(shape)) or "there is none"
@@ -104,11 +100,7 @@ def without_weights(name: str) -> str:
 
 
 def hub_address(name: str) -> HubAddress:
-    """Return the repository and the commit that the name of a network of the Hub has.
-
-    Raises:
-        InputError: If it has another form, or no commit: other weights must not share results.
-    """
+    """Return the repository and the commit that the name of a network of the Hub has."""
     address = HubAddress.parse(name.partition(":")[2].removesuffix(UNTRAINED), f"model {name!r}")
     if not address.fixed or address.part:
         raise InputError(
@@ -120,11 +112,7 @@ def hub_address(name: str) -> HubAddress:
 
 @cache
 def check_model(name: str) -> None:
-    """Make sure that there is a network of that name, without memory for or download of weights.
-
-    Raises:
-        InputError: If there is none, or refinements and calibrators cannot build on it.
-    """
+    """Make sure that there is a network of that name, without memory for or download of weights."""
     if name.startswith(HUB_MODELS):
         hub_address(name)  # Its form is known after a download only.
     elif name not in model_names():

@@ -18,12 +18,7 @@ RATES = (12, 24, 36)
 
 
 class PixelNetwork(Network):
-    """A network whose features are of places of an image, and its logits of every pixel.
-
-    Args:
-        extractor: Maps images (N, 3, H, W) to features (N, D, h, w).
-        classifier: Maps features of places to logits.
-    """
+    """A network with features of places, (N, D, h, w), and logits of every pixel."""
 
     def classify(self, features: Tensor) -> Tensor:
         """Return the logits of places, (N, K, h, w)."""
@@ -41,10 +36,7 @@ def _torchvision(module: str) -> Any:
 
 
 def _dilate(stage: nn.Module, rate: int, first: int) -> None:
-    """Have a stage keep the resolution, its convolutions ``rate`` apart, those of its entry less.
-
-    As torchvision does in networks of bottlenecks.
-    """
+    """Have a stage keep the resolution, its convolutions ``rate`` apart, as torchvision does."""
     entry = True
     for module in stage.modules():
         if isinstance(module, nn.Conv2d):

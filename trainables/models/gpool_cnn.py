@@ -9,10 +9,7 @@ SPREAD = 0.05  # As Keras has it: from torch's unit deviation, learning takes se
 
 
 class LargestOfText(nn.Module):
-    """Maps (N, C, L) to the largest value of each channel, (N, C).
-
-    As ``AdaptiveMaxPool1d(1)`` and ``Flatten``, whose gradient no GPU can give deterministically.
-    """
+    """``AdaptiveMaxPool1d(1)`` and ``Flatten`` with a gradient that GPUs give deterministically."""
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the largest values (N, C)."""

@@ -90,12 +90,7 @@ def _timm_network(
 
 
 class Resized(nn.Module):
-    """Resizes images to the one size that a network takes, by bilinear interpolation.
-
-    Args:
-        network: Takes images (N, C, ``size``, ``size``).
-        size: In pixels.
-    """
+    """Resizes images to the one ``size`` in pixels that a network takes, bilinearly."""
 
     def __init__(self, network: nn.Module, size: int) -> None:
         super().__init__()

@@ -106,14 +106,7 @@ class Source:
 
 
 def find_source(named: str, folder: Path) -> Source:
-    """Return the source of a plugin, by path, by its entry point's name or as a module.
-
-    A path has a slash or ends in ``.py``, and begins at ``folder``; one inside a package stands for
-    all of it.
-
-    Raises:
-        InputError: If there is none, or it cannot be read.
-    """
+    """Return the source of a plugin, by path (from ``folder``), entry point's name or module."""
     if "/" in named or named.endswith(".py"):
         place = named if named.startswith("~") else folder.absolute() / named
         return _source_at(named, local_path(place, f"plugin {named!r}"))

@@ -61,21 +61,14 @@ class Brought:
 
 
 def combined(own: str, identity: Mapping[str, str]) -> str:
-    """Return one hash of a plugin's own code and all that it imports.
-
-    Without imports it is the hash of the plugin's own code.
-    """
+    """Return one hash of a plugin's own code and all that it imports."""
     if not identity:
         return own
     return hashlib.sha256(f"{own}\n{json.dumps(identity, sort_keys=True)}".encode()).hexdigest()
 
 
 def brought_by(own: Mapping[str, Module], begin: str, folder: Path) -> Brought:
-    """Follow the import statements of a plugin's own modules, those within functions as well.
-
-    Nothing is imported, and what was imported before makes no difference. Modules that are found
-    nowhere else are taken from ``folder``.
-    """
+    """Follow the import statements of a plugin's own modules; nothing is imported."""
     importlib.invalidate_caches()
     following = _Following(own, str(folder))
     following.visit(begin)

@@ -132,10 +132,7 @@ def load_plugins(
 
 @contextmanager
 def named_plugins_only() -> Iterator[None]:
-    """Hide the plugins that are installed here: within the block only those that are named exist.
-
-    Figures of other machines are judged by their plugins. Afterwards, those before are known again.
-    """
+    """Hide the installed plugins within the block: only those that are named exist."""
     before, token = [*_active], _hides_installed.set(True)
     try:
         _activate(())
@@ -210,7 +207,6 @@ def _imported(source: Source) -> Plugin:
 
 
 def _import(source: Source) -> tuple[Addition, ...]:
-    """Import a plugin's code and return what it registers."""
     for catalogue in CATALOGUES:
         catalogue.load()
     _serve(source)
@@ -236,7 +232,6 @@ def _importable(source: Source) -> dict[str, Module]:
 
 
 def _serve(source: Source) -> None:
-    """Make import statements find what was hashed."""
     for name in sorted(source.brought.missing & SERVED.modules.keys()):
         raise InputError(
             f"plugin {source.name} imports {name!r}, which only another plugin brings; install "

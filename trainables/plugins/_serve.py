@@ -74,9 +74,6 @@ def serve(modules: Mapping[str, Module], absent: Iterable[str] = ()) -> set[str]
     """Make these modules the ones that import statements find; return the names of those replaced.
 
     Those that are ``absent`` by now are no longer served.
-
-    Raises:
-        InputError: If a compiled one was imported before it changed: Python cannot replace it.
     """
     if SERVED not in sys.meta_path:
         sys.meta_path.insert(0, SERVED)

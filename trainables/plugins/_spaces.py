@@ -28,9 +28,6 @@ def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> Sear
 
     A package has ``NAME.yaml`` anywhere, a file one of its own name, which is of a part of that
     name, or of one that is ``alone``.
-
-    Raises:
-        InputError: If the YAML is malformed, or its parameters are not the constructor's.
     """
     where = f"plugin {source.name}: {addition.catalogue.noun} {addition.name!r}"
     found = _yaml_of(addition.name, source, alone)

@@ -68,7 +68,6 @@ class HeadsTogether:
 
 
 def _stacks(trainers: Sequence[HeadTrainer]) -> list[_HeadStack]:
-    """Return stacks of members of about the same size."""
     by_size, stacks = sorted(trainers, key=_size), []
     while by_size:
         limit = WIDEST_TO_NARROWEST * _size(by_size[0])
@@ -83,11 +82,7 @@ def _size(trainer: HeadTrainer) -> int:
 
 
 class _HeadStack:
-    """Heads of about the same size, with one tensor for a weight of all of them.
-
-    Narrower layers are filled up with zeros, which neither count nor move: their gradients are zero
-    too.
-    """
+    """Heads of about the same size as one tensor; zeros fill narrow ones and never move."""
 
     def __init__(self, trainers: Sequence[HeadTrainer]) -> None:
         self.trainers = trainers
@@ -197,8 +192,6 @@ class _HeadStack:
 
 
 class _Feedback(nn.Module):
-    """Gives what a refinement's second pass measures."""
-
     def __init__(self, refinement: Refinement, head: nn.Module) -> None:
         super().__init__()
         self._refinement = refinement
@@ -280,5 +273,4 @@ def _stack(members: Sequence[Tensor]) -> Tensor:
 
 
 def _corner(position: int, tensor: Tensor) -> tuple[int | slice, ...]:
-    """Return where a member's own tensor lies in the stacked one."""
     return (position, *(slice(size) for size in tensor.shape))

@@ -143,10 +143,7 @@ class HeadTrainer:
     def end_epoch(
         self, loss: float, accuracy: float, confidence: float, *feedback: float
     ) -> dict[str, float]:
-        """Give the refinement its feedback, accuracy and confidence; return the epoch's figures.
-
-        The others are means over the samples that were trained on.
-        """
+        """Give the refinement its feedback, accuracy and confidence; return the epoch's figures."""
         self.head.eval()
         figures = self.refinement.end_epoch(self.head, *feedback)
         self.epoch += 1

@@ -1,8 +1,4 @@
-"""The stages of a trial: train or given, refine, calibrate; and the one look at test data.
-
-Every stage is a ``StageRun``: it advances epoch by epoch, can be interrupted and resumed, and ends
-in an artifact that other stages build on. Nothing here knows Ray, MLflow or Optuna.
-"""
+"""The stages of a trial: train or given, refine, calibrate; and the one look at test data."""
 
 import lazy_loader
 

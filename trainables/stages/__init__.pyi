@@ -1,9 +1,9 @@
-from ._suitable import check_part
 from .base import (
     StageRequest,
     StageRun,
     TaskData,
     ValidationRows,
+    check_part,
     objective_terms,
     open_stage,
     stage_precision,

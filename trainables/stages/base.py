@@ -6,17 +6,20 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from trainables.augmentations import AUGMENTATIONS
+from trainables.calibrators import calibrator_from_recipe, is_calibrator
 from trainables.common.devices import computed_on
 from trainables.common.errors import InputError, TrainingDivergedError
 from trainables.common.later import Tensor, torch
+from trainables.common.outlines import outlined
 from trainables.common.portable import require_portable
 from trainables.common.registry import import_modules
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
-from trainables.data import Batcher, Pixels, PreparedData, SearchData
+from trainables.data import Batcher, Inputs, MaskedImages, Pixels, PreparedData, SearchData
 from trainables.metrics import (
     METRICS,
     REPORTED,
@@ -25,7 +28,8 @@ from trainables.metrics import (
     row_terms,
 )
 from trainables.plugins import Pinned, part_codes
-from trainables.stages._suitable import check_part
+from trainables.refinements import REFINEMENTS
+from trainables.schemes import SCHEMES
 from trainables.stages.protocols import Protocol, protocol_from
 from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 
@@ -111,10 +115,7 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> dict[str, float]:
-    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins.
-
-    One that was stored for a search by another objective may lack it.
-    """
+    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins."""
     known = dict(metrics)
     if METRICS.plugged:
         rows = found.tensors("validation")
@@ -230,13 +231,7 @@ class StageRun(ABC):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store the outcome and return the artifact.
-
-        Args:
-            metrics: The last epoch's.
-            history: ``step`` and ``metrics`` of every epoch: the learning curve of who finds it.
-            seconds: The time that this trial spent on it, if known: saved by each reuse.
-        """
+        """Store the outcome with the curve and the seconds that each reuse saves."""
         tensors, facts = self.outcome()
         for remark in self.remarks():
             self.store.notice(remark)
@@ -252,10 +247,7 @@ class StageRun(ABC):
         return self.store.write(self.request.ref, tensors, record)
 
     def upstream(self) -> Artifact:
-        """Return the artifact that this stage builds on, computed again if it is damaged.
-
-        Raises ``InputError`` if it has to be and the request does not tell how it came about.
-        """
+        """Return the artifact that this stage builds on, computed again if it is damaged."""
         stage, key = self.request.upstream_stage, self.request.upstream
         if stage is None or key is None:
             raise InputError("this stage builds on another, but no upstream artifact is named")
@@ -310,10 +302,7 @@ class StageRun(ABC):
 
 
 def find_artifact(store: ArtifactStore, ref: ArtifactRef, whole: bool = True) -> Artifact:
-    """Return an artifact that a stage builds on; without its weights unless it has to be whole.
-
-    Raises ``InputError`` if it is missing or damaged.
-    """
+    """Return an artifact to build on, perhaps without weights; or raise ``InputError``."""
     found = store.find(ref, whole)
     if found is None:
         dropped = store.is_dropped(ref)
@@ -345,13 +334,7 @@ def open_stage(
     data: TaskData,
     others: Sequence[StageRequest] = (),
 ) -> StageRun:
-    """Make ready to compute a stage; see ``StageRun.joined`` for ``others``.
-
-    Raises:
-        InputError: If the stage is unknown, what it builds on is missing, or it is to be portable
-            and this process is not.
-        ValueError: If a hyper-parameter is out of its range.
-    """
+    """Make ready to compute a stage; see ``StageRun.joined`` for ``others``."""
     if request.portable:
         require_portable()
     if request.stage not in StageRun.runs:
@@ -362,3 +345,20 @@ def open_stage(
         check_part(part, values, type(data.prepared.info.inputs))
     run = StageRun.runs[request.stage](request, store, data)
     return run.joined(others) if others else run
+
+
+def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
+    """Make sure that a part of a recipe, with values as far as known, suits a kind of data."""
+    for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
+        reason = registry.outline(part).not_for.get(kind.kind) if part in registry else None
+        if reason:
+            raise InputError(f"{part!r} is not for {kind.kind}: {reason}")
+    if kind.trains and not issubclass(kind, MaskedImages):
+        return
+    if not is_calibrator(part):
+        return
+    if outlined(partial(calibrator_from_recipe, part, values)).fits_on_training:
+        raise InputError(
+            f"{part!r} with {dict(values)} is fitted on the rows that a network was trained on, "
+            f"whole ones, which {kind.kind} do not have"
+        )

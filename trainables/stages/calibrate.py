@@ -10,12 +10,7 @@ CROSS_FIT_FOLDS = 5
 
 
 class CalibrateStage(StageRun, stage="calibrate"):
-    """Fits a post-hoc calibrator on validation logits, judged by cross-fitting.
-
-    The metrics are those of rows that the calibrator which scored them was not fitted on (law 4);
-    the calibrator that is stored is fitted on all rows. Pixels of one image share a fold. One that
-    is fitted on training rows is judged on all validation rows as it is.
-    """
+    """Fits a post-hoc calibrator on validation logits, judged by cross-fitting."""
 
     epochs = 1
 

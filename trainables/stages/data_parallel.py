@@ -32,10 +32,7 @@ WIDE = torch.float32  # At least, where numbers are exchanged: not every backend
 
 
 class Team:
-    """The processes that train one network together; rank 0 leads, the others follow.
-
-    ``size`` is their number, ``folder`` where they find each other.
-    """
+    """The processes, ``size``, that train one network together; rank 0 leads them."""
 
     def __init__(self, rank: int, size: int, device: torch.device, folder: str) -> None:
         self.rank, self.size, self.device = rank, size, device
@@ -110,10 +107,7 @@ class Team:
         self._seed = seed * self.size + self.rank
 
     def share(self, network: Network) -> None:
-        """Compute a network's features together while it trains.
-
-        Normalisation over the batch inside the extractor is over all of it.
-        """
+        """Compute a network's features together while it trains, batch statistics too."""
         self._upstream = {id(weight) for weight in network.extractor.parameters()}
         for parent in list(network.extractor.modules()):
             for name, child in parent.named_children():
@@ -137,10 +131,7 @@ class Team:
         network.features = features  # type: ignore[method-assign]
 
     def sum_gradients(self, network: Network) -> None:
-        """Give every process the gradients of the whole batch.
-
-        Behind the features all processes compute the same; averages keep them from drifting apart.
-        """
+        """Give every process the gradients of the whole batch."""
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         pieces = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
         scales = [1.0 if id(weight) in self._upstream else 1 / self.size for weight in weights]
@@ -220,10 +211,7 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def lead(size: int, device: torch.device, *setup: Any) -> Team:
-    """Start the other processes of a team and return it; ``meet`` waits for them.
-
-    On GPUs each process has one of its own. The ``setup`` is what followers build trainers of.
-    """
+    """Start the other processes of a team, a GPU each, with ``setup`` for their trainers."""
     determinism = torch.are_deterministic_algorithms_enabled()
     computing = torch.get_num_threads(), determinism, device.type == "cuda"
     team = Team(0, size, device, tempfile.mkdtemp(prefix="calsweep-team-"))

@@ -57,7 +57,6 @@ class CompiledFeatures:
         self.refused = ""
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Return the features (N, D) of inputs (N, ...)."""
         if self.refused or len(inputs) != self._batch_size:
             return self._written(inputs)
         # Not imported with this module: it takes a second, and few trainings are compiled.
@@ -226,7 +225,6 @@ class Trainer:
 
     @contextmanager
     def _together(self, order: str, *arguments: Any) -> Iterator[None]:
-        """Have the rest of the team do the same."""
         if self._team is None:
             yield
             return
@@ -276,10 +274,7 @@ class Trainer:
         self._total.add_(loss.detach(), alpha=len(indices))
 
     def _order(self) -> Tensor:
-        """Return the order of the epoch's rows (M,), on the CPU; a remainder of one is left out.
-
-        Batch normalisation cannot estimate a variance from a single row.
-        """
+        """Return the order of the epoch's rows (M,), on the CPU, without a remainder of one."""
         order = torch.randperm(len(self._labels), generator=self._generator)
         size = self.protocol.batch_size
         return order[:-1] if len(order) > size > 1 == len(order) % size else order

@@ -1,8 +1,4 @@
-"""A trained chain of stages as a folder that stands on its own: weights, and how to rebuild it.
-
-``export_chain(...)`` writes it, ``load_chain(folder)`` returns a function from rows to
-log-probabilities. Nothing is pickled: weights are safetensors, the rest is JSON.
-"""
+"""A trained chain of stages as a folder of its own: weights, and how to rebuild it."""
 
 import json
 from collections.abc import Callable
@@ -32,9 +28,6 @@ def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, fold
     The folder is an artifact store of the chain's weights alone, with ``chain.json``, which names
     the last stage and describes the data set; it is created if absent. The reference is that of the
     last artifact.
-
-    Raises:
-        InputError: If an artifact is missing or damaged, or the folder cannot be written.
     """
     document = {"format": FORMAT, "stage": ref.stage, "key": ref.key, "data": info.to_dict()}
     copy = ArtifactStore(folder)

@@ -44,10 +44,6 @@ def extract_features(
 
     Returns:
         Rows of each part: ``train``, ``validation`` if the data set has its own, and ``test``.
-
-    Raises:
-        InputError: If network or data set cannot be used, the folder holds other features, or
-            cannot be written.
     """
     source = read_source(dataset, root)
     info = source.info.fitted(source.train)

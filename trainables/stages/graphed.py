@@ -51,7 +51,6 @@ class GraphedStep:
         self._warm = 0
 
     def __call__(self, *batch: Tensor) -> None:
-        """Take the step on a batch."""
         held = zip(self._batch, batch, strict=False)  # None before the first is recorded.
         fits = len(batch[0]) == self._size and all(own.shape == new.shape for own, new in held)
         if self.refused or not fits:

@@ -97,9 +97,6 @@ def predictor(
 
     It goes down the chain of stages that ends in an artifact; nothing but the rows is read by it.
     The features of the rows are those that ``keep`` returns, if given; not of images with masks.
-
-    Raises:
-        InputError: If an artifact is missing or damaged.
     """
     inputs, device = info.inputs, concrete(device)
     if isinstance(inputs, MaskedImages):
@@ -114,10 +111,7 @@ def predictor(
 def pixel_outputs(
     store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, device: torch.device
 ) -> PixelOutputs:
-    """Return a function from images on a device, (N, 3, H, W), to logits of their pixels.
-
-    For the rest see ``predictor``.
-    """
+    """Return a function from images on a device, (N, 3, H, W), to logits of their pixels."""
     artifact = find_artifact(store, ref)
     before = artifact.upstream
     if before is None:
@@ -208,7 +202,6 @@ def evaluate_on_test(
 
     Raises:
         TestDataSealedError: If this process runs search trials.
-        InputError: If an artifact is missing or damaged.
     """
     test = prepared.test()
     pixels = prepared.info.inputs.pixels(test)
@@ -276,7 +269,6 @@ def evaluate_suite(
 
     Raises:
         TestDataSealedError: If this process runs search trials.
-        InputError: If an artifact or the suite is missing or damaged.
     """
     data = SuiteData.open(directory)
     require_unsealed(f"suite {data.name!r}")

@@ -1,9 +1,4 @@
-"""One training step on a device, in a process of its own.
-
-``python -m trainables.stages.probe cuda:0`` prints its loss.
-
-A GPU that is bad may never answer, or spoil the process that asked: so another one has to ask.
-"""
+"""One training step in a process of its own: a bad GPU may never answer, or spoil it."""
 
 import math
 import sys
@@ -24,10 +19,7 @@ MODEL = "resnet20"
 
 
 def training_step(device: torch.device, precision: str = "bfloat16") -> float:
-    """Train a small network for one step, as trials do, and predict; return the step's loss.
-
-    What is not finite raises ``TrainingDivergedError``; a device may raise whatever it does.
-    """
+    """Train a small network for one step, as trials do, and predict; return the step's loss."""
     images = Images((SIDE, SIDE), 3, (0.5,) * 3, (0.25,) * 3, "crop-flip")
     info = DatasetInfo("probe", tuple(map(str, range(CLASSES))), images, "", "")
     pixels = np.random.default_rng(0).integers(0, 256, (ROWS, SIDE, SIDE, 3), dtype=np.uint8)

@@ -229,9 +229,6 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
         description: A name, or the fields of a ``Protocol``. With ``base`` among them, the fields
             change that named protocol; without, ``epochs``, ``batch_size`` and ``lr`` are needed.
             Fewer ``epochs`` shorten fields counted in epochs in proportion, unless they are given.
-
-    Raises:
-        InputError: If a name is unknown, a field is missing or unknown, or a value is wrong.
     """
     if isinstance(description, str):
         return named_protocol(description)

@@ -85,8 +85,6 @@ class RefineStage(StageRun, stage="refine"):
     def judged(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
         """Return the figures of the epoch that was trained, validated, given the head's logits.
 
-        After the last one they are of the network's own classifier if the head is not accepted.
-
         Raises:
             TrainingDivergedError: If one is not finite, or the head to be stored lost its accuracy.
         """
@@ -224,10 +222,7 @@ def _is_better(logits: Tensor, own: Tensor, labels: Tensor) -> bool:
 
 
 def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor, chance: float) -> None:
-    """Refuse a head that lost three quarters of what its network knows beyond the commonest class.
-
-    It raises ``TrainingDivergedError`` if it lost more, by two paired standard errors.
-    """
+    """Refuse a head that lost three quarters of what its network knows, by two errors."""
     before, after = (row_terms("acc", each, labels) for each in (own, logits))
     lost = before - after
     if lost.mean() - 2 * _standard_error(lost) > max(0.0, 0.75 * (float(before.mean()) - chance)):
@@ -280,7 +275,6 @@ def load_features(
 
 
 def _augmentation(trained: Artifact, data: TaskData) -> str:
-    """Return how the network's training images were augmented."""
     asked = trained.record["request"]["protocol"].get("augmentation")
     return asked or data.prepared.info.inputs.augmentation
 
@@ -299,10 +293,7 @@ def _compute_features(
 
 
 def _stacked(views: Iterable[Tensor], count: int, scratch: Path) -> Tensor:
-    """Return ``count`` views (N, D) as one tensor (V, N, D), bfloat16 if that loses nothing.
-
-    It lies in a file, so that the memory need not hold more than one of them.
-    """
+    """Return ``count`` views (N, D) as a file (V, N, D), bfloat16 if that loses nothing."""
     stacked = torch.empty(0)
     for position, view in enumerate(map(_lossless, views)):
         if position == 0:

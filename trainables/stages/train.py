@@ -70,10 +70,7 @@ class TrainStage(StageRun, stage="train"):
         return figures if self._protocol.keep == "last" else self._with_best(figures)
 
     def _with_best(self, figures: dict[str, float]) -> dict[str, float]:
-        """Remember the epoch if it is the best one; put the best one's metrics into its figures.
-
-        As long as every epoch is too early to be kept, the newest counts as the best.
-        """
+        """Remember the epoch if it is the best; put the best one's metrics into its figures."""
         metric = self._protocol.keep.removeprefix("best_")
         value = -figures[metric] if metric == "val_acc" else figures[metric]
         early = self.epoch <= self._protocol.keep_after + 1

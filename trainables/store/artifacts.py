@@ -47,7 +47,6 @@ class Checkpoint:
         self.path, self._cache = path, cache
 
     def __str__(self) -> str:
-        """Return where it lies."""
         return str(self.path)
 
     def exists(self) -> bool:
@@ -195,9 +194,6 @@ class ArtifactStore:
         """Return an intact artifact, or None if it has still to be computed, or has no key.
 
         One whose weights were dropped serves those who do not want it ``whole``.
-
-        Raises:
-            StorageError: If it may not be read.
         """
         if not ref.key:  # Its place would be the folder of all artifacts of the stage.
             return None
@@ -347,7 +343,6 @@ class ArtifactStore:
 
 
 def _damage(directory: Path) -> str:
-    """Return the fault of an artifact's files, or an empty string."""
     return damage(directory, (RECORD,))
 
 

@@ -79,9 +79,6 @@ class Bucket:
         patient: Whether what may pass is tried again.
 
     All methods raise ``AwayError`` where no answer comes, ``StorageError`` where it is a refusal.
-
-    Raises:
-        InputError: If the settings in the environment cannot be used.
     """
 
     def __init__(self, address: str, patient: bool = True) -> None:

@@ -60,7 +60,6 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
 
     @permitted()
     def __enter__(self) -> ArtifactLock:
-        """Wait for the lock."""
         while True:
             beat()
             with suppress(Timeout):
@@ -68,7 +67,6 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
                 return self
 
     def __exit__(self, *_: object) -> None:
-        """Pass it on."""
         self.release()
 
 
@@ -132,7 +130,6 @@ class Lease(AbstractContextManager["Lease"]):
         """Hold it from now on; whether a holder is alive is waited for.
 
         Raises:
-            InputError: What ``taken`` makes of the holder, if it is alive.
             AwayError: If the bucket does not answer.
         """
         while not self.take():
@@ -204,14 +201,12 @@ class Lease(AbstractContextManager["Lease"]):
         return json.dumps(told).encode()
 
     def __enter__(self) -> Lease:
-        """Wait for the lock."""
         while not self.take():
             beat()
             time.sleep(LOOK_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Pass it on."""
         self.release()
 
 

@@ -48,11 +48,7 @@ class Inspection:
 
 
 def inspect_machine(storage: str, nonce: str, gpus: int) -> Inspection:
-    """Look at the machine that this runs on, of which so many GPUs take part.
-
-    The root of the artifact store is as the asking machine knows it; for the rest see
-    ``write_nonce``.
-    """
+    """Look at the machine that this runs on, and at ``gpus`` of its GPUs."""
     versions = {name: version(name).partition("+")[0] for name in LIBRARIES}
     versions["python"] = ".".join(map(str, sys.version_info[:2]))
     faults = {number: fault for number in range(gpus) if (fault := _gpu_fault(number))}

@@ -49,7 +49,6 @@ class Worker:
     ``is_machines_fault``) the executor ends this process: another one resumes the job.
 
     Args:
-        bench: Store, data and device of this process.
         node, gpu: The executor's names of the node, and of the GPU if it is one.
     """
 

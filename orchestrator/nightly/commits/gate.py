@@ -18,13 +18,7 @@ from orchestrator.nightly.verdict.judge import judge
 
 @dataclass(frozen=True)
 class Gate:
-    """What a comparison with another revision came to.
-
-    Attributes:
-        verdict: On the working tree, with nights of the base as its history.
-        title: The outcome in one line.
-        markdown: All of it, as a comment.
-    """
+    """The outcome of a comparison with another revision; ``title`` is one line of it."""
 
     verdict: Verdict
     title: str
@@ -39,13 +33,8 @@ def gate(
 ) -> Gate:
     """Run the benchmark on a revision and on the working tree, and judge the second by the first.
 
-    Whatever seems worse is run again on both: a difference must show twice, as on two nights in a
-    row. What one night is enough for is told if the revision does not have it too, what needs two
-    unless it began on a night of the revision.
-
     Raises:
         BusyError: If another run of the benchmark is under way.
-        InputError: If the revision is unknown, or a run fails.
     """
     source = Repository(repository or nightly.model.gate.place or Path.cwd())
     base = source.commit(revision)

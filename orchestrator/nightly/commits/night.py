@@ -31,10 +31,8 @@ class CommitNights(AbstractContextManager["CommitNights"]):
 
     Args:
         nightly: The benchmark; its file is that of today for every commit.
-        repository: Where the commits are.
         name: Of the folder, among all nights, in which they are checked out and computed; it is
             removed at the end.
-        console: Where progress goes.
     """
 
     def __init__(
@@ -47,11 +45,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         self._count = 0
 
     def run(self, commit: str | None) -> NightRecord:
-        """Return what a commit's code measures; None is the working tree as it is.
-
-        Raises:
-            InputError: If it could not be run there; the text says why.
-        """
+        """Return what a commit's code measures; None is the working tree as it is."""
         self._count += 1
         place = self._folder / f"{self._count}-{commit[:10] if commit else 'here'}"
         shutil.rmtree(place, ignore_errors=True)
@@ -70,7 +64,6 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         return record
 
     def __exit__(self, *_: object) -> None:
-        """Remove the folder."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _execute(self, code: Path, path: Path) -> None:

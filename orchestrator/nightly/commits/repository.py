@@ -11,24 +11,14 @@ SECONDS = 120
 
 
 class Repository:
-    """The repository that a folder belongs to.
-
-    Args:
-        folder: Any folder inside.
-
-    Raises:
-        InputError: If it belongs to none, or git is not installed.
-    """
+    """The git repository that a folder belongs to."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.top = Path(self._git("rev-parse", "--show-toplevel"))
 
     def commit(self, revision: str) -> str:
-        """Return the full hash that a revision stands for; raise ``InputError`` if there is none.
-
-        The mark ``-dirty`` of a night whose code had local changes is left out.
-        """
+        """Return the full hash of a revision, which may end in ``-dirty``."""
         name = revision.removesuffix("-dirty")
         try:
             return self._git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")

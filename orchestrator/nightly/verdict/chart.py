@@ -65,7 +65,6 @@ class Judged:
             degrees of freedom.
         level: One-sided error level of each cell after Holm's correction.
         threshold: Smallest difference that matters.
-        nights: Nights behind ``expected``.
         worse, better: Beyond the control limit and the threshold, upwards and downwards.
     """
 
@@ -105,8 +104,6 @@ class Chart:
       might be luck, and the usual figures would then look like an alarm.
 
     Args:
-        metrics: Metric of each cell.
-        limits: Window, thresholds and false alarms that are bearable.
         batch: Sizes of leading dimensions: histories that have nothing to do with each other.
     """
 

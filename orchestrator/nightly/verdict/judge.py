@@ -101,10 +101,7 @@ def levels(
     accepted: Mapping[CellKey, str],
     since: str,
 ) -> tuple[float, float, float]:
-    """Return the means of a cell before and since a night, and one night's deviation.
-
-    They are on ``Scales.worse``, and NaN where there is no night.
-    """
+    """Return means before and since a night, and a night's deviation, on ``Scales.worse``."""
     return _Comparison(comparable(records), limits, accepted, (cell,)).levels(since)
 
 
@@ -252,10 +249,7 @@ class _Comparison:
         return float(stdtr(judged.freedom[column], -away / judged.spread[column]))
 
     def _step(self, column: int, least: int = STEP_NIGHTS) -> Finding | None:
-        """Return the finding of a step or a drift, at least so many nights ago.
-
-        One on so few as ``STEP_NIGHTS`` may be later than it seems.
-        """
+        """Return the finding of a step or a drift, at least ``least`` nights ago."""
         nights = np.flatnonzero(np.isfinite(self._worse[:, column]))[-STEP_WINDOW:]
         series, threshold = self._worse[nights, column], self._judged.threshold[column]
         found = worse_step(series, float(self._judged.noise[column]), float(threshold))

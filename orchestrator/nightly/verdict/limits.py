@@ -21,8 +21,6 @@ class Measure(NamedTuple):
     """How a metric is judged.
 
     Attributes:
-        family: One of ``FAMILIES``.
-        higher: Whether more is better.
         relative: Smallest difference that matters, as a fraction of the usual value.
         absolute: Smallest difference that matters, in the metric's own unit. A difference matters
             if it is larger than both.

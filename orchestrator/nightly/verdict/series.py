@@ -75,7 +75,6 @@ class Step:
     Attributes:
         index: First night of the new level, counted from 0.
         before, after: Means of the nights from the step before, and of those to the next.
-        nights: Number of nights behind ``after``.
     """
 
     index: int
@@ -113,10 +112,6 @@ def find_steps(series: Floats, noise: float) -> tuple[Step, ...]:
 def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, float] | None:
     """Return the last step and the level to hold it against, if the series has become worse.
 
-    That level is the lowest one before; so a drift is seen although each of its steps is small, and
-    an improvement must not be lost again. Tonight must be as bad, too: a series that has just
-    recovered is no longer worse.
-
     Args:
         series: Finite numbers (T,), oldest first; larger is worse.
         noise: Standard deviation of one night, above 0.
@@ -139,10 +134,7 @@ def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, fl
 
 
 def _lowest(series: Floats) -> float:
-    """Return the lowest mean of nights in a row, as many as a level has at least: none is lower.
-
-    A level of twice as many is two of these, and one of them is as low.
-    """
+    """Return the lowest mean of as many nights in a row as a level has at least."""
     sums = np.cumsum(np.concatenate([[0.0], series]))
     lengths = range(STEP_NIGHTS, 2 * STEP_NIGHTS)
     return min(float((sums[nights:] - sums[:-nights]).min() / nights) for nights in lengths)

@@ -72,10 +72,7 @@ def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
 
 
 def stage_times(records: Sequence[NightRecord]) -> dict[str, Floats]:
-    """Return the logarithms of seconds an image of each stage (T, N), a column a recipe and seed.
-
-    Only columns that tonight has; NaN where a night has none.
-    """
+    """Return logarithms of seconds an image (T, N) by stage, a column a recipe and seed; or NaN."""
     columns: dict[str, list[tuple[CellKey, int]]] = {}
     for cell, values in records[-1].cells.items():
         row = records[-1].rows.get(cell.pair)

@@ -18,10 +18,7 @@ class Claim(BaseModel):
     """One recipe is said to be better than another, for one method or for every one.
 
     Attributes:
-        name: What it is asked for by.
         says: The claim in a sentence.
-        paper: Paper that makes it.
-        table: Its table that shows it.
         better: The recipe that is said to be better; ``*`` stands for any method, and for given
             logits, where ``*+ts`` is the row ``ts``.
         than: The recipe that it is compared with; ``*`` stands for the same method.
@@ -49,10 +46,7 @@ class Claim(BaseModel):
         return any(fnmatchcase(dataset, pattern) for pattern in self.datasets)
 
     def accuracy(self, dataset: str) -> float | None:
-        """Return the accuracy of the paper's least accurate cross-entropy network, a fraction.
-
-        None where the paper gives none on this data set.
-        """
+        """Return the accuracy of the paper's worst cross-entropy network, or None."""
         from orchestrator.tables.published import load_published  # pandas is needed here only
 
         table = load_published("results")
@@ -70,11 +64,7 @@ class Claim(BaseModel):
 
 
 def load_claims() -> list[Claim]:
-    """Return all claims, paper by paper.
-
-    Raises:
-        InputError: If a file is wrong; one line with file, key, value and the allowed ones.
-    """
+    """Return all claims, paper by paper."""
     entries = sorted(FOLDER.iterdir(), key=lambda entry: entry.name)
     return [c for entry in entries if entry.name.endswith(".yaml") for c in _read(entry)]
 

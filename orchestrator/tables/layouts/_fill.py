@@ -60,9 +60,6 @@ def arrange_layout(
         columns: ``paper`` for the layout's data sets and models; ``sweep`` for the tasks of the
             results; ``auto`` for the former if the results have one of them, else the latter.
         published: Whether the paper's figures stand beside ours.
-
-    Raises:
-        InputError: If a metric or choice is unknown, or several tasks fit one column.
     """
     names = tuple(layout.metrics if metrics is None else metrics)
     check_metrics(names)
@@ -104,10 +101,7 @@ def _paper_places(layout: Layout, results: Results) -> Iterator[_Place]:
 
 
 def _task(layout: Layout, results: Results, dataset: str, model: str) -> str:
-    """Return the task on a data set and model, or what stands for it if there is none.
-
-    A model written ``logits:NAME`` is the task of that file of logits.
-    """
+    """Return the task on a data set and model, or what stands for it if there is none."""
     if model.startswith(LOGITS):
         dataset, model = model.removeprefix(LOGITS), GIVEN
     found = dict.fromkeys(
@@ -274,10 +268,7 @@ class Figures:
 
 
 def _bins(metric: str) -> tuple[set[int | None], str]:
-    """Return the numbers of bins that a figure may have, and its metric without a suite.
-
-    Where a paper does not say how many bins it has, ours are the usual ones.
-    """
+    """Return the numbers of bins that a figure may have, and its metric without a suite."""
     suite, _, name = metric.rpartition("/")
     if not suite:
         return {None, BINS}, name

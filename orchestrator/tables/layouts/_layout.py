@@ -27,7 +27,6 @@ class LayoutRow(_Strict):
     """One row; in a file, a recipe alone stands for a row of just that recipe.
 
     Attributes:
-        recipe: The recipe that it shows, or nothing.
         mean: Several recipes whose mean it shows, or none.
         label: What it is called; the recipe if left out.
         baseline: Label of the row that its figures are compared with, or nothing.
@@ -86,7 +85,6 @@ class Layout(_Strict):
     """Rows and columns of a table.
 
     Attributes:
-        paper: Paper whose table it is, or nothing.
         table: Name of the table in that paper, such as ``Table 1``.
         metrics: What each data set and model shows.
         columns: Published data set to its models, or to models as published and as they are called
@@ -95,11 +93,9 @@ class Layout(_Strict):
         datasets: Published data set to its name here, where they differ.
         suites: Data set to the suites whose mean stands for each metric; for another data set all
             suites that have the metric.
-        suite_metrics: Whether the metrics are those of suites.
         incomparable: Published data set or model (or ``all``) to the reason why its figures are
             never shown beside ours.
         not_offered: What the published table has besides.
-        note: A line below the table.
     """
 
     title: str
@@ -156,12 +152,7 @@ def layout_names() -> list[str]:
 
 
 def load_layout(name: str) -> Layout:
-    """Read a layout, one of ``layout_names`` or a YAML file by its path.
-
-    Raises:
-        InputError: If there is none, or its file is wrong; one line with file, key, value and what
-            is allowed.
-    """
+    """Read a layout, one of ``layout_names`` or a YAML file by its path."""
     shipped = name in layout_names()
     if not shipped and not name.endswith((ENDING, ".yml")):
         there = known_names(name, layout_names())

@@ -42,11 +42,7 @@ NUMBERS = {
 
 
 def load_published(table: str) -> pd.DataFrame:
-    """Return one of the tables, a fresh copy that may be changed.
-
-    Raises:
-        InputError: If it is none of ``PUBLISHED``.
-    """
+    """Return one of the tables, a fresh copy that may be changed."""
     if table not in PUBLISHED:
         raise InputError(f"published table {table!r} is not one of {', '.join(PUBLISHED)}")
     return _read(table).copy()

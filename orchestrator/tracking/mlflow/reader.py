@@ -69,7 +69,6 @@ class DatabaseReader(RunReader):
                 yield Run(run_id, str(experiment), own.get(PARENT), status, started, own, figures)
 
     def _values(self, select: str, rows: Sequence[Row]) -> Mapping[str, dict[str, Any]]:
-        """Return values by key of each run."""
         found: dict[str, dict[str, Any]] = {run_id: {} for run_id, *_ in rows}
         for run_id, key, value in self._ask(f"{select} WHERE run_uuid IN ({_marks(rows)})", found):
             found[run_id][key] = value

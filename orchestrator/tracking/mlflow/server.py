@@ -233,11 +233,7 @@ class MlflowTracker(Tracker):
 
 
 def probe(uri: str, timeout: float) -> str:
-    """Ask a server, or a database that is one, one small question; return one line about it.
-
-    Raises:
-        UnreachableError: If it does not answer within ``timeout`` seconds.
-    """
+    """Ask a server one question; return a line about it, or raise ``UnreachableError``."""
     seconds = max(1, round(timeout))
     with translated(uri):
         if uri.startswith("postgresql"):
@@ -291,11 +287,7 @@ def _run(found: mlf.Run) -> Run:
 
 
 def _quoted(value: str) -> str:
-    """Quote a value for MLflow's filter language, which has no way to escape.
-
-    Raises:
-        InputError: If it holds both kinds of quotation mark.
-    """
+    """Quote a value for MLflow's filter language, which has no way to escape."""
     mark = '"' if "'" in value else "'"
     if mark in value:
         raise InputError(f"{value!r} cannot be looked up: it holds both ' and \"")

@@ -20,13 +20,7 @@ HEADER = b"SQLite format 3\0"
 
 
 def require_database(file: Path, hint: str = ELSEWHERE) -> None:
-    """Refuse a file that is not there or is no database; an empty one is a new one to SQLite.
-
-    A message about one that is not there says by the ``hint`` how to name another one.
-
-    Raises:
-        InputError: If it is so, or the file cannot be read.
-    """
+    """Refuse a file that is no database, or absent: ``hint`` says how to name another."""
     try:
         with open(file, "rb") as stream:
             if stream.read(len(HEADER)) not in (b"", HEADER):
@@ -54,11 +48,7 @@ def _delivery(file: Path) -> tuple[str, bool]:
 
 
 def describe_database(file: Path) -> str:
-    """Return one line about a database, or about the place of one that is not there yet.
-
-    Raises:
-        InputError: If it is none of MLflow's.
-    """
+    """Return one line about a database, or about the place of one that is not there yet."""
     if not file.exists():
         return f"{file} does not exist yet; the first sweep creates it"
     try:
@@ -72,11 +62,7 @@ def describe_database(file: Path) -> str:
 
 
 def require_readable(file: Path) -> None:
-    """Read from a database once: MLflow repeats for a minute, although it is damaged.
-
-    Raises:
-        sqlite3.Error: If it cannot be opened, or is damaged.
-    """
+    """Read from a database once: MLflow repeats for a minute, although it is damaged."""
     with closing(opened(file)) as database:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
 

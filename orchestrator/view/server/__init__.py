@@ -6,7 +6,6 @@ written: a storage that was copied to another machine will do.
 
 from orchestrator.view.server._application import application
 from orchestrator.view.server._book import Book
-from orchestrator.view.server._dashboard import optuna_storage, serve_dashboard
 from orchestrator.view.server._server import Address, serve
 
-__all__ = ["Address", "Book", "application", "optuna_storage", "serve", "serve_dashboard"]
+__all__ = ["Address", "Book", "application", "serve"]

@@ -37,7 +37,7 @@ def serve(book: Book, host: str, port: int | None, started: Callable[[Address], 
         InputError: If nothing can be served there.
     """
     token = secrets.token_urlsafe(32)
-    with bound(host, port, PORT) as listening:
+    with bound(host, port) as listening:
         found = listening.getsockname()
         shown = f"[{found[0]}]" if ":" in found[0] else found[0]
         url = f"http://{shown}:{found[1]}/?token={token}"
@@ -51,13 +51,13 @@ def serve(book: Book, host: str, port: int | None, started: Callable[[Address], 
             uvicorn.Server(config).run(sockets=[listening])
 
 
-def bound(host: str, port: int | None, usual: int) -> socket.socket:
-    """Return a socket that listens: at a port, or else at the usual one or, if taken, a free one.
+def bound(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens: at a port, or else at ``PORT`` or, if taken, a free one.
 
     Raises:
         InputError: If that cannot be.
     """
-    tries = [usual, 0] if port is None else [port]
+    tries = [PORT, 0] if port is None else [port]
     for number in tries:
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET

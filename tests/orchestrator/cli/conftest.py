@@ -1,7 +1,5 @@
 """The command line as a user meets it, in an empty folder."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

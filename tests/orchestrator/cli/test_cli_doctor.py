@@ -1,7 +1,5 @@
 """``calsweep doctor``: one line a check, with the remedy where something is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Documents that are wrong in every way: exit code 2, one printable short line, at once."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

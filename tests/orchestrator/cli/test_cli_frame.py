@@ -1,7 +1,5 @@
 """Help, version, and how the command ends."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

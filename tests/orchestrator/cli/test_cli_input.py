@@ -1,7 +1,5 @@
 """Whatever a user gets wrong: one line on stderr, exit code 2, and nothing started."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """The answers of commands for programs, as docs/run.md describes them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

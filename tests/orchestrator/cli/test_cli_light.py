@@ -1,7 +1,5 @@
 """Commands and pages that compute nothing import neither PyTorch nor Ray nor MLflow."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

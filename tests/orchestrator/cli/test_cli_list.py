@@ -1,7 +1,5 @@
 """``calsweep list``: every name that sweep files may use."""
 
-from __future__ import annotations
-
 import json
 import re
 

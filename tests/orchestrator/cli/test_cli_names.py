@@ -1,7 +1,5 @@
 """Names and paths that people give on the command line, of the kinds that break terminals."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every option reaches what does the work, and one that is left out has its default."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import os

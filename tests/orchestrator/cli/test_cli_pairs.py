@@ -1,7 +1,5 @@
 """Any two options of a command both have their effect, or are refused together."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import re
@@ -216,10 +214,7 @@ SCENES = {
         answers={
             "orchestrator.view.server.Book": MagicMock(),
             "orchestrator.view.server.serve": None,
-            "orchestrator.view.server.serve_dashboard": None,
-            "orchestrator.storage.journal.iterate_events": [],
         },
-        values={"--optuna": "night"},
     ),
     "package publish": Scene(
         ["night", "--out", "usual"],

@@ -1,7 +1,5 @@
 """``calsweep plan`` and the dry runs: the numbers are right, and nothing is written."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

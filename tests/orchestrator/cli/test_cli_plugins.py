@@ -1,7 +1,5 @@
 """``doctor --plugin`` on good plugins, on plugins that break promises, and on wrong input."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What commands print, write and end with, of outcomes that are made up."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

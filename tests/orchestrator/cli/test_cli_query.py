@@ -1,7 +1,5 @@
 """``calsweep best``, ``table`` and ``sync`` on a small tracking store."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import chain

@@ -1,7 +1,5 @@
 """``calsweep table`` beyond the plain table: layouts, comparison, several sweeps."""
 
-from __future__ import annotations
-
 import csv
 import json
 

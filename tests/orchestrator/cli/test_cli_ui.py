@@ -1,7 +1,5 @@
 """``calsweep ui`` as a command: where it listens, how it ends, what it refuses."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A sweep watched and told what to do from elsewhere: status, logs, cancel, pause, resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

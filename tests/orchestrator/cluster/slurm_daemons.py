@@ -1,7 +1,5 @@
 """SLURM's real daemons on the loopback: a controller and two nodes, in a temporary folder."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import secrets

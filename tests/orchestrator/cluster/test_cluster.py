@@ -1,7 +1,5 @@
 """Joining a cluster that is not there."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM while Tune, or a stand-in for it, runs."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What fits on a machine."""
 
-from __future__ import annotations
-
 import os
 from contextlib import nullcontext
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sweep as a job of SLURM's real daemons: two nodes on the loopback."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The state of a SLURM job in status, list and logs, and the options and scripts of submit."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """A sweep as a job: what is handed over, what is refused, how its end is told."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every executor does with a loop, whichever way it computes."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys

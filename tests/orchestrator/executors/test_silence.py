@@ -1,7 +1,5 @@
 """Which workers hang, by a clock that the test moves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Post-hoc calibration of files of logits: reading, the table, saving, applying, the commands."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json

@@ -1,7 +1,5 @@
 """Benchmarks whose sweeps are told, not computed."""
 
-from __future__ import annotations
-
 import os
 import time
 from typing import Any

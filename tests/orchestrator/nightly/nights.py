@@ -1,7 +1,5 @@
 """Histories of a small benchmark, for tests of the verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 

@@ -1,7 +1,5 @@
 """The folder of all nights: their order, what becomes of them, what is accepted, who owns it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Nights of a benchmark whose storage is a bucket, on machines that share nothing else."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What exactly reaches files, people and the tracking server, without any of them."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

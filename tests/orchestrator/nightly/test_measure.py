@@ -1,7 +1,5 @@
 """What a night's record says of its sweep: every stage, every hole, every cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

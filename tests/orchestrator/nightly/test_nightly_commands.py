@@ -1,7 +1,5 @@
 """The commands of ``calsweep nightly`` over nights that are told: what they ask, say and return."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import time

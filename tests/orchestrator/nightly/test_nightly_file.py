@@ -1,7 +1,5 @@
 """The nightly file: what it may say, and the one that ships."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a start makes of every state that an earlier one may have left, with told sweeps."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

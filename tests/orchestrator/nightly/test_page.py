@@ -1,7 +1,5 @@
 """Every figure and word of a summary, of its drawings, of JUnit XML and of histories."""
 
-from __future__ import annotations
-
 import base64
 import math
 import re

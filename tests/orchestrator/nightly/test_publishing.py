@@ -1,7 +1,5 @@
 """Summaries that nothing in them can break out of, and the ways to people."""
 
-from __future__ import annotations
-
 import json
 import socket
 import sys

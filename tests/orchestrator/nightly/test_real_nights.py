@@ -1,7 +1,5 @@
 """Whole nights through the command: killed, and gone on with."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

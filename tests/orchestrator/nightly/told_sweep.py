@@ -1,7 +1,5 @@
 """A benchmark whose sweep is told, not computed: nights without Ray."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

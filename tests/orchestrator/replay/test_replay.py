@@ -1,7 +1,5 @@
 """Replayed searches on made-up outcomes: the live state's own choices, and how they are judged."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What sweeps leave in a storage, and replays of it: small searches on a file of logits."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

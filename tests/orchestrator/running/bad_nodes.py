@@ -7,8 +7,6 @@ sees altered code; then what was said. The altered node has a view of the file s
 so it needs the right to mount: without it, it is not there.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

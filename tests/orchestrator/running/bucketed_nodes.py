@@ -3,8 +3,6 @@
 The last line has the exit code, and whether both nodes hold artifacts.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

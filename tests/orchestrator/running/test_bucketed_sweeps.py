@@ -1,7 +1,5 @@
 """Whole sweeps whose storage is a bucket in bad weather: the table is that of a folder."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Sweeps that keep the logits of beaten trials, and not their weights."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logits as tasks: what every task has, on rows that no network was trained for."""
 
-from __future__ import annotations
-
 import pickle
 import time
 import warnings

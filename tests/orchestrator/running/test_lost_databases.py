@@ -1,7 +1,5 @@
 """A tracking database that is damaged or named elsewhere: the journals have all that it had."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Machines that fail: what is tried again, where and when, and what is told of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

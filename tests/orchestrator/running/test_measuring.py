@@ -1,7 +1,5 @@
 """Measurements on test data: which are pending, in which order, and what comes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

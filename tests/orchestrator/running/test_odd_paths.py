@@ -1,7 +1,5 @@
 """Folders and files whose names mean something else in an address or to a shell."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

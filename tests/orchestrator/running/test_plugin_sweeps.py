@@ -1,7 +1,5 @@
 """Sweeps with parts from outside: a file beside the sweep file, and the example's package."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

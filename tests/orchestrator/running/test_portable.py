@@ -1,7 +1,5 @@
 """Sweeps whose bits do not depend on the processor."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

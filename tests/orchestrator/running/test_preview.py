@@ -1,7 +1,5 @@
 """What a plan says of stored outcomes: as far as they reach, and no further."""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import islice
 from pathlib import Path

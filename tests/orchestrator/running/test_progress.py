@@ -1,7 +1,5 @@
 """The line that a person watching a sweep reads."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Computing a tracked run again, and what is promoted to champion."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

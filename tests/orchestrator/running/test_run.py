@@ -1,7 +1,5 @@
 """Whole sweeps on real data: what lands in journal, MLflow, store and table."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

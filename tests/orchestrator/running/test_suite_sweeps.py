@@ -1,7 +1,5 @@
 """Suites in sweep files: refused early, measured once, in journal, MLflow and table alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

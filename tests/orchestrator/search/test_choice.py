@@ -1,7 +1,5 @@
 """The rule of choice by its definition: guard, order, tie, and who may be chosen at all."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The search as a source of jobs: what a job holds, and what a report means to a trial."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

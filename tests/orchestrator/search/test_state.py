@@ -1,7 +1,5 @@
 """The order of trials, without Ray: dependencies, fairness, determinism, failures, resuming."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

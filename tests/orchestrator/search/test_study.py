@@ -1,7 +1,5 @@
 """One study: default first, reproducible, told in order, whole where the space is small."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Predictions of made-up recipes, stored as an evaluation stores them."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipes against each other over networks and splits."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from dataclasses import replace

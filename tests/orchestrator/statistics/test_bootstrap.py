@@ -1,7 +1,5 @@
 """The paired bootstrap against plain loops, and whether it covers a known difference."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Claims judged on predictions of which the truth is known."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Figures that tables and comparisons compute from stored predictions when asked for."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

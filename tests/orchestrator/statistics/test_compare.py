@@ -1,7 +1,5 @@
 """Recipes of a task from what evaluations stored."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What searches brought over their published defaults, and how the table shows it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Ranks over blocks: against peers, by hand, and where nothing can be said."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from operator import itemgetter

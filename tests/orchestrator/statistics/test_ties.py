@@ -1,7 +1,5 @@
 """Groups of recipes that cannot be told apart, and what telling them apart takes."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

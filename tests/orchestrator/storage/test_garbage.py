@@ -1,7 +1,5 @@
 """What is removed from a storage folder, and what a kept sweep still needs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

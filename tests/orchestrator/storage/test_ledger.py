@@ -1,7 +1,5 @@
 """The fold from a journal to a sweep's state, against naive answers to each question."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Notes: kept next to the journal, changed one at a time, refused when their file is damaged."""
 
-from __future__ import annotations
-
 import os
 import re
 

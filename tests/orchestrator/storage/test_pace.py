@@ -1,7 +1,5 @@
 """The time that a sweep still takes: what stands in its journal, and what waits for what."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

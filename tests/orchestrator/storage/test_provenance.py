@@ -1,7 +1,5 @@
 """Where a number came from: the commit of this code and no other's."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

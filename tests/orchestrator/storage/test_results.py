@@ -1,7 +1,5 @@
 """What studies came to, as their journal tells: exactly, and nothing of another study."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

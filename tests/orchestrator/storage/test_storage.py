@@ -1,7 +1,5 @@
 """A storage folder: what lies where, which sweeps there are, and who runs them."""
 
-from __future__ import annotations
-
 import os
 import re
 from datetime import datetime, timedelta

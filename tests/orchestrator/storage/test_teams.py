@@ -1,7 +1,5 @@
 """Two users of one storage: what they share, and what each keeps."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

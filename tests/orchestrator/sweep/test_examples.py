@@ -1,7 +1,5 @@
 """The sweep files that ship with the package: what they compute."""
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The sweep files of the published tables: each fills its layout, at full size and on one CPU."""
 
-from __future__ import annotations
-
 import csv
 import tempfile
 from collections.abc import Iterator

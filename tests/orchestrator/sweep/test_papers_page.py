@@ -1,7 +1,5 @@
 """docs/papers.md: every sweep, layout and claim of the papers, and what each sweep would cost."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

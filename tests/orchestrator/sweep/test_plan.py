@@ -1,7 +1,5 @@
 """The plan: which studies there are, on what they build, and how many trials they take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The grammar of recipes: parts, wildcards, variants, and what does not belong together."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.sweep.recipes import (

@@ -1,7 +1,5 @@
 """The sweep file: what it means, and that every mistake in it gets one clear line."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from typing import Any

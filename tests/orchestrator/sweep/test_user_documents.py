@@ -1,7 +1,5 @@
 """Whatever stands in a sweep file, it is a sweep or one printable line."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

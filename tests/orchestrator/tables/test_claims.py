@@ -1,7 +1,5 @@
 """Claims: each is one that its paper's table supports, and speaks of the recipes it names."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.tables.claims import Claim, load_claims

@@ -1,7 +1,5 @@
 """Comparison tables: figures, marks, order, what failed, and escaping in every format."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import io

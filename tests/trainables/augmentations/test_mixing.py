@@ -1,7 +1,5 @@
 """Mixup, CutMix and MIT against their papers, MIT against the released code's values."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

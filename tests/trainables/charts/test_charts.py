@@ -1,7 +1,5 @@
 """Charts: their specifications, files, and the reliability diagram."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """What of an address is shown: never a secret, wherever it stands and however it is spelled."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import quote, quote_plus
 

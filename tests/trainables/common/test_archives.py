@@ -1,7 +1,5 @@
 """Archives that claim, hide or break: refused in one line, before anything is allocated."""
 
-from __future__ import annotations
-
 import io
 import tracemalloc
 import zipfile

@@ -1,7 +1,5 @@
 """Checks of arguments: what each accepts and refuses at its very boundaries."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Where a process computes, and how much memory it may take there."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """What people are told: one printable line, whatever stands in a name or a library's message."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import resource

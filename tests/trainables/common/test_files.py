@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, and what is wrong with those of a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

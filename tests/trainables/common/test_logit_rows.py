@@ -1,7 +1,5 @@
 """Rows of logits and their labels: what is let in, in which type, and cut into which blocks."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a trial costs, measured in a process that serves many."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

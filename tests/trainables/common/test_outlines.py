@@ -1,7 +1,5 @@
 """The outlines of parts, which take no PyTorch, say the same as the parts themselves."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """What users may name as a folder or a file."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

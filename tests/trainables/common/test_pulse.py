@@ -1,7 +1,5 @@
 """Signs of progress, and the end of what gives none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """A registry of a package that is made up here."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Folders that several users share."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

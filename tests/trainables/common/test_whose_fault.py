@@ -1,7 +1,5 @@
 """Which errors are a machine's fault, and what is kept of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Counts and durations as texts."""
 
-from __future__ import annotations
-
 import pytest
 
 from trainables.common.words import duration, many

@@ -1,7 +1,5 @@
 """Miniatures of the data sets' official layouts."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import struct

@@ -3,8 +3,6 @@
 Usage: seal_attempts.py sealed|open PREPARED ALIASES. ALIASES holds links made beforehand.
 """
 
-from __future__ import annotations
-
 import gc
 import gzip
 import io

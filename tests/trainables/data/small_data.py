@@ -1,7 +1,5 @@
 """A few made-up images, and what is said of data that are refused."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

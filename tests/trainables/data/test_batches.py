@@ -1,7 +1,5 @@
 """Batches on the device: normalised, and augmented as torchvision does it."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

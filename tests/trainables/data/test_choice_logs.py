@@ -1,7 +1,5 @@
 """Multiple-choice answers of language models, from logs as their writers format them."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labels as names or numbers of classes, in every order, numbering and format."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

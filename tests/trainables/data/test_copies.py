@@ -1,7 +1,5 @@
 """Rows that are in two parts: counted when data are prepared, noted, and refused if all are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -3,8 +3,6 @@
 A further kind adds a case.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import sys

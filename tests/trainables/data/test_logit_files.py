@@ -1,7 +1,5 @@
 """Files of logits that others wrote: their types, names, parts, sets, and what is refused."""
 
-from __future__ import annotations
-
 import codecs
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Prepared data: stored once, found again, never used when damaged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Data sets that people fetch themselves, on miniatures of their official layouts."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile

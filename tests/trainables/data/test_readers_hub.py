@@ -1,7 +1,5 @@
 """Data sets of the Hugging Face Hub, from a stub of its API on the loopback."""
 
-from __future__ import annotations
-
 import io
 import json
 

@@ -1,7 +1,5 @@
 """Images with masks in the layout of PASCAL VOC: lists, sizes, crops, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

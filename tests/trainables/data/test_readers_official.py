@@ -1,7 +1,5 @@
 """torchvision's data sets, on miniatures of their official layouts."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import threading

@@ -1,7 +1,5 @@
 """Digits, and the images that users bring: npz archives and class folders."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

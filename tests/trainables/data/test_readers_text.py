@@ -1,7 +1,5 @@
 """Texts: JSON lines, class folders, and the words that they are stored by."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections.abc import Callable

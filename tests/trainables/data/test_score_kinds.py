@@ -1,7 +1,5 @@
 """Scores of every kind and layout: logits, probabilities, what looks like them, and the columns."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

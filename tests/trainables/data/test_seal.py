@@ -3,8 +3,6 @@
 A seal is irrevocable, so every sealed process here is a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Splits: disjoint, stratified, seeded, the same everywhere."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Reference values of losses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reads the reference values of losses."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

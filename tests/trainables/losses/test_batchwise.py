@@ -1,7 +1,5 @@
 """The batch-wise calibration losses against reference values and their formulas over all pairs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Calibrated probability estimation: whose goals, in which epochs, and with which loss."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

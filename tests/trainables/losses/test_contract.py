@@ -1,7 +1,5 @@
 """What every loss keeps to, whatever its formula."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every loss against values that naive code computed from its formula: tests/reference."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

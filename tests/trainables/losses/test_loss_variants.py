@@ -1,7 +1,5 @@
 """Variants, ablations and edges; the formulas are those of tests/reference."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which samples are pruned when; the penalty is held by tests/reference."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Values and gradients of the losses without state against those of the authors' code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The losses that remember, over sequences of batches, against the authors' code."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """DeepLabV3: features at an eighth of the resolution, logits of every pixel, pretrained weights."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

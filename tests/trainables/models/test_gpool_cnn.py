@@ -1,7 +1,5 @@
 """The network for texts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

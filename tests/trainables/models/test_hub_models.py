@@ -1,7 +1,5 @@
 """Networks in repositories of the Hugging Face Hub, from a stub of its API on the loopback."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Networks of timm and torchvision behind the same split."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

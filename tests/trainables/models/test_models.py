@@ -1,7 +1,5 @@
 """Our networks: their sizes, shapes, split and randomness."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What networks make of weights that were stored: the same in every version."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Parts from outside: found, imported once a version, named in one line where they are wrong."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small second stage: noisy features of four classes in two views."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Heads trained together against the same heads trained one by one."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MaC-Cal against the stored sequences, and at its edges."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every reading of MaC-Cal against a loop that spells it out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What every refinement keeps to."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

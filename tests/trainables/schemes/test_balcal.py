@@ -1,7 +1,5 @@
 """BalCAL against the released code's values, and the balance it strikes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

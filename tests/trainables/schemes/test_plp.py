@@ -1,7 +1,5 @@
 """Which parameters learn when under progressive layer peeling."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Casting all weights at once gives what autocast gives, which casts one by one."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

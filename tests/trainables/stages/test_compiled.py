@@ -1,7 +1,5 @@
 """One graph a network, and a word where there is none. Graphs are counted; no kernel is made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Several processes train one network as one process does, whatever the method."""
 
-from __future__ import annotations
-
 import multiprocessing
 from pathlib import Path
 from typing import Any

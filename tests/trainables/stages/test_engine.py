@@ -1,7 +1,5 @@
 """The training loop: reproducible, resumable, free of waits, and faithful to its protocol."""
 
-from __future__ import annotations
-
 import io
 import math
 import shutil

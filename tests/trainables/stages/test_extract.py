@@ -1,7 +1,5 @@
 """Features of a network on a data set: equal to the network's, and continued where they ended."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Recorded steps: on the stand-in for a GPU, with graphs that repeat the operations recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace

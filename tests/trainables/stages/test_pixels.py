@@ -1,7 +1,5 @@
 """Predictions of pixels against what a loop over whole images gives."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

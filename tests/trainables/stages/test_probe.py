@@ -1,7 +1,5 @@
 """The step that tells whether a device can compute, and how its process ends."""
 
-from __future__ import annotations
-
 import math
 import sys
 

@@ -1,7 +1,5 @@
 """Training protocols: the papers' values, schedules, short forms and what users write."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

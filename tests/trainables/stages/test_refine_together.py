@@ -1,7 +1,5 @@
 """Refinements computed together: what is stored for each, and who is left out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every augmentation and every scheme keeps to."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The store: keys, whole or nothing, damage noticed, one process at a time, a full disk named."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

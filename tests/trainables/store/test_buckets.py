@@ -1,7 +1,5 @@
 """Stores in a bucket: nothing half-written is read, nothing is lost, whatever goes wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ Usage: attempts.py sealed|open FOLDER, where FOLDER holds digits, a store and ``
 stage and key of a training, and the key of its evaluation. ``open`` seals nothing.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

@@ -1,7 +1,5 @@
 """Workers in the test's own process, on a store of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count

@@ -1,7 +1,5 @@
 """Jobs beside stages: a measurement on test data, and fits on logits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

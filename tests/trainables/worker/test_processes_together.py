@@ -1,7 +1,5 @@
 """A worker whose trainings are several processes: figures, deaths and ends."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """No search job reaches test data, in a process of its own or in one that goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

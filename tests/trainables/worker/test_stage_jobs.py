@@ -1,7 +1,5 @@
 """A worker and its stages: reports, locks, checkpoints and faults."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -82,13 +82,7 @@ class SuiteData:
 
 
 class Part(NamedTuple):
-    """Rows that a suite stores as one file.
-
-    Attributes:
-        name: The file's stem.
-        rows: Number of rows.
-        blocks: The rows in the form of the task's, a block at a time.
-    """
+    """``rows`` of a suite in the file ``name``, in the form of the task's, by ``blocks``."""
 
     name: str
     rows: int
@@ -155,13 +149,7 @@ class Suite(ABC):
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure one configuration.
-
-        Args:
-            data: The suite as stored.
-            outputs: The configuration.
-            clean: Its log-probabilities (M, K) of the clean test rows.
-        """
+        """Measure ``outputs`` on a stored suite; ``clean`` (M, K) are those of the test rows."""
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
         """Return the metrics of ``judge`` from tensors of its rows, without the network."""
@@ -188,11 +176,7 @@ SUITES: Registry[Suite] = Registry("suite", "trainables.data.suites", Suite, "su
 
 
 def find_suite(name: str, root: Path | str) -> Suite:
-    """Return the suite of ``name``: an entry, or an entry, a hyphen and what the entry takes.
-
-    Raises:
-        InputError: If there is none of that name; the text lists near names or all of them.
-    """
+    """Return the suite of ``name``: an entry, or an entry, a hyphen and its argument."""
     entry, argument = _split(name)
     if entry not in SUITES or not SUITES.get(entry).accepts(argument):
         raise InputError(f"unknown suite {name!r}; {known_names(name, suite_names(), SUITES.word)}")
@@ -218,11 +202,7 @@ def suite_names() -> list[str]:
 
 
 def check_suites(names: Sequence[str], root: Path | str) -> None:
-    """Make sure that all suites of a task are known and go by different labels.
-
-    Raises:
-        InputError: If not.
-    """
+    """Make sure that all suites of a task are known and go by different labels."""
     labels: dict[str, str] = {}
     for name in names:
         label = find_suite(name, root).label

@@ -45,8 +45,6 @@ def prepare_suite(
     For the arguments see ``trainables.data.prepare``; names are those of ``suite_names``.
 
     Raises:
-        InputError: If there is no suite of that name, it does not fit the task, or its source is
-            absent or damaged, or it cannot be stored.
         TestDataSealedError: If it has to be read and this process is sealed.
     """
     suite = find_suite(name, root)

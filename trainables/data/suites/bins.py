@@ -15,11 +15,7 @@ COUNT = re.compile(r"[1-9]\d{0,5}")
 
 @SUITES.register("bins")
 class BinsSuite(Suite):
-    """``bins-N``: every binned error of the clean test rows with N bins, where 15 are usual.
-
-    For figures beside those of papers with another number, such as ``bins-10/ece``. Not for a
-    choice of the number that flatters: more bins give a larger error.
-    """
+    """``bins-N``: every binned error of the clean test rows with N bins, where 15 are usual."""
 
     @classmethod
     def names(cls, entry: str) -> list[str]:

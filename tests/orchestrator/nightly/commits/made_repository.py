@@ -1,7 +1,5 @@
 """A git repository whose commits measure what a file in them says, by a tiny ``calsweep``."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The gate: real git, real worktrees, a process per night."""
 
-from __future__ import annotations
-
 import html
 import os
 import re

@@ -1,7 +1,5 @@
 """A bug planted in the real code, in its own repository, and measured by a real night."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The control charts: levels, noise, Holm's correction, and rates of false alarms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import t as student

@@ -1,7 +1,5 @@
 """The verdict: silent when nothing lasts, loud when something does, and why."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

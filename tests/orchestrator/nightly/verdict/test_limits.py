@@ -1,7 +1,5 @@
 """Limits of the nightly file, and the record of a night."""
 
-from __future__ import annotations
-
 import json
 import math
 

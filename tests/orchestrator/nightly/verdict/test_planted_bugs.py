@@ -1,7 +1,5 @@
 """Bugs that change no shape and raise no error: the verdict names their cells, and no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps and drifts in one series."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from nights import ECE, SPEED

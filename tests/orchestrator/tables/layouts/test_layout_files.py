@@ -1,7 +1,5 @@
 """Layout files: the shipped ones against the published tables, and what is wrong with others."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

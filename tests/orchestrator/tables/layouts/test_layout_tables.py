@@ -1,7 +1,5 @@
 """Tables that follow a layout: whose figures stand where, and what stands beside them."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tasks and suites of a few images."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 from collections.abc import Callable

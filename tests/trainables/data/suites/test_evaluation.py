@@ -1,7 +1,5 @@
 """A chosen configuration on a suite: computed once, and out of the reach of search trials."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """AUROC and FPR95 against scikit-learn and their definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Suites: names, how they are stored, and what they measure, against hand computation."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import shutil
