@@ -17,7 +17,7 @@ from orchestrator.storage.ledger import FollowedSweep, Ledger, Study, Trial
 from orchestrator.storage.status import SweepStatus, status_of, title
 from orchestrator.view import LIVE, environment
 from orchestrator.view.server import _pages
-from orchestrator.view.server._asked import asked_text, choice, number
+from orchestrator.view.server._asked import asked_text, choice, metrics, number
 from orchestrator.view.server._book import Book
 from orchestrator.view.server._details import Details
 from orchestrator.view.server._differences import Chosen, differences_page
@@ -138,8 +138,8 @@ class _View:
         sweep = self._named(request)
         with sweep.ledger() as ledger:
             status = self._status(sweep, ledger)
-            found = self._details.of(sweep.folder, ledger, status)
-            content = _pages.sweep_page(sweep.folder, ledger, status, found)
+            asked = metrics(request.query_params.get("metrics", ""))
+            content = _pages.sweep_page(sweep.folder, ledger, status, self._details, asked)
             return self._page("sweep.html", {**content, "problem": sweep.problem})
 
     def _study(self, request: Request) -> Response:

@@ -15,7 +15,7 @@ from orchestrator.storage.results import StudyResult, cells_of, usual_baseline
 from orchestrator.storage.status import SweepStatus, current_results, status_of, title
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
-from orchestrator.tables.columns import Column, column
+from orchestrator.tables.columns import Column, column, shown_names
 from orchestrator.tables.table import Summary
 from orchestrator.view import (
     LIVE,
@@ -26,6 +26,7 @@ from orchestrator.view import (
     study_state,
     trial_curves,
 )
+from orchestrator.view.server._details import COMPUTING, SLOW, Details
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 
@@ -33,9 +34,7 @@ COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
 SHOWN = 20  # Running and failed trials on the page of a sweep.
 LOG_BYTES = 100_000  # Of the end of a log.
-SLOW = "Intervals, reliability diagrams and ranks"
 AT_THE_END = f"{SLOW} are shown when the sweep has ended."
-COMPUTING = f"{SLOW} are being computed; this page shows them when they are ready."
 STATES = ("running", "finished", "failed", "pruned")
 # The columns of a table of trials, in order; None comes last in either direction.
 KEYS: tuple[Callable[[Trial], Any], ...] = (
@@ -74,10 +73,14 @@ def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str
 
 
 def sweep_page(
-    folder: SweepFolder, ledger: Ledger, status: SweepStatus, found: Mapping[str, Any] | None
+    folder: SweepFolder,
+    ledger: Ledger,
+    status: SweepStatus,
+    details: Details,
+    metrics: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return one sweep: the content of its report, with the ``details`` if they are found."""
-    live = status.state in LIVE
+    """Return one sweep: its report, with ``details`` if they are found, and columns asked for."""
+    found, live = details.of(folder, ledger, status), status.state in LIVE
     results = current_results(folder, ledger)
     noted = _noted(folder, SWEEP)
     store, written = folder.storage.store(), noted.pop("all")
@@ -85,18 +88,32 @@ def sweep_page(
     content = overview(source, usual_baseline(results), status)
     failed = content["failures"]
     running = [ledger.trials[each.key] for each in status.running]
+    content |= found or {"pending": AT_THE_END if live else f"{SLOW} {COMPUTING}"}
+    filled, remarks, ready = details.columns(folder, results, metrics)
+    if metrics:
+        content["tasks"] = [_with_table(task, filled, metrics) for task in content["tasks"]]
     return {
         **content,
-        "pending": AT_THE_END if live else COMPUTING,
-        **(found or {}),
         **noted,
         "status": status,
-        "live": live or found is None,
+        "live": live or found is None or not ready,
         "behind": _behind(folder, ledger),
         "running": list(zip(status.running[:SHOWN], running, strict=False)),
         "failures": failed[:SHOWN],
         "unlisted": len(failed[SHOWN:]),
+        "metrics": ",".join(metrics),
+        "known_metrics": shown_names(),
+        "remarks": remarks,
     }
+
+
+def _with_table(
+    task: Mapping[str, Any], results: Iterable[StudyResult], metrics: Sequence[str]
+) -> dict[str, Any]:
+    """Return the part of a task with other columns in its table."""
+    own = [result for result in results if result.task == task["name"]]
+    plain = not task["shifts"].keys() & {*metrics}
+    return {**task, "table": build_table(own, metrics), "plain": plain}
 
 
 def common(
