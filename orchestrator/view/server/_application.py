@@ -55,7 +55,8 @@ class _View:
     def __init__(self, book: Book) -> None:
         self._book, self._row_pages, self._details = book, RowPages(book.storage), Details()
         self._templates = environment(served=True)
-        self._templates.globals["title"] = title
+        own = {"title": title, "reason_or_parameters": _pages.reason_or_parameters}
+        self._templates.globals |= own
         for name in self._templates.list_templates(["html"]):
             self._templates.get_template(name)  # Compiled now, not while somebody waits.
 
@@ -180,7 +181,8 @@ class _View:
             given = asked.get("study")
             study = None if given is None else _study_at(ledger, number("study", given))
             page = number("page", asked.get("page", "1"))
-            content = _pages.trials_page(sweep.folder, ledger, study, state, order, page)
+            text = asked.get("filter.trials", "")
+            content = _pages.trials_page(sweep.folder, ledger, study, state, order, text, page)
             return self._page("trials.html", content)
 
     def _trial(self, request: Request) -> Response:

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -16,6 +17,7 @@ from orchestrator.storage.status import SweepStatus, current_results, status_of,
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
 from orchestrator.tables.columns import Column, column, shown_names
+from orchestrator.tables.figures import short
 from orchestrator.tables.table import Summary
 from orchestrator.view import (
     LIVE,
@@ -45,9 +47,15 @@ KEYS: tuple[Callable[[Trial], Any], ...] = (
     lambda trial: trial.metrics.get("val_ece"),
     lambda trial: trial.epochs or None,
     lambda trial: None if trial.reused else trial.seconds,
-    lambda trial: trial.reason or str(trial.parameters),
+    lambda trial: reason_or_parameters(trial),
 )
 ORDERS = [f"{place}-{way}ending" for place in range(len(KEYS)) for way in ("asc", "desc")]
+
+
+def reason_or_parameters(trial: Trial) -> str:
+    """Return the last words of a trial's line in a table."""
+    given = (f"{name} {short(value)}" for name, value in trial.parameters.items())
+    return trial.reason or ", ".join(given)
 
 
 class Difference(NamedTuple):
@@ -176,27 +184,47 @@ def study_page(
 
 
 def trials_page(
-    folder: SweepFolder, ledger: Ledger, study: Study | None, state: str, order: str, page: int
+    folder: SweepFolder,
+    ledger: Ledger,
+    study: Study | None,
+    state: str,
+    order: str,
+    text: str,
+    page: int,
 ) -> dict[str, Any]:
     """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1.
 
-    The order is one of ``ORDERS``; empty: the last first.
+    The order is one of ``ORDERS``; empty: the last first. Every word of the text must occur in a
+    trial's name, state, objective, reason or parameters.
     """
+    about, words = common(folder, ledger), text.lower().split()
     every = (study.begun if study else ledger.trials).values()
-    found = _ordered([trial for trial in every if state in ("", trial.status)][::-1], order)
+    known = [trial for trial in every if state in ("", trial.status)][::-1]
+    told = partial(_told, shown=about["shown"], over=about["over"])
+    kept = [t for t in known if all(map(told(t).__contains__, words))] if words else known
+    found = _ordered(kept, order)
     pages = max(1, math.ceil(len(found) / LISTED))
     page = min(max(page, 1), pages)
     return {
-        **common(folder, ledger),
+        **about,
         "study": study,
         "state": state,
         "states": STATES,
+        "text": text,
+        "known": len(known),
         "order": order,
         "trials": found[(page - 1) * LISTED : page * LISTED],
         "count": len(found),
         "page": page,
         "pages": pages,
     }
+
+
+def _told(trial: Trial, shown: Column, over: bool) -> str:
+    """Return the words that a trial is found by, in lower case."""
+    state = "interrupted" if over and trial.open else trial.status
+    value = "" if trial.objective is None else shown.show(trial.objective)
+    return f"{title(trial)} {state} {value} {reason_or_parameters(trial)}".lower()
 
 
 def _ordered(trials: list[Trial], order: str) -> list[Trial]:
