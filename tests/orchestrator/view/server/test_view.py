@@ -199,7 +199,7 @@ def test_trials_are_sorted_over_all_pages(view, monkeypatch, order, expected) ->
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("GAMMA 0.5", "753"), ("interrupted", "8"), ("out of", "1"), ("40.00", "3"), ("0.5 failed", "")],
+    [("GAMMA 0.5", "753"), ("interrupted", "8"), ("out of", "1"), ("40.00", "3"), ("5 failed", "")],
 )
 def test_trials_are_filtered_over_all_pages(view, monkeypatch, text, expected) -> None:
     monkeypatch.setattr(_pages, "LISTED", 2)
