@@ -111,9 +111,6 @@ class FileStorage(Storage):
         if not rows.schema_arrow.equals(ROW):
             raise InputError(f"{PREDICTIONS} has other columns than {', '.join(ROW.names)}")
 
-    def __reduce__(self) -> tuple[type[Storage], tuple[Path]]:
-        return Storage, (self.folder,)  # In another process, which cannot have the open file.
-
     def packed_rows(self, key: str) -> dict[str, NDArray[Any]]:
         """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
 

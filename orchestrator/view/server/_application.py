@@ -53,7 +53,8 @@ class _View:
     """Answers requests from what the journals tell."""
 
     def __init__(self, book: Book) -> None:
-        self._book, self._row_pages, self._details = book, RowPages(book.storage), Details()
+        self._book, self._row_pages = book, RowPages(book.storage)
+        self._details = Details(frozen=bool(book.storage.lacks))
         self._templates = environment(served=True)
         own = {"title": title, "reason_or_parameters": _pages.reason_or_parameters}
         self._templates.globals |= own

@@ -26,9 +26,13 @@ Results = list[StudyResult]
 
 
 class Details:
-    """What takes seconds to compute, once for each state of a journal or choice of columns."""
+    """What takes seconds to compute, once for each state of a journal or choice of columns.
 
-    def __init__(self) -> None:
+    A ``frozen`` storage is that of a ``.calsweep`` file.
+    """
+
+    def __init__(self, frozen: bool) -> None:
+        self._frozen = frozen
         self._found: LRUCache[tuple[Any, ...], Any] = LRUCache(KEPT)
         self._lock, self._aside = Lock(), Aside()
 
@@ -50,7 +54,7 @@ class Details:
         The first request starts the computation of what is not in the journal.
         """
         wanted, predictions = METRICS.columns(names), [each.predictions for each in results]
-        if not wanted or folder.storage.lacks:
+        if not wanted or self._frozen:
             return results, [f"{', '.join(wanted)} {NO_ROWS}"] * bool(wanted), True
         choice = folder.name, *wanted, *predictions
 
