@@ -110,7 +110,7 @@ def _parts(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 def prediction_rows(found: RowPredictions) -> pa.Table:
     """Return one row per test row of a cell: label, prediction and confidences."""
-    scored = predicted_rows(found.logits, found.labels, BINS)
+    scored = predicted_rows(found.logits.numpy(), found.labels.numpy(), BINS)
     count = len(found.labels)
     kinds = zip((found.task, found.recipe, found.seed), CELL, strict=True)
     columns = [

@@ -137,7 +137,7 @@ class FileStorage(Storage):
                     found = np.flatnonzero(np.from_dlpack(batch[ROW.names[3]]) == number)
                     place = int(found[0]) if len(found) else len(batch)
                 if place < len(batch):
-                    return self._columns(pa.table(batch.slice(place, 1)))
+                    return self._columns(pa.Table.from_batches([batch.slice(place, 1)]))
                 place -= len(batch)
         return None
 
@@ -153,7 +153,8 @@ class FileStorage(Storage):
             raise InputError(f"{self._path}: {PREDICTIONS} cannot be read: {error}") from error
 
     def _columns(self, table: pa.Table) -> dict[str, NDArray[Any]]:
-        # ``to_numpy`` imports pandas, which takes a second; this refuses missing values too.
+        # ``to_numpy`` and ``pa.table`` import pandas, which takes a second. This also refuses
+        # missing values.
         found = {name: np.from_dlpack(table[name].chunk(0)) for name in table.column_names}
         highest = {"confidence": 1.0, "confidence_in_label": 1.0, "bin": BINS - 1}
         for name, values in found.items():

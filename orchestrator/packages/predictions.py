@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from orchestrator.logits.files import write_arrays
 from orchestrator.packages.package import TEST, Cell, Package
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
+from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import check_rows
 
 NAMES = ("logits", "labels", "rows", "task", "recipe", "seed")

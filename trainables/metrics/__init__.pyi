@@ -2,6 +2,7 @@ from ._conformal import Rows
 from ._curves import (
     ReliabilityCurve,
     RiskCoverageCurve,
+    bin_table,
     predicted_rows,
     reliability_curve,
     risk_coverage_curve,
@@ -39,6 +40,7 @@ __all__ = [
     "StreamedReport",
     "bin_index",
     "bin_spread_of_groups",
+    "bin_table",
     "calibration_report",
     "column_report",
     "estimated_error",

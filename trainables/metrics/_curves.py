@@ -1,14 +1,15 @@
 """The numbers behind reliability diagrams and risk-coverage curves."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainables.common.fields import check_choice, check_count
-from trainables.common.later import Tensor, torch
-from trainables.metrics._scores import ArrayLike, Binned, Scores, bin_index, mass_edges, width_edges
+from trainables.common.later import torch
+from trainables.common.logit_rows import BLOCK_VALUES
+from trainables.metrics._scores import ArrayLike, Binned, Scores, mass_edges, width_edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,28 +85,60 @@ class PredictedRows(NamedTuple):
     sums: NDArray[np.float64]
 
 
-def predicted_rows(logits: Tensor, labels: Tensor, bins: int = 15) -> PredictedRows:
-    """Return rows as lists show them. Bins are those of ECE, of at most 256.
+def predicted_rows(
+    logits: NDArray[Any], labels: NDArray[np.integer], bins: int = 15
+) -> PredictedRows:
+    """Return rows as lists show them, computed without PyTorch. Bins are those of ECE, at most 256.
 
     Args:
-        logits: (N, K), unnormalised or log-probabilities, in memory of the CPU.
+        logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
         bins: Number of bins of equal width.
 
     Raises:
-        ValueError: If rows are not as ``calibration_report`` wants them.
+        ValueError: If logits or labels hold a value that is not allowed.
     """
-    scores = Scores(logits, None, labels)
-    edges = width_edges(bins, scores.edge_dtype, scores.labels.device)
-    confidence = scores.confidence[None]
-    binned = Binned(confidence, scores.correct[None], edges)
+    classes = logits.shape[1]
+    if labels.shape != logits.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels are {labels.dtype} {labels.shape}, not one whole number per row")
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"labels are outside [0, {classes})")
+    step = max(1, BLOCK_VALUES["cpu"] // classes)
+    blocks = (slice(first, first + step) for first in range(0, len(labels), step))
+    parts = [_predicted(logits[block], labels[block]) for block in blocks]
+    predicted, confidence, true = map(np.concatenate, zip(*parts, strict=True))
+    edges, index = np.arange(bins + 1) / bins, np.ceil(confidence * bins).astype(np.int64) - 1
+    index += confidence > edges[index + 1]  # The product was rounded; a search takes longer.
+    index -= confidence <= edges[index]
     return PredictedRows(
-        logits.max(dim=1).indices.numpy(),
-        scores.confidence.float().numpy(),
-        scores.nll.neg().exp().float().numpy(),
-        bin_index(confidence, edges)[0].numpy().astype(np.uint8),
-        torch.cat((binned.counts, binned.scores, binned.hits)).numpy(),
+        predicted,
+        confidence.astype(np.float32),
+        true,
+        index.astype(np.uint8),
+        bin_table(index, confidence, predicted == labels, bins),
     )
+
+
+def bin_table(
+    index: NDArray[Any], confidence: NDArray[Any], right: NDArray[np.bool_], bins: int
+) -> NDArray[np.float64]:
+    """Return count, confidences and right rows of each bin, (3, bins), from rows (N,)."""
+    return np.stack([np.bincount(index, each, bins) for each in (None, confidence, right)])
+
+
+def _predicted(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """Return predicted class, its probability and that of the label of each row."""
+    # Classes by rows: numpy is slow at the few classes of many rows.
+    shares = np.array(logits.T, np.float64, order="C")
+    classes = np.arange(len(shares), dtype=np.min_scalar_type(len(shares)))[:, None]
+    largest, own = shares.max(0), shares[labels, np.arange(len(labels))]
+    if not np.isfinite(largest).all():
+        raise ValueError("logits hold NaN or infinity, or a row of nothing but -inf")
+    predicted = np.where(shares == largest, classes, classes[-1]).min(0)
+    shares -= largest
+    scale = np.exp(shares, out=shares).sum(0)
+    true = (np.exp(own - largest) / scale).astype(np.float32)
+    return predicted.astype(np.int64), 1 / scale, true
 
 
 @dataclass(frozen=True, eq=False)

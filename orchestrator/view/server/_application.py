@@ -17,7 +17,7 @@ from orchestrator.storage.ledger import FollowedSweep, Ledger, Study, Trial
 from orchestrator.storage.status import SweepStatus, status_of, title
 from orchestrator.view import LIVE, environment
 from orchestrator.view.server import _pages
-from orchestrator.view.server._asked import asked_text, choice, number
+from orchestrator.view.server._asked import asked_text, choice, metrics, number
 from orchestrator.view.server._book import Book
 from orchestrator.view.server._details import Details
 from orchestrator.view.server._differences import Chosen, differences_page
@@ -53,9 +53,11 @@ class _View:
     """Answers requests from what the journals tell."""
 
     def __init__(self, book: Book) -> None:
-        self._book, self._row_pages, self._details = book, RowPages(book.storage), Details()
+        self._book, self._row_pages = book, RowPages(book.storage)
+        self._details = Details(frozen=bool(book.storage.lacks))
         self._templates = environment(served=True)
-        self._templates.globals["title"] = title
+        own = {"title": title, "reason_or_parameters": _pages.reason_or_parameters}
+        self._templates.globals |= own
         for name in self._templates.list_templates(["html"]):
             self._templates.get_template(name)  # Compiled now, not while somebody waits.
 
@@ -138,8 +140,8 @@ class _View:
         sweep = self._named(request)
         with sweep.ledger() as ledger:
             status = self._status(sweep, ledger)
-            found = self._details.of(sweep.folder, ledger, status)
-            content = _pages.sweep_page(sweep.folder, ledger, status, found)
+            asked = metrics(request.query_params.get("metrics", ""))
+            content = _pages.sweep_page(sweep.folder, ledger, status, self._details, asked)
             return self._page("sweep.html", {**content, "problem": sweep.problem})
 
     def _study(self, request: Request) -> Response:
@@ -180,7 +182,8 @@ class _View:
             given = asked.get("study")
             study = None if given is None else _study_at(ledger, number("study", given))
             page = number("page", asked.get("page", "1"))
-            content = _pages.trials_page(sweep.folder, ledger, study, state, order, page)
+            text = asked.get("filter.trials", "")
+            content = _pages.trials_page(sweep.folder, ledger, study, state, order, text, page)
             return self._page("trials.html", content)
 
     def _trial(self, request: Request) -> Response:

@@ -8,7 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from orchestrator.storage.notes import MOST
+from orchestrator.tables.arrange import check_metrics
 from orchestrator.view.server._rows import BINS, SHOWS, SORTS
+from trainables.common.errors import InputError
 
 NAMES = {"label": "class", "other": "with"}  # In an address, where they are Python's words.
 
@@ -34,6 +36,17 @@ def within(name: str, value: int | None, allowed: range) -> None:
     if value is not None and value not in allowed:
         ends = f"{allowed.start} to {allowed.stop - 1}"
         raise HTTPException(404, f"{name}={value} is outside {ends}.")
+
+
+def metrics(text: str) -> list[str]:
+    """Return the columns of a table that an address gives, separated by commas."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    try:
+        if names:
+            check_metrics(names)
+    except InputError as error:
+        raise HTTPException(404, f"{error}.") from error
+    return names
 
 
 async def asked_text(request: Request) -> str:

@@ -1,5 +1,6 @@
-"""The slow parts of a sweep's page, computed in the background once the sweep has ended."""
+"""The slow parts of a sweep's page, computed in the background."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -7,50 +8,85 @@ from typing import Any
 from cachetools import LRUCache
 
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.results import usual_baseline
+from orchestrator.storage.results import StudyResult, usual_baseline
 from orchestrator.storage.status import SweepStatus
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.view import LIVE, details, from_folder
 from orchestrator.view.server._aside import Aside
 from trainables.common.errors import InputError
+from trainables.metrics import METRICS
 
-KEPT = 8  # Sweeps.
-FAILED = (
-    "Intervals, reliability diagrams and ranks could not be computed; "
-    "the terminal of `calsweep ui` shows the error."
-)
+KEPT = 8  # Sweeps, and choices of columns.
+COMPUTING = "are being computed; this page shows them when they are ready."
+NO_ROWS = "need all probabilities; a .calsweep file has two of each row."
+FAILED = "This could not be computed; the terminal of `calsweep ui` shows the error."
+SLOW = "Intervals, reliability diagrams and ranks"
+
+Results = list[StudyResult]
 
 
 class Details:
-    """The ``details`` of sweeps that have ended, computed once for each state of their journals."""
+    """What takes seconds to compute, once for each state of a journal or choice of columns.
 
-    def __init__(self) -> None:
-        self._found: LRUCache[tuple[str, str, int], dict[str, Any] | None] = LRUCache(KEPT)
+    A ``frozen`` storage is that of a ``.calsweep`` file.
+    """
+
+    def __init__(self, frozen: bool) -> None:
+        self._frozen = frozen
+        self._found: LRUCache[tuple[Any, ...], Any] = LRUCache(KEPT)
         self._lock, self._aside = Lock(), Aside()
 
     def of(self, folder: SweepFolder, ledger: Ledger, status: SweepStatus) -> dict[str, Any] | None:
-        """Return them; None while the sweep runs, or while they are computed.
+        """Return the ``details`` of a sweep; None while it runs, or while they are computed.
 
         The first request after its end, or after its journal has grown, starts the computation.
         """
         if status.state in LIVE:
             return None
         run = folder.name, ledger.sweep_id, _size(folder.journal)
-        with self._lock:
-            if run not in self._found:
-                self._found[run] = None
-                Thread(target=self._compute, args=(folder, run), daemon=True).start()
-            return self._found[run]
+        return self._later(run, lambda text: {"pending": text}, _details, folder)
 
-    def _compute(self, folder: SweepFolder, run: tuple[str, str, int]) -> None:
-        found = {"pending": FAILED}  # Unless this ends well; the thread's error is printed.
+    def columns(
+        self, folder: SweepFolder, results: Results, names: Sequence[str]
+    ) -> tuple[Results, list[str], bool]:
+        """Return results with metrics of source ``rows``, lines about them, and if they are ready.
+
+        The first request starts the computation of what is not in the journal.
+        """
+        wanted, predictions = METRICS.columns(names), [each.predictions for each in results]
+        if not wanted or self._frozen:
+            return results, [f"{', '.join(wanted)} {NO_ROWS}"] * bool(wanted), True
+        choice = folder.name, *wanted, *predictions
+
+        def failed(text: str) -> tuple[Results, list[str]]:
+            return results, [text]
+
+        found = self._later(choice, failed, _with_columns, folder, results, wanted)
+        shown, lines = found or failed(f"{', '.join(wanted)} {COMPUTING}")
+        return shown, lines, found is not None
+
+    def _later(
+        self, key: tuple[Any, ...], failed: Callable[[str], Any], function: Any, *arguments: Any
+    ) -> Any:
+        """Return a result, or what ``failed`` makes of an error; None until it is computed."""
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = None
+                given = (key, failed, function, *arguments)
+                Thread(target=self._compute, args=given, daemon=True).start()
+            return self._found[key]
+
+    def _compute(
+        self, key: tuple[Any, ...], failed: Callable[[str], Any], function: Any, *arguments: Any
+    ) -> None:
+        found = failed(FAILED)  # Unless this ends well; the thread's error is printed.
         try:
-            found = {**self._aside.call(_details, folder), "pending": ""}
+            found = self._aside.call(function, *arguments)
         except InputError as error:
-            found = {"pending": f"{error}."}
+            found = failed(f"{error}.")
         finally:
             with self._lock:
-                self._found[run] = found
+                self._found[key] = found
 
 
 def _size(journal: Path) -> int:
@@ -59,4 +95,13 @@ def _size(journal: Path) -> int:
 
 def _details(folder: SweepFolder) -> dict[str, Any]:
     source = from_folder(folder)
-    return details(source, usual_baseline(source.results))
+    return {**details(source, usual_baseline(source.results)), "pending": ""}
+
+
+def _with_columns(
+    folder: SweepFolder, results: Results, names: Sequence[str]
+) -> tuple[Results, list[str]]:
+    from orchestrator.statistics import with_columns
+
+    lines = list[str]()
+    return with_columns(results, names, folder.storage.store(), lines.append), lines

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from heapq import nsmallest
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -15,7 +16,8 @@ from orchestrator.storage.results import StudyResult, cells_of, usual_baseline
 from orchestrator.storage.status import SweepStatus, current_results, status_of, title
 from orchestrator.storage.storage import SweepFolder
 from orchestrator.tables.arrange import build_table
-from orchestrator.tables.columns import Column, column
+from orchestrator.tables.columns import Column, column, shown_names
+from orchestrator.tables.figures import short
 from orchestrator.tables.table import Summary
 from orchestrator.view import (
     LIVE,
@@ -26,6 +28,7 @@ from orchestrator.view import (
     study_state,
     trial_curves,
 )
+from orchestrator.view.server._details import COMPUTING, SLOW, Details
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
 
@@ -33,9 +36,7 @@ COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
 SHOWN = 20  # Running and failed trials on the page of a sweep.
 LOG_BYTES = 100_000  # Of the end of a log.
-SLOW = "Intervals, reliability diagrams and ranks"
 AT_THE_END = f"{SLOW} are shown when the sweep has ended."
-COMPUTING = f"{SLOW} are being computed; this page shows them when they are ready."
 STATES = ("running", "finished", "failed", "pruned")
 # The columns of a table of trials, in order; None comes last in either direction.
 KEYS: tuple[Callable[[Trial], Any], ...] = (
@@ -46,9 +47,15 @@ KEYS: tuple[Callable[[Trial], Any], ...] = (
     lambda trial: trial.metrics.get("val_ece"),
     lambda trial: trial.epochs or None,
     lambda trial: None if trial.reused else trial.seconds,
-    lambda trial: trial.reason or str(trial.parameters),
+    lambda trial: reason_or_parameters(trial),
 )
 ORDERS = [f"{place}-{way}ending" for place in range(len(KEYS)) for way in ("asc", "desc")]
+
+
+def reason_or_parameters(trial: Trial) -> str:
+    """Return the last words of a trial's line in a table."""
+    given = (f"{name} {short(value)}" for name, value in trial.parameters.items())
+    return trial.reason or ", ".join(given)
 
 
 class Difference(NamedTuple):
@@ -74,10 +81,14 @@ def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str
 
 
 def sweep_page(
-    folder: SweepFolder, ledger: Ledger, status: SweepStatus, found: Mapping[str, Any] | None
+    folder: SweepFolder,
+    ledger: Ledger,
+    status: SweepStatus,
+    details: Details,
+    metrics: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return one sweep: the content of its report, with the ``details`` if they are found."""
-    live = status.state in LIVE
+    """Return one sweep: its report, with ``details`` if they are found, and columns asked for."""
+    found, live = details.of(folder, ledger, status), status.state in LIVE
     results = current_results(folder, ledger)
     noted = _noted(folder, SWEEP)
     store, written = folder.storage.store(), noted.pop("all")
@@ -85,18 +96,32 @@ def sweep_page(
     content = overview(source, usual_baseline(results), status)
     failed = content["failures"]
     running = [ledger.trials[each.key] for each in status.running]
+    content |= found or {"pending": AT_THE_END if live else f"{SLOW} {COMPUTING}"}
+    filled, remarks, ready = details.columns(folder, results, metrics)
+    if metrics:
+        content["tasks"] = [_with_table(task, filled, metrics) for task in content["tasks"]]
     return {
         **content,
-        "pending": AT_THE_END if live else COMPUTING,
-        **(found or {}),
         **noted,
         "status": status,
-        "live": live or found is None,
+        "live": live or found is None or not ready,
         "behind": _behind(folder, ledger),
         "running": list(zip(status.running[:SHOWN], running, strict=False)),
         "failures": failed[:SHOWN],
         "unlisted": len(failed[SHOWN:]),
+        "metrics": ",".join(metrics),
+        "known_metrics": shown_names(),
+        "remarks": remarks,
     }
+
+
+def _with_table(
+    task: Mapping[str, Any], results: Iterable[StudyResult], metrics: Sequence[str]
+) -> dict[str, Any]:
+    """Return the part of a task with other columns in its table."""
+    own = [result for result in results if result.task == task["name"]]
+    plain = not task["shifts"].keys() & {*metrics}
+    return {**task, "table": build_table(own, metrics), "plain": plain}
 
 
 def common(
@@ -159,27 +184,47 @@ def study_page(
 
 
 def trials_page(
-    folder: SweepFolder, ledger: Ledger, study: Study | None, state: str, order: str, page: int
+    folder: SweepFolder,
+    ledger: Ledger,
+    study: Study | None,
+    state: str,
+    order: str,
+    text: str,
+    page: int,
 ) -> dict[str, Any]:
     """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1.
 
-    The order is one of ``ORDERS``; empty: the last first.
+    The order is one of ``ORDERS``; empty: the last first. Every word of the text must occur in a
+    trial's name, state, objective, reason or parameters.
     """
+    about, words = common(folder, ledger), text.lower().split()
     every = (study.begun if study else ledger.trials).values()
-    found = _ordered([trial for trial in every if state in ("", trial.status)][::-1], order)
+    known = [trial for trial in every if state in ("", trial.status)][::-1]
+    told = partial(_told, shown=about["shown"], over=about["over"])
+    kept = [t for t in known if all(map(told(t).__contains__, words))] if words else known
+    found = _ordered(kept, order)
     pages = max(1, math.ceil(len(found) / LISTED))
     page = min(max(page, 1), pages)
     return {
-        **common(folder, ledger),
+        **about,
         "study": study,
         "state": state,
         "states": STATES,
+        "text": text,
+        "known": len(known),
         "order": order,
         "trials": found[(page - 1) * LISTED : page * LISTED],
         "count": len(found),
         "page": page,
         "pages": pages,
     }
+
+
+def _told(trial: Trial, shown: Column, over: bool) -> str:
+    """Return the words that a trial is found by, in lower case."""
+    state = "interrupted" if over and trial.open else trial.status
+    value = "" if trial.objective is None else shown.show(trial.objective)
+    return f"{title(trial)} {state} {value} {reason_or_parameters(trial)}".lower()
 
 
 def _ordered(trials: list[Trial], order: str) -> list[Trial]:

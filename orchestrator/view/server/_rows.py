@@ -1,6 +1,8 @@
 """The test rows behind a cell of a table: their predictions and bins, filtered and sorted."""
 
+import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from operator import attrgetter
@@ -15,15 +17,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file
 
 from orchestrator.storage.storage import Storage
-from orchestrator.view.server._aside import Aside
 from trainables.common.errors import InputError
 from trainables.common.files import open_inside
-from trainables.common.later import torch
 from trainables.common.stages import ArtifactRef
-from trainables.metrics import ReliabilityCurve, predicted_rows
+from trainables.metrics import ReliabilityCurve, bin_table, predicted_rows
 
 BINS = 15  # As in the test metrics of every evaluation.
-BLOCK = 1 << 22  # Most probabilities that are computed at once.
+BLOCK = 1 << 20  # Most probabilities that one thread reads at once.
+THREADS = min(4, os.cpu_count() or 1)
 KEPT = 1 << 26  # Bytes: the cells of a million rows and 10 classes are 11 MB each.
 SHOWS = ("all", "right", "wrong", "over", "under")
 SORTS = ("row", "confidence", "disagreement")
@@ -144,7 +145,7 @@ class RowBook:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._store, self._folder = storage, storage.store(), storage.folder
         self._kept: LRUCache[str, CellRows] = LRUCache(KEPT, attrgetter("nbytes"))
-        self._lock, self._aside = RLock(), Aside()
+        self._lock = RLock()
 
     def read(self, key: str) -> CellRows:
         """Return the rows of an evaluation.
@@ -161,7 +162,7 @@ class RowBook:
         if (packed := self._storage.packed_rows(key)) is not None:
             return _rows_of_columns(packed)
         with self._readable(key) as path:
-            return self._aside.call(_rows_in, path)
+            return _rows_in(path)
 
     def row(self, key: str, number: int) -> RowScores | None:
         """Return one row of an evaluation; None if there is no row with that number.
@@ -174,7 +175,7 @@ class RowBook:
             packed = self._storage.packed_row(key, number)
             return _rows_of_columns(packed).at(0)._replace(number=number) if packed else None
         with self._readable(key) as path:
-            return self._aside.call(_row_in, path, number)
+            return _row_in(path, number)
 
     def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
         """Return the maps of the images that an evaluation of pixels keeps; see ``shown_maps``."""
@@ -194,7 +195,7 @@ class RowBook:
             yield path.resolve()
         except PermissionError as error:
             raise InputError(f"{path} is not read: it {error.strerror}") from error
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (SafetensorError, LookupError, ValueError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
 
 
@@ -226,7 +227,8 @@ def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
     names, classes = list(tensors.keys()), table.get_shape()[1]
     step = max(1, BLOCK // classes)
     blocks = (slice(first, min(first + step, stop)) for first in range(start, stop, step))
-    parts = [_scored(table[block], labels[block]) for block in blocks]
+    with ThreadPoolExecutor(THREADS) as pool:
+        parts = list(pool.map(lambda block: _scored(table[block], labels[block]), blocks))
     joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     numbers, images = (
         tensors.get_slice(name)[start:stop] if name in names else None
@@ -241,8 +243,7 @@ def _rows_of_columns(found: Mapping[str, NDArray[Any]]) -> CellRows:
     labels, predicted, bins, confidence = (
         found[name] for name in ("label", "prediction", "bin", "confidence")
     )
-    weights = (np.ones(len(bins)), confidence, labels == predicted)
-    sums = np.stack([np.bincount(bins, each, BINS) for each in weights]).astype(np.float64)
+    sums = bin_table(bins, confidence, labels == predicted, BINS)
     return CellRows(
         labels,
         predicted,
@@ -258,7 +259,7 @@ def _rows_of_columns(found: Mapping[str, NDArray[Any]]) -> CellRows:
 
 def _scored(table: NDArray[Any], labels: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return arrays of ``CellRows`` for some rows, and ``sums`` of their bins, (1, 3, BINS)."""
-    found = predicted_rows(torch.from_numpy(table), torch.from_numpy(labels), BINS)
+    found = predicted_rows(table, labels, BINS)
     small = np.min_scalar_type(table.shape[1])
     return {
         **found._asdict(),

@@ -24,11 +24,12 @@
 
   // The address says how each table is sorted and filtered; the address "about:blank" cannot change.
   const kept = (kind, name) => new URL(location).searchParams.get(`${kind}.${name}`) ?? "";
-  const keep = (kind, name, value) => {
+  const keep = (kind, name, value, served) => {
     if (location.protocol === "about:") return;
     const address = new URL(location);
     if (value) address.searchParams.set(`${kind}.${name}`, value);
     else address.searchParams.delete(`${kind}.${name}`);
+    if (served) address.searchParams.delete("page");
     history.replaceState(history.state, "", address);
   };
 
@@ -70,6 +71,7 @@
   const enhance = (root) => {
     all("table.sortable", root).forEach((table, place) => {
       const name = table.caption?.id || place, headings = all("thead th", table);
+      const served = table.closest("[data-served]");  // The server sorts and filters all pages.
       headings.forEach((heading, index) => {
         if (heading.textContent.trim() === "") return;
         const button = document.createElement("button");
@@ -79,12 +81,8 @@
         button.addEventListener("click", () => {
           const direction = next(heading);
           sortBy(table, heading, index, direction);
-          keep("sort", name, `${index}-${direction}`);
-          if (!table.closest("[data-served]")) return;
-          // The server sorts the rows of all pages.
-          const address = new URL(location);
-          address.searchParams.delete("page");
-          location.assign(address);
+          keep("sort", name, `${index}-${direction}`, served);
+          if (served) location.reload();
         });
       });
       const [, index, direction] = /^(\d+)-(ascending|descending)$/.exec(kept("sort", name)) ?? [];
@@ -97,7 +95,21 @@
       if (!input) return;
       const name = block.querySelector("caption")?.id || place;
       const items = all("[data-item]", block);
-      const output = block.querySelector("output");
+      const output = block.querySelector("output"), served = block.closest("[data-served]");
+      input.value = kept("filter", name);
+      // Enter would send the form around the table.
+      input.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
+      if (served) {
+        output.textContent = served.dataset.served;
+        let waiting;
+        input.addEventListener("input", () => {
+          if (input.value === kept("filter", name)) return;
+          keep("filter", name, input.value, served);
+          clearTimeout(waiting);
+          waiting = setTimeout(renew, 300);
+        });
+        return;
+      }
       const texts = new Map(items.map((item) => [item, item.textContent.toLowerCase()]));
       const filter = () => {
         const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -107,9 +119,6 @@
         keep("filter", name, input.value);
       };
       input.addEventListener("input", filter);
-      // Enter would send the form around the table.
-      input.addEventListener("keydown", (event) => { if (event.key === "Enter") event.preventDefault(); });
-      input.value = kept("filter", name);
       if (input.value) filter();
     });
 
@@ -191,8 +200,9 @@
       away.querySelector("time").textContent = answered.toLocaleTimeString();
       away.hidden = false;
     }
-    setTimeout(renew, 1000 * seconds);
+    return 1000 * seconds;
   };
+  const follow = async () => setTimeout(follow, await renew());
   const first = document.querySelector("main")?.dataset.seconds;
-  if (first) setTimeout(renew, 1000 * Number(first));
+  if (first) setTimeout(follow, 1000 * Number(first));
 })();

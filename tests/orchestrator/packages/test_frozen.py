@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +32,22 @@ from orchestrator.view.server._rows import RowBook
 from trainables.common.errors import InputError
 
 PAGE = Path(__file__).parents[3] / "docs" / "travel.md"
+# The pages of a file in a process of its own, and the slow libraries that were imported.
+SERVES = """
+import sys
+from pathlib import Path
+from starlette.testclient import TestClient
+from orchestrator.packages.frozen import opened_file
+from orchestrator.view.server import Book, _aside, application
+
+_aside.PROGRAM = ""  # Intervals are computed with PyTorch in another process.
+with opened_file(Path(sys.argv[1])) as storage:
+    client = TestClient(application(Book(storage), "t"), base_url="http://127.0.0.1:1")
+    client.get("/?token=t")
+    for page in ("", "/studies/0/rows", "/tasks/0/rows/1"):
+        print(client.get(f"/sweeps/board{page}").status_code)
+print({"torch", "pandas", "sklearn", "ray", "mlflow"} & set(sys.modules))
+"""
 CHEAP = VerifyOptions(share=0.0, revision="c0ffee")
 CELLS = [(recipe, seed) for recipe in ("ce", "ls", "ls+ts") for seed in (0, 1)]
 Members = dict[str, bytes]
@@ -218,9 +237,18 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
             ours, theirs = (figures(each.get(row).text) for each in (client, stored))
             assert ours == theirs
             assert len(ours) == 2 * len(cells)
-        sweep = client.get("/sweeps/board")
+        sweep = client.get("/sweeps/board?metrics=acc,risk_80")
         assert sweep.status_code == 200
+        assert "risk_80 need all probabilities; a .calsweep file has two of each row." in sweep.text
         assert all(study.recipe in sweep.text for study, _ in cells)
+
+
+@pytest.mark.full
+def test_its_pages_import_no_slow_library(file: Path) -> None:
+    here = os.environ | {"PYTHONPATH": str(PAGE.parents[1])}
+    command = [sys.executable, "-c", SERVES, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=here)
+    assert done.stdout.split() == ["200", "200", "200", "set()"], done.stderr
 
 
 @pytest.mark.parametrize(("model", "numbers"), [("given", [40, 7, 11, 3, 20]), ("convnet", None)])

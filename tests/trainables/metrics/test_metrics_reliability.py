@@ -8,6 +8,7 @@ import torch
 
 from trainables.metrics import (
     calibration_report,
+    predicted_rows,
     reliability_curve,
     risk_coverage_curve,
 )
@@ -58,6 +59,43 @@ def test_bad_arguments_are_refused(data):
         reliability_curve(**data, bins=0)
     with pytest.raises(ValueError, match="got neither"):
         reliability_curve()
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (5000, 15), (300, 700)])
+def test_rows_of_lists_have_the_figures_of_the_curve(rows, classes):
+    generator = torch.Generator().manual_seed(rows)
+    logits = torch.randn(rows, classes, generator=generator) * 3
+    logits[::3] = 0.0  # Equal classes: the first is predicted, and 1/15 is the end of a bin.
+    logits[1::3, 1] = -torch.inf
+    labels = torch.randint(classes, (rows,), generator=generator)
+    found = predicted_rows(logits.numpy(), labels.numpy())
+    curve, probs = reliability_curve(logits=logits, labels=labels), logits.double().softmax(1)
+    np.testing.assert_array_equal(found.predicted, logits.max(1).indices)
+    np.testing.assert_array_equal(found.confidence, probs.amax(1).float())
+    np.testing.assert_array_equal(found.true, probs.gather(1, labels[:, None])[:, 0].float())
+    count, confidence, right = found.sums
+    np.testing.assert_array_equal(count, curve.count)
+    np.testing.assert_array_equal(np.bincount(found.bins, minlength=15), curve.count)
+    filled = count > 0
+    expected = (curve.confidence * count)[filled], (curve.accuracy * count)[filled]
+    np.testing.assert_allclose((confidence[filled], right[filled]), expected, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "text"),
+    [
+        ([[0.0, np.nan]], [0], "NaN"),
+        ([[0.0, np.inf]], [0], "infinity"),
+        ([[-np.inf, -np.inf]], [0], "-inf"),
+        ([[0.0, 1.0]], [2], r"outside \[0, 2\)"),
+        ([[0.0, 1.0]], [-1], r"outside \[0, 2\)"),
+        ([[0.0, 1.0]], [0, 1], "not one whole number per row"),
+        ([[0.0, 1.0]], [0.0], "not one whole number per row"),
+    ],
+)
+def test_rows_of_lists_refuse_bad_values(logits, labels, text):
+    with pytest.raises(ValueError, match=text):
+        predicted_rows(np.array(logits), np.array(labels))
 
 
 def test_the_risk_is_the_error_among_the_most_confident_rows():

@@ -6,6 +6,7 @@ import base64
 import io
 import re
 import shutil
+import time
 from html import unescape
 from urllib.parse import urljoin
 
@@ -34,7 +35,7 @@ from trainables.data import (
     Texts,
     prepare,
 )
-from trainables.metrics import evaluation_report
+from trainables.metrics import column_report, evaluation_report
 from trainables.store.artifacts import ArtifactStore
 
 CLASSES = ("cat", "<script>window.stolen='class'</script>", "dog")
@@ -276,6 +277,44 @@ def test_other_data_are_not_shown_with_the_predictions(copy) -> None:
     own = "The stored data of own/net/short have other labels than the predictions."
     assert found["problems"] == [own]
     assert {line.shown.picture for line in found["lines"]} == {""}
+
+
+def ready(client: TestClient, metrics: str) -> str:
+    """Return the page of the sweep with other columns, when they are computed."""
+    address, deadline = f"/sweeps/s?metrics={metrics}", time.monotonic() + 20
+    while f"{metrics} are being computed" in (page := client.get(address).text):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return page
+
+
+def test_a_table_shows_the_columns_of_the_address(client, kept) -> None:
+    first = client.get("/sweeps/s?metrics=nll,%20risk_80").text
+    assert "risk_80 are being computed" in words(first)
+    assert row(first, "ce", "table-1")[2] == "–"
+    assert 'name="metrics" value="nll,risk_80"' in first
+    ready(client, "risk_80")
+    page = client.get("/sweeps/s?metrics=nll,risk_80").text
+    truth = torch.from_numpy(kept[1].test().labels.copy())
+    rows = [predicted(n, truth.numpy()) for n in (0, 1)]
+    risk = np.mean([column_report(each, truth, ["risk_80"])["risk_80"] for each in rows])
+    nll = np.mean([evaluation_report(logits=each, labels=truth)["nll"] for each in rows])
+    found = [cell.partition(" ")[0] for cell in row(page, "ce", "table-1")[1:]]
+    assert found == [f"{nll:.4f}", f"{100 * risk:.2f}"]
+    assert "Differences from ce" not in words(page)
+    assert len(row(client.get("/sweeps/s").text, "ce", "table-1")) > 3
+    lacking = ready(client, "lac_90_size")
+    assert row(lacking, "ce", "table-1")[1] == "–"
+    assert "ce on own/net/short has no lac_90_size: " in words(lacking)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "text"), [("acc,nope", "unknown metric 'nope'"), ("ece,ece", "give each once")]
+)
+def test_columns_that_there_are_not_are_named(client, metrics: str, text: str) -> None:
+    answer = client.get(f"/sweeps/s?metrics={metrics}")
+    assert answer.status_code == 404
+    assert text in unescape(answer.text)
 
 
 def test_lost_and_damaged_predictions_are_named_and_others_shown(copy) -> None:

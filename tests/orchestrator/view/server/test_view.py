@@ -6,8 +6,9 @@ import os
 import re
 import shutil
 import time
+from html import unescape
 from html.parser import HTMLParser
-from urllib.parse import urljoin
+from urllib.parse import quote, urljoin
 
 import pytest
 from starlette.testclient import TestClient
@@ -194,6 +195,30 @@ def test_trials_are_sorted_over_all_pages(view, monkeypatch, order, expected) ->
     assert f"?state=&study=0{ending}&page=2" in first
     assert f"?state=failed&study=0{ending}" in second
     assert all("data-served" in page for page in pages)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("GAMMA 0.5", "753"), ("interrupted", "8"), ("out of", "1"), ("40.00", "3"), ("5 failed", "")],
+)
+def test_trials_are_filtered_over_all_pages(view, monkeypatch, text, expected) -> None:
+    monkeypatch.setattr(_pages, "LISTED", 2)
+    study = view.writer.open("ce", trials=4)
+    view.writer.finish(view.writer.begin(study, 1), status="failed", reason="Out of memory")
+    for number in range(2, 8):
+        parameters = {"gamma": 0.5 if number % 2 else 0.25}
+        view.writer.trial(study, number, 0.1 + number / 10, parameters=parameters)
+    view.writer.begin(study, 8)
+    address, found = f"/sweeps/later/trials?study=0&filter.trials={text}", ""
+    while address:
+        page = view.client.get(address).text
+        rows = re.findall(r"(?s)<tr data-item>\s*<th.*?</th>", page)
+        found += "".join(words(each) for each in rows)
+        assert f'data-served="{len(expected)} of 8"' in page
+        following = re.search(r'href="([^"]+)" rel="next"', page)
+        address = urljoin(address, unescape(following[1])) if following else ""
+    assert found == expected
+    assert f"?state=failed&study=0&filter.trials={quote(text)}" in Elements(page).links()
 
 
 def test_another_journal_in_its_place_is_read_anew(view, journal_writer) -> None:

@@ -222,6 +222,26 @@ def test_a_click_sorts_the_trials_of_all_pages(visit, served, monkeypatch) -> No
     assert page.locator("tbody th").all_inner_texts() == ["0", "1"]
 
 
+def test_typing_filters_the_trials_of_all_pages(visit, served, monkeypatch) -> None:
+    monkeypatch.setattr(_pages, "LISTED", 2)
+    study = served.writer.open("ce", trials=4)
+    for number in range(6):
+        served.writer.trial(study, number, 0.1, parameters={"way": "odd" if number % 2 else "even"})
+    page = visit("/sweeps/later/trials?study=0&page=2")
+    page.get_by_role("searchbox").press_sequentially("odd")
+    page.clock.fast_forward(400)
+    page.locator("output", has_text="3 of 6").wait_for()
+    assert page.locator("tbody th").all_inner_texts() == ["5", "3"]
+    assert page.evaluate("document.activeElement.value") == "odd"
+    page.get_by_role("link", name="earlier").click()
+    page.wait_for_url("**/trials?state=&study=0&filter.trials=odd&page=2")
+    assert page.locator("tbody th").all_inner_texts() == ["1"]
+    page.get_by_role("searchbox").fill("")
+    page.clock.fast_forward(400)
+    page.wait_for_url("**/trials?state=&study=0")
+    assert page.get_by_role("searchbox").input_value() == ""
+
+
 def test_a_note_that_is_being_written_outlasts_a_renewal_and_is_kept(visit, served) -> None:
     page = visit("/sweeps/night/studies/3", width=390)
     page.get_by_label("A note for everybody").fill("too slow\nsee <b>log</b>")
