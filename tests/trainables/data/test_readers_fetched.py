@@ -202,41 +202,31 @@ def test_lists_of_a_long_tail_are_training_validation_and_test(long_tail):
     assert missing_download(name, long_tail, SplitSpec(validation="own")) == ""
 
 
-# An excerpt of each form in which the lists are published: training, validation, test.
+# The forms in which the lists of Places-LT are published: classes, and training and test images.
 PLACES = {
-    "by first letter, a flat folder of test images": (
-        ["data_256/a/airfield/00004851.jpg 0", "data_256/a/airfield/00004596.jpg 0"]
-        + ["data_256/a/apartment_building/outdoor/00000300.jpg 1"],
-        ["data_256/a/airfield/00002049.jpg 0"]
-        + ["data_256/a/apartment_building/outdoor/00000017.jpg 1"],
-        ["val_256/Places365_val_00003597.jpg 0", "val_256/Places365_val_00000435.jpg 1"],
-        ("a/airfield", "a/apartment_building/outdoor"),
-    ),
-    "by class": (
-        ["train/airfield/00004851.jpg 0", "train/airfield/00004596.jpg 0"]
-        + ["train/apartment_building-outdoor/00000300.jpg 1"],
-        ["train/airfield/00002049.jpg 0", "train/apartment_building-outdoor/00000017.jpg 1"],
-        ["val/airfield/Places365_val_00003597.jpg 0"]
-        + ["val/apartment_building-outdoor/Places365_val_00000435.jpg 1"],
-        ("airfield", "apartment_building-outdoor"),
-    ),
+    "by first letter": (("a/airfield", "b/bank/vault"), "data_256/{name}/{file}", "val_256/{file}"),
+    "by class": (("airfield", "bank_vault"), "train/{name}/{file}", "val/{name}/{file}"),
 }
 
 
 @pytest.mark.parametrize("form", PLACES)
 def test_lists_of_places_are_read_as_they_are_published(form, tmp_path):
-    *parts, classes = PLACES[form]
-    for number, (part, lines) in enumerate(zip(("train", "val", "test"), parts, strict=True)):
-        (tmp_path / f"Places_LT_{part}.txt").write_text("".join(f"{line}\n" for line in lines))
-        for line in lines:
-            seed = 10 * number + lines.index(line)
-            draw_image(tmp_path / "places365" / line.split()[0], 30, 20, seed)
+    classes, place, test_place = PLACES[form]
+    parts = {"train": (place, [0, 0, 1]), "val": (place, [0, 1]), "test": (test_place, [0, 1])}
+    for part, (form, labels) in parts.items():
+        files = [f"{part}_0000{number}.jpg" for number in range(len(labels))]
+        named = zip(labels, files, strict=True)
+        images = [form.format(name=classes[label], file=file) for label, file in named]
+        lines = (f"{image} {label}\n" for image, label in zip(images, labels, strict=True))
+        (tmp_path / f"Places_LT_{part}.txt").write_text("".join(lines))
+        for number, image in enumerate(images):
+            draw_image(tmp_path / "places365" / image, 30, 20, len(part) + number)
     with pytest.warns(DataNote):
         found = prepared_from(f"places-lt:{tmp_path}", tmp_path, SplitSpec(validation="own"))
     assert found.info.classes == classes
     seen = found.search()
-    labels = [its.labels.tolist() for its in (seen.train, seen.validation, found.test())]
-    assert labels == [[0, 0, 1], [0, 1], [0, 1]]
+    assert [seen.train.labels.tolist(), seen.validation.labels.tolist()] == [[0, 0, 1], [0, 1]]
+    assert found.test().labels.tolist() == [0, 1]
 
 
 def test_an_image_that_a_list_names_in_vain_is_told_beforehand(long_tail):
