@@ -213,10 +213,10 @@ PLACES = {
 def test_lists_of_places_are_read_as_they_are_published(form, tmp_path):
     classes, place, test_place = PLACES[form]
     parts = {"train": (place, [0, 0, 1]), "val": (place, [0, 1]), "test": (test_place, [0, 1])}
-    for part, (form, labels) in parts.items():
+    for part, (pattern, labels) in parts.items():
         files = [f"{part}_0000{number}.jpg" for number in range(len(labels))]
         named = zip(labels, files, strict=True)
-        images = [form.format(name=classes[label], file=file) for label, file in named]
+        images = [pattern.format(name=classes[label], file=file) for label, file in named]
         lines = (f"{image} {label}\n" for image, label in zip(images, labels, strict=True))
         (tmp_path / f"Places_LT_{part}.txt").write_text("".join(lines))
         for number, image in enumerate(images):
