@@ -41,8 +41,9 @@ def class_spread(probs: Tensor, labels: Tensor) -> Tensor:
 @METRICS.register("class_r", better="neither", label="r", percent=False, digits=3, bounds=(-1, 1))
 def class_r(probs: Tensor, labels: Tensor) -> Tensor:
     """Return the correlation of the losses of classes with their ECE; 0 if one does not vary."""
-    found = class_losses(probs, labels), class_errors(probs, labels)
-    return torch.cosine_similarity(*(each - each.mean() for each in found), dim=0).clamp(-1, 1)
+    losses, errors = class_losses(probs, labels), class_errors(probs, labels)
+    losses, errors = losses - losses.mean(), errors - errors.mean()
+    return torch.cosine_similarity(losses, errors, dim=0).clamp(-1, 1)
 
 
 @OBJECTIVES.register("hardest")
