@@ -80,8 +80,7 @@ class ImageFiles(Rows):
         """Yield how files are read, the labels and the bytes of every file."""
         yield f"{self.size}{self.resize}{len(self)}".encode()
         yield np.ascontiguousarray(self.labels).data
-        if self.validation is not None:
-            yield np.ascontiguousarray(self.validation).data
+        yield from self.own_list()
         yield from image_contents(self.paths)
 
 

@@ -76,6 +76,7 @@ class MaskedFiles(Rows):
 
     def content(self) -> Iterator[bytes | memoryview]:
         yield f"{self.size}{len(self)}".encode()
+        yield from self.own_list()
         yield from image_contents(itertools.chain(*self.pairs))
 
     def _row(self, files: tuple[Path, Path]) -> np.ndarray:
@@ -121,6 +122,7 @@ class MaskedReader(Reader):
 
     kind = MaskedImages
     validation = OWN
+    edition = 1  # The validation list is in the fingerprint.
     accepts = ("crop",)
     crop = 0
     names: tuple[str, ...] = ()

@@ -55,6 +55,11 @@ class Rows(ABC):
     def content(self) -> Iterator[bytes | memoryview]:
         """Yield all that a hash of the rows is made of."""
 
+    def own_list(self) -> Iterator[memoryview]:
+        """Yield the validation list for the hash: a row may move between the data set's lists."""
+        if self.validation is not None:
+            yield np.ascontiguousarray(self.validation).data
+
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield all values in order, (M, *shape), about 64 MiB at a time."""
         step = max(1, BLOCK_BYTES // (int(np.prod(self.shape)) * self.dtype.itemsize))

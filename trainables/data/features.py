@@ -124,6 +124,7 @@ class FeatureRows(Rows):
     def content(self) -> Iterator[bytes | memoryview]:
         yield f"{self.shape}{len(self)}".encode()
         yield np.ascontiguousarray(self.labels).data
+        yield from self.own_list()
         for block in self.blocks():
             yield block.data
 
@@ -139,6 +140,7 @@ class FeaturesReader(PathReader, OutlinedReader):
     kind = Features
     noun = "rows"
     validation = OWN
+    edition = 1  # The validation part is in the fingerprint.
 
     def read(self, download: bool) -> tuple[DatasetInfo, FeatureRows, FeatureRows | None]:
         labels, classes = self._checked

@@ -1,4 +1,5 @@
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -72,7 +73,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
             return [path for path, _ in self.listing()[2] or ()]
         return [self._images]
 
-    @property
+    @cached_property
     def _images(self) -> Path:
         return self.root / self.folder
 
@@ -88,22 +89,25 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
                 raise InputError(
                     f"{path}, line {number}: expected an image and a class, got {' '.join(words)!r}"
                 )
-            label, place = int(words[1]), Path(words[0])
-            name = "/".join(place.parts[1:-1])
+            place, label = words[0], int(words[1])
+            name = "/".join(place.split("/")[1:-1])
             if names and named.setdefault(label, name) != name:
                 raise InputError(
                     f"{path}, line {number}: class {label} is {named[label]!r} and {name!r}"
                 )
             if label not in named:
                 raise InputError(f"{path}, line {number}: class {label} has no training image")
-            listing.append((self._found(place, named[label]), label))
+            image = self._found(place, named[label])
+            if image is None:
+                raise InputError(f"{path}, line {number}: {self._images / place} does not exist")
+            listing.append((image, label))
         return listing
 
-    def _found(self, place: Path, name: str) -> Path:
+    def _found(self, place: str, name: str) -> Path | None:
         """Return an image; one of a flat folder may be in the folder of its class instead."""
-        sorted_by_class = self._images / place.parent / name / place.name
-        flat = len(place.parts) == 2 and sorted_by_class.is_file()
-        return sorted_by_class if flat else self._images / place
+        folder, _, file = place.partition("/")
+        below = [place] if "/" in file else [place, f"{folder}/{name}/{file}"]
+        return next(filter(Path.is_file, map(self._images.joinpath, below)), None)
 
 
 @SOURCES.register("imagenet-lt")

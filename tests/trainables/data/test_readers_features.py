@@ -79,6 +79,18 @@ def test_every_form_gives_the_same_rows_and_its_own_validation(write: Any, tmp_p
     np.testing.assert_allclose(data.info.inputs.std, FEATURES["train"].std(0), rtol=1e-5)
 
 
+def test_a_row_may_move_from_training_to_validation(tmp_path: Path) -> None:
+    def counts(train: int) -> dict[str, int]:
+        arrays = named("test")
+        for name, values in (("features", FEATURES), ("labels", LABELS)):
+            known = np.concatenate([values["train"], values["validation"]])
+            arrays[f"{name}_train"], arrays[f"{name}_validation"] = known[:train], known[train:]
+        place = write_npz(tmp_path, arrays)
+        return prepare(f"features:{place}", "unused", SplitSpec("own"), tmp_path / "data").counts
+
+    assert [counts(train)["train"] for train in (30, 29)] == [30, 29]
+
+
 def test_files_of_arrays_stay_mapped(tmp_path: Path) -> None:
     place = write_npy(tmp_path, named("train", "test"))
     _, train, test = find_reader(f"features:{place}", "unused").read(False)

@@ -200,6 +200,43 @@ def test_lists_of_a_long_tail_are_training_validation_and_test(long_tail):
     assert missing_download(name, long_tail, SplitSpec(validation="own")) == ""
 
 
+# The forms in which the lists of Places-LT are published: classes, and training and test images.
+PLACES = {
+    "by first letter": (("a/airfield", "b/bank/vault"), "data_256/{name}/{file}", "val_256/{file}"),
+    "by class": (("airfield", "bank_vault"), "train/{name}/{file}", "val/{name}/{file}"),
+}
+
+
+@pytest.mark.parametrize("form", PLACES)
+def test_lists_of_places_are_read_as_they_are_published(form, tmp_path):
+    classes, place, test_place = PLACES[form]
+    parts = {"train": (place, [0, 0, 1]), "val": (place, [0, 1]), "test": (test_place, [0, 1])}
+    for part, (pattern, labels) in parts.items():
+        files = [f"{part}_0000{number}.jpg" for number in range(len(labels))]
+        named = zip(labels, files, strict=True)
+        images = [pattern.format(name=classes[label], file=file) for label, file in named]
+        lines = (f"{image} {label}\n" for image, label in zip(images, labels, strict=True))
+        (tmp_path / f"Places_LT_{part}.txt").write_text("".join(lines))
+        for number, image in enumerate(images):
+            draw_image(tmp_path / "places365" / image, 30, 20, len(part) + number)
+    with pytest.warns(DataNote):
+        found = prepared_from(f"places-lt:{tmp_path}", tmp_path, SplitSpec(validation="own"))
+    assert found.info.classes == classes
+    seen = found.search()
+    assert [seen.train.labels.tolist(), seen.validation.labels.tolist()] == [[0, 0, 1], [0, 1]]
+    assert found.test().labels.tolist() == [0, 1]
+
+
+def test_an_image_that_a_list_names_in_vain_is_told_beforehand(long_tail):
+    path = long_tail / "imagenet" / "val" / WNIDS[1] / f"{WNIDS[1]}-val_0.JPEG"
+    path.unlink()
+    named = long_tail / "imagenet" / "val" / path.name
+    told = f"{long_tail / 'ImageNet_LT_test.txt'}, line 3: {named} does not exist"
+    name = f"imagenet-lt:{long_tail}"
+    assert refusal(missing_download, name, long_tail) == told
+    assert find_reader(name, long_tail).check().detail == told
+
+
 LIST_FAULTS = {
     "a line of one word": ("train/x.JPEG", "expected an image and a class, got 'train/x.JPEG'"),
     "two folders": ("train/other/x.JPEG 0", "class 0 is 'n01443537' and 'other'"),

@@ -84,6 +84,17 @@ def test_parts_are_the_lists(tmp_path):
     assert data.key != share.key
 
 
+def test_an_image_may_move_from_the_training_list_to_that_of_validation(tmp_path):
+    before = prepared(write(tmp_path, train=6, val=3, test=2))
+    train, val = (tmp_path / LISTS / f"{part}.txt" for part in ("train", "val"))
+    *kept, moved = train.read_text().split()
+    train.write_text("\n".join(kept))
+    val.write_text("\n".join([moved, *val.read_text().split()]))
+    after = prepared(tmp_path)
+    assert after.counts == {"train": 5, "validation": 4, "test": 2}
+    assert after.key != before.key
+
+
 def test_images_and_masks_that_are_stored_turned_become_upright(tmp_path):
     def rows() -> np.ndarray:
         return read_source(f"voc:{write(tmp_path, train=6)}", "unused").train.read(0, 1)
