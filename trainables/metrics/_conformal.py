@@ -128,16 +128,16 @@ def _sizes(scores: Scores, limits: Tensor) -> Tensor:
         probs = depths.neg().exp_()
         ends = probs.cumsum(1)
         below = torch.searchsorted(depths, lac[part], right=True)
-        whole = _inside(aps[part], ends, probs)
         penalised = torch.addcdiv(ends[:, :most], penalty, scores.confidence[part, None])
-        parts.append((below, *whole, *_inside(raps[part], penalised, probs)))
+        inside = _inside(aps[part], ends, probs), _inside(raps[part], penalised, probs)
+        parts.append((below, *inside[0], *inside[1]))
     found = [torch.cat(each) for each in zip(*parts, strict=True)]
     sizes = torch.empty_like(limits)
     sizes[:, columns["lac"]] = found[0].double()
     for kind, limit, own in (("aps", aps, found[1:4]), ("raps", raps, found[4:])):
-        whole, ends, width = own
-        part = _share(limit, ends - width, width)
-        sizes[:, columns[kind]] = torch.where(whole < scores.num_classes, whole + part, whole)
+        whole, end, width = own
+        share = _share(limit, end - width, width)
+        sizes[:, columns[kind]] = torch.where(whole < scores.num_classes, whole + share, whole)
     return sizes.T
 
 
