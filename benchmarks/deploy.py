@@ -32,7 +32,7 @@ from trainables.metrics import METRICS, column_report, evaluation_report, row_te
 from trainables.store.artifacts import ArtifactStore
 
 CALIBRATORS = """given ts ts-ls ts-fl ts-cls ets pts cts svs sms vs ms dirichlet beta platt
-quadratic isotonic cir histogram-binning venn-abers spline kernel meta-mis mcct pnorm"""
+quadratic isotonic cir histogram-binning venn-abers spline kernel meta-mis mcct pnorm smart"""
 RECIPES = CALIBRATORS.split()
 TESTED = ("nll", "ece", "augrc", "aps_90_size")
 NAMED = (("ece", "augrc"), ("ece", "aps_90_size"))

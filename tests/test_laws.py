@@ -100,6 +100,9 @@ UNDER = {
         place: OnlyWith("held-out rows may leave nothing of the map", {"variant": "paper"})
         for place in ("calibrators/histogram-binning/bins", "calibrators/spline/knots")
     },
+    "calibrators/smart/steps": OnlyWith(
+        "stops early where no step gains", {"variant": "paper"}, value=15
+    ),
     "calibrators/cts/variant": OnlyWith(
         "there is released code for one assignment", {"assignment": "logit"}
     ),

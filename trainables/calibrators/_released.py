@@ -4,7 +4,8 @@ They work in float32, start at 1 and take the step sizes that the paper states (
 may end short of the optimum; they exist to compare with published figures.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from trainables.calibrators.objectives import Objective
 CONSTANT = ((0.02, 1000),)
 SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
 ADAPT_AT = 1
+BETAS = 0.9, 0.999  # Of Adam.
 
 
 class ReleasedRun:
@@ -85,3 +87,34 @@ def released_temperatures(
     fitted = torch.ones(count, device=logits.device)
     report = ReleasedRun(divide, [fitted], logits, labels, objective).lbfgs()
     return fitted.detach().double(), report
+
+
+def adam(
+    loss: Callable[[], Tensor],
+    parameters: Sequence[Tensor],
+    rate: float,
+    steps: int,
+    patience: int,
+    least: float,
+) -> FitReport:
+    """Take full-batch steps of Adam until ``patience`` of them gained less than ``least``.
+
+    The last parameters are kept: released codes copy the best ones by reference only. The steps are
+    those of ``torch.optim.Adam``, whose first use imports the compiler, for seconds.
+    """
+    means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    best, last_gain, step = math.inf, 0, 0
+    for step in range(1, steps + 1):
+        with torch.enable_grad():
+            value = loss()
+        gradients = torch.autograd.grad(value, parameters)
+        for p, slope, mean, square in zip(parameters, gradients, means, squares, strict=True):
+            mean.lerp_(slope, 1 - BETAS[0])
+            square.mul_(BETAS[1]).addcmul_(slope, slope, value=1 - BETAS[1])
+            deviation = (square / (1 - BETAS[1] ** step)).sqrt_().add_(1e-8)
+            p.detach().addcdiv_(mean, deviation, value=-rate / (1 - BETAS[0] ** step))
+        if float(value) < best - least:
+            best, last_gain = float(value), step
+        if step - last_gain >= patience:
+            break
+    return FitReport(True, step, best)

@@ -11,6 +11,7 @@ from trainables.metrics._scores import Scores, sorted_rows
 
 PENALTY, FREE = 0.01, 5  # RAPS: what each class beyond the first five adds to the score.
 SLACK = 1e-6  # Relative: equal probabilities of different rows differ by rounding.
+KINDS = "lac", "aps", "raps"
 STEPS = 60  # Of bisection: the last bit of a float64.
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
@@ -42,10 +43,9 @@ def conformal_sets(scores: Scores, calibration: Rows | None = None) -> dict[str,
         for place, name in enumerate(SETS):
             kind, _, percent = name.partition("_")
             limits[place, rest] = fitted.limit(kind, int(percent), fit)
-    sizes = _sizes(scores, dict(zip(SETS, limits, strict=True)))
     return {
-        name: torch.stack((labels.covered(name.partition("_")[0], limit), sizes[name]))
-        for name, limit in zip(SETS, limits, strict=True)
+        name: torch.stack((labels.covered(name.partition("_")[0], limit), size))
+        for name, limit, size in zip(SETS, limits, _sizes(scores, limits), strict=True)
     }
 
 
@@ -62,17 +62,18 @@ class _Labels:
     def __init__(self, scores: Scores) -> None:
         self.own, labels = scores.nll.neg().exp(), scores.labels[:, None]
         classes = torch.arange(scores.num_classes, device=labels.device)
-        ranks, sums = [], []
+        self.rank, self.above = torch.zeros_like(scores.labels), torch.zeros_like(self.own)
         for part in row_blocks(scores.values):
-            block, label = scores.values[part], labels[part]
+            # Where the prediction is right, no class is before the label.
+            rows = part.start + (scores.correct[part] == 0).nonzero()[:, 0]
+            block, label = scores.values[rows], labels[rows]
             true = block.gather(1, label)
             ahead = block > true
             if bool(((equal := block == true).sum(1) > 1).any()):
                 ahead |= equal & (classes < label)
-            ranks.append(ahead.sum(1))
-            block = block.double()
-            sums.append(block.sub(block.amax(1, keepdim=True)).exp_().mul_(ahead).sum(1))
-        self.rank, self.above = torch.cat(ranks), torch.cat(sums) * scores.confidence
+            self.rank[rows] = ahead.sum(1)
+            depths = block.sub(block.amax(1, keepdim=True).double())
+            self.above[rows] = depths.exp_().mul_(ahead).sum(1) * scores.confidence[rows]
 
     def _start(self, kind: str) -> Tensor:
         """Return the lower end of each label's score, (N,); its width is the probability."""
@@ -111,38 +112,47 @@ def _share(limit: float | Tensor, start: Tensor, width: Tensor) -> Tensor:
     return ((limit - start) / width.clamp(min=1e-300)).clamp_(0, 1)
 
 
-def _sizes(scores: Scores, limits: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the sizes of the sets, (N,), by ``SETS``; each row is sorted once."""
-    penalty = _penalty(torch.arange(scores.num_classes, device=scores.labels.device))
-    found: dict[str, list[Tensor]] = {name: [] for name in SETS}
+def _sizes(scores: Scores, limits: Tensor) -> Tensor:
+    """Return the sizes of the sets, (S, N), for limits by ``SETS``; each row is sorted once."""
+    # Relative to the largest probability of the row, as what is sorted.
+    limits = (limits / scores.confidence).T.contiguous()
+    columns = {kind: [i for i, n in enumerate(SETS) if n.startswith(f"{kind}_")] for kind in KINDS}
+    lac, aps, raps = (limits[:, columns[kind]].contiguous() for kind in KINDS)
+    lac = lac.log().neg()
+    most = _most_penalised(raps, scores)
+    penalty = _penalty(torch.arange(most, device=limits.device))
+    parts: list[tuple[Tensor, ...]] = []
     for part in row_blocks(scores.values):
-        # Relative to the largest probability of the row, as limits are.
-        scale = scores.confidence[part, None]
         depths = sorted_rows(-scores.values[part]).double()
         depths -= depths[:, :1].clone()
         probs = depths.neg().exp_()
         ends = probs.cumsum(1)
-        for kind in ("lac", "aps", "raps"):
-            names = [name for name in SETS if name.startswith(f"{kind}_")]
-            limit = torch.stack([limits[name][part] for name in names], 1) / scale
-            if kind == "lac":
-                sizes = torch.searchsorted(depths, limit.log().neg(), right=True).double()
-            else:
-                ends = ends.addcdiv_(penalty, scale) if kind == "raps" else ends
-                sizes = _inside(limit, ends, probs)
-            for name, size in zip(names, sizes.unbind(1), strict=True):
-                found[name].append(size)
-    return {name: torch.cat(sizes) for name, sizes in found.items()}
+        below = torch.searchsorted(depths, lac[part], right=True)
+        penalised = torch.addcdiv(ends[:, :most], penalty, scores.confidence[part, None])
+        inside = _inside(aps[part], ends, probs), _inside(raps[part], penalised, probs)
+        parts.append((below, *inside[0], *inside[1]))
+    found = [torch.cat(each) for each in zip(*parts, strict=True)]
+    sizes = torch.empty_like(limits)
+    sizes[:, columns["lac"]] = found[0].double()
+    for kind, limit, own in (("aps", aps, found[1:4]), ("raps", raps, found[4:])):
+        whole, end, width = own
+        share = _share(limit, end - width, width)
+        sizes[:, columns[kind]] = torch.where(whole < scores.num_classes, whole + share, whole)
+    return sizes.T
 
 
-def _inside(limits: Tensor, ends: Tensor, probs: Tensor) -> Tensor:
-    """Return how many classes are below limits (n, m), (n, m).
+def _most_penalised(limits: Tensor, scores: Scores) -> int:
+    """Return a number of classes that no RAPS set exceeds, because of the penalty alone."""
+    largest = float((limits * scores.confidence[:, None]).max()) / PENALTY
+    return min(scores.num_classes, math.ceil(min(largest, scores.num_classes)) + FREE + 1)
 
-    Their intervals end at ``ends`` (n, K) and are as wide as ``probs``. They do not overlap: at
-    most one class is in the set in part.
+
+def _inside(limits: Tensor, ends: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return how many classes end below limits (n, m), and end and width of the next one, (n, m).
+
+    Their intervals end at ``ends`` (n, E) and are as wide as ``probs``. They do not overlap: at
+    most one class is in the set in part. The last class stands for a next one that is missing.
     """
     whole = torch.searchsorted(ends, limits, right=True)
-    last = whole.clamp(max=probs.shape[1] - 1)
-    width = probs.gather(1, last)
-    part = _share(limits, ends.gather(1, last) - width, width)
-    return torch.where(whole < probs.shape[1], whole + part, whole.double())
+    last = whole.clamp(max=ends.shape[1] - 1)
+    return whole, ends.gather(1, last), probs.gather(1, last)

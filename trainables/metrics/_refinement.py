@@ -58,18 +58,21 @@ def refined(scores: Scores) -> Refined:
     recalibration removes is refinement, the rest is calibration. The temperature has the lowest NLL
     on at most 2 million values.
     """
-    terms, chance = scores.nll.new_zeros(2, scores.num_rows), scores.nll.new_zeros(2)
+    chance = scores.nll.new_zeros(2)
     most, scale = max(1, MOST // scores.num_classes), 1.0
+    scales, fits = torch.empty_like(scores.nll), []
     for fit, rest in halves(scores.num_rows, scores.labels.device):
         fit = fit[:most]
         values, labels = scores.values[fit].double(), scores.labels[fit]
-        scale = _scale(values, labels, scale)
-        own, slopes = _scaled(scores.values[rest], scores.labels[rest], scale)
-        terms[:, rest] += own
+        scales[rest] = scale = _scale(values, labels, scale)
         if LIMITS[0] < scale < LIMITS[1]:
-            moved = _Moved(values, labels, scale)
-            terms[:, fit] -= slopes.mean(1, keepdim=True) * moved.by * (len(rest) / len(fit))
-            chance += moved.chance(len(rest))
+            fits.append((fit, rest, _Moved(values, labels, scale)))
+    # All rows in their order: to gather half of them takes as long as a pass.
+    terms, slopes = _scaled(scores.values, scores.labels, scales)
+    for fit, rest, moved in fits:
+        pull = slopes[:, rest].mean(1, keepdim=True)
+        terms[:, fit] -= pull * moved.by * (len(rest) / len(fit))
+        chance += moved.chance(len(rest))
     return Refined(*terms, *chance.tolist())
 
 
@@ -81,8 +84,9 @@ class _Moved:
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, scale: float) -> None:
-        self._slopes = _scaled(logits, labels, scale)[1]
-        near = _scaled(logits, labels, scale * (1 + NEAR))[1]
+        scales = logits.new_full((len(labels),), scale)
+        self._slopes = _scaled(logits, labels, scales)[1]
+        near = _scaled(logits, labels, scales * (1 + NEAR))[1]
         self._bends = (near - self._slopes).mean(1) / (scale * NEAR)
         self._slopes -= self._slopes.mean(1, keepdim=True)
         self.by = self._slopes[0] / self._bends[0].clamp(min=1e-300)
@@ -99,18 +103,20 @@ class _Moved:
         return (met + (self._bends * moved / count).square()) / 8
 
 
-def _scaled(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return NLL and Brier score of logits (N, K) times a scale, and their slopes in it, (2, N)."""
+def _scaled(logits: Tensor, labels: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Return NLL and Brier score of logits (N, K) times scales (N,), and their slopes, (2, N)."""
     parts = []
     for part in row_blocks(logits):
-        block = logits[part].double()
-        block = block.sub_(block.amax(1, keepdim=True)).clamp_(min=LOWEST)
+        scale, block = scales[part], logits[part]
+        largest = block.amax(1, keepdim=True).double()
+        block = block.double().sub(largest).clamp_(min=LOWEST)
         true = block.gather(1, labels[part, None])[:, 0]
-        powers = (block * scale).exp_()
-        total = powers.sum(1)
-        own, mean = (true * scale).exp() / total, (powers * block).sum(1) / total
+        powers = (block * scale[:, None]).exp_()
+        total, moment = powers.sum(1), block.mul_(powers)
+        own, mean = (true * scale).exp() / total, moment.sum(1) / total
+        pull = moment.mul_(powers).sum(1) / total.square()
         squares = powers.square_().sum(1) / total.square()
-        pull = powers.mul_(block).sum(1) / total.square() - mean * squares
+        pull -= mean * squares
         nll, brier = total.log() - true * scale, (squares - 2 * own + 1).clamp_(min=0)
         parts.append(torch.stack((nll, brier, mean - true, 2 * (pull - own * (true - mean)))))
     found = torch.cat(parts, 1)
@@ -120,15 +126,22 @@ def _scaled(logits: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tenso
 def _scale(logits: Tensor, labels: Tensor, scale: float) -> float:
     """Return the factor of logits (N, K) with the lowest NLL, which is convex in it."""
     logits = logits.sub(logits.amax(1, keepdim=True)).clamp_(min=LOWEST)
-    true = logits.gather(1, labels[:, None]).mean()
+    true, blocks = logits.gather(1, labels[:, None]).mean(), row_blocks(logits)
     for _ in range(STEPS):
-        probs = (logits * scale).softmax(1)
-        mean = (probs * logits).sum(1)
-        slope = float(mean.mean() - true)
-        bend = float(probs.mul_(logits.square()).sum(1).sub_(mean.square()).mean())
+        parts = [_moments(logits[part], scale) for part in blocks]
+        mean, spread = torch.cat(parts, 1).mean(1)
+        slope, bend = float(mean - true), float(spread)
         wanted = scale - slope / bend if bend > 0 else (scale if slope == 0 else LIMITS[slope < 0])
         step = min(max(wanted, scale / 3, LIMITS[0]), scale * 3, LIMITS[1])
         scale, last = step, scale
         if abs(scale - last) <= CLOSE * last:
             break
     return scale
+
+
+def _moments(logits: Tensor, scale: float) -> Tensor:
+    """Return mean and variance of each row (N, K) under its probabilities at a scale, (2, N)."""
+    probs = (logits * scale).softmax(1)
+    weighted = probs.mul_(logits)
+    mean = weighted.sum(1)
+    return torch.stack((mean, weighted.mul_(logits).sum(1) - mean.square()))

@@ -87,7 +87,7 @@ class Scores:
 
     def _summarise(self) -> None:
         blocks = row_blocks(self.values)
-        parts = (self._rows(self.values[part].double(), self.labels[part]) for part in blocks)
+        parts = (self._rows(self.values[part], self.labels[part]) for part in blocks)
         shift, scale, squares, true, predicted = map(torch.cat, zip(*parts, strict=True))
         self.correct = (predicted == self.labels).double()
         if self._name == "logits":
@@ -107,7 +107,8 @@ class Scores:
         """
         largest, predicted = block.max(dim=1)
         check_values(block, largest, self._name)
-        true = block.gather(1, labels[:, None]).squeeze(1)
+        largest, true = largest.double(), block.gather(1, labels[:, None]).squeeze(1).double()
+        block = block.double()
         if self._name == "logits":
             block = block.sub(largest[:, None]).exp_()
         return largest, block.sum(dim=1), block.square().sum(dim=1), true, predicted

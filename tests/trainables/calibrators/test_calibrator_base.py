@@ -44,7 +44,7 @@ from trainables.contracts import CALIBRATOR_CHECKS, draw_rows
 NAMES = CALIBRATORS.names()
 WITH_OBJECTIVE = [name for name in NAMES if CALIBRATORS.get(name).takes_objective]
 PUBLISHED = ("ce", "ls", "fl", "cls")
-OWN = {"meta-acc": {"accuracy": 0.5}}
+OWN = {"meta-acc": {"accuracy": 0.5}, "smart": {"steps": 5}}
 # How far apart their solvers stop where sums are rounded differently.
 SOLVED = {"dirichlet": 1e-3, "ms": 1e-3, "pts": 1e-2, "sms": 1e-4, "svs": 1e-4}
 # Iterations of fits that are no search, and whether they minimise nothing.
@@ -618,7 +618,7 @@ def test_a_solver_that_runs_out_of_iterations_says_so(rows, monkeypatch, recipe,
 def test_fits_on_good_rows_give_no_warning(fitted, name, objective):
     report = fitted(name, objective).report
     assert (report.converged, report.doubt) == (True, "")
-    assert report.note == (EQUAL_NOTE if name == "mcct" else "")
+    assert report.note == (EQUAL_NOTE if name in ("mcct", "smart") else "")
     if name in IN_ONE_STEP:
         iterations, without_objective = IN_ONE_STEP[name]
         assert report.iterations == iterations
@@ -759,6 +759,7 @@ def test_a_gpu_gives_what_a_cpu_gives(rows, name, objective):
 ON_A_CARD = [
     *((name, {}) for name in ("cts", "ets", "isotonic", "pts", "sms", "spline", "svs", "ts", "vs")),
     *(("pnorm", {}), ("mcct", {"variant": "paper"})),
+    ("smart", {"variant": "paper", "steps": 3}),
     *((name, {"variant": "paper"}) for name in ("cir", "histogram-binning", "kernel", "platt")),
     *((name, {"variant": "paper"}) for name in ("quadratic", "venn-abers")),
     *(("meta-acc", {"accuracy": 0.2}), ("ts-cls", {}), ("ts-mse", {}), ("ets-ls", {})),

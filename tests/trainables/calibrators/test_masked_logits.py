@@ -23,7 +23,7 @@ from trainables.contracts import draw_rows
 MASKS = (-1e4, -65504.0, -1e9, -3.4e38, -math.inf)
 SCALINGS = [("cls", {"normalization": how}) for how in ("nd", "cm", "mm")]
 OTHERS = [(name, {}) for name in OBJECTIVES.names() if name != "cls"]
-OWN = {"meta-acc": {"accuracy": 0.1}}
+OWN = {"meta-acc": {"accuracy": 0.1}, "smart": {"steps": 5}}
 RECIPES = [
     (name, *chosen)
     for name in CALIBRATORS.names()

@@ -178,7 +178,7 @@ def drawn_sets(
     return float(coverage), float(size)
 
 
-@pytest.mark.parametrize("classes", [4, 100])
+@pytest.mark.parametrize("classes", [4, 100, 300])
 @pytest.mark.parametrize("kind", ["lac", "aps", "raps"])
 @pytest.mark.parametrize("percent", [90, 95])
 def test_conformal_sets_are_those_of_textbooks(kind: str, percent: int, classes: int) -> None:
@@ -346,3 +346,10 @@ def test_stored_precision_changes_little(dtype: torch.dtype) -> None:
     logits, labels = predictions(14, classes=80)
     exact = column_report(logits.to(dtype).double(), labels, NAMES)
     assert column_report(logits.to(dtype), labels, NAMES) == pytest.approx(exact, rel=1e-4)
+
+
+def test_float64_rows_are_left_as_they_are() -> None:
+    logits, labels = predictions(15)
+    kept = logits.clone()
+    column_report(logits, labels, NAMES)
+    assert torch.equal(logits, kept)
