@@ -29,7 +29,7 @@ class Standardised(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the standardised features (N, D)."""
-        return (features - self.mean) * self.scale
+        return (features - self.mean).mul_(self.scale)
 
 
 @register_model("linear", takes=FeatureShape)
