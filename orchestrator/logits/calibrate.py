@@ -139,12 +139,13 @@ def plan_task(
     Args:
         file: The logits. A pickled pair fits on its first part and scores its second.
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
-        fit_file: Another file to fit on; all rows of ``file`` are scored.
+        fit_file: Another file to fit on; all rows of ``file`` are scored. With another number of
+            classes, only calibrators that transfer get figures.
     """
     if fit_rows is not None and fit_file is not None:
         raise InputError("give either rows to fit on or a file to fit on, not both")
     task = _task(file, fit_rows, fit_file)
-    if task.fit is not None:
+    if task.fit is not None and task.fit.logits.shape[1] == task.judge.logits.shape[1]:
         _look_for_copies(file.name, task.fit, task.judge)
     return task
 
@@ -165,10 +166,8 @@ def _look_for_copies(name: str, fit: LogitRows, judge: LogitRows) -> None:
 
 def _task(file: LogitFile, fit_rows: str | None, fit_file: LogitFile | None) -> Task:
     if fit_file is not None:
-        wanted, given = file.rows.logits.shape[1], fit_file.rows.logits.shape[1]
-        if wanted != given:
-            raise InputError(f"{fit_file.name}: {given} classes, but {file.name} has {wanted}")
-        check_same_classes(fit_file.name, fit_file.classes, file.name, file.classes)
+        if file.rows.logits.shape[1] == fit_file.rows.logits.shape[1]:
+            check_same_classes(fit_file.name, fit_file.classes, file.name, file.classes)
         return Task(file.name, file.rows, fit_file.fit or fit_file.rows)
     if fit_rows is None:
         return Task(file.name, file.rows, file.fit)

@@ -16,6 +16,7 @@ from orchestrator.sweep.spec import SweepSpec, TaskSpec
 from trainables.common.errors import InputError
 from trainables.data import (
     Copies,
+    Features,
     PreparedData,
     SplitSpec,
     find_prepared,
@@ -93,8 +94,8 @@ def _prepare_task(
     data = prepare(task.dataset, root, split, place, notice=told, settings=task.inputs)
     if not task.given:
         check_takes(task.model, type(data.info.inputs.shape))
-    if begins_trained(task.model):
-        # Weights that are absent are told of now, and not by every trial.
+    if begins_trained(task.model) or isinstance(data.info.inputs, Features):
+        # Weights and embeddings that are absent are told of now, and not by every trial.
         build_model(task.model, data.info.num_classes, data.info.inputs.shape)
     for name in task.suites:
         find_suite(name, root).check(data.info)

@@ -20,6 +20,7 @@ from trainables.common.logit_rows import (
     check_rows,
     row_blocks,
 )
+from trainables.data import DataNote
 
 TIE_GAP = 4.0
 UNMOVED, WATCHED_ROWS = 1e-6, 512
@@ -78,6 +79,7 @@ class Calibrator(CheckedFields, ABC):
             decides, the instance has its own value.
         fits_on_training: Whether the rows to fit on are those that the network was trained on, as
             some papers do, and not held out; an argument may decide here, too.
+        transfers: Whether a fitted calibrator applies to rows with another number of classes.
         report: How the fit went; None before.
         num_classes: K of the fitting rows; 0 before.
         logit_scale: The size of the fitting logits, from which masked and huge ones are told.
@@ -90,6 +92,7 @@ class Calibrator(CheckedFields, ABC):
     takes_objective = False
     preserves_accuracy = False
     fits_on_training = False
+    transfers = False
 
     report: FitReport | None = field(default=None, init=False)
     num_classes: int = field(default=0, init=False)
@@ -159,26 +162,36 @@ class Calibrator(CheckedFields, ABC):
     def __call__(self, logits: Any) -> Tensor:
         """Return calibrated log-probabilities, (N, K), in the dtype of the logits.
 
+        Rows with another number of classes than the fitting rows give a ``DataNote``.
+
         Args:
             logits: (N, K), torch or NumPy; half precision is answered in float32.
 
         Raises:
-            InputError: If the calibrator is not fitted, K differs from the fitting rows, or a value
-                is not finite.
+            InputError: If the calibrator is not fitted, K differs from the fitting rows and the
+                calibrator does not transfer, or a value is not finite.
         """
         self.require_fitted()
         rows = check_logits(logits)
         if rows.shape[1] != self.num_classes:
-            raise InputError(
-                f"logits: {rows.shape[1]} classes, but this {self.name} was fitted on "
-                f"{self.num_classes}"
-            )
+            self._note_transfer(rows.shape[1])
         out = torch.empty_like(rows, memory_format=torch.contiguous_format)
         with torch.no_grad():
             for part in row_blocks(rows):
                 values = self._mapped(rows[part].double()).to(rows.dtype)
                 out[part] = keep_argmax(rows[part], values) if self.preserves_accuracy else values
         return out
+
+    def _takes(self, classes: int) -> bool:
+        """Return whether the fitted parameters apply to rows with this number of classes."""
+        return self.transfers
+
+    def _note_transfer(self, classes: int) -> None:
+        told = f"logits: {classes} classes, but this {self.name} was fitted on {self.num_classes}"
+        if not self._takes(classes):
+            others = [name for name in CALIBRATORS.names() if CALIBRATORS.get(name).transfers]
+            raise InputError(f"{told}; calibrators that transfer are {', '.join(others)}")
+        warnings.warn(f"{told}; its parameters apply to both", DataNote, stacklevel=3)
 
     def _mapped(self, rows: Tensor) -> Tensor:
         """Return log-probabilities of a block of rows in which no masked class has a share."""

@@ -41,6 +41,7 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
             two fixed-length LBFGS runs with free weights (class-wise scaling).
     """
 
+    transfers = True
     mixture: str = choice(default="probabilities", choices=("probabilities", "logits"))
     variant: str = choice(default="paper", choices=("paper", "released"))
     temperature: Tensor = fitted()

@@ -50,6 +50,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
             does not keep accuracy; the default does.
     """
 
+    transfers = True
     top: int = count(default=10)
     nodes: int = count(default=5)
     layers: int = count(default=2)
@@ -98,6 +99,9 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
         report = ReleasedRun(transform, weights, logits, labels, self.objective).adam()
         self._keep([w.detach().double() for w in weights])
         return report
+
+    def _takes(self, classes: int) -> bool:
+        return min(self.top, classes) == len(self.centre)
 
     def _largest(self, logits: Tensor) -> Tensor:
         """Return the largest log-probabilities of each row in descending order, (N, top)."""

@@ -34,6 +34,7 @@ class SplineCalibration(MixedCalibrator):
     """
 
     preserves_accuracy = True
+    transfers = True
     knots: int = count(default=6, low=3)
     confidences: Tensor = fitted()
     calibrated: Tensor = fitted()

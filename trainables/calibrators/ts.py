@@ -32,6 +32,7 @@ class TemperatureScaling(TemperatureCalibrator):
             for comparison with published figures.
     """
 
+    transfers = True
     selection: str = choice(default="objective", choices=("objective", "ece", "training_ece"))
     variant: str = choice(default="paper", choices=("paper", "released"))
     temperature: Tensor = fitted()

@@ -20,7 +20,9 @@ WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
     "test": "test",
+    **{word: word for word in ("class", "logit", "scale")},
 }
+WHOLE = ("class_features", "logit_scale")  # Arrays that have no part.
 COLUMN = re.compile(r"(features?|feats?|embeddings?|f|x)_?\d+", re.IGNORECASE)
 SPLIT = "split"
 
@@ -43,12 +45,14 @@ def known_names(arrays: NamedArrays) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for given in arrays.names:
-        words = plain_name(given.lower(), WORDS).split("_")
+        plain = plain_name(given.lower(), WORDS)
+        words = plain.split("_")
         kind = next((word for word in words if word in (*FEATURES, *LABELS)), None)
         parts = [word for word in words if word in ("train", "validation", "test")]
-        if kind is None or len(words) != 1 + len(parts) or len(parts) > 1:
-            continue
-        plain = kind if kind == "classes" else f"{kind}_{parts[0] if parts else 'train'}"
+        if plain not in WHOLE:
+            if kind is None or len(words) != 1 + len(parts) or len(parts) > 1:
+                continue
+            plain = kind if kind == "classes" else f"{kind}_{parts[0] if parts else 'train'}"
         if plain in found:
             both = f"{found[plain]!r} and {given!r}"
             raise InputError(f"{arrays.path}: {both} mean the same; keep one of them")

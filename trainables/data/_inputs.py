@@ -206,6 +206,10 @@ class Inputs(ABC):
     def shape(self) -> InputShape:
         """Return what networks are told."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields, ready for JSON."""
+        return asdict(self)  # type: ignore[call-overload]
+
     def fitted(self, train: Rows) -> Inputs:
         """Return the inputs with constants learnt from training rows, such as a vocabulary."""
         return self
@@ -304,7 +308,7 @@ class DatasetInfo:
             "name": self.name,
             "classes": self.classes,
             **kind,
-            **asdict(self.inputs),  # type: ignore[call-overload]
+            **self.inputs.to_dict(),
             "split_rule": self.split_rule,
             "source": self.source,
         }

@@ -18,7 +18,9 @@ from trainables.common.later import Tensor
 from trainables.common.logit_rows import check_rows, masked_labels
 from trainables.common.paths import local_path
 from trainables.data._choice_logs import LOGS, SUMMARY, read_answers
+from trainables.data._class_embeddings import EMBEDDINGS, ZeroShotArrays
 from trainables.data._class_numbers import LabelPart, number_labels, unnamed_classes
+from trainables.data._feature_arrays import known_names
 from trainables.data._inputs import check_classes
 from trainables.data._labels import note, plain_labels, shown_names
 from trainables.data._logit_arrays import (
@@ -106,6 +108,8 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     lm-evaluation-harness and a ``.json`` one of inspect; see ``read_answers``. Probabilities become
     logarithms; a probability of 0 counts as the smallest normal number of its precision.
 
+    A ``.npz`` of features with ``class_embeddings`` gives zero-shot logits; see ``ZeroShotArrays``.
+
     Labels are names of classes, such as the ``1`` of a column ``logit_1``, or count the classes
     from 0; see ``number_labels``. One-hot rows and whole numbers as floats are understood too, with
     a ``DataNote``. Names of classes are those of columns or of an array ``classes``, or else labels
@@ -126,7 +130,7 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     if place.suffix in TORCH_ENDINGS or _is_torch_saved(place):
         raise InputError(f"{place}: {TORCH_SAVED}")
     if place.suffix == ".npz":
-        return _read_arrays(ArrayArchive(place), place.stem, kind)
+        return _read_arrays(_as_logits(ArrayArchive(place)), place.stem, kind)
     if place.suffix == ".npy":
         files = ArrayFiles(place)
         return _read_arrays(files, files.name, kind)
@@ -169,6 +173,15 @@ def logit_sets(path: str | Path) -> dict[str, str]:
     if not found:
         raise InputError(f"{place}: no logits in it; allowed endings are {', '.join(ENDINGS)}")
     return found
+
+
+def _as_logits(arrays: NamedArrays) -> NamedArrays:
+    """Return the zero-shot logits of an archive that has class embeddings instead of scores."""
+    words = {word for name in arrays.names for word in name.split("_")}
+    if words & {"logits", "probs"} or not words & {"class"}:
+        return arrays
+    names = known_names(arrays)
+    return ZeroShotArrays(arrays, names) if EMBEDDINGS in names else arrays
 
 
 def _read_arrays(arrays: NamedArrays, name: str, kind: str | None) -> LogitFile:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from trainables.common.archives import ArrayArchive
 from trainables.common.errors import InputError
 from trainables.common.later import Tensor, torch
+from trainables.data._class_embeddings import class_weights, pack, unpack
 from trainables.data._feature_arrays import FeatureTable, feature_files, known_names
 from trainables.data._inputs import DatasetInfo, Inputs, InputShape
 from trainables.data._logit_arrays import NamedArrays
@@ -33,6 +34,7 @@ class FeatureShape(InputShape):
         width: D, the number of features.
         mean: Mean of each feature over training rows; empty to leave features as they are.
         std: Their standard deviations; 1 for a constant feature.
+        classes: Weights of a zero-shot classifier, packed; empty without class embeddings.
     """
 
     kind: ClassVar[str] = "features"
@@ -40,9 +42,19 @@ class FeatureShape(InputShape):
     width: int
     mean: tuple[float, ...] = field(default=(), repr=False)
     std: tuple[float, ...] = field(default=(), repr=False)
+    classes: str = field(default="", repr=False)
 
     def blank(self, device: torch.device) -> Tensor:
         return torch.zeros(1, self.width, device=device)
+
+    def class_weights(self, model: str) -> np.ndarray:
+        """Return the scaled unit embedding of each class, (K, D), that a model begins with."""
+        if not self.classes:
+            raise InputError(
+                f"model {model!r} begins with embeddings of the classes; add an array "
+                "class_embeddings (K, D) to the features, or use linear"
+            )
+        return unpack(self.classes, self.width)
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,7 @@ class Features(Inputs, kind="features"):
     mean: tuple[float, ...] = field(default=(), repr=False)
     std: tuple[float, ...] = field(default=(), repr=False)
     augmentation: str = "none"
+    class_weights: str = field(default="", repr=False)
 
     @property
     def row(self) -> tuple[int]:
@@ -64,7 +77,13 @@ class Features(Inputs, kind="features"):
 
     @property
     def shape(self) -> FeatureShape:
-        return FeatureShape(self.width, self.mean, self.std)
+        return FeatureShape(self.width, self.mean, self.std, self.class_weights)
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = super().to_dict()
+        if not self.class_weights:  # Keys of stored data are older than the field.
+            del fields["class_weights"]
+        return fields
 
     def fitted(self, train: Rows) -> Self:
         """Return the inputs with mean and deviation of each feature of training rows."""
@@ -134,7 +153,8 @@ class FeaturesReader(PathReader, OutlinedReader):
     """``features:PATH``: features (N, D) and labels; see ``_feature_arrays`` for the formats.
 
     Arrays are ``features`` and ``labels``, or ``features_train``, ``labels_train`` and the same for
-    ``test`` and ``validation``; without test rows the split holds some out.
+    ``test`` and ``validation``; without test rows the split holds some out. Embeddings of the
+    classes are ``class_embeddings`` (K, D) and ``logit_scale``.
     """
 
     kind = Features
@@ -152,12 +172,13 @@ class FeaturesReader(PathReader, OutlinedReader):
         test = None
         if "test" in labels:
             test = FeatureRows((values["test"],), labels["test"], np.arange(len(labels["test"])))
+        weights = class_weights(self._arrays, self._names, train.shape[0], len(classes))
         rule = "" if test is None else "test is the part named so; "
         held = "a stratified draw" if own is None else "the part named so"
         info = DatasetInfo(
             name=self.name,
             classes=classes,
-            inputs=Features(train.shape[0]),
+            inputs=Features(train.shape[0], class_weights=pack(weights)),
             split_rule=f"{rule}validation is {held}",
             source=str(self.path),
         )

@@ -36,7 +36,7 @@ from tests.orchestrator.disks import files_of_at_most
 from tests.trainables.data.small_data import refusal
 from trainables.calibrators import build_calibrator, cross_fit, load_calibrator
 from trainables.common.errors import InputError
-from trainables.data import LogitRows, read_logits
+from trainables.data import DataNote, LogitRows, read_logits
 from trainables.metrics import calibration_report
 
 
@@ -243,14 +243,11 @@ def test_a_file_of_two_parts_is_fitted_on_its_first_whichever_file_is_judged(tmp
 
 def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
     file = read_logits(npz)
-    np.savez(tmp_path / "k3.npz", logits=np.zeros((2, 3)), labels=[0, 1])
     told = r"^rows 0:400 are all of them; none is left to score$"
     with pytest.raises(InputError, match=told):
         plan_task(file, ":")
     with pytest.raises(InputError, match=r"^give either rows to fit on or a file to fit on, not"):
         plan_task(file, "0:10", file)
-    with pytest.raises(InputError, match=r"^k3: 3 classes, but net has 4$"):
-        plan_task(file, None, read_logits(tmp_path / "k3.npz"))
 
 
 def test_a_file_to_fit_on_has_the_same_classes_in_the_same_order(tmp_path):
@@ -261,6 +258,20 @@ def test_a_file_to_fit_on_has_the_same_classes_in_the_same_order(tmp_path):
     assert plan_task(a, None, c).fit.labels.tolist() == [0, 1, 2]
     told = "b: class 0 is 'y', but 'x' in a; bring the columns into the same order"
     assert refusal(plan_task, a, None, b) == told
+
+
+def test_a_fit_on_another_label_set_gives_figures_of_calibrators_that_transfer(tmp_path, npz):
+    logits, labels = draw(classes=3, seed=1)
+    np.savez(tmp_path / "k3.npz", logits=logits, labels=labels)
+    file, other = read_logits(npz), read_logits(tmp_path / "k3.npz")
+    with pytest.warns(DataNote, match=r"^logits: 4 classes, but this ts was fitted on 3; "):
+        table = calibrate_table([plan_task(file, None, other)], ["ts", "vs"], ["ce"])
+    mapped = file.rows.logits / build_calibrator("ts").fit(logits, labels).temperature
+    expected = calibration_report(logits=mapped, labels=file.rows.labels)
+    assert table.cell("net", "ts", "ce").ece == pytest.approx(expected["ece"], abs=1e-6)
+    refused = table.cell("net", "vs")
+    assert np.isnan(refused.ece)
+    assert refused.note.startswith("logits: 4 classes, but this vs was fitted on 3; calibrators")
 
 
 def test_the_table_holds_the_figures_of_each_calibrator(npz):

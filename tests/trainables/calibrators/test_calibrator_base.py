@@ -40,6 +40,7 @@ from trainables.calibrators._shrinkage import EQUAL_NOTE
 from trainables.common.errors import InputError, StorageError
 from trainables.common.files import seal
 from trainables.contracts import CALIBRATOR_CHECKS, draw_rows
+from trainables.data import DataNote
 
 NAMES = CALIBRATORS.names()
 WITH_OBJECTIVE = [name for name in NAMES if CALIBRATORS.get(name).takes_objective]
@@ -527,10 +528,30 @@ def test_a_fit_that_is_interrupted_leaves_nothing_fitted(rows, monkeypatch):
 
 
 def test_other_rows_are_refused_in_one_line(rows):
-    with pytest.raises(InputError, match=r"^logits: 4 classes, but this ts was fitted on 5$"):
-        build("ts").fit(*rows)(torch.zeros(2, 4))
+    told = (
+        r"^logits: 4 classes, but this vs was fitted on 5; calibrators that transfer are ets, pts,"
+    )
+    with pytest.raises(InputError, match=told):
+        build("vs").fit(*rows)(torch.zeros(2, 4))
     with pytest.raises(InputError, match=r"^labels: 2 in row 1, allowed are 0 to 1$"):
         build("ts").fit(torch.zeros(3, 2), torch.tensor([0, 2, -1]))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if CALIBRATORS.get(name).transfers])
+def test_a_calibrator_that_transfers_maps_rows_with_another_number_of_classes(name, rows):
+    own = {"top": 3} if name == "pts" else {}
+    fitted = build_calibrator(name, **own).fit(*rows)
+    wider = torch.cat([rows[0], torch.full((len(rows[0]), 2), -torch.inf)], dim=1)
+    told = rf"^logits: 7 classes, but this {name} was fitted on 5; its parameters apply to both$"
+    with pytest.warns(DataNote, match=told):
+        mapped = fitted(wider)
+    # Two impossible classes change nothing.
+    torch.testing.assert_close(mapped[:, :5], fitted(rows[0]), rtol=1e-5, atol=1e-6)
+
+
+def test_pts_transfers_only_where_it_sees_as_many_logits(rows):
+    with pytest.raises(InputError, match=r"^logits: 7 classes, but this pts was fitted on 5"):
+        build_calibrator("pts", top=10).fit(*rows)(torch.zeros(2, 7))
 
 
 @pytest.mark.full

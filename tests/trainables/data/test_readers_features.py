@@ -16,10 +16,12 @@ from trainables.common.errors import InputError
 from trainables.data import (
     DataNote,
     FeatureShape,
+    PreparedData,
     SplitSpec,
     find_reader,
     missing_download,
     prepare,
+    read_logits,
     read_source,
 )
 from trainables.models import build_model
@@ -227,3 +229,104 @@ def test_heads_see_standardised_features(name: str) -> None:
     rows = torch.randn(4, 2)
     shifted = rows * torch.tensor([2.0, 50.0]) + torch.tensor([5.0, -100.0])
     torch.testing.assert_close(given(shifted), plain(rows), rtol=1e-4, atol=1e-5)
+
+
+EMBEDDINGS = GENERATOR.normal(size=(3, 5)).astype(np.float32)
+
+
+def cosines(part: str) -> np.ndarray:
+    lengths = np.linalg.norm(FEATURES[part], axis=1)[:, None] * np.linalg.norm(EMBEDDINGS, axis=1)
+    return FEATURES[part] @ EMBEDDINGS.T / lengths
+
+
+def write_zero_shot(folder: Path, **changes: Any) -> Path:
+    extra = {"class_embeddings": EMBEDDINGS, "logit_scale": np.float32(50)}
+    arrays = {**named(*COUNTS), **extra, **changes}
+    return write_npz(folder, {name: its for name, its in arrays.items() if its is not None})
+
+
+def test_features_with_class_embeddings_are_zero_shot_logits(tmp_path: Path) -> None:
+    names = np.array(["cat", "dog", "eel"])
+    file = read_logits(write_zero_shot(tmp_path, classes=names))
+    assert file.classes == tuple(names)
+    assert file.fit is not None
+    fit = np.concatenate([cosines("train"), cosines("validation")])
+    np.testing.assert_allclose(file.fit.logits, 50 * fit, atol=1e-4)
+    np.testing.assert_allclose(file.rows.logits, 50 * cosines("test"), atol=1e-4)
+    labels = np.concatenate([LABELS["train"], LABELS["validation"]])
+    np.testing.assert_array_equal(file.fit.labels, labels)
+    np.testing.assert_array_equal(file.rows.labels, LABELS["test"])
+
+
+def test_zero_shot_logits_need_no_training_rows(tmp_path: Path) -> None:
+    extra = {"class_embeddings": EMBEDDINGS, "logit_scale": 50.0}
+    file = read_logits(write_npz(tmp_path, {**named("test"), **extra}))
+    assert file.fit is None
+    np.testing.assert_allclose(file.rows.logits, 50 * cosines("test"), atol=1e-4)
+    with pytest.raises(InputError, match=r"no array 'features'; a zero-shot task needs features"):
+        read_logits(write_npz(tmp_path, {"labels": LABELS["test"], **extra}))
+
+
+def test_an_absent_logit_scale_is_that_of_clip_and_a_logarithm_is_noted(tmp_path: Path) -> None:
+    with pytest.warns(DataNote, match="no array `logit_scale`: cosines are multiplied by 100"):
+        file = read_logits(write_zero_shot(tmp_path, logit_scale=None))
+    np.testing.assert_allclose(file.rows.logits, 100 * cosines("test"), atol=1e-4)
+    with pytest.warns(DataNote, match=r"logit_scale is 4\.605; CLIP stores its logarithm"):
+        read_logits(write_zero_shot(tmp_path, logit_scale=np.float32(4.6052)))
+
+
+@pytest.mark.parametrize("write", [write_npz, write_npy])
+@pytest.mark.parametrize("model", ["probe", "clip-adapter"])
+def test_heads_begin_with_class_embeddings(model: str, write: Any, tmp_path: Path) -> None:
+    extra = {"class_embeddings": EMBEDDINGS, "logit_scale": np.float32(50)}
+    place = write(tmp_path, {**named(*COUNTS), **extra})
+    data = prepare(f"features:{place}", "unused", SplitSpec("own"), tmp_path / "data")
+    network = build_model(model, 3, PreparedData.open(data.directory).info.inputs.shape)
+    for layer in network.extractor.modules():
+        if isinstance(layer, torch.nn.Linear):
+            torch.nn.init.zeros_(layer.weight)  # The adapter adds nothing then.
+    logits = network(torch.from_numpy(FEATURES["test"])).detach()
+    np.testing.assert_allclose(logits, 50 * cosines("test"), atol=1e-4)
+    assert network.classifier.weight.requires_grad == (model == "probe")
+
+
+def test_heads_without_class_embeddings_are_refused(tmp_path: Path) -> None:
+    place = write_npz(tmp_path, named(*COUNTS))
+    data = prepare(f"features:{place}", "unused", SplitSpec("own"), tmp_path / "data")
+    assert "class_weights" not in data.info.to_dict()
+    with pytest.raises(InputError, match=r"^model 'probe' begins with embeddings of the classes; "):
+        build_model("probe", 3, data.info.inputs.shape)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"class_embeddings": EMBEDDINGS[:, :4]},
+            r"class_embeddings: expected a row per class, \(3, 5\) floats, got float32 \(3, 4\)",
+        ),
+        (
+            {"class_embeddings": EMBEDDINGS[:2]},
+            r"class_embeddings: expected a row per class, \(3, 5\) floats, got float32 \(2, 5\)",
+        ),
+        (
+            {"class_embeddings": EMBEDDINGS * [[1], [0], [1]]},
+            "class_embeddings: length 0 in row 1; cosines need finite rows that are not 0",
+        ),
+        (
+            {"logit_scale": np.float32(-1)},
+            r"logit_scale: expected one number above 0, got float32 -1\.0",
+        ),
+    ],
+)
+def test_wrong_class_embeddings_are_refused(changes: Arrays, message: str, tmp_path: Path) -> None:
+    place = write_zero_shot(tmp_path, **changes)
+    with pytest.raises(InputError, match=f"{place}: {message}"):
+        read_source(f"features:{place}", "unused")
+
+
+def test_zero_shot_logits_of_features_without_length_are_refused(tmp_path: Path) -> None:
+    test = FEATURES["test"].copy()
+    test[7] = 0
+    with pytest.raises(InputError, match=r"features_test: length 0 in row 7; cosines need"):
+        read_logits(write_zero_shot(tmp_path, features_test=test))
