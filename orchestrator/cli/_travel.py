@@ -40,7 +40,7 @@ def publish(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Write a page of sweeps' results, and the package by which anyone can verify them."""
-    from orchestrator.packages.hub import publish_repository
+    from orchestrator.packages.hub import HUB, YOURS, publish_repository
     from orchestrator.packages.publish import publish as write
     from orchestrator.storage.storage import Storage
 
@@ -54,6 +54,8 @@ def publish(
             written = [publish_repository(place, sweeps, to or "", license, show)]
     for name in written:
         echo(f"wrote {name}")
+    if to and not to.startswith(HUB):
+        echo(f"its files name the repository {YOURS}; replace that by yours before you upload them")
     for name in dict.fromkeys(sweeps):
         if place.load_spec(name).plugins:
             echo(
