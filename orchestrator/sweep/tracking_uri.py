@@ -13,8 +13,8 @@ from trainables.common.words import many
 SQLITE, SQLITE_DRIVER = "sqlite:///", "sqlite+pysqlite"
 ESCAPED = {ord(sign): f"%{ord(sign):X}" for sign in "%?#"}
 ALLOWED = (
-    "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or "
-    "tensorboard:FOLDER"
+    "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE, "
+    "tensorboard:FOLDER, trackio:PROJECT or wandb:PROJECT"
 )
 
 
@@ -150,7 +150,8 @@ def check_tracking_uri(uri: str) -> None:
 
     Args:
         uri: ``sqlite:///PATH``, ``http(s)://HOST[:PORT]``, ``postgresql://USER@HOST/DATABASE``,
-            ``tensorboard:FOLDER``, or one whose scheme is that of a plugin's tracker.
+            ``tensorboard:FOLDER``, ``trackio:PROJECT``, ``wandb:PROJECT``, or one
+            whose scheme is that of a plugin's tracker.
 
     Raises:
         InputError: If it is none of these, or its folder cannot be written, or the driver for
