@@ -142,6 +142,34 @@ def verify(
     return ACCEPTED if found.accepted else REFUSED
 
 
+def board(
+    packages: Annotated[
+        list[str], typer.Argument(help="Zip files or hf:ORG/NAME.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(dir_okay=False, help="The HTML file to write.", show_default=False)
+    ],
+    metric: Annotated[str, typer.Option(help="Sorts the rows and finds ties.")] = "ece",
+    retrain: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the trials to compute again.")
+    ] = 0.0,
+    data_root: DataRoot = "data",
+) -> None:
+    """Write a page with the rows of many packages: verified rows are marked, ties have letters.
+
+    A package that is not verified stays on the page, with the reason.
+    """
+    from orchestrator.logits.files import write_whole
+    from orchestrator.packages.board import render_board
+    from orchestrator.packages.verify import VerifyOptions
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    options = VerifyOptions(share=retrain, data_root=data_root)
+    page = render_board(packages, metric, options, lambda text: console.print(text))
+    write_whole(out, lambda stream: stream.write(page.encode()))
+    echo(f"wrote {out}")
+
+
 def accept(
     base: Annotated[
         Path, typer.Argument(help="The package from before the change.", show_default=False)

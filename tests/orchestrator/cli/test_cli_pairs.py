@@ -230,6 +230,10 @@ SCENES = {
         {"--to": "hf:a/b"},
         instead={"--to": ["night"], "--out": ["night"]},
     ),
+    "package board": Scene(
+        ["old.zip", "hf:ada/new", "--out", "board.html"],
+        {"orchestrator.packages.board.render_board": "a page"},
+    ),
     "package accept": Scene(
         ["old.zip", "new.zip"],
         {
