@@ -48,8 +48,8 @@ def render_board(
 ) -> str:
     """Verify packages, and return the page of all their rows, the best by a metric first.
 
-    Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if they are of the
-    same data.
+    Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if they are of
+    the same data.
 
     Raises:
         InputError: If one cannot be read, one is named twice, or the metric is not a column.
