@@ -28,7 +28,7 @@ from orchestrator.cli._report import report
 from orchestrator.cli._run import demo, run, submit
 from orchestrator.cli._storage import gc, sync
 from orchestrator.cli._table import table
-from orchestrator.cli._travel import accept, export_blackbox, merge, publish, verify
+from orchestrator.cli._travel import accept, board, export_blackbox, merge, publish, verify
 from orchestrator.cli._ui import ui
 from orchestrator.cli._watch import cancel, logs, pause, resume, status
 from trainables.common.errors import InputError, UnwrittenError
@@ -106,7 +106,7 @@ TOP: Commands = (
 GROUPS: Mapping[str, tuple[str, Commands]] = {
     "package": (
         "Publish results, and verify those of others.",
-        (publish, merge, verify, predictions, accept),
+        (publish, merge, verify, predictions, accept, board),
     ),
     "features": ("Compute features of networks, to train heads on.", (extract,)),
     "logits": ("Calibrate files of logits.", (calibrate, apply, arena)),

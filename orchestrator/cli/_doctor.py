@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -17,6 +17,9 @@ from orchestrator.cli._options import DataRoot, Json
 from trainables.common.errors import AwayError, InputError
 from trainables.common.files import why
 from trainables.common.paths import DEFAULT_STORAGE, bucket_address, shown, storage_folder
+
+if TYPE_CHECKING:
+    from trainables.plugins import Plugin
 
 DATASET = "dataset "
 STEP_SECONDS = 180  # A first start from a slow disk takes most of it.
@@ -52,7 +55,7 @@ def doctor(
     from orchestrator.storage.storage import Storage
 
     if plugin is not None:
-        return check_plugin(plugin, tracking_uri)
+        return check_plugin(plugin, tracking_uri, as_json)
 
     told = []
     for finding in _findings(tracking_uri, storage):
@@ -234,35 +237,53 @@ def _datasets(data_root: str) -> Iterator[Finding]:
             yield Finding(f"{DATASET}{name}", status.detail, remedy, optional=True)
 
 
-def check_plugin(plugin: str, tracker: str | None) -> int:
+def check_plugin(plugin: str, tracker: str | None, as_json: bool) -> int:
     """Check that a plugin's parts keep to all that ours do: 0 if so, 1 if not."""
-    from orchestrator.tracking.contract import tracker_checks
-    from trainables.contracts import checks_of
     from trainables.plugins import load_plugins
 
     (found,) = load_plugins([plugin], installed=True)
-    failed = total = 0
+    checks: list[dict[str, str]] = []
+    for check in _plugin_checks(found, tracker):
+        checks.append(check)
+        if not as_json:
+            _tell_check(check, [each["error"] for each in checks[:-1]])
+    marks = [check["mark"] for check in checks]
+    passed, failed = marks.count("ok"), marks.count("failed")
+    if as_json:
+        about = {"plugin": found.name, "code": found.code, "covers": found.covers}
+        print_json({**about, "passed": passed, "failed": failed, "checks": checks})
+    else:
+        echo(f"info    plugin {found.name}: {found.covers}")
+        counted = f"{passed} of {passed + failed} checks passed"
+        echo(f"plugin {found.name}, code {found.code[:12]}: {counted}")
+    return int(failed > 0)
+
+
+def _plugin_checks(found: "Plugin", tracker: str | None) -> Iterator[dict[str, str]]:
+    """Yield what each check came to, and the parts that no check covers."""
+    from orchestrator.tracking.contract import tracker_checks
+    from trainables.contracts import checks_of
+
     unchecked = {f"{each.catalogue.noun} {each.name}" for each in found.additions}
     scheme = (tracker or "").partition(":")[0]
     if tracker and f"tracker {scheme}" not in unchecked:
         raise InputError(
             f"--tracking-uri {shown(tracker)}: the plugin brings no tracker {scheme!r}"
         )
-    told: set[str] = set()
     for check in chain(checks_of(found), tracker_checks(tracker) if tracker else ()):
         if (broken := check.broken()) is None or (check.is_note and not broken):
             continue
         if not check.is_note:
             unchecked.discard(check.part)
-            total, failed = total + 1, failed + bool(broken)
-        word = "note" if check.is_note else "failed" if broken else "ok"
-        echo(f"{word:6}  {check.part}: {check.says}{' (the same error)' * (broken in told)}")
-        if broken and broken not in told:
-            echo(f"        {broken}")
-            told.add(broken)
+        mark = "note" if check.is_note else "failed" if broken else "ok"
+        yield {"mark": mark, "part": check.part, "says": check.says, "error": broken}
     for part in sorted(unchecked):
         hint = " without --tracking-uri ADDRESS" if part.startswith("tracker ") else ""
-        echo(f"info    {part}: cannot be checked{hint}")
-    echo(f"info    plugin {found.name}: {found.covers}")
-    echo(f"plugin {found.name}, code {found.code[:12]}: {total - failed} of {total} checks passed")
-    return int(failed > 0)
+        yield {"mark": "info", "part": part, "says": f"cannot be checked{hint}", "error": ""}
+
+
+def _tell_check(check: dict[str, str], before: Sequence[str]) -> None:
+    known = bool(check["error"]) and check["error"] in before
+    echo(f"{check['mark']:6}  {check['part']}: {check['says']}{' (the same error)' * known}")
+    if check["error"] and not known:
+        echo(f"        {check['error']}")

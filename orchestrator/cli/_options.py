@@ -212,7 +212,7 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
     "package publish": (
         Rule("--to", "--out --logits", "a repository has all that `package verify` needs"),
     ),
-    "doctor": (Rule("--plugin", "--storage --data-root --json", "only the plugin is checked"),),
+    "doctor": (Rule("--plugin", "--storage --data-root", "only the plugin is checked"),),
     "list": (Rule("--storage", "--plugin", "sweeps of a storage come from no plugin"),),
 }
 NEEDED: Mapping[str, Mapping[str, str]] = {

@@ -40,7 +40,7 @@ def publish(
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
     """Write a page of sweeps' results, and the package by which anyone can verify them."""
-    from orchestrator.packages.hub import publish_repository
+    from orchestrator.packages.hub import HUB, YOURS, publish_repository
     from orchestrator.packages.publish import publish as write
     from orchestrator.storage.storage import Storage
 
@@ -54,6 +54,8 @@ def publish(
             written = [publish_repository(place, sweeps, to or "", license, show)]
     for name in written:
         echo(f"wrote {name}")
+    if to and not to.startswith(HUB):
+        echo(f"its files name the repository {YOURS}; replace that by yours before you upload them")
     for name in dict.fromkeys(sweeps):
         if place.load_spec(name).plugins:
             echo(
@@ -138,6 +140,34 @@ def verify(
             echo(f"  {problem}")
         echo("accepted" if found.accepted else "refused")
     return ACCEPTED if found.accepted else REFUSED
+
+
+def board(
+    packages: Annotated[
+        list[str], typer.Argument(help="Zip files or hf:ORG/NAME.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(dir_okay=False, help="The HTML file to write.", show_default=False)
+    ],
+    metric: Annotated[str, typer.Option(help="Sorts the rows and finds ties.")] = "ece",
+    retrain: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the trials to compute again.")
+    ] = 0.0,
+    data_root: DataRoot = "data",
+) -> None:
+    """Write a page with the rows of many packages: verified rows are marked, ties have letters.
+
+    A package that is not verified stays on the page, with the reason.
+    """
+    from orchestrator.logits.files import write_whole
+    from orchestrator.packages.board import render_board
+    from orchestrator.packages.verify import VerifyOptions
+
+    console = Console(stderr=True, highlight=False, markup=False)
+    options = VerifyOptions(share=retrain, data_root=data_root)
+    page = render_board(packages, metric, options, lambda text: console.print(text))
+    write_whole(out, lambda stream: stream.write(page.encode()))
+    echo(f"wrote {out}")
 
 
 def accept(

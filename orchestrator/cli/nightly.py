@@ -6,6 +6,7 @@ import re
 import traceback
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import partial
 from itertools import chain
@@ -16,8 +17,8 @@ import typer
 from rich.console import Console
 
 from orchestrator import nightly
-from orchestrator.cli._console import complain, echo, output, print_plain
-from orchestrator.cli._options import Quiet
+from orchestrator.cli._console import complain, echo, output, print_json, print_plain
+from orchestrator.cli._options import Json, Quiet
 from trainables.common.errors import InputError, UnwrittenError, require_addresses
 from trainables.common.files import writing
 from trainables.common.words import many
@@ -76,6 +77,7 @@ def run(
     ] = None,
     address: Address = None,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> int:
     """Run one night, or resume one that broke off: exit 0 fine, 3 alarm, 4 could not run."""
     benchmark = load(file)
@@ -83,7 +85,7 @@ def run(
         _check_night(night)
     name = night or datetime.now(UTC).astimezone().date().isoformat()
     try:
-        return _run(benchmark, name, address, quiet)
+        return _run(benchmark, name, address, quiet, as_json)
     except nightly.BusyError as error:
         _complain(str(error))
     except Exception as error:  # noqa: BLE001 - nobody watches: every failure is told to people
@@ -105,18 +107,25 @@ def _check_night(night: str) -> None:
         raise InputError(f"--night: {night!r} is of no date that exists: {error}") from error
 
 
-def _run(benchmark: nightly.Nightly, name: str, address: str | None, quiet: bool) -> int:
+def _run(
+    benchmark: nightly.Nightly, name: str, address: str | None, quiet: bool, as_json: bool
+) -> int:
     require_addresses()
     console = None if quiet else Console(stderr=True)
     outcome = nightly.run_night(benchmark, name, address=address, console=console)
     for message in outcome.messages:
         _complain(message)
+    report = outcome.night.folder / "report.md"
+    if as_json:
+        named = {"name": benchmark.name, "fresh": outcome.fresh, "report": str(report)}
+        print_json({**named, **asdict(outcome.verdict)})
+        return outcome.verdict.code
     echo(nightly.headline(benchmark.name, name, outcome.verdict))
     for group in nightly.grouped(outcome.verdict.alarms):
         echo(f"  {nightly.told(group)}")
     if not outcome.fresh:
         echo("  (this night has run before; it was not run again)")
-    echo(f"  {outcome.night.folder / 'report.md'}")
+    echo(f"  {report}")
     return outcome.verdict.code
 
 
@@ -136,15 +145,23 @@ def status(
     file: File = None,
     last: Annotated[int, typer.Option(min=1, help="Nights to list.")] = 7,
     metric: Annotated[str, typer.Option(help="Whose trend is drawn.")] = "ece",
+    as_json: Json = False,
 ) -> int:
     """Show the last verdicts, and trends as small charts."""
     benchmark = load(file)
     book = benchmark.book()
-    nights = book.nights()[-last:]
-    if not nights:
+    lines = [(night.name, *_outcome(night)) for night in book.nights()[-last:]]
+    records = [record for record, _ in book.judged()][-benchmark.model.history :]
+    cells = _cells_of(records, metric)
+    if as_json:
+        nights = [dict(zip(("night", "status", "text"), line, strict=True)) for line in lines]
+        series = [{**cell._asdict(), "values": nightly.series_of(records, cell)} for cell in cells]
+        print_json({"name": benchmark.name, "nights": nights, "series": series})
+        return 0
+    if not lines:
         output().print(f"{benchmark.name}: no night has run yet")
-    print_plain(("night", "verdict", "what"), [(night.name, *_outcome(night)) for night in nights])
-    _print_trends(book, metric, benchmark.model.history)
+    print_plain(("night", "verdict", "what"), lines)
+    _print_trends(records, cells, metric)
     return 0
 
 
@@ -157,14 +174,20 @@ def _outcome(night: nightly.Night) -> tuple[str, str]:
     return verdict.status, "; ".join(nightly.told(group) for group in groups)
 
 
-def _print_trends(book: nightly.Book, metric: str, nights: int) -> None:
-    """Print one metric's series of every recipe, drawn in a line each."""
-    records = [record for record, _ in book.judged()][-nights:]
+def _cells_of(records: Sequence[nightly.NightRecord], metric: str) -> list[nightly.CellKey]:
+    """Return the cells of one metric."""
     known = all_cells(records)
     cells = [cell for cell in known if cell.metric == metric]
     if known and not cells:
         metrics = ", ".join(dict.fromkeys(cell.metric for cell in known))
         raise InputError(f"--metric: {metric!r} is not recorded; there are: {metrics}")
+    return cells
+
+
+def _print_trends(
+    records: Sequence[nightly.NightRecord], cells: Sequence[nightly.CellKey], metric: str
+) -> None:
+    """Print one metric's series of every recipe, drawn in a line each."""
     rows = []
     for cell in cells:
         values = nightly.series_of(records, cell)
@@ -255,6 +278,7 @@ def gate(
     ] = None,
     repository: RepositoryFolder = None,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> int:
     """Run the benchmark on a revision and on the working tree: exit 0 fine, 3 worse."""
     benchmark = load(file)
@@ -263,6 +287,9 @@ def gate(
     if out is not None:
         with writing(f"--out {out}:", UnwrittenError):
             out.write_text(found.markdown, encoding="utf-8")
+    if as_json:
+        print_json({"title": found.title, **asdict(found.verdict)})
+        return found.verdict.code
     echo(found.title)
     for group in nightly.grouped(found.verdict.alarms):
         echo(f"  {nightly.told(group)}")

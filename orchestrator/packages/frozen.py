@@ -5,7 +5,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,13 +85,24 @@ def render_page(package: Package) -> str:
     names = ", ".join(dict.fromkeys(each.sweep for each in ledgers))
     with TemporaryDirectory(prefix="calsweep-page-") as folder:
         store = ArtifactStore(Path(folder))
-        for cell in package.cells:
-            found = tested(package, cell)
-            rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
-            store.write(ArtifactRef("evaluate", cell.trial.predictions), {"test": rows}, {})
+        store_rows(package, store)
         history = ledgers[0] if len(ledgers) == 1 else None
         facts = [("License", str(package.header.get("license")))]
         return render_report(ReportSource(names, package.results, history, store, facts=facts))
+
+
+def store_rows(
+    package: Package, store: ArtifactStore, key_of: Callable[[str], str] = lambda key: key
+) -> None:
+    """Put the test rows of a package's cells into a store, under keys made of their own.
+
+    Raises:
+        InputError: If they are missing or damaged.
+    """
+    for cell in package.cells:
+        found = tested(package, cell)
+        rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
+        store.write(ArtifactRef("evaluate", key_of(cell.trial.predictions)), {"test": rows}, {})
 
 
 class FileStorage(Storage):

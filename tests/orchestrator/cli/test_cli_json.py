@@ -1,8 +1,10 @@
 """The answers of commands for programs, as docs/run.md describes them."""
 
 import json
+import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,3 +65,25 @@ def test_fields_that_become_json_are_documented():
 def test_a_table_has_json_once(calsweep, stored):
     told = "--json and --format exclude each other: --json is a format"
     assert told in calsweep("table", "old", "--json", "--format", "csv").err
+
+
+def test_a_night_is_told_as_its_verdict(calsweep, empty_folder, monkeypatch):
+    from orchestrator import nightly
+
+    cell = nightly.CellKey("ce", "t", "ece")
+    alarm = nightly.Finding(cell, "soft", "nights", "is worse", math.nan, 0.1)
+    verdict = nightly.Verdict("2026-01-02", "regression", (alarm,))
+    night = SimpleNamespace(folder=Path("night"))
+    outcome = SimpleNamespace(messages=[], fresh=True, night=night, verdict=verdict)
+    monkeypatch.setattr(nightly, "run_night", lambda *_, **__: outcome)
+    code, out, _ = calsweep("nightly", "run", "--json")
+    told = json.loads(out)
+    assert (code, {*told}) == (3, documented("nightly run")[1])
+    assert (told["status"], told["alarms"][0]["value"]) == ("regression", None)
+    found = SimpleNamespace(title="t", markdown="m", verdict=verdict)
+    monkeypatch.setattr(nightly, "gate", lambda *_: found)
+    code, out, _ = calsweep("nightly", "gate", "main", "--json")
+    assert (code, json.loads(out)) == (
+        3,
+        {"title": "t", **{k: v for k, v in told.items() if k not in ("name", "fresh", "report")}},
+    )

@@ -17,6 +17,7 @@ import typer
 from orchestrator.cli._app import app
 from orchestrator.cli._options import EXCLUDED, NEEDED
 from orchestrator.cli._table import SHOWN
+from orchestrator.nightly import Verdict
 from orchestrator.packages.accept import Decision
 from orchestrator.storage.results import StudyResult
 from orchestrator.storage.storage import Storage, SweepFolder
@@ -78,7 +79,11 @@ CELLS = [
     for task, recipe, seed in itertools.product("tu", ("ce", "ls"), (0, 1))
 ]
 DECISION = Decision(True, "ece", -0.1, 0.01, 0.025, 1, ("a",), (0,))
-NIGHTS = [SimpleNamespace(name=f"2026-01-0{n}", verdict=None, facts={}) for n in range(1, 9)]
+VERDICT = Verdict("2026-01-02", "ok")
+NIGHTS = [
+    SimpleNamespace(name=f"2026-01-0{n}", verdict=None, facts={}, folder=Path("night"))
+    for n in range(1, 9)
+]
 
 
 def tracked(uri: str, sweep: str) -> list[StudyResult]:
@@ -225,6 +230,10 @@ SCENES = {
         {"--to": "hf:a/b"},
         instead={"--to": ["night"], "--out": ["night"]},
     ),
+    "package board": Scene(
+        ["old.zip", "hf:ada/new", "--out", "board.html"],
+        {"orchestrator.packages.board.render_board": "a page"},
+    ),
     "package accept": Scene(
         ["old.zip", "new.zip"],
         {
@@ -313,11 +322,15 @@ SCENES = {
         ["file"],
         {
             **SET,
-            "orchestrator.nightly.run_night": STOP,
+            "orchestrator.nightly.run_night": SimpleNamespace(
+                messages=[], fresh=True, night=NIGHTS[0], verdict=VERDICT
+            ),
         },
         {"--night": "2026-01-02"},
     ),
-    "nightly status": Scene(["file"], {**SET, f"{NIGHTLY}._print_trends": None}),
+    "nightly status": Scene(
+        ["file"], {**SET, f"{NIGHTLY}._cells_of": [], f"{NIGHTLY}._print_trends": None}
+    ),
     "nightly history": Scene(
         ["file"],
         {
@@ -341,9 +354,7 @@ SCENES = {
         ["main"],
         {
             **SET,
-            "orchestrator.nightly.gate": SimpleNamespace(
-                markdown="m", title="t", verdict=MagicMock(code=0, alarms=[])
-            ),
+            "orchestrator.nightly.gate": SimpleNamespace(markdown="m", title="t", verdict=VERDICT),
         },
     ),
 }

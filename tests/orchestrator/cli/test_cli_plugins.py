@@ -1,5 +1,6 @@
 """``doctor --plugin`` on good plugins, on plugins that break promises, and on wrong input."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.orchestrator.cli.test_cli_json import documented
 from trainables.plugins import load_plugins
 from trainables.refinements import build_refinement
 
@@ -103,6 +105,10 @@ def test_the_plugin_of_an_example_passes_every_check(calsweep):
     assert (code, err) == (0, "")
     assert "plugin masked_inference, " in out
     assert out.endswith(": 3 of 3 checks passed\n")
+    told = json.loads(calsweep("doctor", "--plugin", MASKED, "--json").out)
+    assert {*told} == documented("doctor --plugin")[1]
+    assert (told["plugin"], told["passed"], told["failed"]) == ("masked_inference", 3, 0)
+    assert [check["mark"] for check in told["checks"]] == ["ok"] * 3
 
 
 def test_masks_at_inference_leave_out_their_share_and_no_training():

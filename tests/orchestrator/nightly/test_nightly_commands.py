@@ -78,6 +78,14 @@ def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, command
             [name(4), "unfinished", "the next start resumes it"],
         ],
     )
+    told = json.loads(command("status", "--last", "2", "--json")[1])
+    assert told["nights"] == [
+        {"night": name(3), "status": "given up", "text": "the code has changed"},
+        {"night": name(4), "status": "unfinished", "text": "the next start resumes it"},
+    ]
+    assert [each["values"] for each in told["series"] if each["recipe"] == "ls"] == [
+        [record(day).mean(ECE) for day in range(3)]
+    ]
     book.give_up(book.begin(name(5), 0.0, {}), "§" * 300)
     # A terminal that is too narrow cuts nothing off.
     monkeypatch.setenv("FORCE_COLOR", "1")

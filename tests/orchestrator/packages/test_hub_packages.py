@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from pathlib import Path
+from statistics import fmean
 
 import pandas as pd
 import pytest
 import yaml
 
 from orchestrator.cli import main
+from orchestrator.packages.evaluations import _short
 from orchestrator.packages.hub import FILE, package_file, publish_repository, upload
 from orchestrator.packages.package import UnfitError
 from orchestrator.packages.verify import VerifyOptions, verify
@@ -20,7 +24,10 @@ from trainables.common.errors import InputError
 NAME = "datasets/ada/results"
 MEMBERS = [
     "README.md",
+    "eval.yaml",
+    "every_eval_ever",
     "index.html",
+    "models",
     "package.calsweep",
     "predictions.parquet",
     "results.parquet",
@@ -39,7 +46,7 @@ def test_a_package_is_uploaded_in_one_commit_and_verified(storage: Storage, logi
     assert to == "https://huggingface.co/datasets/ada/results"
     commits = [call for call in login.calls if call.startswith("POST") and "/commit/" in call]
     files = login.repos[NAME]["main"]
-    assert (len(commits), sorted(files)) == (1, MEMBERS)
+    assert (len(commits), sorted({name.partition("/")[0] for name in files})) == (1, MEMBERS)
     _, header, text = files["README.md"].decode().split("---\n", 2)
     card = yaml.safe_load(header)
     assert card["license_name"] == "CC-BY-4.0"
@@ -51,6 +58,48 @@ def test_a_package_is_uploaded_in_one_commit_and_verified(storage: Storage, logi
     assert not any(TOKEN.encode() in content for content in files.values())
     found = verify(package_file("hf:ada/results"), VerifyOptions(share=0.0, revision="c0ffee"))
     assert found.problems == []
+    check_rows_of_models(files)
+    check_records(files)
+
+
+def check_rows_of_models(files: dict[str, bytes]) -> None:
+    """Each model has a row per task of the benchmark, with its mean over seeds."""
+    results = pd.read_parquet(io.BytesIO(files["results.parquet"]))
+    tasks = [task["id"] for task in yaml.safe_load(files["eval.yaml"])["tasks"]]
+    found = {}
+    for recipe, short in (("ce", "ce"), ("ls", "ls"), ("ls+ts", "ls-ts")):
+        rows = yaml.safe_load(files[f"models/digits-tiny/{short}/.eval_results/calsweep.yaml"])
+        assert [row["dataset"] for row in rows] == [
+            {"id": "ada/results", "task_id": task} for task in tasks
+        ]
+        assert {row["source"]["url"] for row in rows} == {
+            "https://huggingface.co/datasets/ada/results"
+        }
+        found[recipe] = rows[tasks.index("digits-tiny-ece")]["value"]
+    assert found == pytest.approx(results.groupby("recipe")["ece"].mean().to_dict())
+
+
+def check_records(files: dict[str, bytes]) -> None:
+    """Each model has a record of Every Eval Ever with what its schema requires."""
+    form = r"every_eval_ever/data/results/ada/digits-tiny-(ce|ls|ls-ts)/[\da-f]{8}-[\da-f]{4}-4.*"
+    names = [name for name in files if name.startswith("every_eval_ever")]
+    assert len(names) == 3
+    for name in names:
+        assert re.fullmatch(form, name)
+        record = json.loads(files[name])
+        assert record["model_info"]["additional_details"]["deployment_type"] == "self_deployed"
+        assert record["source_metadata"]["evaluator_relationship"] == "first_party"
+        acc, *errors, nll = record["evaluation_results"]
+        directions = [each["metric_config"]["lower_is_better"] for each in (acc, *errors, nll)]
+        assert directions == [False, True, True, True, True]
+        assert nll["metric_config"]["max_score"] == "Infinity"
+        own = map(float, acc["score_details"]["details"].values())
+        assert acc["score_details"]["score"] == pytest.approx(fmean(own))
+
+
+def test_names_that_are_alike_as_files_get_a_number() -> None:
+    names = ["ce", "ls+ts", "ls-ts", "ls/ts", "+"]
+    assert list(_short(names).values()) == ["ce", "ls-ts", "ls-ts-2", "ls-ts-3", "unnamed"]
 
 
 @pytest.fixture
@@ -95,10 +144,16 @@ def test_a_wrong_or_missing_token_is_refused(
     assert hub.repos == {}
 
 
-def test_a_folder_has_the_same_files(storage: Storage, tmp_path: Path) -> None:
+def test_a_folder_has_the_same_files(
+    storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = tmp_path / "results"
     words = ("--storage", str(storage.folder), "--to", str(place))
     assert main(["package", "publish", "board", *words]) == 0
+    assert "ORG/NAME; replace that by yours" in capsys.readouterr().out
+    assert (
+        "id: ORG/NAME" in (place / "models/digits-tiny/ce/.eval_results/calsweep.yaml").read_text()
+    )
     assert sorted(path.name for path in place.iterdir()) == MEMBERS
     assert package_file(str(place / FILE)) == place / FILE
 

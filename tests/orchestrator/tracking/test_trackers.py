@@ -27,11 +27,15 @@ from orchestrator.tracking.tracker import (
     UnreachableError,
     model_name,
 )
+from tests.orchestrator.tracking.projects import Project
 from trainables.common.errors import InputError
 
 
-@pytest.fixture(params=["sqlite", "folder", "tensorboard", "postgresql"])
-def tracker(request, folder):
+@pytest.fixture(params=["sqlite", "folder", "tensorboard", "trackio", "wandb", "postgresql"])
+def tracker(request, folder, monkeypatch):
+    if request.param in ("trackio", "wandb"):
+        Project.install(request.param, folder, monkeypatch)
+        return open_tracker(f"{request.param}:ours", create=True)
     if request.param in ("folder", "tensorboard"):
         return open_tracker(f"{request.param}:{folder}/tracked", create=True)
     kept = {"sqlite": "database"}.get(request.param, request.param)

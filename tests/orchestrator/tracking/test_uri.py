@@ -21,8 +21,8 @@ from orchestrator.tracking import listens, ping, storage_uri
 from trainables.common.errors import InputError
 
 ALLOWED = (
-    "allowed: sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE or "
-    "tensorboard:FOLDER"
+    "allowed: sqlite:///PATH/mlflow.db, http(s)://HOST:PORT, postgresql://USER@HOST/DATABASE, "
+    "tensorboard:FOLDER, trackio:PROJECT or wandb:PROJECT"
 )
 
 

@@ -1,0 +1,146 @@
+"""A static page over many packages: every row, whether it was verified, and its ties."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from orchestrator.packages.frozen import store_rows
+from orchestrator.packages.hub import package_file
+from orchestrator.packages.package import MALFORMED, opened
+from orchestrator.packages.verify import VerifyOptions, verify
+from orchestrator.statistics import board, ties
+from orchestrator.storage.provenance import library_version
+from orchestrator.storage.results import StudyResult
+from orchestrator.tables.arrange import build_table
+from orchestrator.tables.columns import DEFAULT_METRICS, column
+from orchestrator.tables.table import Summary
+from orchestrator.view import environment
+from trainables.common.errors import InputError
+from trainables.store.artifacts import ArtifactStore
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the board: one recipe of one task in one package.
+
+    Attributes:
+        doubt: Why it is not verified; empty if it is.
+        figures: Mean and deviation by metric.
+        group: Letters of the groups of rows that cannot be told apart.
+    """
+
+    result: StudyResult
+    package: str
+    doubt: str
+    figures: dict[str, Summary]
+    group: str = ""
+
+
+def render_board(
+    packages: Sequence[str],
+    metric: str = "ece",
+    options: VerifyOptions | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Verify packages, and return the page of all their rows, the best by a metric first.
+
+    Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if they are of
+    the same data.
+
+    Raises:
+        InputError: If one cannot be read, one is named twice, or the metric is not a column.
+    """
+    if metric not in DEFAULT_METRICS:
+        raise InputError(f"--metric: {metric!r} is not one of {', '.join(DEFAULT_METRICS)}")
+    if len(set(packages)) < len(packages):
+        raise InputError("a package is named twice; name each once")
+    with TemporaryDirectory(prefix="calsweep-board-") as folder:
+        store = ArtifactStore(Path(folder))
+        lines = [
+            line
+            for number, name in enumerate(packages)
+            for line in _lines(name, number, store, options or VerifyOptions(share=0), progress)
+        ]
+        lines = _sorted(_grouped(lines, store, metric), metric)
+    return (
+        environment()
+        .get_template("board.html")
+        .render(
+            lines=lines,
+            metric=column(metric),
+            columns={name: column(name) for name in DEFAULT_METRICS},
+            packages=len(packages),
+            version=library_version("calsweep"),
+        )
+    )
+
+
+def _lines(
+    name: str,
+    number: int,
+    store: ArtifactStore,
+    options: VerifyOptions,
+    progress: Callable[[str], None],
+) -> Iterator[Line]:
+    """Yield the rows of a package, whose predictions go into the store under keys of its own."""
+    progress(f"verifying {name}")
+    path = package_file(name)
+    doubt = _doubt(path, options)
+    try:
+        with opened(path) as package:
+            key_of = partial(_key, number)
+            store_rows(package, store, key_of)
+            table = build_table(package.results)
+            for result in package.results:
+                found = {m: table.summary(result.recipe, result.task, m) for m in DEFAULT_METRICS}
+                own = replace(result, predictions=tuple(map(key_of, result.predictions)))
+                yield Line(own, name, doubt, {m: f for m, f in found.items() if f})
+    except MALFORMED as error:
+        raise InputError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _key(number: int, key: str) -> str:
+    """Return a key that no other package of the board can have, whatever it says."""
+    return hashlib.sha256(f"{number} {key}".encode()).hexdigest()
+
+
+def _doubt(path: Path, options: VerifyOptions) -> str:
+    """Return the first reason why a package is not verified; empty if it is."""
+    try:
+        return next(iter(verify(path, options).problems), "")
+    except InputError as error:
+        return str(error)
+
+
+def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[Line]:
+    """Return the lines with the letters of those of the same task and data."""
+    same: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        same.setdefault((line.result.task, line.result.fingerprint), []).append(line)
+    found = []
+    for group in same.values():
+        names = [f"{line.result.recipe} in {line.package}" for line in group]
+        results = [
+            replace(line.result, recipe=name) for line, name in zip(group, names, strict=True)
+        ]
+        letters = ties(board(results, store, metric)).letters
+        found += [
+            replace(line, group=letters.get(name, ""))
+            for line, name in zip(group, names, strict=True)
+        ]
+    return found
+
+
+def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
+    """Return the lines by task, the best first; those without a finite figure are last."""
+    sign = -1 if column(metric).higher else 1
+
+    def place(line: Line) -> tuple[str, float]:
+        mean = line.figures[metric].mean if metric in line.figures else math.nan
+        return line.result.task, sign * mean if math.isfinite(mean) else math.inf
+
+    return sorted(lines, key=place)

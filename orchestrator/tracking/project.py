@@ -1,0 +1,86 @@
+"""Shows the figures of runs in a project of trackio or Weights & Biases.
+
+Their modules have the same functions: https://docs.wandb.ai/ref/python/ and
+https://huggingface.co/docs/trackio, which says so. Both work without a connection by default.
+"""
+
+import io
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from orchestrator.tracking import _names as names
+from orchestrator.tracking._changes import Change
+from orchestrator.tracking.folder import FolderTracker, Record, translated
+from orchestrator.tracking.tracker import UnreachableError
+
+QUIET = {"auto_log_cpu": False, "auto_log_gpu": False}  # A run has figures of its own only.
+
+
+def records(uri: str) -> Path:
+    """Return the folder of a project's runs: these modules cannot be asked for tags."""
+    kind, _, project = uri.partition(":")
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(home).expanduser() / "calsweep" / kind / project
+
+
+class ProjectTracker(FolderTracker):
+    """A folder of runs, each of which is sent to a project when it ends, and what comes later.
+
+    Everything is read from the folder.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"folder:{records(uri)}")
+        self.uri = uri
+        self._kind, _, self._project = uri.partition(":")
+
+    def log(self, run_id: str, change: Change) -> None:
+        super().log(run_id, change)
+        self._send_news(run_id)
+
+    def set_status(self, run_id: str, status: str, time: int) -> None:
+        super().set_status(run_id, status, time)
+        self._send_news(run_id)
+
+    def _send_news(self, run_id: str) -> None:
+        """Send the figures of a run that has ended, those apart that were sent before."""
+        record = self._record(run_id)
+        sent = record.get("sent", {})
+        rows: dict[int, dict[str, float]] = defaultdict(dict)
+        for name, points in record["metrics"].items():
+            before = {tuple(point) for point in sent.get(name, ())}
+            for step, time, value in points:
+                if (step, time, value) not in before:
+                    rows[step][name] = value
+        if record["status"] == names.RUNNING or not (rows or "sent" not in record):
+            return
+        with translated(Path(self._project)), redirect_stdout(io.StringIO()):
+            self._send(run_id, record, rows)
+        with self._changed(run_id) as kept:
+            kept["sent"] = record["metrics"]
+
+    def _send(self, run_id: str, record: Record, rows: Mapping[int, Mapping[str, float]]) -> None:
+        more: dict[str, Any] = {"id": run_id} if self._kind == "wandb" else QUIET
+        if self._kind == "wandb":
+            os.environ.setdefault("WANDB_MODE", "offline")
+            os.environ.setdefault("WANDB_SILENT", "true")
+        module = import_module(self._kind)
+        try:
+            run = module.init(
+                project=self._project,
+                name=f"{record['name']}-{run_id[:8]}",
+                group=self._file(run_id).parents[1].name,
+                config={**record["tags"], **record["params"], "status": record["status"]},
+                resume="allow",
+                **more,
+            )
+            for step in sorted(rows):
+                run.log(dict(rows[step]), step=step)
+            module.finish()
+        except getattr(module, "Error", OSError) as error:
+            raise UnreachableError(f"{self.uri}: {error}") from error

@@ -1,0 +1,76 @@
+"""The page over many packages."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.packages.board import render_board
+from orchestrator.packages.publish import publish
+from orchestrator.packages.verify import VerifyOptions
+from orchestrator.storage.storage import Storage
+from trainables.common.errors import InputError
+
+ROW = re.compile(r"<tr data-item>(.*?)</tr>", re.S)
+ORDER = re.compile(r'data-order="([^"]*)"')
+OPTIONS = VerifyOptions(share=0.0, revision="c0ffee")
+
+
+@pytest.fixture(scope="module")
+def package(storage: Storage, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published")
+    publish(storage, ["board"], folder)
+    return folder / "package.zip"
+
+
+def rows(page: str) -> list[list[str]]:
+    return [ORDER.findall(row) for row in ROW.findall(page)]
+
+
+def test_rows_of_all_packages_are_sorted_marked_and_have_ties(
+    package: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "<b>.zip"
+    forge(package, other)
+    page = render_board([str(package), str(other)], "ece", OPTIONS)
+    found = rows(page)
+    assert len(found) == 6
+    assert {(row[2].endswith("package.zip"), row[3]) for row in found} == {
+        (True, "verified"),
+        (False, "unverified"),
+    }
+    errors = [float(row[5]) for row in found]
+    assert errors == sorted(errors)
+    groups: dict[str, set[str]] = {}
+    for row in found:
+        groups.setdefault(row[0], set()).add(row[-2])
+    assert all(len(letters) == 1 and letters != {""} for letters in groups.values())
+    assert "table.csv is not what the journals say" in page
+    assert "<b>" not in page
+
+
+def forge(package: Path, path: Path) -> None:
+    """Write a package with another table."""
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            new.writestr(name, content.replace(b"ls", b"lz") if name == "table.csv" else content)
+
+
+def test_what_cannot_be_on_the_board_is_refused(package: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a package is named twice"):
+        render_board([str(package)] * 2)
+    with pytest.raises(InputError, match="--metric: 'nope' is not one of acc, ece"):
+        render_board([str(package)], "nope")
+    with pytest.raises(InputError, match="there is no such file"):
+        render_board([str(tmp_path / "absent.zip")], "ece", OPTIONS)
+    copy = tmp_path / "copy.zip"
+    shutil.copy(package, copy)
+    with zipfile.ZipFile(copy, "a") as archive:
+        archive.writestr("journals/x.jsonl", "{")
+    with pytest.raises(InputError, match=r"copy\.zip: cannot be read"):
+        render_board([str(copy)], "ece", OPTIONS)
