@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orchestrator.search.prior import MODELLED, first_points
+from orchestrator.search.prior import MODELLED, first_points, suggestion
 from orchestrator.sweep.plan import StudyPlan, starting_value
 from orchestrator.sweep.spec import SearchModel
 from search_spaces import Parameter
@@ -108,18 +108,24 @@ class StudySearch:
             self._kept[number] = dict(parameters)
             return number, self._kept[number]
         self._hand_over()
+        seed = _seed(self.plan.id, self._seed, number)
         if number < len(self._first):
             self._study.enqueue_trial(self._first[number])
-        self._study.sampler = self._sampler(_seed(self.plan.id, self._seed, number))
+        elif self._rules.sampler == "prior" and number < MODELLED and not self._pareto:
+            self._study.enqueue_trial(self._modelled(seed))
+        self._study.sampler = self._sampler(seed)
         return number, dict(self._study.ask(self._distributions).params)
+
+    def _modelled(self, seed: int) -> dict[str, Any]:
+        trials = self._study.get_trials(deepcopy=False)
+        values = [trial.value for trial in trials[: self._told]]
+        return suggestion(self.plan, [trial.params for trial in trials], values, seed).point
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         if self._rules.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         if self._rules.sampler == "gp":
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_startup(self._rules))
-        if self._rules.sampler == "prior" and self.asked <= MODELLED:
-            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)
         # As if it were made with the seed, which takes entropy for two generators first.
         for state in (self._tpe._rng, self._tpe._random_sampler._rng):
             state.rng.seed(seed)
