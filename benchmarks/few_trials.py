@@ -24,6 +24,7 @@ import yaml
 from _page import load, options, publish, setting, table
 
 from orchestrator.search.choice import ChoiceRule, Margin, Rank
+from orchestrator.search.prior import ERRORS, LEAST
 from orchestrator.search.study import StudySearch, distribution_of
 from orchestrator.sweep.plan import StudyPlan, make_plan
 from orchestrator.sweep.spec import SearchModel, parse_sweep
@@ -117,6 +118,10 @@ def _box(
     return Box(task, dataset, method, numbers, points, *arrays)
 
 
+Tried = list[tuple[int, float]]
+"""Configurations of trials, and the share of the epochs that each ran."""
+
+
 class Rows:
     """The validation rows of one search, and what the product chooses by them."""
 
@@ -137,11 +142,25 @@ class Rows:
         ranked = [Rank(self.objective[place], number) for number, place in enumerate(tried)]
 
         def margin(best: Rank, default: Rank) -> Margin:
-            change = self._terms[tried[default.number]] - self._terms[tried[best.number]]
-            error = float(change.std(ddof=1)) / math.sqrt(len(change))
+            error = self.error(tried[default.number], tried[best.number])
             return Margin(default.objective - best.objective, error)
 
         return tried[RULE.choose(ranked, margin)[0].number]
+
+    def error(self, one: int, other: int) -> float:
+        """Return the paired standard error of the difference of two objectives."""
+        change = self._terms[one] - self._terms[other]
+        return float(change.std(ddof=1)) / math.sqrt(len(change))
+
+    def cuts(self, box: Box, figure: str, known: Sequence[int], place: int) -> bool:
+        """Return True if a trial is worse than the best one so far after a third of the epochs."""
+        early = box.curve[:, 0, FIGURES.index(figure)] * (-1 if figure == "acc" else 1)
+        return bool(early[place] > early[min(known, key=lambda k: self.objective[k])])
+
+    def noise(self, tried: Sequence[int]) -> float:
+        """Return the error of the best over the default, or over the second best."""
+        best, second = sorted(range(len(tried)), key=lambda n: (self.objective[tried[n]], n))[:2]
+        return self.error(tried[best], tried[0 if best else second])
 
 
 def portfolio(boxes: Sequence[Box], size: int = ENTRIES) -> list[dict[str, Any]]:
@@ -197,21 +216,47 @@ def ours(
     trials: int = TRIALS,
     lag: int = 4,
     learnt: Sequence[Mapping[str, Any]] = (),
-) -> list[int]:
-    """Return the configurations that the product's own search tries."""
+    stop: float = 0.0,
+    cut: str = "",
+) -> Tried:
+    """Return the configurations that the product's own search tries.
+
+    Args:
+        box: The study.
+        rows: Its validation rows.
+        search: Seed.
+        sampler: As a sweep file has it.
+        trials: As a sweep file has them.
+        lag: ``parallel_trials``.
+        learnt: The portfolio.
+        stop: Standard errors that the next trial has to gain, from the ninth on.
+        cut: Validation figure after a third of the epochs by which a trial is cut short if it is
+            worse than that of the best trial so far.
+    """
     plan, rules = planned(box.dataset, box.method, sampler, trials, lag)
     named = tuple({f"{box.method}.{k}": v for k, v in point.items()} for point in learnt)
     asked = StudySearch(replace(plan, portfolio=named), rules, search)
     tried: list[int] = []
+    shares: list[float] = []
     for scored in range(trials):
         while asked.may_ask():
+            known = [tried[n] for n in range(asked.heard()) if shares[n] == 1]
+            enough = stop and len(tried) >= LEAST
+            if enough and asked.modelled().improvement < stop * rows.noise(known):
+                asked.stop()
+                break
             point = asked.ask()[1]
             tried.append(box.nearest({k.split(".")[1]: v for k, v in point.items()}))
-        asked.score(scored, rows.objective[tried[scored]], "finished")
-    return tried
+            shares.append(1 / 3 if cut and known and rows.cuts(box, cut, known, tried[-1]) else 1)
+        if scored == asked.trials:
+            break
+        asked.score(
+            scored, rows.objective[tried[scored]], "finished" if shares[scored] == 1 else "pruned"
+        )
+    return list(zip(tried, shares, strict=True))
 
 
-def optunas(box: Box, rows: Rows, sampler: Any) -> list[int]:
+def optunas(box: Box, rows: Rows, sampler: Any) -> Tried:
     """Return the configurations that Optuna tries, one at a time, after the published default."""
     study = optuna.create_study(sampler=sampler)
     study.enqueue_trial(box.points[0])
@@ -221,10 +266,10 @@ def optunas(box: Box, rows: Rows, sampler: Any) -> list[int]:
         trial = study.ask(distributions)
         tried.append(box.nearest(trial.params))
         study.tell(trial, rows.objective[tried[-1]])
-    return tried
+    return [(place, 1.0) for place in tried]
 
 
-def mixture(box: Box, rows: Rows, search: int) -> list[int]:
+def mixture(box: Box, rows: Rows, search: int) -> Tried:
     """Return what PriorBand's mixture tries at full fidelity: whole range, default, incumbent."""
     rng, tried = np.random.default_rng(search), [0]
     for number in range(1, TRIALS):
@@ -235,28 +280,33 @@ def mixture(box: Box, rows: Rows, search: int) -> list[int]:
         if centre is not None:
             drawn = np.clip(rng.normal(centre, 0.25 if centre is box.places[0] else 0.125), 0, 1)
         tried.append(int(((box.places - drawn) ** 2).sum(axis=1).argmin()))
-    return tried
+    return [(place, 1.0) for place in tried]
 
 
-Strategy = Callable[[Box, Rows, int], list[int]]
+Strategy = Callable[[Box, Rows, int], Tried]
 
 
-def strategies(boxes: Sequence[Box]) -> dict[str, tuple[Strategy, int]]:
-    """Return the strategies by name, with the share of searches that each is given (one in n)."""
+def strategies(boxes: Sequence[Box]) -> dict[str, Strategy]:
+    """Return the strategies by name."""
     learnt = {(box.task, box.method): portfolio(others(boxes, box)) for box in boxes}
 
-    def prior(box: Box, rows: Rows, search: int) -> list[int]:
-        return ours(box, rows, search, "prior", 8, learnt=learnt[box.task, box.method])
+    def prior(**options: Any) -> Strategy:
+        return lambda box, rows, search: ours(
+            box, rows, search, "prior", learnt=learnt[box.task, box.method], **options
+        )
 
     return {
-        "prior": (prior, 2),
-        "prior without portfolio": (lambda b, r, s: ours(b, r, s, "prior", 8), 17),
-        "tpe": (lambda b, r, s: ours(b, r, s, "tpe"), 1),
-        "tpe, trials: 8": (lambda b, r, s: ours(b, r, s, "tpe", 8), 1),
-        "random": (lambda b, r, s: ours(b, r, s, "random"), 1),
-        "mixture of PriorBand": (mixture, 1),
-        "Optuna's TPE": (lambda b, r, s: optunas(b, r, optuna.samplers.TPESampler(seed=s)), 1),
-        "Optuna's GP": (lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)), 17),
+        "prior": prior(),
+        "prior, stop: auto": prior(stop=ERRORS),
+        **{f"prior, cut by {figure}": prior(cut=figure) for figure in FIGURES},
+        "prior, without portfolio": lambda b, r, s: ours(b, r, s, "prior"),
+        "tpe": lambda b, r, s: ours(b, r, s, "tpe"),
+        "tpe, stop: auto": lambda b, r, s: ours(b, r, s, "tpe", stop=ERRORS),
+        "tpe, trials: 8": lambda b, r, s: ours(b, r, s, "tpe", 8),
+        "random": lambda b, r, s: ours(b, r, s, "random"),
+        "mixture of PriorBand": mixture,
+        "Optuna's TPE": lambda b, r, s: optunas(b, r, optuna.samplers.TPESampler(seed=s)),
+        "Optuna's GP": lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)),
     }
 
 
@@ -269,6 +319,7 @@ class Found:
     method: str
     search: int
     trials: int
+    epochs: float
     nll: float
     ece: float
     worse: bool
@@ -284,14 +335,12 @@ def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterat
         for search in range(searches):
             rows = Rows(box, search)
             for name in only or named:
-                strategy, share = named[name]
-                if search % share:
-                    continue
-                tried = strategy(box, rows, search)
-                for trials in (b for b in BUDGETS if b <= len(tried)):
-                    place = rows.choice(tried[:trials])
+                tried = named[name](box, rows, search)
+                for trials in (b for b in BUDGETS if b <= 8 or "trials: 8" not in name):
+                    epochs = sum(share for _, share in tried[:trials])
+                    place = rows.choice([p for p, share in tried[:trials] if share == 1])
                     (nll, ece), worse = regrets[place], regrets[place] > regrets[0]
-                    told = (box.task, box.method, search, trials)
+                    told = (box.task, box.method, search, trials, epochs / TRIALS)
                     yield Found(name, *told, nll, ece, *map(bool, worse), place == 0)
 
 
@@ -318,6 +367,7 @@ def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
             yield [
                 f"`{name}`" if name in ("prior", "tpe", "random") else name,
                 str(trials),
+                f"{100 * np.mean([f.epochs for f in own]):.0f} %",
                 f"{nll:.4f} ({low:.4f} to {high:.4f})",
                 "{:+.4f} ({:+.4f} to {:+.4f})".format(*change),
                 f"{100 * np.mean([f.ece for f in own]):.2f}",
@@ -368,6 +418,7 @@ def main() -> None:
     columns = [
         "strategy",
         "trials",
+        "epochs",
         "regret: NLL",
         "change from TPE at 20",
         "regret: ECE %",

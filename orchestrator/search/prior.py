@@ -17,6 +17,9 @@ POINTS = 4
 MODELLED = 20
 """A Gaussian process suggests trials up to this number; TPE suggests the rest."""
 
+LEAST, ERRORS = 8, 0.5
+"""Trials before a search may stop; it stops once it expects to gain less than so many errors."""
+
 CANDIDATES, LOCAL = 384, 128
 """Random configurations that the process is asked about, and ones near the best trials."""
 
