@@ -29,6 +29,7 @@ from orchestrator.search.study import StudySearch, distribution_of
 from orchestrator.sweep.plan import StudyPlan, make_plan
 from orchestrator.sweep.spec import SearchModel, parse_sweep
 from search_spaces import Parameter, load_space
+from trainables.charts.chart import Chart, amount, drawn, layer, names
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "results" / "few-trials.npz"
 SWEEP = """
@@ -42,6 +43,7 @@ TRIALS, ROWS, ENTRIES, RESAMPLES = 20, 300, 3, 2000
 BUDGETS = (4, 6, 8, 12, 20)
 FIGURES = ("nll", "acc", "ece", "nll_after_ts")
 REFERENCE = ("tpe", 20)
+SHOWN = {"prior": "prior", "tpe": "tpe (the default)", "random": "random"}
 
 
 @dataclass(frozen=True)
@@ -256,13 +258,13 @@ def ours(
     return list(zip(tried, shares, strict=True))
 
 
-def optunas(box: Box, rows: Rows, sampler: Any) -> Tried:
+def optunas(box: Box, rows: Rows, sampler: Any, trials: int = TRIALS) -> Tried:
     """Return the configurations that Optuna tries, one at a time, after the published default."""
     study = optuna.create_study(sampler=sampler)
     study.enqueue_trial(box.points[0])
     distributions = {name: distribution_of(p) for name, p in box.searched.items()}
     tried: list[int] = []
-    for _ in range(TRIALS):
+    for _ in range(trials):
         trial = study.ask(distributions)
         tried.append(box.nearest(trial.params))
         study.tell(trial, rows.objective[tried[-1]])
@@ -306,7 +308,9 @@ def strategies(boxes: Sequence[Box]) -> dict[str, Strategy]:
         "random": lambda b, r, s: ours(b, r, s, "random"),
         "mixture of PriorBand": mixture,
         "Optuna's TPE": lambda b, r, s: optunas(b, r, optuna.samplers.TPESampler(seed=s)),
-        "Optuna's GP": lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)),
+        "Optuna's GP, trials: 8": lambda b, r, s: optunas(
+            b, r, optuna.samplers.GPSampler(seed=s), 8
+        ),
     }
 
 
@@ -378,6 +382,27 @@ def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
             ]
 
 
+def draw(found: Sequence[Found]) -> Chart:
+    """Return regret by the number of trials, with 95 % intervals over searches."""
+    drawn_rows = []
+    for name, shown in SHOWN.items():
+        for trials in BUDGETS:
+            own = [f.nll for f in found if (f.strategy, f.trials) == (name, trials)]
+            regret, low, high = interval(np.array(own))
+            values = {"strategy": shown, "trials": trials, "regret": regret}
+            drawn_rows.append({**values, "low": low, "high": high})
+    x = amount("trials", "trials (trainings) of a search", axis={"values": BUDGETS})
+    y = amount("regret", "regret in test NLL", scale={"zero": True})
+    where = {"x": x, "y": y, "color": names("strategy", "search.sampler")}
+    band = {**where, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    layers = [
+        layer("interval", "area", band, opacity=0.2),
+        layer("regret", "line", where, point=True),
+    ]
+    label = "regret in test NLL by the number of trials"
+    return drawn("How many trials a search needs", label, layers, drawn_rows, width=480)
+
+
 def fidelity(boxes: Sequence[Box]) -> Iterator[list[str]]:
     """Yield the mean rank correlation of earlier validation figures with final test NLL."""
 
@@ -402,8 +427,9 @@ def main() -> None:
     """Print the page, or portfolios."""
     parser = options(__doc__)
     parser.add_argument("--file", type=Path, default=FILE)
-    parser.add_argument("--searches", type=int, default=17, help="of each study and strategy")
+    parser.add_argument("--searches", type=int, default=5, help="of each study and strategy")
     parser.add_argument("--only", action="append", default=[], help="strategies instead of all")
+    parser.add_argument("--figure", type=Path, help="SVG file to draw")
     parser.add_argument("--portfolio", action="store_true")
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -441,6 +467,8 @@ def main() -> None:
         f"trainings; {ROWS} of {boxes[0].nll.shape[1]} validation rows a search.",
     ]
     place = f"{setting('numpy', 'optuna')}; load {load()}."
+    if given.figure:
+        draw(found).save(given.figure)
     publish("How many trials does a search need?", lines, place, given.out, {"": (columns, rows)})
 
 
