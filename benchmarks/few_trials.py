@@ -315,7 +315,11 @@ def strategies(boxes: Sequence[Box]) -> dict[str, tuple[Strategy, int]]:
 
 @dataclass(frozen=True)
 class Found:
-    """The choice of one search after some trials, judged on test data."""
+    """The choice of one search after some trials, judged on test data.
+
+    ``shared`` is the regret in test NLL after a temperature, as of a row that adds a calibrator to
+    the choice; ``own`` that of the trial with the lowest validation NLL after a temperature.
+    """
 
     strategy: str
     task: str
@@ -328,6 +332,8 @@ class Found:
     worse: bool
     worse_ece: bool
     kept: bool
+    shared: float
+    own: float
 
 
 def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterator[Found]:
@@ -335,6 +341,7 @@ def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterat
     named = strategies(boxes)
     for box in boxes:
         regrets = box.regrets
+        after = box.test[:, 3] - box.test[:, 3].min()
         for search in range(searches):
             rows = Rows(box, search)
             for name in only or (each for each in named if each != SLOW):
@@ -342,10 +349,12 @@ def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterat
                 tried = strategy(box, rows, search)
                 for trials in (b for b in BUDGETS if b <= most):
                     epochs = sum(share for _, share in tried[:trials])
-                    place = rows.choice([p for p, share in tried[:trials] if share == 1])
+                    ended = [p for p, share in tried[:trials] if share == 1]
+                    place, own = rows.choice(ended), min(ended, key=lambda p: box.curve[p, 2, 3])
                     (nll, ece), worse = regrets[place], regrets[place] > regrets[0]
                     told = (box.task, box.method, search, trials, epochs / TRIALS)
-                    yield Found(name, *told, nll, ece, *map(bool, worse), place == 0)
+                    judged = (nll, ece, *map(bool, worse), place == 0, after[place], after[own])
+                    yield Found(name, *told, *judged)
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
@@ -380,6 +389,15 @@ def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
                 f"{100 * np.mean([f.kept for f in own]):.0f} %",
                 str(len(own)),
             ]
+
+
+def joint(found: Sequence[Found]) -> Iterator[list[str]]:
+    """Yield the regret after a temperature of rows that share a search with the plain row."""
+    for trials in BUDGETS:
+        rows = [f for f in found if (f.strategy, f.trials) == ("prior", trials)]
+        values = np.array([(f.shared, f.own) for f in rows]).reshape(-1, 2).T
+        if rows:
+            yield [str(trials), *("{:.4f} ({:.4f} to {:.4f})".format(*interval(v)) for v in values)]
 
 
 def draw(found: Sequence[Found]) -> Chart:
@@ -458,6 +476,11 @@ def main() -> None:
     early = ["validation figure", "after a third", "two thirds", "all epochs"]
     lines = [
         *table(columns, rows),
+        "",
+        "Regret in test NLL after a temperature: of the choice of `prior`, and of the one of its",
+        "trials with the lowest validation NLL after a temperature:",
+        "",
+        *table(["trials", "choice", "own choice"], joint(found)),
         "",
         "Mean rank correlation with final test NLL over the studies:",
         "",
