@@ -375,7 +375,7 @@ def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
             if not own:
                 continue
             nll, low, high = interval(np.array([f.nll for f in own]))
-            less = [f.nll - reference[f.task, f.method, f.search] for f in own]
+            less = [f.nll - reference.get((f.task, f.method, f.search), math.nan) for f in own]
             change = interval(np.array(less))
             yield [
                 f"`{name}`" if name in ("prior", "tpe", "random") else name,

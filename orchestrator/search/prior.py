@@ -76,9 +76,10 @@ def _standardised(values: Sequence[float | None]) -> tuple[Floats, float]:
     told = np.array([np.nan if value is None else value for value in values], dtype=float)
     finite = told[np.isfinite(told)]
     if not len(finite):
-        return np.zeros(len(told)), 1.0
-    unit = float(finite.std()) or 1.0
-    return (np.where(np.isfinite(told), told, finite.max()) - finite.mean()) / unit, unit
+        return np.zeros(len(told)), 0.0
+    unit = float(finite.std()) if np.ptp(finite) else 0.0
+    scaled = np.where(np.isfinite(told), told, finite.max()) - finite.mean()
+    return scaled / (unit or 1.0), unit
 
 
 def _features(searched: Mapping[str, Parameter], shares: Floats) -> Floats:

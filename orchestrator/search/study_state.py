@@ -405,8 +405,8 @@ class Scores:
     def goes_on(self, study: StudyState) -> bool:
         """Return True unless the next trial of a search that may stop would gain too little.
 
-        That is less than one standard error of the difference between the best trial so far and the
-        published default, or the second best.
+        That is at most half a standard error of the difference between the best trial so far and
+        the published default, or the second best.
         """
         number = study.search.asked
         if not study.rule.stop or number < LEAST or study.plan.points <= study.plan.trials:
@@ -422,7 +422,7 @@ class Scores:
         best, *others = ranked
         other = next((rank for rank in others if rank.number == DEFAULT), others[0])
         error = self._margin(study, best, other).error
-        return error == UNKNOWN or study.search.modelled().improvement >= ERRORS * error
+        return error == UNKNOWN or study.search.modelled().improvement > ERRORS * error
 
     def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
         """Return the plain cross-entropy that guards a study on a seed, if one does."""

@@ -949,6 +949,20 @@ def test_a_resumed_search_stops_at_the_same_trial(stopped, stop_after):
     assert study_of(again).objectives == study_of(reference).objectives
 
 
+def test_a_search_whose_trials_are_alike_stops_after_the_least(monkeypatch):
+    monkeypatch.setitem(globals(), "predict", lambda trial: torch.eye(2).repeat(50, 1))
+    kept = Rows()
+    state, _ = stopping(kept)
+    drive(state, 2, random.Random(0), kept.measured)
+    assert sorted(study_of(state).objectives) == list(range(LEAST))
+
+
+def test_a_search_without_finished_trials_runs_them_all():
+    state, _ = stopping(Rows())
+    drive(state, 2, random.Random(0), lambda t: t.ending("failed", {}, reason="NaN"))
+    assert len(study_of(state).objectives) == 20
+
+
 def test_a_resumed_search_that_has_stopped_compares_no_rows(stopped):
     _, reference, events = stopped
     again, later = make_state(reference.plan.spec, past=Ledger(events))  # without predictions
