@@ -245,7 +245,7 @@ def ours(
         while asked.may_ask():
             known = [tried[n] for n in range(asked.heard()) if shares[n] == 1]
             enough = stop and len(tried) >= LEAST
-            if enough and asked.modelled().improvement < stop * rows.noise(known):
+            if enough and asked.modelled().improvement <= stop * rows.noise(known):
                 asked.stop()
                 break
             point = asked.ask()[1]
