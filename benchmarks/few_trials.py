@@ -24,10 +24,12 @@ import yaml
 from _page import load, options, publish, setting, table
 
 from orchestrator.search.choice import ChoiceRule, Margin, Rank
+from orchestrator.search.prior import ERRORS, LEAST
 from orchestrator.search.study import StudySearch, distribution_of
 from orchestrator.sweep.plan import StudyPlan, make_plan
 from orchestrator.sweep.spec import SearchModel, parse_sweep
 from search_spaces import Parameter, load_space
+from trainables.charts.chart import Chart, amount, drawn, layer, names
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "results" / "few-trials.npz"
 SWEEP = """
@@ -41,6 +43,8 @@ TRIALS, ROWS, ENTRIES, RESAMPLES = 20, 300, 3, 2000
 BUDGETS = (4, 6, 8, 12, 20)
 FIGURES = ("nll", "acc", "ece", "nll_after_ts")
 REFERENCE = ("tpe", 20)
+SLOW = "Optuna's GP"  # Only where it is asked for.
+SHOWN = {"prior": "prior", "tpe": "tpe (the default)", "random": "random"}
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,10 @@ def _box(
     return Box(task, dataset, method, numbers, points, *arrays)
 
 
+Tried = list[tuple[int, float]]
+"""Configurations of trials, and the share of the epochs that each ran."""
+
+
 class Rows:
     """The validation rows of one search, and what the product chooses by them."""
 
@@ -137,11 +145,25 @@ class Rows:
         ranked = [Rank(self.objective[place], number) for number, place in enumerate(tried)]
 
         def margin(best: Rank, default: Rank) -> Margin:
-            change = self._terms[tried[default.number]] - self._terms[tried[best.number]]
-            error = float(change.std(ddof=1)) / math.sqrt(len(change))
+            error = self.error(tried[default.number], tried[best.number])
             return Margin(default.objective - best.objective, error)
 
         return tried[RULE.choose(ranked, margin)[0].number]
+
+    def error(self, one: int, other: int) -> float:
+        """Return the paired standard error of the difference of two objectives."""
+        change = self._terms[one] - self._terms[other]
+        return float(change.std(ddof=1)) / math.sqrt(len(change))
+
+    def cuts(self, box: Box, figure: str, known: Sequence[int], place: int) -> bool:
+        """Return True if a trial is worse than the best one so far after a third of the epochs."""
+        early = box.curve[:, 0, FIGURES.index(figure)] * (-1 if figure == "acc" else 1)
+        return bool(early[place] > early[min(known, key=lambda k: self.objective[k])])
+
+    def noise(self, tried: Sequence[int]) -> float:
+        """Return the error of the best over the default, or over the second best."""
+        best, second = sorted(range(len(tried)), key=lambda n: (self.objective[tried[n]], n))[:2]
+        return self.error(tried[best], tried[0 if best else second])
 
 
 def portfolio(boxes: Sequence[Box], size: int = ENTRIES) -> list[dict[str, Any]]:
@@ -197,21 +219,47 @@ def ours(
     trials: int = TRIALS,
     lag: int = 4,
     learnt: Sequence[Mapping[str, Any]] = (),
-) -> list[int]:
-    """Return the configurations that the product's own search tries."""
+    stop: float = 0.0,
+    cut: str = "",
+) -> Tried:
+    """Return the configurations that the product's own search tries.
+
+    Args:
+        box: The study.
+        rows: Its validation rows.
+        search: Seed.
+        sampler: As a sweep file has it.
+        trials: As a sweep file has them.
+        lag: ``parallel_trials``.
+        learnt: The portfolio.
+        stop: Standard errors that the next trial has to gain, from the ninth on.
+        cut: Validation figure after a third of the epochs by which a trial is cut short if it is
+            worse than that of the best trial so far.
+    """
     plan, rules = planned(box.dataset, box.method, sampler, trials, lag)
     named = tuple({f"{box.method}.{k}": v for k, v in point.items()} for point in learnt)
     asked = StudySearch(replace(plan, portfolio=named), rules, search)
     tried: list[int] = []
+    shares: list[float] = []
     for scored in range(trials):
         while asked.may_ask():
+            known = [tried[n] for n in range(asked.heard()) if shares[n] == 1]
+            enough = stop and len(tried) >= LEAST
+            if enough and asked.modelled().improvement <= stop * rows.noise(known):
+                asked.stop()
+                break
             point = asked.ask()[1]
             tried.append(box.nearest({k.split(".")[1]: v for k, v in point.items()}))
-        asked.score(scored, rows.objective[tried[scored]], "finished")
-    return tried
+            shares.append(1 / 3 if cut and known and rows.cuts(box, cut, known, tried[-1]) else 1)
+        if scored == asked.trials:
+            break
+        asked.score(
+            scored, rows.objective[tried[scored]], "finished" if shares[scored] == 1 else "pruned"
+        )
+    return list(zip(tried, shares, strict=True))
 
 
-def optunas(box: Box, rows: Rows, sampler: Any) -> list[int]:
+def optunas(box: Box, rows: Rows, sampler: Any) -> Tried:
     """Return the configurations that Optuna tries, one at a time, after the published default."""
     study = optuna.create_study(sampler=sampler)
     study.enqueue_trial(box.points[0])
@@ -221,10 +269,10 @@ def optunas(box: Box, rows: Rows, sampler: Any) -> list[int]:
         trial = study.ask(distributions)
         tried.append(box.nearest(trial.params))
         study.tell(trial, rows.objective[tried[-1]])
-    return tried
+    return [(place, 1.0) for place in tried]
 
 
-def mixture(box: Box, rows: Rows, search: int) -> list[int]:
+def mixture(box: Box, rows: Rows, search: int) -> Tried:
     """Return what PriorBand's mixture tries at full fidelity: whole range, default, incumbent."""
     rng, tried = np.random.default_rng(search), [0]
     for number in range(1, TRIALS):
@@ -235,45 +283,57 @@ def mixture(box: Box, rows: Rows, search: int) -> list[int]:
         if centre is not None:
             drawn = np.clip(rng.normal(centre, 0.25 if centre is box.places[0] else 0.125), 0, 1)
         tried.append(int(((box.places - drawn) ** 2).sum(axis=1).argmin()))
-    return tried
+    return [(place, 1.0) for place in tried]
 
 
-Strategy = Callable[[Box, Rows, int], list[int]]
+Strategy = Callable[[Box, Rows, int], Tried]
 
 
 def strategies(boxes: Sequence[Box]) -> dict[str, tuple[Strategy, int]]:
-    """Return the strategies by name, with the share of searches that each is given (one in n)."""
+    """Return the strategies and their numbers of trials by name."""
     learnt = {(box.task, box.method): portfolio(others(boxes, box)) for box in boxes}
 
-    def prior(box: Box, rows: Rows, search: int) -> list[int]:
-        return ours(box, rows, search, "prior", 8, learnt=learnt[box.task, box.method])
+    def prior(**options: Any) -> Strategy:
+        return lambda box, rows, search: ours(
+            box, rows, search, "prior", learnt=learnt[box.task, box.method], **options
+        )
 
     return {
-        "prior": (prior, 2),
-        "prior without portfolio": (lambda b, r, s: ours(b, r, s, "prior", 8), 17),
-        "tpe": (lambda b, r, s: ours(b, r, s, "tpe"), 1),
-        "tpe, trials: 8": (lambda b, r, s: ours(b, r, s, "tpe", 8), 1),
-        "random": (lambda b, r, s: ours(b, r, s, "random"), 1),
-        "mixture of PriorBand": (mixture, 1),
-        "Optuna's TPE": (lambda b, r, s: optunas(b, r, optuna.samplers.TPESampler(seed=s)), 1),
-        "Optuna's GP": (lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)), 17),
+        "prior": (prior(), 20),
+        "prior, stop: auto": (prior(stop=ERRORS), 20),
+        **{f"prior, cut by {figure}": (prior(cut=figure, trials=8), 8) for figure in FIGURES},
+        "prior, without portfolio": (lambda b, r, s: ours(b, r, s, "prior", 8), 8),
+        "tpe": (lambda b, r, s: ours(b, r, s, "tpe"), 20),
+        "tpe, stop: auto": (lambda b, r, s: ours(b, r, s, "tpe", stop=ERRORS), 20),
+        "tpe, trials: 8": (lambda b, r, s: ours(b, r, s, "tpe", 8), 8),
+        "random": (lambda b, r, s: ours(b, r, s, "random"), 20),
+        "mixture of PriorBand": (mixture, 20),
+        "Optuna's TPE": (lambda b, r, s: optunas(b, r, optuna.samplers.TPESampler(seed=s)), 20),
+        SLOW: (lambda b, r, s: optunas(b, r, optuna.samplers.GPSampler(seed=s)), 20),
     }
 
 
 @dataclass(frozen=True)
 class Found:
-    """The choice of one search after some trials, judged on test data."""
+    """The choice of one search after some trials, judged on test data.
+
+    ``shared`` is the regret in test NLL after a temperature, as of a row that adds a calibrator to
+    the choice; ``own`` that of the trial with the lowest validation NLL after a temperature.
+    """
 
     strategy: str
     task: str
     method: str
     search: int
     trials: int
+    epochs: float
     nll: float
     ece: float
     worse: bool
     worse_ece: bool
     kept: bool
+    shared: float
+    own: float
 
 
 def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterator[Found]:
@@ -281,18 +341,20 @@ def replayed(boxes: Sequence[Box], searches: int, only: Sequence[str]) -> Iterat
     named = strategies(boxes)
     for box in boxes:
         regrets = box.regrets
+        after = box.test[:, 3] - box.test[:, 3].min()
         for search in range(searches):
             rows = Rows(box, search)
-            for name in only or named:
-                strategy, share = named[name]
-                if search % share:
-                    continue
+            for name in only or (each for each in named if each != SLOW):
+                strategy, most = named[name]
                 tried = strategy(box, rows, search)
-                for trials in (b for b in BUDGETS if b <= len(tried)):
-                    place = rows.choice(tried[:trials])
+                for trials in (b for b in BUDGETS if b <= most):
+                    epochs = sum(share for _, share in tried[:trials])
+                    ended = [p for p, share in tried[:trials] if share == 1]
+                    place, own = rows.choice(ended), min(ended, key=lambda p: box.curve[p, 2, 3])
                     (nll, ece), worse = regrets[place], regrets[place] > regrets[0]
-                    told = (box.task, box.method, search, trials)
-                    yield Found(name, *told, nll, ece, *map(bool, worse), place == 0)
+                    told = (box.task, box.method, search, trials, epochs / TRIALS)
+                    judged = (nll, ece, *map(bool, worse), place == 0, after[place], after[own])
+                    yield Found(name, *told, *judged)
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
@@ -313,11 +375,12 @@ def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
             if not own:
                 continue
             nll, low, high = interval(np.array([f.nll for f in own]))
-            less = [f.nll - reference[f.task, f.method, f.search] for f in own]
+            less = [f.nll - reference.get((f.task, f.method, f.search), math.nan) for f in own]
             change = interval(np.array(less))
             yield [
                 f"`{name}`" if name in ("prior", "tpe", "random") else name,
                 str(trials),
+                f"{100 * np.mean([f.epochs for f in own]):.0f} %",
                 f"{nll:.4f} ({low:.4f} to {high:.4f})",
                 "{:+.4f} ({:+.4f} to {:+.4f})".format(*change),
                 f"{100 * np.mean([f.ece for f in own]):.2f}",
@@ -326,6 +389,36 @@ def rows_of(found: Sequence[Found]) -> Iterator[list[str]]:
                 f"{100 * np.mean([f.kept for f in own]):.0f} %",
                 str(len(own)),
             ]
+
+
+def joint(found: Sequence[Found]) -> Iterator[list[str]]:
+    """Yield the regret after a temperature of rows that share a search with the plain row."""
+    for trials in BUDGETS:
+        rows = [f for f in found if (f.strategy, f.trials) == ("prior", trials)]
+        values = np.array([(f.shared, f.own) for f in rows]).reshape(-1, 2).T
+        if rows:
+            yield [str(trials), *("{:.4f} ({:.4f} to {:.4f})".format(*interval(v)) for v in values)]
+
+
+def draw(found: Sequence[Found]) -> Chart:
+    """Return regret by the number of trials, with 95 % intervals over searches."""
+    drawn_rows = []
+    for name, shown in SHOWN.items():
+        for trials in BUDGETS:
+            own = [f.nll for f in found if (f.strategy, f.trials) == (name, trials)]
+            regret, low, high = interval(np.array(own))
+            values = {"strategy": shown, "trials": trials, "regret": regret}
+            drawn_rows.append({**values, "low": low, "high": high})
+    x = amount("trials", "trials (trainings) of a search", axis={"values": BUDGETS})
+    y = amount("regret", "regret in test NLL", scale={"zero": True})
+    where = {"x": x, "y": y, "color": names("strategy", "search.sampler")}
+    band = {**where, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
+    layers = [
+        layer("interval", "area", band, opacity=0.2),
+        layer("regret", "line", where, point=True),
+    ]
+    label = "regret in test NLL by the number of trials"
+    return drawn("How many trials a search needs", label, layers, drawn_rows, width=480)
 
 
 def fidelity(boxes: Sequence[Box]) -> Iterator[list[str]]:
@@ -352,8 +445,9 @@ def main() -> None:
     """Print the page, or portfolios."""
     parser = options(__doc__)
     parser.add_argument("--file", type=Path, default=FILE)
-    parser.add_argument("--searches", type=int, default=17, help="of each study and strategy")
+    parser.add_argument("--searches", type=int, default=5, help="of each study and strategy")
     parser.add_argument("--only", action="append", default=[], help="strategies instead of all")
+    parser.add_argument("--figure", type=Path, help="SVG file to draw")
     parser.add_argument("--portfolio", action="store_true")
     given = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -368,6 +462,7 @@ def main() -> None:
     columns = [
         "strategy",
         "trials",
+        "epochs",
         "regret: NLL",
         "change from TPE at 20",
         "regret: ECE %",
@@ -382,6 +477,11 @@ def main() -> None:
     lines = [
         *table(columns, rows),
         "",
+        "Regret in test NLL after a temperature: of the choice of `prior`, and of the one of its",
+        "trials with the lowest validation NLL after a temperature:",
+        "",
+        *table(["trials", "choice", "own choice"], joint(found)),
+        "",
         "Mean rank correlation with final test NLL over the studies:",
         "",
         *table(early, fidelity(boxes)),
@@ -390,6 +490,8 @@ def main() -> None:
         f"trainings; {ROWS} of {boxes[0].nll.shape[1]} validation rows a search.",
     ]
     place = f"{setting('numpy', 'optuna')}; load {load()}."
+    if given.figure:
+        draw(found).save(given.figure)
     publish("How many trials does a search need?", lines, place, given.out, {"": (columns, rows)})
 
 

@@ -62,6 +62,7 @@ class ChoiceRule:
         accuracy_errors: How many paired standard errors accuracy may fall beside the tolerance.
         keep_default: By how many standard errors the published default has to be beaten, or it is
             chosen; 0 for the lowest objective alone, as where no paper gives the default.
+        stop: ``auto`` if the search may end before its last trial, else empty.
     """
 
     objective: str
@@ -70,6 +71,7 @@ class ChoiceRule:
     tie: str = "earlier trial"
     accuracy_errors: float = 0.0
     keep_default: float = 0.0
+    stop: str = ""
 
     @classmethod
     def of(cls, search: SearchModel, task: TaskSpec, published: bool = True) -> ChoiceRule:
@@ -81,6 +83,7 @@ class ChoiceRule:
             keep,
             accuracy_errors=search.accuracy_errors,
             keep_default=search.keep_default if published else 0.0,
+            stop=search.stop or "",
         )
 
     @property
@@ -95,7 +98,7 @@ class ChoiceRule:
 
     def plain(self) -> dict[str, Any]:
         """Return the rule as it is written down: without later fields that are not used."""
-        later = ("accuracy_errors", "keep_default")
+        later = ("accuracy_errors", "keep_default", "stop")
         return {k: value for k, value in asdict(self).items() if value or k not in later}
 
     def score(

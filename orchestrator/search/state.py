@@ -164,7 +164,7 @@ class SweepState:
         if study.closed:
             all_asked = study.seeds_asked >= self._seeds or study.chosen is None
         else:
-            all_asked = study.search.asked >= study.plan.trials
+            all_asked = study.search.asked >= study.search.trials
         return all_asked and not study.queue
 
     def _next_of(self, study: StudyState) -> TrialSpec | None:
@@ -181,6 +181,10 @@ class SweepState:
         """Ask for the next trial, or for a block in which the first of each pass carries others."""
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
+            if not self.scores.goes_on(study):
+                study.search.stop()
+                self._settle(study)
+                break
             block.append(self._ask(study, upstream))
         size = PASS if study.plan.stage == "refine" else 1
         for start in range(0, len(block), size):
@@ -270,7 +274,7 @@ class SweepState:
         if study.unscored:
             self._wake(study)
         study.unscored.clear()
-        if len(study.objectives) == study.plan.trials:
+        if len(study.objectives) == study.search.trials:
             self._choose(study)
 
     def _score_seeds(self, study: StudyState) -> None:

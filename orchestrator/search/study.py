@@ -17,7 +17,7 @@ from optuna.distributions import (
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from orchestrator.search.prior import MODELLED, first_points
+from orchestrator.search.prior import MODELLED, Next, first_points, suggestion
 from orchestrator.sweep.plan import StudyPlan, starting_value
 from orchestrator.sweep.spec import SearchModel
 from search_spaces import Parameter
@@ -44,7 +44,10 @@ class StudySearch:
         self.plan = plan
         self.lag = rules.parallel_trials
         self.block = block or _block(plan, rules)
-        self.asked = 0
+        self.asked, self.trials = 0, plan.trials
+        self._points: list[dict[str, Any]] = []
+        self._values: list[float | None] = []
+        self._modelled: tuple[int, Next] | None = None
         self._told = 0
         self._pareto = rules.pareto
         self._waiting: dict[int, tuple[TrialState, list[float] | None]] = {}
@@ -80,7 +83,7 @@ class StudySearch:
 
     def may_ask(self) -> bool:
         """Return True if the next configuration can be suggested now."""
-        if self.asked >= self.plan.trials:
+        if self.asked >= self.trials:
             return False
         return all(number in self._waiting for number in self._needed())
 
@@ -92,26 +95,52 @@ class StudySearch:
 
     def ask(self, parameters: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         """Return the next trial's number and its parameters, perhaps those of an earlier run."""
-        for number in self._needed():
-            self._tell(number)
-        number = self.asked
+        self._hear()
+        number, parameters = self.asked, self._suggested(parameters)
         self.asked += 1
+        self._points.append(parameters)
+        return number, parameters
+
+    def _suggested(self, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+        number = self.asked
         if parameters is not None and self._fits(parameters):
             self._kept[number] = dict(parameters)
-            return number, self._kept[number]
+            return self._kept[number]
         self._hand_over()
+        seed = _seed(self.plan.id, self._seed, number)
         if number < len(self._first):
             self._study.enqueue_trial(self._first[number])
-        self._study.sampler = self._sampler(_seed(self.plan.id, self._seed, number))
-        return number, dict(self._study.ask(self._distributions).params)
+        elif self._rules.sampler == "prior" and number < MODELLED and not self._pareto:
+            self._study.enqueue_trial(self.modelled().point)
+        self._study.sampler = self._sampler(seed)
+        return dict(self._study.ask(self._distributions).params)
+
+    def heard(self) -> int:
+        """Return how many trials the next suggestion may use."""
+        return self._needed().stop
+
+    def modelled(self) -> Next:
+        """Return what a Gaussian process suggests for the next trial, and the gain it expects."""
+        self._hear()
+        if self._modelled is None or self._modelled[0] != self.asked:
+            seed = _seed(self.plan.id, self._seed, self.asked)
+            found = suggestion(self.plan, self._points, self._values, seed)
+            self._modelled = self.asked, found
+        return self._modelled[1]
+
+    def stop(self) -> None:
+        """Suggest no further trial."""
+        self.trials = self.asked
+
+    def _hear(self) -> None:
+        for number in self._needed():
+            self._tell(number)
 
     def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         if self._rules.sampler == "random":
             return optuna.samplers.RandomSampler(seed=seed)
         if self._rules.sampler == "gp":
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_startup(self._rules))
-        if self._rules.sampler == "prior" and self.asked <= MODELLED:
-            return optuna.samplers.GPSampler(seed=seed, n_startup_trials=1)
         # As if it were made with the seed, which takes entropy for two generators first.
         for state in (self._tpe._rng, self._tpe._random_sampler._rng):
             state.rng.seed(seed)
@@ -158,6 +187,7 @@ class StudySearch:
     def _tell(self, number: int) -> None:
         state, values = self._waiting.pop(number)
         self._told += 1
+        self._values.append(None if values is None else values[0])
         if number in self._kept:
             self._ended[number] = state, values
         else:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from orchestrator.search.choice import (
+    DEFAULT,
     FINISHED,
     SEARCH,
     SEED,
@@ -18,6 +19,7 @@ from orchestrator.search.choice import (
     Rank,
     stands_for_choice,
 )
+from orchestrator.search.prior import ERRORS, LEAST
 from orchestrator.search.study import StudySearch
 from orchestrator.storage.events import (
     StudyClosed,
@@ -274,6 +276,12 @@ class Past:
         known = self._studies.get(study.id)
         return known is not None and "keep_default" in known.rule
 
+    def goes_on(self, study: StudyPlan, number: int) -> bool | None:
+        """Return whether an earlier run asked for a trial of that number; None if it may yet."""
+        if (study.id, number) in self._suggested:
+            return True
+        return None if self._settled(study.id) is None else False
+
     def can_do_without(self, trial: TrialSpec) -> bool:
         """Return True if a closed study has chosen another trial than this one, for good."""
         study = self._settled(trial.study)
@@ -386,6 +394,28 @@ class Scores:
             return None, None
         best, margin = study.rule.choose(ranked, partial(self._margin, study))
         return study.ended(best.number), margin
+
+    def goes_on(self, study: StudyState) -> bool:
+        """Return True unless the next trial of a search that may stop would gain too little.
+
+        That is at most half a standard error of the difference between the best trial so far and
+        the published default, or the second best.
+        """
+        number = study.search.asked
+        if not study.rule.stop or number < LEAST or study.plan.points <= study.plan.trials:
+            return True
+        known = self._past.goes_on(study.plan, number)
+        if known is not None:
+            return known
+        heard = range(study.search.heard())
+        ended = (n for n in heard if study.outcomes[n].status == FINISHED)
+        ranked = sorted(Rank(study.objectives[n], n) for n in ended)
+        if len(ranked) < 2:
+            return True
+        best, *others = ranked
+        other = next((rank for rank in others if rank.number == DEFAULT), others[0])
+        error = self._margin(study, best, other).error
+        return error == UNKNOWN or study.search.modelled().improvement > ERRORS * error
 
     def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
         """Return the plain cross-entropy that guards a study on a seed, if one does."""

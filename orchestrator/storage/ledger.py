@@ -91,6 +91,11 @@ class Trial(TrialStarted):
         return list(steps), list(values)
 
 
+def stopped_after(status: str, rule: Mapping[str, Any], trials: int, ended: int) -> int:
+    """Return after how many trials a search stopped since it expected no gain; 0 if never."""
+    return ended if status == "finished" and rule.get("stop") and ended < trials else 0
+
+
 @dataclass(slots=True, kw_only=True)
 class Study(StudyOpened):
     """A study as it was opened, with its results.
@@ -113,6 +118,12 @@ class Study(StudyOpened):
     reason: str = ""
     run_id: str = ""
     begun: dict[str, Trial] = field(default_factory=dict)
+
+    @property
+    def planned(self) -> int:
+        """Return how many trials its search runs; fewer than it might where it has stopped."""
+        ended = self.finished + self.failed
+        return stopped_after(self.status, self.rule, self.trials, ended) or self.trials
 
     def __post_init__(self) -> None:
         # Who shows its figures has not loaded its plugins.

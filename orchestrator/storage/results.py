@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.storage.ledger import Ledger, Study, Trial
+from orchestrator.storage.ledger import Ledger, Study, Trial, stopped_after
 from trainables.common.stages import GIVEN
 
 T = TypeVar("T")
@@ -26,6 +26,7 @@ class StudyResult:
         test: Metrics of the chosen configuration on test data, one mapping a seed, with the keys of
             ``calibration_report``, fractions.
         reason: Why the study, or the last failed trial, failed; else empty.
+        trials: Those that its search might run.
         run_ids: MLflow runs of the chosen configuration, one per seed, as far as they are known.
         sweep_id: Identifies the sweep for good; several may have borne the same name.
         dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
@@ -37,7 +38,7 @@ class StudyResult:
         seconds: What the chosen chain of stages cost to compute, one a seed, aligned with ``test``;
             stages that were reused count what they cost at first. Empty where that is not known.
         rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``,
-            and where they are used ``accuracy_errors`` and ``keep_default``.
+            and where they are used ``accuracy_errors``, ``keep_default`` and ``stop``.
         charged: What the accuracy guard added to each seed's objective, fractions, aligned with
             ``test``; empty where that is not known.
         computed_by: Hashes of the code of the processes that computed the chosen chains of stages.
@@ -60,6 +61,7 @@ class StudyResult:
     configuration: dict[str, dict[str, Any]] = field(default_factory=dict)
     validation: dict[str, float] = field(default_factory=dict)
     test: tuple[dict[str, float], ...] = ()
+    trials: int = 0
     trials_finished: int = 0
     trials_failed: int = 0
     reason: str = ""
@@ -100,9 +102,19 @@ class StudyResult:
         )
 
     @property
+    def stopped(self) -> int:
+        """Return after how many trials the search stopped since it expected no gain; 0 if never."""
+        return stopped_after(self.status, self.rule, self.trials, self.ended)
+
+    @property
+    def ended(self) -> int:
+        """Return how many trials ended."""
+        return self.trials_finished + self.trials_failed
+
+    @property
     def searched(self) -> bool:
         """Return True if there was more than one trial to choose from."""
-        return self.trials_finished + self.trials_failed > 1
+        return self.ended > 1
 
 
 def usual_baseline(results: Iterable[StudyResult | Study]) -> str:
@@ -162,6 +174,7 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
             if name.startswith("val_")
         },
         test=tuple(dict(trial.test) for trial in ours),
+        trials=study.trials,
         trials_finished=study.finished,
         trials_failed=study.failed,
         reason=study.reason,

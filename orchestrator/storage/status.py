@@ -96,7 +96,7 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
     state = _state(folder, ledger, owned)
     out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
     ended = sum(trial.ended for trial in ledger.trials.values())
-    trials = sum(study.trials + ledger.further_seeds for study in ledger.studies.values())
+    trials = sum(study.planned + ledger.further_seeds for study in ledger.studies.values())
     now = time.time()
     measured, measurements = _measurements(ledger)
     searched = trials > 0 and ended >= trials

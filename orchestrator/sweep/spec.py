@@ -298,6 +298,8 @@ class SearchModel(_Strict):
             other parameters at their defaults, whatever ``trials`` says.
         scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
             the order in which trials report, so that two runs need not agree.
+        stop: ``auto`` ends a study before ``trials`` once the improvement that can be expected is
+            less than the noise of the validation rows; null runs all trials.
         objective: The validation metric to minimise.
         pareto: Further validation metrics that the search minimises or maximises as well:
             Optuna then looks for configurations that no other beats in the objective and all of
@@ -327,6 +329,7 @@ class SearchModel(_Strict):
     budget: Literal["equal", "paper"] = "equal"
     sampler: Literal["tpe", "prior", "random", "gp", "grid"] = "tpe"
     scheduler: Literal["none", "asha"] = "none"
+    stop: Literal["auto"] | None = None
     objective: Objective = "nll"
     pareto: Annotated[tuple[Reported, ...], Field(strict=False)] = ()
     seed: Seed | None = None
@@ -732,6 +735,14 @@ def _check_search(spec: SweepSpec) -> None:
             )
     if spec.search.pareto and spec.search.scheduler == "asha":
         raise InputError("search.pareto: asha stops trials by the objective alone; give `none`")
+    needed = {"sampler": "prior", "scheduler": "none", "pareto": ()}
+    for name, value in needed.items() if spec.search.stop else ():
+        if (found := getattr(spec.search, name)) != value:
+            told = found if isinstance(found, str) else ", ".join(found)
+            raise InputError(
+                f"search.{name}: expected {value or 'no metric'} with `stop: auto`, got {told}; "
+                "change it or delete `stop`"
+            )
     if spec.search.sampler == "grid":
         if tune:
             raise InputError("search.tune: the grid sampler searches what `spaces` names alone")

@@ -611,6 +611,8 @@ class ComparisonTable:
             yield from _collapsed(result)
             if result.status == "finished" and result.trials_failed:
                 yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"
+        for trials, stopped in _grouped(self._used).items():
+            yield f"{_named(stopped)}: stopped after {trials}: too little left to gain"
 
     def _runs(self) -> Iterator[str]:
         for result in self._used if self.runs else ():
@@ -676,6 +678,14 @@ def _named(results: Sequence[StudyResult]) -> str:
     return ", ".join(f"{r.recipe} on {r.task}" if several else r.recipe for r in results)
 
 
+def _grouped(results: Sequence[StudyResult]) -> dict[str, list[StudyResult]]:
+    """Return the studies that stopped early, by how many of their trials they ran."""
+    found: dict[str, list[StudyResult]] = {}
+    for result in results:
+        if result.stopped:
+            found.setdefault(f"{result.stopped} of {result.trials} trials", []).append(result)
+    return found
+
+
 def _failed_trials(result: StudyResult) -> str:
-    total = result.trials_finished + result.trials_failed
-    return f"{result.trials_failed} of {many(total, 'trial')}"
+    return f"{result.trials_failed} of {many(result.ended, 'trial')}"

@@ -165,7 +165,7 @@ def _data(found: TrackedStudy) -> str:
 
 
 # What rules may ask for beside it, and how that is said.
-_LATER = {"accuracy_errors": "accuracy errors", "keep_default": "default kept:"}
+_LATER = {"accuracy_errors": "accuracy errors", "keep_default": "default kept:", "stop": "stop:"}
 
 
 def _rule(found: TrackedStudy) -> str:

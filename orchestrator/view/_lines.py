@@ -82,7 +82,7 @@ def _line(study: Study, ledger: Ledger, state: str, reason: str) -> StudyLine:
         study,
         *study_state(study, ledger, state, reason),
         sum(trial.ended for trial in trials),
-        study.trials + ledger.further_seeds,
+        study.planned + ledger.further_seeds,
         0 if state in OVER else sum(trial.open for trial in trials),
         study.chosen_trial or best,
         *hours_of(trials, ledger),

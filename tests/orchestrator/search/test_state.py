@@ -11,6 +11,8 @@ from typing import Any, cast
 import pytest
 import torch
 
+from orchestrator.running.control import snapshot
+from orchestrator.search.prior import LEAST
 from orchestrator.search.state import SweepState
 from orchestrator.search.study_state import (
     Ended,
@@ -22,8 +24,10 @@ from orchestrator.search.study_state import (
 )
 from orchestrator.storage.events import StudyClosed, StudyOpened, TrialFinished, TrialStarted
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.results import results_of
 from orchestrator.sweep.plan import make_plan
 from orchestrator.sweep.spec import SplitModel, SweepSpec, parse_sweep
+from orchestrator.tables.arrange import build_table
 from trainables.common.stages import ArtifactRef
 from trainables.data import PreparedData, SplitSpec, prepare
 from trainables.metrics import calibration_report
@@ -884,6 +888,85 @@ def test_configurations_are_compared_row_by_row():
     assert again.finished
     assert later == []
     assert choices(again) == choices(state)
+
+
+def near(trial: TrialSpec) -> torch.Tensor:
+    """Stand in for validation logits of 100 rows, the worse the further the margin is from 9."""
+    margin = trial.parameters.get("mbls.margin", 9.0)
+    rows = torch.linspace(-2, 4, 100, dtype=torch.double) - abs(margin - 9) / 20
+    return torch.stack([rows, torch.zeros_like(rows)], dim=1)
+
+
+def stopping(kept: Rows, **options: Any) -> tuple[SweepState, list[Any]]:
+    rules = {"objective": "nll", "stop": "auto", "trials": 20, "parallel_trials": 3}
+    spec = make_spec("ce, mbls", sampler="prior", **rules)
+    return make_state(spec, predictions=kept.predictions, **options)
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> tuple[Rows, SweepState, list[Any]]:
+    monkeypatch.setitem(globals(), "predict", near)
+    kept = Rows()
+    state, events = stopping(kept)
+    drive(state, 1, random.Random(0), kept.measured)
+    return kept, state, events
+
+
+def test_a_search_stops_when_too_little_is_left_to_gain(stopped):
+    _, state, events = stopped
+    study = study_of(state)
+    assert LEAST <= len(study.objectives) < 20
+    closed = next(e for e in events if e.event == "study_closed" and e.study == study.plan.id)
+    assert closed.finished == len(study.objectives)
+    assert study.chosen == min(map(study.ended, study.objectives), key=lambda one: one.objective)
+    result = next(r for r in results_of(Ledger(events)) if r.recipe == "mbls")
+    assert result.stopped == closed.finished
+    line = f"mbls: stopped after {closed.finished} of 20 trials: too little left to gain"
+    assert line in build_table([result]).notes()
+    # One further seed of each recipe.
+    assert snapshot(state).trials == snapshot(state).all_trials == closed.finished + 1 + 2
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_a_search_stops_at_the_same_trial_whoever_ends_first(stopped, workers):
+    kept, reference, _ = stopped
+    state, _ = stopping(kept)
+    drive(state, workers, random.Random(workers), kept.measured)
+    assert choices(state) == choices(reference)
+    assert study_of(state).objectives == study_of(reference).objectives
+
+
+@pytest.mark.parametrize("stop_after", [5, 9, 10, 11, 14])
+def test_a_resumed_search_stops_at_the_same_trial(stopped, stop_after):
+    kept, reference, _ = stopped
+    first, events = stopping(kept)
+    drive(first, 3, random.Random(5), kept.measured, stop_after)
+    again, _ = stopping(kept, past=Ledger(events))
+    drive(again, 2, random.Random(6), kept.measured)
+    assert choices(again) == choices(reference)
+    assert study_of(again).objectives == study_of(reference).objectives
+
+
+def test_a_search_whose_trials_are_alike_stops_after_the_least(monkeypatch):
+    monkeypatch.setitem(globals(), "predict", lambda trial: torch.eye(2).repeat(50, 1))
+    kept = Rows()
+    state, _ = stopping(kept)
+    drive(state, 2, random.Random(0), kept.measured)
+    assert sorted(study_of(state).objectives) == list(range(LEAST))
+
+
+def test_a_search_without_finished_trials_runs_them_all():
+    state, _ = stopping(Rows())
+    drive(state, 2, random.Random(0), lambda t: t.ending("failed", {}, reason="NaN"))
+    assert len(study_of(state).objectives) == 20
+
+
+def test_a_resumed_search_that_has_stopped_compares_no_rows(stopped):
+    _, reference, events = stopped
+    again, later = make_state(reference.plan.spec, past=Ledger(events))  # without predictions
+    drive(again, 1, random.Random(0))
+    assert choices(again) == choices(reference)
+    assert not later
 
 
 def test_accuracy_that_nobody_charges_adds_no_error():

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 
+from orchestrator.search.prior import LENGTH, NOISE, Next, predicted, suggestion
 from orchestrator.search.study import StudySearch, _seed, distribution_of
 from orchestrator.sweep.plan import StudyPlan, make_plan
 from orchestrator.sweep.spec import SearchModel, parse_sweep
@@ -407,10 +409,39 @@ def test_without_a_portfolio_the_first_points_are_far_from_each_other():
     )
 
 
-@pytest.mark.parametrize(("trials", "kind"), [(20, "GPSampler"), (21, "TPESampler")])
-def test_tpe_follows_after_twenty_trials(trials, kind, monkeypatch):
+@pytest.mark.parametrize("trials", [20, 21])
+def test_tpe_follows_after_twenty_trials(trials, monkeypatch):
     """A Gaussian process takes longer the more trials there are."""
-    monkeypatch.setattr(optuna.samplers.GPSampler, "sample_relative", lambda *_: {})
-    search = open_search(sampler="prior", trials=trials)
-    drive(search)
-    assert type(search._study.sampler).__name__ == kind
+    asked: list[int] = []
+
+    def modelled(plan: Any, points: Any, values: Any, seed: int) -> Next:
+        asked.append(len(points))
+        return suggestion(plan, points, values, seed)
+
+    monkeypatch.setattr("orchestrator.search.study.suggestion", modelled)
+    drive(open_search(sampler="prior", trials=trials, parallel_trials=1))
+    assert asked == list(range(4, 20))
+
+
+def test_the_gaussian_process_of_one_value_is_known():
+    far = math.sqrt(5) * 0.3 / LENGTH
+    covariance = (1 + far + far * far / 3) * math.exp(-far)
+    mean, error = predicted(np.array([[0.2]]), np.array([2.0]), np.array([[0.2], [0.5]]))
+    assert mean == pytest.approx([2 / (1 + NOISE), 2 * covariance / (1 + NOISE)])
+    assert error**2 == pytest.approx([NOISE / (1 + NOISE), 1 - covariance**2 / (1 + NOISE)])
+
+
+def test_a_trial_that_failed_counts_as_the_worst():
+    planned, _ = study("ifl", sampler="prior")
+    points = [{"ifl.gamma": value} for value in (1.0, 2.0, 3.0)]
+    failed = suggestion(planned, points, [0.1, 0.4, None], 0)
+    assert failed == suggestion(planned, points, [0.1, 0.4, math.inf], 0)
+    assert failed.point["ifl.gamma"] < 2.0
+
+
+def test_an_improvement_has_the_unit_of_the_objective():
+    planned, _ = study("ifl", sampler="prior")
+    points = [{"ifl.gamma": value} for value in (1.0, 2.0, 3.0)]
+    small, large = (suggestion(planned, points, [k * 0.1, k * 0.4], 0) for k in (1, 10))
+    assert large.improvement == pytest.approx(10 * small.improvement)
+    assert large.point == small.point

@@ -128,6 +128,13 @@ BAD = {
     "objective twice": GOOD.replace("trials: 3", "pareto: [acc, nll]"),
     "another metric twice": GOOD.replace("trials: 3", "pareto: [acc, acc]"),
     "a metric that validation does not report": GOOD.replace("trials: 3", "pareto: [auroc]"),
+    "a stop without the model": GOOD.replace("trials: 3", "stop: auto"),
+    "a stop with several metrics": GOOD.replace(
+        "trials: 3", "stop: auto, sampler: prior, pareto: [acc, ece]"
+    ),
+    "a stop with a scheduler": GOOD.replace(
+        "trials: 3", "stop: auto, sampler: prior, scheduler: asha"
+    ),
     "several metrics stopped by one": GOOD.replace("trials: 3", "pareto: [acc], scheduler: asha"),
     "asha where one trial runs at a time": GOOD.replace("trials: 3", "scheduler: asha")
     + "executor: local\n",
