@@ -1,9 +1,21 @@
-"""CLS, Figs. 1, 3 and 4: how far the losses of classes differ, and a fit on the hardest classes."""
+"""CLS, Figs. 1, 3 and 4: how far the losses of classes differ, and a fit on the hardest classes.
 
+It is the plugin of cls-classes.yaml, and draws each class of stored predictions as a dot:
+
+calsweep package predictions cls-classes --task TASK --out FOLDER
+python class_losses.py figure.svg FOLDER/*.npz
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from calsweep.plugins import METRICS, OBJECTIVES, Objective, RowTerms, count
+from trainables.charts.chart import Chart, amount, drawn, layer, names, tips
 
 BINS = 15
 
@@ -76,3 +88,27 @@ class Hardest(Objective):
         """Return equal weights of the rows of these classes, and 0 of all others."""
         counted = torch.isin(labels, self._chosen)
         return counted / counted.sum().to(losses.dtype)
+
+
+def chart(files: Iterable[Path]) -> Chart:
+    """Return the cross-entropy of each class and the ECE of its rows, coloured by file."""
+    rows = []
+    for path in files:
+        with np.load(path) as stored:
+            logits, labels = (torch.from_numpy(stored[name]) for name in ("logits", "labels"))
+        probs = logits.double().softmax(dim=1)
+        found = (labels.unique(), class_losses(probs, labels), 100 * class_errors(probs, labels))
+        for label, loss, error in zip(*(each.tolist() for each in found), strict=True):
+            rows.append({"file": path.stem, "class": label, "loss": loss, "ece": error})
+    encoding = {
+        "x": amount("loss", "cross-entropy of a class"),
+        "y": amount("ece", "ECE of its rows %"),
+        "color": names("file", "predictions"),
+        "tooltip": tips(**{"class": "class", "loss": "cross-entropy", "ece": "ECE %"}),
+    }
+    title = "Loss and ECE by class"
+    return drawn(title, title, [layer("class", "point", encoding, filled=True)], rows)
+
+
+if __name__ == "__main__":
+    chart(map(Path, sys.argv[2:])).save(sys.argv[1])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from trainables.calibrators import build_calibrator
+from trainables.calibrators import OBJECTIVES, build_calibrator
 from trainables.metrics import METRICS, calibration_report, registered_report
 from trainables.plugins import load_plugins
 
@@ -50,6 +52,18 @@ def test_a_temperature_of_the_hardest_classes_is_fitted_to_their_rows_alone(clas
     alone = build_calibrator("ts")
     alone.fit(LOGITS[classes > LABELS], LABELS[classes > LABELS])
     torch.testing.assert_close(found.temperature, alone.temperature, rtol=1e-6, atol=0)
+
+
+def test_the_figure_of_classes_has_their_losses_and_errors(tmp_path):
+    some = LABELS > 1
+    np.savez(tmp_path / "ts-seed-0.npz", logits=LOGITS[some], labels=LABELS[some])
+    chart = sys.modules[OBJECTIVES.get("hardest").__module__].chart
+    rows = chart([tmp_path / "ts-seed-0.npz"]).spec["data"]["values"]
+    for row, label in zip(rows, (2, 3), strict=True):
+        report = calibration_report(LOGITS[label == LABELS], labels=LABELS[label == LABELS])
+        assert (row["file"], row["class"]) == ("ts-seed-0", label)
+        assert row["loss"] == pytest.approx(report["nll"], rel=1e-6)
+        assert row["ece"] == pytest.approx(100 * report["ece"], rel=1e-6)
 
 
 def test_gradients_are_the_derivatives_of_the_losses(tmp_path):

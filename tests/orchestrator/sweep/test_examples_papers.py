@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.storage.results import StudyResult
-from orchestrator.sweep.plan import Plan, make_plan
+from orchestrator.sweep.plan import Plan, StudyPlan, make_plan
 from orchestrator.sweep.spec import parse_sweep
 from orchestrator.tables.layouts import layout_names, load_layout, published_key
 from orchestrator.tables.make import TableOptions, make_table
@@ -75,6 +75,16 @@ TUNED = list(csv.DictReader((REFERENCE / "tuned_on.csv").open(encoding="utf-8"))
 OPEN = {
     *(f"{dataset}/{model}" for dataset in ("cifar10", "cifar100") for model in OF_MACAL),
     "tiny-imagenet/resnet50",
+}
+# What sweeps of figures search.
+FIGURES = {
+    **{"acls-margin": {"acls.margin"}, "acls-penalty": set(), "aurc-scores": set()},
+    **{"aurc-au": {"au.coverage", "au.smoothness"}, "mbls-margin": set()},
+    **{f"macal-{name}": {"macal.gamma"} for name in ("corruptions", "mixup", "gamma-cifar100")},
+}
+TRANSFORMERS = {
+    "timm:vit_small_patch16_224@pretrained": "vit-small",
+    "timm:swin_tiny_patch4_window7_224@pretrained": "swin-tiny",
 }
 WORDS = {"softmax margin": "margin", "negative entropy": "neg_entropy"}
 # What the full sweeps' data sets are at a size for one CPU.
@@ -214,6 +224,24 @@ def values_of(parameter: Parameter) -> list[str]:
     return [f"{c:g}" if isinstance(c, float) else str(c) for c in parameter.choices]
 
 
+def check_published(
+    planned: Plan,
+    study: StudyPlan,
+    part: str,
+    paper: str,
+    place: tuple[str, str],
+    but: tuple[str, ...] = (),
+) -> None:
+    """Compare a part's values with those that its paper states, but for fixed ones."""
+    values, base = study.defaults[part], planned.spec.base(part)
+    for method in base.split("-") if study.recipe.calibrator else [base]:
+        for parameter, row in published_rows(paper, method, *place):
+            stated = row.published_default
+            free = parameter not in {*planned.spec.fixed(part), *but}
+            if free and stated and " " not in stated:
+                assert values[parameter] == type(values[parameter])(stated.lower())
+
+
 @pytest.mark.parametrize("size", ["", "-cpu"])
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
@@ -227,13 +255,8 @@ def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
     for study in planned:
         place = (study.task.dataset, models.get(study.task.model, study.task.model))
         for part in study.recipe.own_parts:
-            values, fixed = study.defaults[part], planned.spec.fixed(part)
-            base = planned.spec.base(part)
-            for method in base.split("-") if study.recipe.calibrator else [base]:
-                for parameter, row in published_rows(layout.paper, method, *place):
-                    stated = row.published_default
-                    if parameter not in fixed and stated and " " not in stated:
-                        assert values[parameter] == type(values[parameter])(stated.lower())
+            fixed, base = planned.spec.fixed(part), planned.spec.base(part)
+            check_published(planned, study, part, layout.paper, place)
             expected = {} if as_published else tuned_rows(base, str(fixed.get("variant")), place)
             expected = {key: grid for key, grid in expected.items() if key not in fixed}
             if base == "dfl" and "/".join(place) in OPEN:
@@ -247,6 +270,20 @@ def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
                 grids = all(parameter.choices for parameter in searched.values())
                 assert not grids or study.trials == study.points  # The whole grid.
             assert {key: values_of(parameter) for key, parameter in searched.items()} == expected
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_sweep_of_a_figure_varies_what_the_figure_shows_and_keeps_published_values(name):
+    path = Path(str(FOLDER)).parent / f"{name}.yaml"
+    planned = make_plan(parse_sweep(path.read_text(encoding="utf-8"), name, path.parent))
+    varied = set()
+    for study in planned:
+        place = (study.task.dataset, TRANSFORMERS.get(study.task.model, study.task.model))
+        for part in study.recipe.own_parts:
+            searched = tuple(study.searched[part]) if study.trials > 1 else ()
+            varied |= {f"{planned.spec.base(part)}.{parameter}" for parameter in searched}
+            check_published(planned, study, part, name.partition("-")[0], place, but=searched)
+    assert varied == FIGURES[name]
 
 
 def test_the_variant_decides_which_scores_of_au_are_searched():
