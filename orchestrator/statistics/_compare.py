@@ -314,6 +314,7 @@ class Board:
         absent: Recipe to the reason why it is left out.
         rows: Number of test rows.
         classes: Number of classes.
+        labels: Labels of the test rows, (N,); None if they are not known.
     """
 
     task: str
@@ -323,6 +324,7 @@ class Board:
     absent: dict[str, str]
     rows: int
     classes: int
+    labels: Tensor | None = None
 
     def inside_floor(self, first: str, second: str) -> bool:
         """Return True if a difference is not above the larger of both noise floors."""
@@ -365,7 +367,8 @@ def board(
     classes = next((tables[0].shape[1] for tables in rows.values()), 0)
     floors = rows.floors(metric)
     task = results[0].task if results else ""
-    return Board(task, metric, figures, floors, rows.absent, len(rows.labels), classes)
+    count = len(rows.labels)
+    return Board(task, metric, figures, floors, rows.absent, count, classes, rows.labels)
 
 
 def _check(metric: str) -> None:
