@@ -34,7 +34,7 @@ from trainables.common.errors import InputError, known_names
 from trainables.common.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
-    from orchestrator.statistics import TaskComparison
+    from orchestrator.statistics import Spread, TaskComparison
     from orchestrator.storage.results import StudyResult
     from orchestrator.tables.columns import Column
     from trainables.store.artifacts import ArtifactStore
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Tasks: TypeAlias = dict[str, list[StudyResult]]
 
 HEADINGS = ("noise floor", "difference", "95% interval", "detectable", "flipped %", "verdict")
-SPREAD = ("task", "metric", "recipe", "deviation", "rows", "seeds")
+SPREAD = ("task", "metric", "recipe", "deviation", "rows", "seeds", "search", "splits")
 RECORDS = ("json", "csv")
 FIELDS = (
     *("task", "metric", "recipe", "value", "floor", "difference", "low", "high", "verdict"),
@@ -87,14 +87,16 @@ def compare(
 ) -> None:
     """Compare recipes with a baseline: paired bootstrap over test data, and noise floors.
 
-    With --ranks or --claims, several sweeps are judged together instead.
+    With --ranks, --claims or --question spread, several sweeps are judged together.
     """
     from orchestrator import statistics
     from orchestrator.storage.storage import Storage
 
     names, shape = sweeps or ["demo"], "json" if as_json else format
-    if len(names) > 1 and not (ranks or claims):
-        raise InputError("compare takes one sweep; --ranks and --claims take several")
+    if len(names) > 1 and not (ranks or claims or question == "spread"):
+        raise InputError(
+            "compare takes one sweep; --ranks, --claims and --question spread take several"
+        )
     check_diagram(out)
     wanted = chosen_claims(claim) if claims else []
     every = list(chain.from_iterable(tracked_results(names, tracking_uri, storage)))
@@ -175,25 +177,67 @@ def _show_spread(
     from orchestrator import statistics
     from orchestrator.tables.columns import column
 
-    boards = (
-        statistics.board(own, store, metric, draws=draws, seed=seed) for own in tasks.values()
-    )
-    found = list(chain.from_iterable(map(statistics.spreads, boards)))
+    found: list[statistics.Spread] = []
+    varied = any(own[0].varied for own in tasks.values())
+    for own in tasks.values():
+        sweeps = list(_by_sweep(own).values())
+        _check_apart(sweeps)
+        boards = [statistics.board(each, store, metric, draws=draws, seed=seed) for each in sweeps]
+        # Splits that seeds draw are part of the seeds.
+        splits = ["" if varied else each[0].fingerprint for each in sweeps]
+        found += statistics.spreads(boards, splits)
     if format in RECORDS:
         _print_records(format, SPREAD, ((one.task, metric, *one[1:]) for one in found))
         return
     shown = column(metric)
-    names = ("seeds and splits" if any(own[0].varied for own in tasks.values()) else "seeds",)
     rows = [
-        (
-            *(one.task, one.recipe, shown.show(one.deviation), f"{100 * one.rows:.0f}"),
-            "–" if one.seeds is None else f"{100 * one.seeds:.0f}",
-        )
-        for one in found
+        (one.task, one.recipe, shown.show(one.deviation), *map(_percent, one[3:])) for one in found
     ]
-    headings = ("task", "recipe", f"deviation of {shown.label}", "test rows %", f"{names[0]} %")
+    seeds = "seeds and splits %" if varied else "seeds %"
+    shares = ("test rows %", seeds, "search %", "splits %")
+    headings = ("task", "recipe", f"deviation of {shown.label}", *shares)
     print_table(headings, rows, ("task", "recipe"), format == "markdown")
-    echo("shares of the variance of one network; of the search nothing is known: there was one")
+    echo(f"shares of the variance of one network{_not_known(found, varied)}")
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f}"
+
+
+def _not_known(found: Sequence[Spread], varied: bool) -> str:
+    """Return the end of a line: the shares that are not known, and the sweeps that show them."""
+    again = "sweeps of other names and other `seeds`"
+    missing = {
+        "seeds (run with several `seeds`)": any(one.seeds is None for one in found),
+        f"search ({again})": any(one.search is None for one in found),
+        f"splits ({again}, with another `split: {{seed: 1}}`)": not varied
+        and any(one.splits is None for one in found),
+    }
+    told = ", ".join(text for text, absent in missing.items() if absent)
+    both = any(one.search is None and one.splits is not None for one in found)
+    search = "; splits include the search on them" if both else ""
+    return f"{search}; not known: {told}" if told else search
+
+
+def _by_sweep(results: list[StudyResult]) -> dict[str, list[StudyResult]]:
+    found: dict[str, list[StudyResult]] = {}
+    for result in results:
+        found.setdefault(result.sweep_id or result.sweep, []).append(result)
+    return found
+
+
+def _check_apart(sweeps: Sequence[list[StudyResult]]) -> None:
+    """Refuse sweeps that share networks, whose figures tell nothing about repetitions."""
+    known: dict[str, StudyResult] = {}
+    for results in sweeps:
+        for result in results:
+            for key in result.predictions:
+                other = known.setdefault(key, result)
+                if other.sweep_id != result.sweep_id:
+                    raise InputError(
+                        f"{result.recipe} has the same network in two of the sweeps; give each "
+                        "sweep `seeds` of its own, such as [0, 1, 2] and [10, 11, 12]"
+                    )
 
 
 def _by_task(results: list[StudyResult], task: str | None) -> dict[str, list[StudyResult]]:

@@ -290,6 +290,7 @@ class Board:
         figures: The metric of each recipe, seed by seed.
         floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
         absent: Recipe to the reason why it is left out.
+        labels: Labels of the test rows, (N,); None if they are not known.
     """
 
     task: str
@@ -299,6 +300,7 @@ class Board:
     absent: dict[str, str]
     rows: int
     classes: int
+    labels: Tensor | None = None
 
     def inside_floor(self, first: str, second: str) -> bool:
         """Return True if a difference is not above the larger of both noise floors."""
@@ -337,7 +339,8 @@ def board(
     classes = next((tables[0].shape[1] for tables in rows.values()), 0)
     floors = rows.floors(metric)
     task = results[0].task if results else ""
-    return Board(task, metric, figures, floors, rows.absent, len(rows.labels), classes)
+    count = len(rows.labels)
+    return Board(task, metric, figures, floors, rows.absent, count, classes, rows.labels)
 
 
 def _check(metric: str) -> None:

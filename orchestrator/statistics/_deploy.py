@@ -1,17 +1,18 @@
 """Which recipe of a task to deploy, in five lines, and where the spread of a figure comes from."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
+from statistics import fmean, variance
 from typing import NamedTuple
 
 from orchestrator.statistics._bootstrap import Measured
 from orchestrator.statistics._compare import Board, KeptPredictions, board
-from orchestrator.statistics._contrast import contrast
+from orchestrator.statistics._contrast import Contrast, contrast
 from orchestrator.statistics._ties import Ties, ties
 from orchestrator.storage.results import StudyResult
 from orchestrator.tables.columns import column
 from trainables.common.errors import InputError
-from trainables.common.later import torch
+from trainables.common.later import Tensor, torch
 from trainables.store.artifacts import ArtifactStore
 
 SCORE = "nll"
@@ -97,10 +98,13 @@ class Spread(NamedTuple):
     """The standard deviation of the figure of one network, and the shares of its variance.
 
     Attributes:
-        deviation: Over seeds and test rows; in the metric's unit.
+        deviation: Over everything that was repeated; in the metric's unit.
         rows: Share of what other test rows would change, in [0, 1].
         seeds: Share of what another seed would change; with a split of its own for each seed, of
             the split as well. None of one seed.
+        search: Share of what another search would change. None unless a split has several sweeps.
+        splits: Share of what another split would change; of another search on it too where
+            ``search`` is None. None of one split.
     """
 
     task: str
@@ -108,19 +112,62 @@ class Spread(NamedTuple):
     deviation: float
     rows: float
     seeds: float | None
+    search: float | None
+    splits: float | None
 
 
-def spreads(found: Board) -> Iterator[Spread]:
-    """Yield the spread of each recipe's figure.
+def spreads(sweeps: Sequence[Board], splits: Sequence[str]) -> Iterator[Spread]:
+    """Yield the spread of each recipe's figure over sweeps of one task.
 
-    What the rows change in each seed on its own is part of the variance between seeds, and is taken
-    off it. Each recipe was searched once, so nothing is known of the share of the search.
+    The variance is nested: seeds in searches in splits, and each level is estimated without what
+    the levels within it explain. Sweeps must not share seeds: they would share networks.
+
+    Args:
+        sweeps: The boards of each sweep.
+        splits: The name of the split of each sweep.
     """
-    for recipe, own in found.figures.items():
-        nothing = Measured(torch.zeros_like(own.values), torch.zeros_like(own.draws))
-        parts = contrast(own, nothing)
-        rows, seeds = parts.shared + parts.own, max(parts.between - parts.own, 0.0)
-        whole = rows + seeds
-        share = rows / whole if whole else 1.0
-        known = None if parts.seeds == 1 else 1 - share
-        yield Spread(found.task, recipe, whole**0.5, share, known)
+    for recipe in dict.fromkeys(chain.from_iterable(sweep.figures for sweep in sweeps)):
+        used = [at for at, sweep in enumerate(sweeps) if recipe in sweep.figures]
+        figures = [sweeps[at].figures[recipe] for at in used]
+        groups: dict[str, list[float]] = {}
+        for at, own in zip(used, figures, strict=True):
+            groups.setdefault(splits[at], []).append(float(own.values.mean()))
+        first = sweeps[used[0]].labels
+        same = all(_same_rows(first, sweeps[at].labels) for at in used)
+        yield Spread(sweeps[0].task, recipe, *_shares(figures, list(groups.values()), same))
+
+
+def _same_rows(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))
+
+
+def _shares(
+    figures: Sequence[Measured], splits: Sequence[Sequence[float]], same: bool
+) -> tuple[float, float, float | None, float | None, float | None]:
+    """Return the deviation, and the shares of rows, seeds, search and splits.
+
+    Args:
+        figures: Those of each sweep.
+        splits: Means over seeds of the sweeps of each split.
+        same: Whether all sweeps have the same test rows.
+    """
+    parts = [_parts(own) for own in figures]
+    rows = fmean(own.shared + own.own for own in parts)
+    seeded = [own for own in parts if own.seeds > 1]
+    # What the rows change in each seed on its own is part of the variance between seeds.
+    seeds = fmean(max(own.between - own.own, 0.0) for own in seeded) if seeded else None
+    of_mean = fmean(own.between / own.seeds for own in seeded) if seeded else 0.0
+    repeated = [own for own in splits if len(own) > 1]
+    search = max(fmean(map(variance, repeated)) - of_mean, 0.0) if repeated and seeded else None
+    between = None
+    if len(splits) > 1 and seeded:
+        within = ((search or 0.0) + of_mean) * fmean(1 / len(own) for own in splits)
+        others = 0.0 if same else fmean(own.shared for own in parts)
+        between = max(variance(map(fmean, splits)) - within - others, 0.0)
+    whole = rows + sum(filter(None, (seeds, search, between)))
+    shares = (own and own / whole for own in (seeds, search, between))
+    return whole**0.5, rows / whole if whole else 1.0, *shares
+
+
+def _parts(own: Measured) -> Contrast:
+    return contrast(own, Measured(torch.zeros_like(own.values), torch.zeros_like(own.draws)))

@@ -58,7 +58,7 @@ WRONG = {
     "logits apply absent absent.npz": "absent.npz: no such file",
     "logits apply a b.npz --out c.csv": "c.csv: ending '.csv', allowed is .npz",
     "compare a --claims --claim none": "--claim 'none' is not one of: acls-beats-mbls, *",
-    "compare a b": "compare takes one sweep; --ranks and --claims take several",
+    "compare a b": "compare takes one sweep; --ranks, --claims and --question spread take several",
     "compare a --ranks --tracking-uri x --storage y": (
         "--tracking-uri and --storage exclude each other: only one place is asked for runs"
     ),

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -166,20 +167,58 @@ def test_without_validation_rows_the_line_says_why(evaluated, made_up, artifacts
     assert f"APS 90 size: {reason}" in last.text
 
 
+def planted(generator, splits, searches, seeds, deviations):
+    """Return boards of sweeps, and their splits, whose figures have such deviations."""
+    rows, seed, search, split = deviations
+    draw = partial(torch.randn, generator=generator, dtype=torch.float64)
+    of_rows, boards = rows * draw(400), []
+    for own in (split * draw(splits)).tolist():
+        for its in (own + search * draw(searches)).tolist():
+            figures = its + seed * draw(seeds)
+            measured = Measured(figures, figures[:, None] + of_rows)
+            boards.append(Board("t", "nll", {"ce": measured}, {}, {}, 300, 4))
+    return boards, [str(split) for split in range(splits) for _ in range(searches)]
+
+
 def test_shares_of_the_variance_are_those_that_were_planted():
     generator = torch.Generator().manual_seed(1)
-    rows, seeds = (
-        3.0 * torch.randn(2000, generator=generator),
-        4.0 * torch.randn(4000, 1, generator=generator),
-    )
-    own = Measured(seeds[:, 0], seeds + rows)
-    found = next(iter(spreads(Board("t", "nll", {"ce": own}, {}, {}, 300, 4))))
+    found = next(iter(spreads(*planted(generator, 1, 1, 4000, (3, 4, 0, 0)))))
     assert found.deviation == pytest.approx(5, rel=0.05)
     assert found.rows == pytest.approx(9 / 25, rel=0.1)
     assert found.seeds == pytest.approx(16 / 25, rel=0.1)
-    one = Measured(seeds[:1, 0], seeds[:1] + rows)
-    found = next(iter(spreads(Board("t", "nll", {"ce": one}, {}, {}, 300, 4))))
+    assert (found.search, found.splits) == (None, None)
+    found = next(iter(spreads(*planted(generator, 1, 1, 1, (3, 4, 0, 0)))))
     assert (found.rows, found.seeds) == (1.0, None)
+
+
+def test_several_sweeps_show_the_shares_of_search_and_splits():
+    generator = torch.Generator().manual_seed(2)
+    found = next(iter(spreads(*planted(generator, 600, 2, 3, (1, 2, 4, 2)))))
+    assert found.deviation == pytest.approx(5, rel=0.05)
+    assert found.rows == pytest.approx(1 / 25, rel=0.2)
+    assert found.seeds == pytest.approx(4 / 25, rel=0.2)
+    assert found.search == pytest.approx(16 / 25, rel=0.2)
+    assert found.splits == pytest.approx(4 / 25, rel=0.3)
+    # One search a split: the two are not told apart.
+    found = next(iter(spreads(*planted(generator, 600, 1, 3, (1, 2, 4, 2)))))
+    assert found.search is None
+    assert found.splits == pytest.approx(20 / 25, rel=0.2)
+
+
+def test_other_test_rows_are_no_share_of_the_splits():
+    generator = torch.Generator().manual_seed(3)
+    boards = []
+    for number in range(800):
+        rows = 3 * torch.randn(1, generator=generator, dtype=torch.float64)
+        figures = rows + 0.1 * torch.randn(3, generator=generator, dtype=torch.float64)
+        draws = figures[:, None] + 3 * torch.randn(500, generator=generator, dtype=torch.float64)
+        own = {"ce": Measured(figures, draws)}
+        boards.append(Board("t", "nll", own, {}, {}, 300, 4, torch.tensor([number])))
+    found = next(iter(spreads(boards, [str(number) for number in range(800)])))
+    assert found.splits == pytest.approx(0, abs=0.1)
+    same = [replace(board, labels=None) for board in boards]
+    found = next(iter(spreads(same, [str(number) for number in range(800)])))
+    assert found.splits == pytest.approx(0.5, abs=0.1)
 
 
 def test_the_spread_is_printed_for_each_recipe(results, command_on):
@@ -191,6 +230,39 @@ def test_the_spread_is_printed_for_each_recipe(results, command_on):
     rows = json.loads(calsweep(*words, "--json")[1])
     assert [row["recipe"] for row in rows] == ["ce", "ls"]
     assert all(row["rows"] + row["seeds"] == pytest.approx(1) for row in rows)
+
+
+def test_repeated_sweeps_are_told_apart_or_asked_for(evaluated, made_up, command_on):
+    def sweep(number):
+        seeds = [made_up(LABELS, 10 * number + seed) for seed in range(2)]
+        found = evaluated(f"ce-{number}", seeds, LABELS, test=({"ece": 0.1}, {"ece": 0.2}))
+        return replace(found, recipe="ce", sweep_id=str(number), fingerprint="f")
+
+    first, second = sweep(1), sweep(2)
+    words = ("compare", "s", "--question", "spread", "--metric", "nll", "--draws", 50)
+    out = command_on([first])(*words)[1]
+    again = "(sweeps of other names and other `seeds`"
+    assert out.splitlines()[-1] == (
+        f"shares of the variance of one network; not known: search {again}), "
+        f"splits {again}, with another `split: {{seed: 1}}`)"
+    )
+    calsweep = command_on([first, second])
+    (row,) = json.loads(calsweep(*words, "--json")[1])
+    assert row["rows"] + row["seeds"] + row["search"] == pytest.approx(1)
+    assert row["splits"] is None
+    assert (
+        calsweep(*words)[1]
+        .splitlines()[-1]
+        .startswith("shares of the variance of one network; not known: splits (sweeps")
+    )
+    out = command_on([first, replace(second, fingerprint="g")])(*words)[1]
+    last = "network; splits include the search on them; not known: search (sweeps"
+    assert last in out.splitlines()[-1]
+    refused = command_on([first, replace(first, sweep_id="2")])(*words)
+    assert refused[0] == 2
+    assert refused[2].startswith(
+        "calsweep: ce has the same network in two of the sweeps; give each"
+    )
 
 
 def test_a_detectable_difference_is_found_in_four_of_five_cases():
