@@ -20,6 +20,7 @@ from orchestrator.tables.columns import DEFAULT_METRICS, column
 from orchestrator.tables.table import Summary
 from orchestrator.view import environment
 from trainables.common.errors import InputError
+from trainables.common.hub import HUB
 from trainables.store.artifacts import ArtifactStore
 
 
@@ -38,6 +39,15 @@ class Line:
     doubt: str
     figures: dict[str, Summary]
     group: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return the package without the folders of this machine."""
+        return (
+            self.package
+            if self.package.startswith(HUB)
+            else "/".join(Path(self.package).parts[-2:])
+        )
 
 
 def render_board(

@@ -51,6 +51,7 @@ def test_rows_of_all_packages_are_sorted_marked_and_have_ties(
     assert all(len(letters) == 1 and letters != {""} for letters in groups.values())
     assert "table.csv is not what the journals say" in page
     assert "<b>" not in page
+    assert str(tmp_path) not in page
 
 
 def forge(package: Path, path: Path) -> None:
