@@ -55,10 +55,6 @@ def accept(
     The test is paired by seed and test row. Try k is held to a k(k + 1)-th of ``LEVEL``: over
     any number of tries, the chance to keep a change without effect is at most ``LEVEL``. The same
     package and metric again is not another try.
-
-    Raises:
-        InputError: If a package cannot be read, the metric cannot be resampled or has no better
-            side, or the packages have no common cell on the same rows.
     """
     known = [m for m in METRICS.measurable if METRICS[m].better != "neither" and not of_sets(m)]
     if metric not in known:

@@ -49,11 +49,7 @@ class Again:
     def opened(
         cls, package: Package, data_root: str, progress: Callable[[str], None]
     ) -> Iterator[Again]:
-        """Prepare the data of a package's sweeps in a scratch folder.
-
-        Raises:
-            InputError: If a sweep file is not allowed, or data are not here.
-        """
+        """Prepare the data of a package's sweeps in a scratch folder."""
         with tempfile.TemporaryDirectory(prefix="calsweep-again-") as name:
             folder = Path(name)
             specs = {
@@ -80,11 +76,7 @@ class Again:
         return next(task for task in spec.tasks if task.id == cell.study.task)
 
     def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
-        """Search again; return the state at its end and what its journal would say.
-
-        Raises:
-            InputError: If validation rows that a choice compares are not in the package.
-        """
+        """Search again; return the state at its end and what its journal would say."""
         name, events = ledger.sweep_id, list[Event]()
         if name not in self._states:
             rows, plan = partial(_rows, package), make_plan(self.specs[name])

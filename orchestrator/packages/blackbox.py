@@ -48,10 +48,6 @@ def export_blackbox(
         recipes: Which studies; all with something to search if empty.
         every_epoch: Whether trials are computed again for the predictions of earlier epochs.
         done: Told how many trials are gathered, and of how many.
-
-    Raises:
-        InputError: If there is no such sweep, it has not ended, artifacts or data are gone, or a
-            trial that is computed again differs.
     """
     [found] = read_sweeps(root, [sweep], recipes)
     numbers, total = count(1), sum(len(study.trials) for study in found.studies)

@@ -60,9 +60,6 @@ def render_board(
 
     Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if they are of
     the same data.
-
-    Raises:
-        InputError: If one cannot be read, one is named twice, or the metric is not a column.
     """
     if metric not in DEFAULT_METRICS:
         raise InputError(f"--metric: {metric!r} is not one of {', '.join(DEFAULT_METRICS)}")

@@ -15,11 +15,7 @@ from orchestrator.tables.make import render
 
 
 def derive(package: Package) -> None:
-    """Write the derived files of a package, from all others.
-
-    Raises:
-        InputError: If these are damaged.
-    """
+    """Write the derived files of a package, from all others."""
     for name, text in derived_texts(package).items():
         (package.folder / name).write_text(text, encoding="utf-8")
 

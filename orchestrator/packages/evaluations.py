@@ -36,9 +36,6 @@ def write_evaluations(package: Package, folder: Path, repo: str) -> None:
 
     Each recipe of each task is one model, and each metric of a task is one task of the benchmark,
     because the Hub takes one value per model and task.
-
-    Raises:
-        InputError: If a file cannot be written.
     """
     table = build_table(package.results)
     tasks, recipes = _short(table.tasks), _short(table.recipes)

@@ -44,11 +44,7 @@ Parts = Iterator[pa.Table]
 
 
 def write_frames(package: Package) -> None:
-    """Write the Parquet tables into a package's folder; each part becomes a row group.
-
-    Raises:
-        InputError: If predictions are missing or damaged.
-    """
+    """Write the Parquet tables into a package's folder; each part becomes a row group."""
     for name, (schema, parts) in frames(package).items():
         own = {"use_dictionary": REPEATED, "column_encoding": SPLIT} if name == PREDICTIONS else {}
         with pq.ParquetWriter(package.folder / name, schema, compression="zstd", **own) as writer:

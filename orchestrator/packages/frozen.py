@@ -64,9 +64,6 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
         out: The folder; or the file, if it ends with ``.calsweep``.
         logits: Whether the file has test and validation rows, so that it can be verified and
             merged. A folder always has them.
-
-    Raises:
-        InputError: If the package is damaged, or the files cannot be written.
     """
     page = render_page(package)
     if out.suffix != ENDING:
@@ -94,11 +91,7 @@ def render_page(package: Package) -> str:
 def store_rows(
     package: Package, store: ArtifactStore, key_of: Callable[[str], str] = lambda key: key
 ) -> None:
-    """Put the test rows of a package's cells into a store, under keys made of their own.
-
-    Raises:
-        InputError: If they are missing or damaged.
-    """
+    """Put the test rows of a package's cells into a store, under keys made of their own."""
     for cell in package.cells:
         found = tested(package, cell)
         rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
@@ -126,9 +119,6 @@ class FileStorage(Storage):
         """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
 
         Only given logits keep ``row``, as in a storage, so that a row has one address in both.
-
-        Raises:
-            InputError: If they are damaged, or do not fit in memory.
         """
         group = self._groups[key]
         needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
@@ -180,9 +170,6 @@ def opened_file(path: Path) -> Iterator[FileStorage]:
     """Yield a storage that shows what is in a ``.calsweep`` file; nothing in the file is trusted.
 
     Journals and page are taken out into a scratch folder. Rows stay in the file.
-
-    Raises:
-        InputError: If it is no such file, is truncated or damaged, or lacks a member.
     """
     with ExitStack() as stack:
         _check_kind(path)

@@ -37,9 +37,6 @@ def publish_repository(
     """Write a package in the form of a data set repository; return its place.
 
     The place is a folder, or ``hf:ORG/NAME``. See ``publish`` and ``upload``.
-
-    Raises:
-        InputError: See ``publish``; or if the Hub cannot be reached or refuses the upload.
     """
     if not to.startswith(HUB):
         _write(root, sweeps, make_folder(Path(to)), f"{to}/{FILE}", YOURS, license, done)
@@ -57,9 +54,6 @@ def upload(folder: Path, repo: str, message: str) -> None:
     """Upload files to a data set repository, which is made if it is not there, in one commit.
 
     An interruption leaves the repository as it was. An upload of the same files changes nothing.
-
-    Raises:
-        InputError: If the Hub cannot be reached, or refuses the upload.
     """
     with hub_faults(repo):
         client = hub_client()
@@ -118,11 +112,7 @@ def _card(package: Package, place: str) -> str:
 
 
 def package_file(package: str) -> Path:
-    """Return the file of a package, downloaded if it is in a repository ``hf:ORG/NAME``.
-
-    Raises:
-        InputError: If the Hub cannot be reached and has not been before, or there is no package.
-    """
+    """Return the file of a package, downloaded if it is in a repository ``hf:ORG/NAME``."""
     if not package.startswith(HUB):
         return Path(package)
     address = HubAddress.parse(package.removeprefix(HUB), "package")

@@ -27,10 +27,6 @@ def merge(paths: Sequence[Path], out: Path) -> list[Path]:
 
     What they were computed on and by has to agree, so that their rows can stand in one table. A
     sweep that several of them hold counts once.
-
-    Raises:
-        InputError: If there are fewer than two, one is no package, or two differ in metrics, bins,
-            license, versions, code, data or splits, or hold the same recipe and task.
     """
     if len(paths) < 2:
         raise InputError("merge joins two packages or more")

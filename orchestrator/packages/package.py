@@ -82,11 +82,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Package:
-    """The folder of a package.
-
-    Raises:
-        InputError: From each property, if what it reads is missing, damaged or not allowed.
-    """
+    """The folder of a package."""
 
     folder: Path
 
@@ -161,11 +157,7 @@ class Package:
         return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
     def pack(self, path: Path, without: Collection[str] = ()) -> Path:
-        """Write it as an archive, some of its folders apart; equal content gives equal bytes.
-
-        Raises:
-            InputError: If it cannot be written.
-        """
+        """Write it as an archive, some of its folders apart; equal content gives equal bytes."""
         from orchestrator.logits.files import write_whole
 
         def write(stream: Any) -> None:
@@ -202,9 +194,6 @@ def opened(path: Path) -> Iterator[Package]:
 
     Only files of the names and sizes that a package has are taken out; no link, no other path.
     Plugins that are installed here are hidden: they would add metrics to what the package says.
-
-    Raises:
-        InputError: If there is no such archive, or it holds what a package does not.
     """
     with (
         archive_of(path) as archive,
@@ -224,11 +213,7 @@ def opened(path: Path) -> Iterator[Package]:
 
 @contextmanager
 def archive_of(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Yield the archive of a package, whose members have the names and sizes of a package's.
-
-    Raises:
-        InputError: If there is no such archive, it is damaged, or a member is not allowed.
-    """
+    """Yield the archive of a package, whose members have the names and sizes of a package's."""
     if not path.is_file():
         told = "name the zip file that `calsweep package publish` wrote"
         raise UnfitError(f"{path}: there is no such file; {told}")

@@ -35,20 +35,12 @@ class RowPredictions:
     seed: int
 
     def save(self, path: Path) -> None:
-        """Write an ``.npz`` archive that NumPy, and every command that takes logits, reads.
-
-        Raises:
-            InputError: If it cannot be written.
-        """
+        """Write an ``.npz`` archive that NumPy, and every command that takes logits, reads."""
         write_arrays(path, {name: np.asarray(getattr(self, name)) for name in NAMES})
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what ``save`` wrote; no pickled object is loaded, every size is checked first.
-
-        Raises:
-            InputError: If it is no such file, or a value is not allowed.
-        """
+        """Read what ``save`` wrote; no pickled object is loaded, every size is checked first."""
         archive = ArrayArchive(path)
         if set(archive.names) != set(NAMES):
             listing = ", ".join(archive.names)
@@ -72,11 +64,7 @@ class RowPredictions:
 
 
 def tested(package: Package, cell: Cell) -> RowPredictions:
-    """Return the predictions behind a cell.
-
-    Raises:
-        InputError: If they are missing, damaged, or another cell's.
-    """
+    """Return the predictions behind a cell."""
     study, trial = cell.study, cell.trial
     name = f"{TEST}/{trial.key}.npz"
     found = RowPredictions.read(package.folder / name)

@@ -55,10 +55,6 @@ def publish(
 
     Only figures that stored predictions give again are in it. See ``write_package`` for ``out`` and
     ``logits``.
-
-    Raises:
-        InputError: If the license is not one printable line, a sweep is not there, has not ended,
-            or lacks predictions or data, or the folder cannot be written.
     """
     if printable(license) != license or "\n" in license:
         raise InputError(f"--license: {license!r} is not one printable line; use a name or a URL")

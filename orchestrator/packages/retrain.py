@@ -40,9 +40,6 @@ def retrain(package: Package, again: Again, trial: Trial, tolerance: float) -> R
 
     Validation figures are compared, and the test figures and probabilities where the trial stands
     behind a cell of the table.
-
-    Raises:
-        InputError: If its data are not here.
     """
     ledger = next(found for found in package.ledgers if trial.key in found.trials)
     study = ledger.studies[trial.study]

@@ -37,11 +37,7 @@ class StoredSweep:
 
     @classmethod
     def open(cls, root: Storage, name: str) -> Self:
-        """Find a sweep's artifacts and data; nothing is computed.
-
-        Raises:
-            InputError: If there is no such sweep.
-        """
+        """Find a sweep's artifacts and data; nothing is computed."""
         spec, ledger = root.load_spec(name), read_ledger(root.sweep(name).journal)
         return cls(spec, ledger, root.store(), stored_data(root, ledger, spec))
 
@@ -50,11 +46,7 @@ class StoredSweep:
         return sweep_command("run --resume", SweepFolder.of(self.spec).path)
 
     def data_of(self, study: Study, seed: int) -> PreparedData:
-        """Return the data of a study on a seed.
-
-        Raises:
-            InputError: If they are not in the storage any more.
-        """
+        """Return the data of a study on a seed."""
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found = self.data.get(task.data_name(seed))
         if found is None:
@@ -67,11 +59,7 @@ class StoredSweep:
     def cells(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> list[tuple[Study, Trial]]:
-        """Return the measured trials behind a table's figures, of a task, a recipe or a seed.
-
-        Raises:
-            InputError: If there is none; the text lists what there is.
-        """
+        """Return the measured trials behind a table's figures, of a task, a recipe or a seed."""
         cells = cells_of(self.ledger)
         for option, wanted, known in (
             ("task", task, [study.task for study, _ in cells]),
@@ -96,11 +84,7 @@ class StoredSweep:
         return chosen
 
     def tested(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return what a measured trial predicts on the test data of its seed.
-
-        Raises:
-            InputError: If predictions or data are gone, or its rows are pixels.
-        """
+        """Return what a measured trial predicts on the test data of its seed."""
         found = self.store.find(ArtifactRef("evaluate", trial.predictions))
         if found is None:
             raise InputError(
@@ -114,11 +98,7 @@ class StoredSweep:
         return _named(study, trial, tensors["log_probs"], tensors["labels"], rows)
 
     def suites(self, study: Study, trial: Trial) -> dict[str, Tensor]:
-        """Return what suites store of a measured trial, as ``SUITE/TENSOR``.
-
-        Raises:
-            InputError: If data or an outcome are gone.
-        """
+        """Return what suites store of a measured trial, as ``SUITE/TENSOR``."""
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found: dict[str, Tensor] = {}
         data = self.data_of(study, trial.seed)
@@ -137,11 +117,7 @@ class StoredSweep:
         return found
 
     def validated(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return what a finished trial predicts on the validation data of its seed.
-
-        Raises:
-            InputError: If artifact or data are gone, or its rows are pixels.
-        """
+        """Return what a finished trial predicts on the validation data of its seed."""
         found = validation_rows(self.store, trial.ref)
         if found.images is not None:
             raise _pixels(study)

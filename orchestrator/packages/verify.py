@@ -117,11 +117,6 @@ def verify(
 
     First whatever costs no training: files, data, splits, labels, figures, and whether the search
     leads to the configurations. Then trials are computed again.
-
-    Raises:
-        InputError: If there is no such file, a trial is named that it does not have, or trials are
-            to be computed again that are portable, and this process is not, or it has plugins that
-            are not trusted.
     """
     wanted = options or VerifyOptions()
     checks: list[Check] = []

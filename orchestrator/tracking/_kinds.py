@@ -259,20 +259,13 @@ def open_tracker(uri: str, create: bool = False) -> Tracker:
     """Return the tracker at an address; see ``check_tracking_uri``.
 
     A file that is not there is refused, unless it may be created.
-
-    Raises:
-        InputError: If the address cannot be used, or the store behind it cannot be opened.
     """
     tracker: Tracker = tracker_kind(uri).open(uri, create)
     return tracker
 
 
 def read_tracker(uri: str) -> RunReader:
-    """Return what answers questions about the runs at an address; MLflow may not be needed.
-
-    Raises:
-        InputError: See ``open_tracker``.
-    """
+    """Return what answers questions about the runs at an address; MLflow may not be needed."""
     reader: RunReader = tracker_kind(uri).read(uri)
     return reader
 
@@ -300,9 +293,6 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 
     A server that gives no answer within ``timeout`` seconds may be away: its events wait in
     the journal.
-
-    Raises:
-        InputError: If the server asks for another user or password.
     """
     if urlsplit(uri).hostname and listens(uri):
         try:
@@ -349,9 +339,6 @@ def deliver_run(uri: str, experiment: str, kind: str, run: SingleRun, artifact_r
     A delivery that broke off is completed. Should the tracker have made the run twice, because its
     answer got lost, the later ones are deleted. The experiment is created if absent, for runs of
     that ``kind``, such as ``nights``; see ``Tracker.open_experiment``.
-
-    Raises:
-        InputError: If the tracker gives no answer, or the address cannot be used.
     """
     tracker = open_tracker(uri, create=True)
     try:

@@ -168,11 +168,7 @@ TRACKER_CHECKS: tuple[Callable[[Tracker, Path], None], ...] = (
 
 
 def tracker_checks(uri: str) -> Iterator[Check]:
-    """Yield the checks of what keeps the runs behind an address; they write there.
-
-    Raises:
-        InputError: If the address cannot be used.
-    """
+    """Yield the checks of what keeps the runs behind an address; they write there."""
     tracker, part = open_tracker(uri, create=True), f"tracker {uri.partition(':')[0]}"
     for check in TRACKER_CHECKS:
         says = (inspect.getdoc(check) or "").rstrip(".")

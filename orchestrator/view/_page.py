@@ -39,9 +39,6 @@ def render_report(
 
     The baseline, with which other recipes are compared, is ``usual_baseline`` where none is named
     and there is one. ``progress`` is called with the steps that are done and their total.
-
-    Raises:
-        InputError: If there is no result, or the baseline is no recipe of the sweep.
     """
     if not source.results:
         raise InputError(f"sweep {source.name} has no study yet, so there is nothing to report")
@@ -150,11 +147,7 @@ def write_report(
     baseline: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Write the page of ``render_report`` to a file, whole or not at all; return its path.
-
-    Raises:
-        UnwrittenError: If the file cannot be written; see also ``render_report``.
-    """
+    """Write the page of ``render_report`` to a file, whole or not at all; return its path."""
     text = render_report(source, baseline, progress)
     with writing(f"report {path}", UnwrittenError):
         path.parent.mkdir(parents=True, exist_ok=True)

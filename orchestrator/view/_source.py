@@ -66,12 +66,7 @@ class ReportSource:
 
 
 def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = None) -> ReportSource:
-    """Gather what a sweep's folder holds, with the journal's results if none are given.
-
-    Raises:
-        InputError: If the journal or the notes are damaged, or the journal is missing though no
-            results are given.
-    """
+    """Gather what a sweep's folder holds, with the journal's results if none are given."""
     from orchestrator.tracking import delivered_runs
 
     name, store, path = folder.name, folder.storage.store(), folder.journal

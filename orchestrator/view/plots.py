@@ -45,9 +45,6 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
 
     Returns:
         The files, in the order of the studies; a study without anything to draw has none.
-
-    Raises:
-        UnwrittenError: If the directory cannot be written.
     """
     history = Ledger(events, _search.CURVES)
     folder = Path(directory)

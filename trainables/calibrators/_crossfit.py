@@ -86,9 +86,6 @@ def nll_after_ts_terms(logits: Any, labels: Any) -> Tensor:
 
     Returns:
         Terms (N,), float64, nats.
-
-    Raises:
-        InputError: If there are fewer than 5 rows, or they are none that ``Calibrator.fit`` takes.
     """
     rows, targets = check_rows(logits, labels)
     with warnings.catch_warnings():

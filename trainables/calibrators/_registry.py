@@ -58,7 +58,6 @@ def calibrator_from_recipe(text: str, parameters: Mapping[str, Any]) -> Calibrat
         parameters: Hyper-parameters of the calibrator and of its fitting objective together.
 
     Raises:
-        InputError: If a name is unknown.
         ValueError: If a value is out of its range.
     """
     name, objective = parse_calibrator(text)
@@ -82,9 +81,6 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
     Returns:
         ``("ts", "cls")`` for ``ts-cls``, ``("ts", "ce")`` for ``ts``, ``("meta-acc", None)`` for
         calibrators without a choice of objective.
-
-    Raises:
-        InputError: If there is no such calibrator or objective, or the calibrator takes none.
     """
     if text in CALIBRATORS:
         return text, DEFAULT_OBJECTIVE if _takes_objective(text) else None

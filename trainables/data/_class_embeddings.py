@@ -25,9 +25,6 @@ def class_weights(
         names: The file's names of arrays by ours.
         width: D.
         classes: K, where it is known.
-
-    Raises:
-        InputError: If embeddings or scale have a wrong shape or value.
     """
     if EMBEDDINGS not in names:
         return None

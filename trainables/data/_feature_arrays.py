@@ -38,11 +38,7 @@ def feature_files(path: Path) -> ArrayFiles:
 
 
 def known_names(arrays: NamedArrays) -> dict[str, str]:
-    """Return the names of arrays by ours; ``features`` and ``labels`` alone are training rows.
-
-    Raises:
-        InputError: If two of them mean the same.
-    """
+    """Return the names of arrays by ours; ``features`` and ``labels`` alone are training rows."""
     found: dict[str, str] = {}
     for given in arrays.names:
         plain = plain_name(given.lower(), WORDS)

@@ -107,9 +107,6 @@ def registered_report(
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
         floors: Whether the noise floor of each that has one is given as well, as ``NAME_floor``.
-
-    Raises:
-        InputError: If one fails, is not finite, or is neither a scalar nor a value for each row.
     """
     metrics = METRICS.plugged
     if not metrics:
@@ -248,9 +245,6 @@ def _plugins_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tens
 
     Of a scalar they are pseudo-values of the jackknife that leaves out one of 50 groups of rows at
     a time, so that their standard error is the jackknife's; rows are taken as independent.
-
-    Raises:
-        InputError: As ``registered_report`` does.
     """
     probs, truth = probs_and_labels(logits, labels)
     found = plugins_metric(metric, probs, truth)

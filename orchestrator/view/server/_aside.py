@@ -28,11 +28,7 @@ class Aside:
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return or raise what a function does; here, if PyTorch is imported here anyway.
-
-        Raises:
-            InputError: If the process was killed.
-        """
+        """Return or raise what a function does; here, if PyTorch is imported here anyway."""
         if "torch" in sys.modules:
             return function(*arguments)
         with self._lock:

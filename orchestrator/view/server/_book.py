@@ -26,9 +26,6 @@ class Book:
         folder: The storage's folder.
         outside: Names of the sweeps that are left out.
         note: Why states of SLURM jobs may be old; empty if they are not.
-
-    Raises:
-        InputError: If the storage has no folder of sweeps.
     """
 
     def __init__(self, storage: Storage) -> None:

@@ -152,7 +152,6 @@ class RowBook:
 
         Raises:
             FileNotFoundError: If the storage does not have them.
-            InputError: If they are damaged.
         """
         with self._lock:  # Two at once would need twice the memory.
             return self._read(key)
@@ -169,7 +168,6 @@ class RowBook:
 
         Raises:
             FileNotFoundError: If the storage does not have the evaluation.
-            InputError: If it is damaged.
         """
         if self._storage.lacks:
             packed = self._storage.packed_row(key, number)

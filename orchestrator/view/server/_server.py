@@ -32,9 +32,6 @@ def serve(book: Book, host: str, port: int | None, started: Callable[[Address], 
     """Serve the view of a storage until Ctrl-C; ``started`` hears where.
 
     A port of None is ``PORT``, or a free one where that is taken.
-
-    Raises:
-        InputError: If nothing can be served there.
     """
     token = secrets.token_urlsafe(32)
     with bound(host, port) as listening:
@@ -52,11 +49,7 @@ def serve(book: Book, host: str, port: int | None, started: Callable[[Address], 
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens: at a port, or else at ``PORT`` or, if taken, a free one.
-
-    Raises:
-        InputError: If that cannot be.
-    """
+    """Return a socket that listens: at a port, or else at ``PORT`` or, if taken, a free one."""
     tries = [PORT, 0] if port is None else [port]
     for number in tries:
         try:
