@@ -77,7 +77,7 @@ OPEN = {
     "tiny-imagenet/resnet50",
 }
 # What sweeps of figures search.
-FIGURES = {
+OF_FIGURES = {
     **{"acls-margin": {"acls.margin"}, "acls-penalty": set(), "aurc-scores": set()},
     **{"aurc-au": {"au.coverage", "au.smoothness"}, "mbls-margin": set()},
     **{f"macal-{name}": {"macal.gamma"} for name in ("corruptions", "mixup", "gamma-cifar100")},
@@ -272,7 +272,7 @@ def test_a_sweep_tunes_what_its_paper_tuned_and_no_more(name, size):
             assert {key: values_of(parameter) for key, parameter in searched.items()} == expected
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", OF_FIGURES)
 def test_a_sweep_of_a_figure_varies_what_the_figure_shows_and_keeps_published_values(name):
     path = Path(str(FOLDER)).parent / f"{name}.yaml"
     planned = make_plan(parse_sweep(path.read_text(encoding="utf-8"), name, path.parent))
@@ -283,7 +283,7 @@ def test_a_sweep_of_a_figure_varies_what_the_figure_shows_and_keeps_published_va
             searched = tuple(study.searched[part]) if study.trials > 1 else ()
             varied |= {f"{planned.spec.base(part)}.{parameter}" for parameter in searched}
             check_published(planned, study, part, name.partition("-")[0], place, but=searched)
-    assert varied == FIGURES[name]
+    assert varied == OF_FIGURES[name]
 
 
 def test_the_variant_decides_which_scores_of_au_are_searched():
