@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from orchestrator.packages.frozen import store_rows
 from orchestrator.packages.hub import package_file
-from orchestrator.packages.package import MALFORMED, opened
+from orchestrator.packages.package import MALFORMED, UnfitError, opened
 from orchestrator.packages.verify import VerifyOptions, verify
 from orchestrator.statistics import board, ties
 from orchestrator.storage.provenance import library_version
@@ -106,8 +106,11 @@ def _lines(
                 found = {m: table.summary(result.recipe, result.task, m) for m in DEFAULT_METRICS}
                 own = replace(result, predictions=tuple(map(key_of, result.predictions)))
                 yield Line(own, name, doubt, {m: f for m, f in found.items() if f})
+    except UnfitError:
+        raise
     except MALFORMED as error:
-        raise InputError(f"{name}: cannot be read: {type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+        raise InputError(f"{name}: cannot be read: {kind}{error}") from error
 
 
 def _key(number: int, key: str) -> str:

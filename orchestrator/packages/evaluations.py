@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -40,12 +41,13 @@ def write_evaluations(package: Package, folder: Path, repo: str) -> None:
     table = build_table(package.results)
     tasks, recipes = _short(table.tasks), _short(table.recipes)
     texts = {"eval.yaml": _yaml(_benchmark(package, table, tasks))}
-    for (recipe, task), cells in _models(package).items():
+    models = _models(package)
+    ids = _short(f"{tasks[task]}/{recipes[recipe]}" for recipe, task in models)
+    for ((recipe, task), cells), (place, own) in zip(models.items(), ids.items(), strict=True):
         figures, day = _figures(table, recipe, task), _ended(package, cells[0])
-        place = f"{tasks[task]}/{recipes[recipe]}"
         rows = [_row(repo, f"{tasks[task]}-{m}", f, day, cells) for m, f in figures.items()]
         texts[f"models/{place}/.eval_results/calsweep.yaml"] = _yaml(rows)
-        record = _record(cells, figures, day, repo, place.replace("/", "-"))
+        record = _record(cells, figures, day, repo, own)
         content = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
         # The datastore asks for a random UUID; this one gives equal results the same file.
         name = UUID(bytes=hashlib.sha256(content.encode()).digest()[:16], version=4)
@@ -73,10 +75,8 @@ def _short(names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"
-        same = sum(
-            re.fullmatch(rf"{re.escape(plain)}(-\d+)?", k) is not None for k in found.values()
-        )
-        found[name] = f"{plain}-{same + 1}" if same else plain
+        numbered = (f"{plain}-{number}" for number in count(2))
+        found[name] = next(each for each in chain([plain], numbered) if each not in found.values())
     return found
 
 

@@ -67,6 +67,8 @@ def load_calibrator(folder: str | Path) -> Calibrator:
         InputError: If a file is missing, damaged or of another format.
     """
     place = local_path(folder, "calibrator")
+    if not any((place / name).exists() for name in (MANIFEST, TENSORS, DESCRIPTION)):
+        raise InputError(f"{place} has no calibrator; name a folder that has {DESCRIPTION}")
     if found := damage(place, (TENSORS, DESCRIPTION), alone=False):
         raise InputError(f"{place}: damaged calibrator ({found}); fit it again")
     fields = read_document(place / DESCRIPTION, "a saved calibrator", FORMAT)

@@ -102,6 +102,11 @@ def test_names_that_are_alike_as_files_get_a_number() -> None:
     assert list(_short(names).values()) == ["ce", "ls-ts", "ls-ts-2", "ls-ts-3", "unnamed"]
 
 
+def test_a_name_that_ends_in_a_number_is_given_once() -> None:
+    names = ["ls-2", "ls", "ls+2"]
+    assert list(_short(names).values()) == ["ls-2", "ls", "ls-2-2"]
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("README.md", "package.calsweep"):

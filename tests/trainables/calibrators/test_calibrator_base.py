@@ -809,3 +809,12 @@ def test_a_stand_in_for_a_gpu_gives_what_a_cpu_gives(recipe, own):
             assert found.device == CARD
             assert torch.equal(found.cpu(), expected)
             assert {kept.device.type for kept in there.state_dict().values()} == {"cpu"}
+
+
+@pytest.mark.parametrize("name", ["absent", "empty"])
+def test_a_place_without_a_calibrator_is_not_called_damaged(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError) as refusal:
+        load_calibrator(tmp_path / name)
+    expected = f"{tmp_path / name} has no calibrator; name a folder that has {DESCRIPTION}"
+    assert str(refusal.value) == expected
