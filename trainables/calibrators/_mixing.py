@@ -42,8 +42,12 @@ class MixedCalibrator(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         report = self._fit_alone(logits, labels)
-        self.temperature, _ = fit_temperature(logits, labels)
-        share = 1.0 if self.variant == "paper" else self._best_share(logits, labels)
+        self.temperature, scaled = fit_temperature(logits, labels)
+        if self.variant == "paper":
+            share = 1.0
+        else:
+            share = self._best_share(logits, labels)
+            report = replace(report, doubt=report.doubt or scaled.doubt)
         self.share = torch.full_like(self.temperature, share)
         if share == 0:
             return replace(report, note="; ".join(filter(None, (EQUAL_NOTE, report.note))))

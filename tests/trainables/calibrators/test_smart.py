@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainables.calibrators import build_calibrator
+from trainables.calibrators import FitWarning, build_calibrator
 from trainables.calibrators.smart import smooth_ece
 from trainables.contracts import draw_rows
 
@@ -88,3 +88,11 @@ def test_a_single_row_and_a_masked_class_are_taken() -> None:
     mapped = build_calibrator("smart", steps=2).fit(logits[kept], labels[kept])(logits)
     assert float(mapped[:, 3].max()) < -1e3
     assert bool(mapped.isfinite().all())
+
+
+@pytest.mark.parametrize("name", ["smart", "mcct"])
+def test_a_mixture_doubts_a_temperature_that_its_rows_do_not_determine(name: str) -> None:
+    labels = torch.arange(30) % 3
+    logits = 40 * nn.functional.one_hot(labels, 3).double()
+    with pytest.warns(FitWarning, match="the rows do not determine the temperature"):
+        build_calibrator(name).fit(logits, labels)
