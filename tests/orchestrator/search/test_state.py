@@ -921,7 +921,7 @@ def test_a_search_stops_when_too_little_is_left_to_gain(stopped):
     assert study.chosen == min(map(study.ended, study.objectives), key=lambda one: one.objective)
     result = next(r for r in results_of(Ledger(events)) if r.recipe == "mbls")
     assert result.stopped == closed.finished
-    line = f"mbls: stopped after {closed.finished} of 20 trials: too little left to gain"
+    line = f"mbls: search stopped after {closed.finished} of 20 trials (too little left to gain)"
     assert line in build_table([result]).notes()
     # One further seed of each recipe.
     assert snapshot(state).trials == snapshot(state).all_trials == closed.finished + 1 + 2
