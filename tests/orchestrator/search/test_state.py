@@ -663,7 +663,7 @@ def test_a_study_that_the_machine_failed_says_so():
     state, events = make_state(make_spec("ce, ce+ts"))
     drive(state, 2, random.Random(0), broken)
     (closed, following) = [e.reason for e in events if e.event == "study_closed"]
-    assert closed == "by a fault of the machine, a resumed sweep tries again: OSError: x"
+    assert closed == "the machine failed (resume the sweep to try again): OSError: x"
     assert following == f"{TASK}|ce has no finished trial to build on"
     several, ends = make_state(make_spec("ls", trials=2, accuracy_tolerance=None))
     drive(several, 1, random.Random(0), broken)
