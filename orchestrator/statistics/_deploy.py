@@ -1,4 +1,4 @@
-"""Which recipe of a task to deploy, in five lines, and where the spread of a figure comes from."""
+"""The best recipe of a task in five lines, and the sources of a figure's variance."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
@@ -16,7 +16,7 @@ from trainables.store.artifacts import ArtifactStore
 
 SCORE = "nll"
 RIVALS = ("ece", "augrc", "aps_90_size")
-NAMED = 3  # Pairs of recipes that a line names.
+NAMED = 3  # Most pairs of recipes in a line.
 
 
 class Answer(NamedTuple):
@@ -35,10 +35,10 @@ def deployment(
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> list[Answer]:
-    """Return the best recipe of a task, where rankings reverse, and what is tied.
+    """Return the best recipes of a task by several metrics, and the pairs whose order reverses.
 
-    Every pair of recipes is tested by each metric as in ``ties``. A ranking reverses where one
-    recipe is better than another by one metric and worse by the other, both told apart.
+    Every pair of recipes is tested by each metric as in ``ties``. A pair reverses if one metric
+    ranks the first above the second and another below, and both differences are significant.
     """
     task, kept = results[0].task, KeptPredictions(store)
     found: dict[str, Ties | str] = {}
@@ -84,23 +84,22 @@ def _reversals(found: dict[str, Ties | str], one: str, other: str) -> str:
     assert isinstance(first, Ties)
     assert isinstance(second, Ties)
     pairs, order = list(combinations(first.values, 2)), list(second.values)
-    told = [pair for pair in pairs if _apart(first, *pair) and _apart(second, *pair)]
-    turned = [f"{a} > {b}" for a, b in told if order.index(a) > order.index(b)]
+    clear = [pair for pair in pairs if _apart(first, *pair) and _apart(second, *pair)]
+    turned = [f"{a} > {b}" for a, b in clear if order.index(a) > order.index(b)]
     more = f" and {len(turned) - NAMED} more" if len(turned) > NAMED else ""
     named = f", by {_label(one)} {', '.join(turned[:NAMED])}{more}" if turned else ""
     return (
-        f"{len(turned)} of {len(pairs)} pairs reverse{named}; both metrics tell {len(told)} apart"
+        f"{len(turned)} of {len(pairs)} pairs reverse{named}; {len(clear)} differ by both metrics"
     )
 
 
 class Spread(NamedTuple):
-    """The standard deviation of the figure of one network, and the shares of its variance.
+    """The standard deviation of the figure of one network, and the sources of its variance.
 
     Attributes:
-        deviation: Over seeds and test rows; in the metric's unit.
-        rows: Share of what other test rows would change, in [0, 1].
-        seeds: Share of what another seed would change; with a split of its own for each seed, of
-            the split as well. None of one seed.
+        deviation: Over seeds and test rows, in the metric's unit.
+        rows: Share of the variance due to test rows, in [0, 1].
+        seeds: Share due to the seed, and to the split if each seed has its own; None for one seed.
     """
 
     task: str
@@ -113,8 +112,8 @@ class Spread(NamedTuple):
 def spreads(found: Board) -> Iterator[Spread]:
     """Yield the spread of each recipe's figure.
 
-    What the rows change in each seed on its own is part of the variance between seeds, and is taken
-    off it. Each recipe was searched once, so nothing is known of the share of the search.
+    The variance between seeds includes a part due to test rows, which is subtracted. The share of
+    the search is unknown, because each recipe was searched once.
     """
     for recipe, own in found.figures.items():
         nothing = Measured(torch.zeros_like(own.values), torch.zeros_like(own.draws))

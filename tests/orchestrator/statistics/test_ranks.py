@@ -193,7 +193,7 @@ def test_scores_are_checked(wrong, message):
 def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
     few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
     told = "blocks: 3; too few to test differences (not testable)"
-    for found, words in ((few, told), (many, "does not tell apart")):
+    for found, words in ((few, told), (many, "that do not differ")):
         chart = critical_difference_diagram(found, "x")
         assert bool(rows_of(chart, "clique")) == found.testable
         assert {row["name"]: row["rank"] for row in rows_of(chart, "stem")} == found.ranks
@@ -214,7 +214,7 @@ def test_the_diagram_shows_each_rank_at_its_place():
         "title: critical-difference diagram of average ranks",
     )
     assert chart.text == (
-        "blocks: 9; bars join what Wilcoxon's test with Holm's correction does not tell apart"
+        "blocks: 9; bars join recipes that do not differ (Wilcoxon's test with Holm's correction)"
     )
     # Names of five recipes are 0.06 x 4 from the scale, inner ranks lower: no lines cross.
     left, right = (
