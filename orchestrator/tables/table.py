@@ -73,7 +73,7 @@ class Gain(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """Recipes of one task that one metric cannot tell apart share one of the ``letters``."""
+    """Recipes of one task that share a letter cannot be told apart by one metric."""
 
     letters: Mapping[str, str]
     note: str
@@ -582,7 +582,7 @@ class ComparisonTable:
                 yield f"the code of plugin {name} differs: {listing}"
 
     def _codes(self) -> Iterator[str]:
-        """Yield which code computed which figures, unless all have the same."""
+        """Yield the code of each figure, unless all have the same."""
         rows: dict[str, dict[str, None]] = {}
         for result in self._used:
             for code in result.computed_by:

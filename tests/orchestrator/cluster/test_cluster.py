@@ -39,7 +39,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_token_is_its_owners_alone(token: Path) -> None:
     assert token_fault() == ""
     token.chmod(0o644)
-    assert token_fault() == f"others may read the token in {token}: chmod 600 {token}"
+    assert token_fault() == f"other users can read the token in {token}: chmod 600 {token}"
     token.unlink()
     assert token_fault() == ""
 
@@ -63,7 +63,7 @@ def test_a_token_that_others_can_read_is_not_used(
     token.chmod(0o640)
     with pytest.raises(InputError) as caught, join_cluster("auto"):
         pass
-    assert str(caught.value) == f"others may read the token in {token}: chmod 600 {token}"
+    assert str(caught.value) == f"other users can read the token in {token}: chmod 600 {token}"
 
 
 def test_a_token_of_the_environment_is_in_no_file(
@@ -199,7 +199,7 @@ def test_a_wrong_token_is_told_in_one_line(
 
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("ray.shutdown", lambda: None)
-    asks = r"^the Ray cluster at 'auto' asks for another token; set RAY_AUTH_MODE=token and "
+    asks = r"^the Ray cluster at 'auto' expects another token; set RAY_AUTH_MODE=token and "
     with nullcontext() if joined else pytest.raises(InputError, match=asks), join_cluster("auto"):
         pass
     assert capfd.readouterr().err == (noise * 20).decode() * joined
@@ -272,7 +272,7 @@ def test_a_cluster_without_a_token_is_named(
         pass
     assert [record.getMessage() for record in caplog.records] == [
         "the cluster at 10.0.0.1:6379 is joined without a token: whoever reaches its ports can run "
-        "code (deploy/README.md tells how to set RAY_AUTH_MODE=token)"
+        "code; set RAY_AUTH_MODE=token (deploy/README.md)"
     ]
 
 
@@ -283,7 +283,7 @@ def test_a_cluster_without_a_token_is_named(
         (
             "token",
             AuthenticationError("The token is wrong."),
-            "answers at 'auto', or it asks for another token",
+            "answers at 'auto', or it expects another token",
         ),
     ],
 )

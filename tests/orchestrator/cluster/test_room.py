@@ -63,8 +63,8 @@ def test_what_no_node_can_hold_is_told(cpu: float, gpu: float, fits: bool) -> No
     assert missing_room(two, "train", cpu, gpu) == (
         ""
         if fits
-        else f"resources.train: no node has {cpu} CPUs and {gpu:g} GPUs yet; such trials wait for "
-        "one that joins"
+        else f"resources.train: no node has {cpu} CPUs and {gpu:g} GPUs yet; these trials "
+        "wait until one joins"
     )
 
 

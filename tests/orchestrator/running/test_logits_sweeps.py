@@ -475,9 +475,9 @@ def test_an_arena_is_not_ended_by_doubtful_fits(tmp_path: Path) -> None:
 
 def test_an_arena_fits_published_values_on_logits(folder: Path) -> None:
     text = "name: nets\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]"
-    searching = "'logits': an arena fits published values; set search.trials to 1"
+    searching = "'logits': an arena uses published values; set search.trials to 1"
     for spec, told in (
-        (parse_sweep(text, "nets"), "'nets': an arena needs tasks with logits"),
+        (parse_sweep(text, "nets"), "'nets': an arena needs tasks with `logits`"),
         (make_spec(folder, trials=3), searching),
     ):
         with pytest.raises(InputError, match=f"^sweep {told}$"):
