@@ -131,7 +131,7 @@ def script(folder: SweepFolder, wanted: Allocation) -> str:
 srun --relative=1 --nodes={wanted.nodes - 1} --ntasks={wanted.nodes - 1}{share} \\
     {RAY} start --address="$address" --num-cpus="$cpus" --block &"""
     return f"""{_beginning(folder, wanted, wanted.nodes, "slurm-%j.out")}
-rm -f {end}  # Of the run before it was queued again.
+rm -f {end}  # From the run before the job was queued again.
 left= told=
 leave() {{ echo "$SLURM_JOB_ID $1" > {end}; }}
 trap 'leave "${{left:-$?}}"' EXIT

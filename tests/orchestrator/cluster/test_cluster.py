@@ -44,7 +44,7 @@ def test_a_token_is_its_owners_alone(token: Path) -> None:
     assert token_fault() == ""
 
 
-def test_a_token_lies_where_ray_looks_for_it(
+def test_the_token_is_read_where_ray_reads_it(
     token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -187,7 +187,7 @@ def test_a_slow_ray_is_started_once_more(
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_a_wrong_token_is_told_in_one_line(
+def test_a_wrong_token_gets_one_line(
     token: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], joined: bool
 ) -> None:
     noise = b"W gcs_client.cc: Unauthenticated: InvalidAuthToken: missing or incorrect\n"
@@ -258,7 +258,7 @@ def test_a_signal_while_ray_starts_interrupts_when_it_has(monkeypatch: pytest.Mo
         (OSError("x" * 201), "x" * 200 + " ..."),
     ],
 )
-def test_what_ray_says_is_told_on_one_short_line(error: Exception, reason: str) -> None:
+def test_errors_of_ray_become_one_short_line(error: Exception, reason: str) -> None:
     assert short_reason(error) == reason
 
 
@@ -314,7 +314,9 @@ def test_a_temporary_folder_too_long_for_rays_sockets_is_named_before_ray_starts
         pass
 
 
-def test_what_outlives_ray_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_outlive_ray_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker does under load, and what it has started always."""
     (tmp_path / "raylet").write_text("#!/bin/sh\nsleep 60 & echo $!\nwait\n")
     (tmp_path / "raylet").chmod(0o755)

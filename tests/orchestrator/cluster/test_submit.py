@@ -247,7 +247,7 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--slurm"]])
-def test_sweep_of_one_process_is_no_job(
+def test_a_sweep_for_one_machine_cannot_be_submitted(
     client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     path = Path(sweep(tmp_path))
@@ -276,7 +276,7 @@ def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ValueError("No such scheme"),
     ],
 )
-def test_what_a_cluster_refuses_is_one_line(
+def test_a_refusal_of_the_cluster_is_one_line(
     client: type[Client],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -292,7 +292,7 @@ def test_what_a_cluster_refuses_is_one_line(
     assert capsys.readouterr().err == f"{refused}{short_reason(error)}\n"
 
 
-def test_nodes_elsewhere_are_told_from_nodes_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_other_machines_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"Alive": True, "NodeManagerHostname": "one"}
     monkeypatch.setattr("os.uname", lambda: type("Name", (), {"nodename": "one"}))
     assert not spans_machines([here, here])

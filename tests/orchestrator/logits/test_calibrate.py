@@ -360,7 +360,7 @@ def test_without_rows_to_fit_on_every_row_is_cross_fitted(tmp_path, npz):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
+def test_a_fit_that_fails_leaves_the_other_cells(npz):
     task = plan_task(read_logits(npz), "0:200")
     hopeless = LogitRows(-task.fit.logits, task.fit.logits.argmax(1))
     table = calibrate_table([Task("net", task.judge, hopeless)], ["ts", "meta-mis"], ["ce"])
@@ -482,7 +482,7 @@ def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, com
     assert json.loads((out / "table.json").read_text())[1]["ece"] is None
 
 
-def test_files_calibrators_objectives_and_notes_stand_in_the_order_given(tmp_path, npz, command):
+def test_files_calibrators_objectives_and_notes_keep_their_order(tmp_path, npz, command):
     (tmp_path / "early.npz").write_bytes(npz.read_bytes())
     names = ("--with", "vs,meta-acc,ts", "--objectives", "ls,ce")
     result = command("calibrate", npz, tmp_path / "early.npz", *names)
@@ -510,7 +510,7 @@ def test_pieces_score_as_the_whole_does(npz, monkeypatch, values):
     assert whole == pytest.approx([expected[name] for name in ("ece", "acc", "nll")], rel=1e-12)
 
 
-def test_each_recipe_of_each_task_is_told_as_its_turn_comes(npz, monkeypatch):
+def test_progress_names_each_recipe_of_each_task(npz, monkeypatch):
     told = []
 
     @contextmanager

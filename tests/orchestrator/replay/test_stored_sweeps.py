@@ -192,7 +192,7 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
         read_sweeps(alone)
 
 
-def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:
+def test_deleted_artifacts_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
     first, second = (
         read_sweeps(copy, ["one"], test=False)[0].data[f"rows {seed}"] for seed in (0, 1)
@@ -327,7 +327,7 @@ def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
     )
 
 
-def test_a_replay_tells_of_the_recipes_alone_that_are_asked_for(storage: Storage) -> None:
+def test_a_replay_reads_only_the_requested_recipes(storage: Storage) -> None:
     told: list[Any] = []
     settings = ReplaySettings(
         searches=6,
@@ -461,7 +461,7 @@ def test_a_table_has_every_metric_of_any_sweep(outcome: ReplayOutcome, tmp_path:
     assert b"\r" not in files[0].read_bytes()
 
 
-def test_searches_stand_in_one_order_whichever_ended_first(
+def test_the_order_of_searches_does_not_depend_on_their_end(
     outcome: ReplayOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = outcome.judged[0]

@@ -38,7 +38,7 @@ def test_holm_by_hand():
     assert holm([])[1].tolist() == []
 
 
-def test_holm_leaves_out_what_is_not_known():
+def test_holm_ignores_unknown_p_values():
     divisors, corrected = holm([0.04, 0.001, 0.013, np.nan, 0.03])
     assert divisors.tolist() == [1, 4, 3, 1, 2]
     assert corrected.tolist() == pytest.approx([0.06, 0.004, 0.039, np.nan, 0.06], nan_ok=True)

@@ -84,7 +84,7 @@ def test_variances_of_few_seeds_borrow_from_each_other():
     assert moderated(gaps[:2], 3) == gaps[:2]
 
 
-def test_what_differs_stands_in_groups_of_its_own():
+def test_different_recipes_share_no_group():
     found = ties(board(figures((0.0, 0.0, 30.0, 30.0, 60.0), 4)))
     assert list(found.letters) == sorted(found.values, key=found.values.get)
     assert [found.letters[f"r{n}"] for n in range(5)] == ["a", "a", "b", "b", "c"]
@@ -94,7 +94,7 @@ def test_what_differs_stands_in_groups_of_its_own():
     assert (best.letters["r2"], best.need) == ("a", None)
 
 
-def test_inside_the_noise_floor_none_is_told_apart():
+def test_recipes_inside_the_noise_floor_are_not_separated():
     gaps = figures((0.0, 10.0), 1, between=0.0, shared=0.01, own=0.01)
     assert set(ties(board(gaps, "ece")).letters.values()) == {"a", "b"}
     floors = {"r0": 0.5, "r1": 11.0}

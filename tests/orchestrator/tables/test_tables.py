@@ -93,7 +93,7 @@ def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
     assert "= ce: equal to ce in every figure of every seed" in table.notes()
 
 
-def test_rows_in_two_parts_are_told_once_a_task():
+def test_rows_in_two_parts_are_noted_once_per_task():
     line = "5 of 10 test rows are copies of training rows (5), so test figures may be too good"
     found = [study(name, figures(), copies=(line,)) for name in ("ce", "ls")]
     found.append(study("ce", figures(), task="clean"))
@@ -368,7 +368,7 @@ def test_failed_and_running_studies_are_shown(troubled, name):
         ("keep", (0.0, 0.0), "fixed", ""),
     ],
 )
-def test_masks_that_collapsed_are_told_below_the_table(role, q, sparsity, told):
+def test_collapsed_masks_are_noted_below_the_table(role, q, sparsity, told):
     own = {"macal-paper": {"q_role": role, "sparsity": sparsity}}
     found = table_of(study("ce+macal-paper", figures(), figures(), configuration=own, q=q))
     notes = [note for note in found.notes() if "collapsed" in note]
@@ -400,7 +400,7 @@ def test_interrupted_studies_are_not_shown_as_failed(name):
     assert name == "json" or text.count("calsweep run --resume one") == 1
 
 
-def test_a_reason_stands_below_with_its_place():
+def test_a_reason_is_below_the_table_with_its_place():
     good, bad = {"trials_finished": 1}, {"status": "failed", "trials_failed": 1, "reason": "NaN"}
     results = [placed("ce", "a", "x", **good), placed("ce", "b", "x", **good)]
     results += [placed("ls", "a", "x", **good)]
@@ -430,7 +430,7 @@ def test_a_reason_stands_below_with_its_place():
     assert lines[0].split() == ["a"]
 
 
-def test_reasons_of_one_recipe_on_two_tasks_stand_below_each_with_its_own():
+def test_reasons_of_one_recipe_on_two_tasks_are_listed_separately():
     lost = [study("ls", status="failed", reason=f"lost {task}", task=task) for task in "ab"]
     notes = [line for line in render(table_of(*lost), "terminal").splitlines() if "trials" in line]
     assert notes == [f"ls on {task}: failed (0 of 4 trials): lost {task}" for task in "ab"]
@@ -442,7 +442,7 @@ def test_figures_of_an_unfinished_study_are_not_compared():
     assert rows_of(render(found, "markdown"))["ls"][1] == "**5.00**"
 
 
-def test_what_a_mean_lacks_is_told_in_full():
+def test_missing_parts_of_a_mean_are_listed():
     names = [f"task {number}" for number in range(9)]
     results = [study("ce", figures(), task=name) for name in names[:5]]
     results += [
@@ -490,7 +490,7 @@ def test_the_lines_below_tell_seeds_trials_and_runs():
         ((True, False), ""),
     ],
 )
-def test_whether_a_search_has_seen_a_seed_is_told_where_it_is_so_of_all(own, told):
+def test_a_note_says_whether_the_search_used_a_seed_if_all_agree(own, told):
     results = [
         study(name, figures(), figures(), searched_predictions="a", predictions=("c", "ab"[seen]))
         for name, seen in zip(("ce", "ls"), [not seen for seen in own], strict=True)
@@ -502,7 +502,7 @@ def test_whether_a_search_has_seen_a_seed_is_told_where_it_is_so_of_all(own, tol
 @pytest.mark.parametrize(
     ("tasks", "named"), [("aa", "ce, ls"), ("ab", "ce on a, ls on b")], ids=["one", "two"]
 )
-def test_what_was_not_searched_is_named_with_its_task_where_there_are_several(tasks, named):
+def test_rows_without_a_search_are_named_with_their_task_if_several(tasks, named):
     results = [
         study(name, figures(), task=task, trials_finished=1)
         for name, task in zip(("ce", "ls"), tasks, strict=True)
@@ -511,7 +511,7 @@ def test_what_was_not_searched_is_named_with_its_task_where_there_are_several(ta
     assert table.notes()[-1] == f"without a search: {named}"
 
 
-def test_a_gain_of_one_task_tells_nothing_of_another():
+def test_a_gain_on_one_task_does_not_count_on_another():
     results = [study("ce", figures(), task=task, trials_finished=1) for task in "ab"]
     gains = {("ce", "b", "ece"): Gain(-0.01, -0.02, -0.005, False, False)}
     table = dataclasses.replace(table_of(*results), gains=gains)
@@ -521,13 +521,13 @@ def test_a_gain_of_one_task_tells_nothing_of_another():
 @pytest.mark.parametrize(
     ("recipes", "told"), [(("ce", "ce+ts"), True), (("given", "ts"), False), (("ce",), False)]
 )
-def test_what_calibrators_are_fitted_on_is_told_where_one_follows_a_method(recipes, told):
+def test_the_rows_of_calibrators_are_noted_if_one_follows_a_method(recipes, told):
     notes = table_of(*(study(name, figures()) for name in recipes)).notes()
     line = "calibrators were fitted on the same validation rows that selected the hyper-parameters"
     assert notes == [line] * told
 
 
-def test_calibrators_of_training_rows_are_told_apart():
+def test_calibrators_fitted_on_training_rows_have_their_own_note():
     held_out = (
         "calibrators were fitted on the same validation rows that selected the hyper-parameters"
     )
@@ -542,7 +542,7 @@ def test_calibrators_of_training_rows_are_told_apart():
     assert table_of(study("ce+ts", figures(), configuration=other_version)).notes() == [held_out]
 
 
-def test_splits_are_told_if_one_study_varied_them():
+def test_splits_are_noted_if_one_study_varied_them():
     results = [study("ce", figures(), figures()), study("ls", figures(), figures(), varied=True)]
     deviations = "mean ± sample standard deviation over 2 seeds"
     assert table_of(*results).notes() == [f"{deviations} and splits"]
@@ -569,7 +569,7 @@ GAINS = {
 }
 
 
-def test_what_a_search_brought_stands_after_its_figure():
+def test_the_gain_of_a_search_follows_its_figure():
     results = [study(name, figures(), searched_predictions="k") for name in GAINS]
     gains = {(name, TASK, "ece"): gain for name, (gain, _) in GAINS.items() if gain}
     table = dataclasses.replace(build_table(results, ("ece", "acc")), gains=gains)
@@ -910,7 +910,7 @@ def above(*results, rows=("recipe",)):
     return [entry.groups for entry in build_table(results, ("ece",), rows).columns]
 
 
-def test_what_tells_tasks_apart_stands_above_their_columns():
+def test_headings_of_columns_distinguish_tasks():
     assert above(*(placed("ce", *at) for at in PLACES)) == [("a", "x"), ("a", "y"), ("b", "x")]
     protocols = [("a", "x", "p"), ("a", "x", "q"), ("b", "x", "p")]
     first, second, third = (placed("ce", *at) for at in protocols)
@@ -1110,7 +1110,7 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     assert make_table(combine(unknown)).notes() == ["from the sweeps a, b"]
 
 
-def test_other_code_of_a_plugin_is_told():
+def test_different_code_of_a_plugin_is_noted():
     one, two = {"mine": "1" * 64, "same": "3" * 64}, {"mine": "2" * 64, "same": "3" * 64}
     first, second = (of_sweep("a", "ce", plugins=one), of_sweep("b", "ls", plugins=two))
     told = (

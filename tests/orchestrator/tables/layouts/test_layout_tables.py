@@ -73,7 +73,7 @@ def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
 # Published figures
 
 
-def test_a_published_figure_stands_where_data_set_model_and_metric_agree():
+def test_a_published_figure_is_shown_for_the_same_data_set_model_and_metric():
     table = fill("macal/table1", study("ce"), study("ce", "digits"), published=True)
     assert cells(table, "ce")["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
     floored = fill("macal/table1", study("ce", ece_floor=0.004), published=True, floor=True)
@@ -118,7 +118,7 @@ def test_another_metric_gets_no_published_figure():
     assert found["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
 
 
-def test_figures_stand_beside_those_of_as_many_bins():
+def test_figures_are_compared_with_those_of_as_many_bins():
     rows = load_published("results").query("table == 'Table B' and metric == 'ece'")
     by_bins = rows.query("method == 'mmce'").set_index("n_bins")["value"]
     assert by_bins[10] != by_bins[15]
@@ -177,7 +177,7 @@ def test_the_other_resnet110_is_not_taken_for_that_of_the_paper():
     assert cells(table, "ce")["cifar10", "resnet110", "ece"].text == "not run"
 
 
-def test_doubts_about_a_published_figure_are_told():
+def test_doubts_about_a_published_figure_are_noted():
     table = fill("macal/table3", study("dfl+macal", "tiny-imagenet"), published=True)
     start = "doubtful in the paper: dfl+macal (ours) on tiny-imagenet / average / Acc % ↑: 2.76: "
     assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
@@ -212,7 +212,7 @@ def test_a_row_is_published_by_the_beginning_of_its_note(tmp_path):
     assert list(table.published) == [("ce+macal-0", 0)]
 
 
-def test_the_protocol_that_is_told_is_that_of_the_tasks_beside_the_papers_figures():
+def test_the_noted_protocol_is_that_of_the_compared_tasks():
     other = study("ce", "digits", protocol="other")
     told = "our networks were trained by "
     for protocol, named in (("mukhoti2020", "mukhoti2020"), ("", "an unknown protocol")):
@@ -221,7 +221,7 @@ def test_the_protocol_that_is_told_is_that_of_the_tasks_beside_the_papers_figure
         assert [note.partition(told)[2] for note in notes if told in note] == [named]
 
 
-def test_bins_are_spoken_of_beside_binned_errors_only():
+def test_bins_are_noted_for_binned_errors_only():
     for metrics, told in ((("acc",), False), (("acc", "ece"), True)):
         table = fill("macal/table3", study("ce"), metrics=metrics, published=True)
         found = [note for note in table.notes() if "number of bins" in note]
@@ -229,7 +229,7 @@ def test_bins_are_spoken_of_beside_binned_errors_only():
         assert all(note.endswith("; ours is 15") for note in found)
 
 
-def test_what_a_layout_says_of_itself_stands_below_the_table(tmp_path):
+def test_notes_of_a_layout_are_below_the_table(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: mine\nmetrics: [ece, nll]\nrows: [{label: =both, mean: [ls, ce]}]\n"
@@ -288,7 +288,7 @@ def test_elsewhere_all_suites_that_have_the_metric_are_taken():
     ]
 
 
-def test_every_suite_that_a_recipe_has_is_in_the_mean_which_is_told_once():
+def test_all_suites_of_a_recipe_are_in_the_mean_which_is_noted_once():
     own = {f"ood-{name}/{metric}": 0.5 for name in "dacb" for metric in ("ece", "debiased_ece")}
     runs = [
         study(recipe, "digits", model, **suites)
@@ -387,7 +387,7 @@ def test_two_names_of_one_task_are_columns_of_their_own(tmp_path):
     assert [(cell.text, cell.span) for cell in table.line(table.rows[1])] == [("not run", 2)] * 2
 
 
-def test_two_tasks_for_one_column_must_be_told_apart():
+def test_two_tasks_for_one_column_are_refused():
     runs = study("ce"), study("ce", protocol="mukhoti2020/0.1")
     assert refusal(fill, "macal/table1", *runs) == (
         "layout macal/table1: cifar10 / resnet50 has several tasks: cifar10/resnet50/mukhoti2020, "
