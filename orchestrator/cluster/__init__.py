@@ -1,1 +1,1 @@
-"""The machines that a sweep runs on: this one, a Ray cluster, or one that is submitted to."""
+"""The machines of a sweep: this one, a Ray cluster, or SLURM."""

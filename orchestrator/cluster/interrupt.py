@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: a sweep that is stopped ends in good order, and soon."""
+"""Ctrl-C, SIGTERM and SIGHUP: a sweep stops cleanly and soon."""
 
 import signal
 import sys
@@ -10,55 +10,56 @@ from typing import Any
 
 Handler = Callable[[int, FrameType | None], object] | int | None
 
-GRACE_SECONDS = 3  # Tune alone waits up to fifteen for what its trials are doing.
+GRACE_SECONDS = 3  # Tune itself waits up to fifteen seconds for its trials.
 AGAIN_SECONDS = 0.1
 
 
 @contextmanager
 def interrupt_on_sigterm() -> Iterator[None]:
-    """Within the block SIGTERM, and SIGHUP unless it is ignored, is what Ctrl-C is."""
+    """Within the block treat SIGTERM, and SIGHUP unless it is ignored, as Ctrl-C."""
     with _handled(dict.fromkeys(_endings(), signal.default_int_handler)):
         yield
 
 
 def _endings() -> list[signal.Signals]:
-    """Return what ends a program besides Ctrl-C; ``nohup`` has SIGHUP ignored."""
+    """Return the signals besides Ctrl-C that end a program; ``nohup`` ignores SIGHUP."""
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGTERM] if ignored else [signal.SIGTERM, signal.SIGHUP]
 
 
 @contextmanager
 def interrupt_later(seconds: int | None = None) -> Iterator[None]:
-    """Hold Ctrl-C, SIGTERM and SIGHUP until the block is done, for what must not be left half done.
+    """Delay Ctrl-C, SIGTERM and SIGHUP until a block that must not be left half done has ended.
 
     Args:
-        seconds: After which, or when a second signal comes, the block is cut short; None for never.
+        seconds: Interrupt the block so long after the first signal, or at the second one; None for
+            never.
 
     Raises:
-        KeyboardInterrupt: If one came.
+        KeyboardInterrupt: If a signal came.
     """
-    heard: list[int] = []
+    received: list[int] = []
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
+    def receive(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         if seconds is not None:
-            for each in asking:
+            for each in signals:
                 signal.signal(each, signal.default_int_handler)
             signal.alarm(seconds)
 
-    asking = [s for s in (signal.SIGINT, *_endings()) if signal.getsignal(s) != signal.SIG_IGN]
-    handlers: dict[signal.Signals, Handler] = dict.fromkeys(asking, hear)
+    signals = [s for s in (signal.SIGINT, *_endings()) if signal.getsignal(s) != signal.SIG_IGN]
+    handlers: dict[signal.Signals, Handler] = dict.fromkeys(signals, receive)
     with _handled(handlers):
         try:
             yield
-        except Exception as error:  # What a signal has cut short may say so in any way.
-            if heard:
+        except Exception as error:  # An interrupted block may raise any error.
+            if received:
                 raise KeyboardInterrupt from error
             raise
         finally:
-            if heard and seconds is not None:
+            if received and seconds is not None:
                 signal.alarm(0)
-    if heard:
+    if received:
         raise KeyboardInterrupt
 
 
@@ -66,28 +67,28 @@ def interrupt_later(seconds: int | None = None) -> Iterator[None]:
 def stop_promptly() -> Iterator[None]:
     """Stop a run of Tune within the block when Ctrl-C, SIGTERM or SIGHUP comes.
 
-    Tune is asked first, so that it lets go of its trials; anything not done after three seconds,
-    or when a second signal comes, is cut short: trials resume from their own checkpoints.
+    Tune is first asked to stop its trials. After three seconds, or at a second signal, the block is
+    interrupted; trials resume from their own checkpoints.
 
     Raises:
-        KeyboardInterrupt: If such a signal came, be the block done or not.
+        KeyboardInterrupt: If such a signal came, even if the block was done.
     """
-    asked = False
+    stopped = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        asked, ask_tune = True, signal.getsignal(signal.SIGUSR1)
-        if not callable(ask_tune):
+        nonlocal stopped
+        stopped, stop_tune = True, signal.getsignal(signal.SIGUSR1)
+        if not callable(stop_tune):
             raise KeyboardInterrupt
-        ask_tune(number, frame)
-        for each in asking:
+        stop_tune(number, frame)
+        for each in signals:
             signal.signal(each, signal.default_int_handler)
         signal.alarm(GRACE_SECONDS)
 
-    asking = (signal.SIGINT, *_endings())
+    signals = (signal.SIGINT, *_endings())
     handlers: dict[signal.Signals, Handler] = {
-        **dict.fromkeys(asking, stop),
-        # Tune's own handler of this signal is the way to ask it, and it leaves it behind.
+        **dict.fromkeys(signals, stop),
+        # Tune stops on this signal, and does not restore the handler that was there before.
         signal.SIGUSR1: signal.getsignal(signal.SIGUSR1),
     }
     with _handled(handlers):
@@ -95,13 +96,13 @@ def stop_promptly() -> Iterator[None]:
             yield
         finally:
             signal.alarm(0)
-    if asked:
+    if stopped:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Handle signals so within the block; raise a KeyboardInterrupt that a callback lost."""
+    """Install signal handlers within the block; raise a KeyboardInterrupt that a callback lost."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -125,5 +126,5 @@ def _handled(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
         left = signal.setitimer(signal.ITIMER_REAL, 0)[0] if lost else 0.0
         for number, handler in before.items():
             signal.signal(number, handler)
-        if left:  # The block was done before it could be raised.
+        if left:  # The block ended before the timer could raise it.
             raise KeyboardInterrupt

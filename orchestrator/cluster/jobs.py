@@ -1,4 +1,4 @@
-"""The job server of a Ray cluster: a sweep handed to it keeps running when this machine sleeps."""
+"""Submits sweeps to the job server of a Ray cluster, where they run without this machine."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1.0
 CLIENT = "ray://"
 LAST_PORT = 65535
-# Of ASCII letters, digits, dots and hyphens inside; or an IPv6 address in brackets.
+# ASCII letters and digits, with dots and hyphens between them; or an IPv6 address in brackets.
 HOST = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+(%\w+)?\]", re.ASCII)
 CLUSTERS = "auto, HOST:PORT, or http(s)://HOST:PORT of a dashboard"
 
 
 def check_cluster(address: str, option: str = "--address") -> None:
-    """Refuse an invalid address of a Ray cluster, or one with a login, for which Ray has no use."""
+    """Refuse an invalid address of a Ray cluster, or one with a login, which Ray would ignore."""
     if address in ("auto", "local"):
         return
     if address.startswith(CLIENT):
@@ -48,7 +48,7 @@ def check_cluster(address: str, option: str = "--address") -> None:
     check_server(option, full, CLUSTERS)
     if redacted(full) != full:
         raise InputError(
-            f"{option} {shown(full)} holds a login or a query; a cluster's token is given by "
+            f"{option} {shown(full)} has a login or a query; give a cluster's token by "
             "RAY_AUTH_TOKEN_PATH (deploy/README.md)"
         )
 
@@ -73,15 +73,14 @@ def job_client(address: str) -> JobSubmissionClient:
 
 @contextlib.contextmanager
 def explain_refusal(address: str) -> Iterator[None]:
-    """Raise an ``InputError`` that says in one line that nobody answers, or why it is refused."""
+    """Raise an error of the job server as a one-line ``InputError``."""
     from ray.exceptions import RayError
 
     try:
         yield
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise InputError(f"no Ray job server takes jobs at {address}: {short_reason(error)}") from (
-            error
-        )
+        reason = short_reason(error)
+        raise InputError(f"no Ray job server accepts jobs at {address}: {reason}") from error
 
 
 def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionClient, str]:
@@ -93,7 +92,7 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
         write_files(Path(folder), files)
         client.submit_job(
             submission_id=job,
-            # Ray takes a command line, not a list; none of these words comes from a user.
+            # Ray needs a command line, not a list; none of these words comes from a user.
             entrypoint=shlex.join(["calsweep", "run", SPEC, "--address", "auto"]),
             entrypoint_num_cpus=0,
             runtime_env={"working_dir": folder},
@@ -103,7 +102,7 @@ def submit(sweep: Path, spec: SweepSpec, address: str) -> tuple[JobSubmissionCli
 
 
 def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
-    """Return what may be sent to a cluster, which keeps it in plain files, by name."""
+    """Return the files of a sweep and its plugins that are safe to send to a cluster, by name."""
     require_shared(spec)
     check_no_login(spec.tracking_uri, "on the cluster", "where the cluster's head is started")
     plugins = load_plugins(spec.pinned, installed=True)
@@ -123,14 +122,14 @@ def read_portable(sweep: Path, spec: SweepSpec) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write what ``read_portable`` returned into a folder; raise ``OSError`` if that fails."""
+    """Write the files of ``read_portable`` into a folder."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
 
 
 def follow(client: JobSubmissionClient, job: str, write: Callable[[str], None]) -> int:
-    """Pass a job's output on until it ends; return 0 if it succeeded, 1 otherwise."""
+    """Write a job's output until it ends; return 0 if it succeeded, else 1."""
     seen = 0
     while True:
         ended = client.get_job_status(job).is_terminal()

@@ -28,15 +28,14 @@ log = logging.getLogger(__name__)
 
 REASON_LENGTH = 200
 STDERR = 2
-START_SECONDS = 1  # In which Ray may still start after a signal: a sweep ends within ten.
-END_SECONDS = 1  # In which a worker, or what it started, ends with Ray; or it is killed.
-REFUSED = "InvalidAuthToken"  # So Ray's threads say; what it raises does not tell.
+START_SECONDS = 1  # Time for Ray to finish its start after a signal: a sweep ends within ten.
+END_SECONDS = 1  # Time for workers and their children to end with Ray before they are killed.
+REFUSED = "InvalidAuthToken"  # Ray's threads print it; the exception does not have it.
 SLOW_START = "timed out during startup"
 
-# Read by Ray when it is imported or started: no files a trial of its own, enough pending trials
-# for a searcher to fill the machine, workers as urgent as other programs and none ahead of time,
-# which Tune could not use; Ctrl-C is ours to handle; hardly a snapshot of Tune's own, since a sweep
-# resumes from its journal; nothing about its use for Ray's makers.
+# Ray reads these when it is imported or started: no files per trial, enough pending trials to fill
+# the machine, workers with normal priority and no unused ones in advance, Ctrl-C handled by us,
+# almost no snapshots of Tune (a sweep resumes from its journal), and no usage reports.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -54,12 +53,10 @@ ENVIRONMENT = {
 def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iterator[Any]:
     """Start Ray on this machine (``address`` None) or join the cluster at an address.
 
-    Workers get ``variables`` in their environment.
-
-    On one machine Ray listens on the loopback only, unless it was imported before: it reads where
-    to listen when it is imported.
+    Workers get ``variables`` in their environment. On one machine Ray listens on the loopback only,
+    unless it was imported before.
     """
-    # Ray reads where to listen and how to authenticate when it is imported; later is too late.
+    # Ray reads its address and authentication settings only when it is imported.
     alone = address is None and "ray" not in sys.modules
     if address is None:
         _check_temporary_folder()
@@ -67,12 +64,12 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
         _check_token(address)
     for name, value in {**ENVIRONMENT, **(_loopback_settings() if alone else {})}.items():
         os.environ.setdefault(name, value)
-    with interrupt_later():  # A half of Ray fails, and shows it, when this program ends.
+    with interrupt_later():  # A partial import of Ray would print errors when this program ends.
         import ray
 
-    # Tune warns of files that it was told not to write.
+    # Tune warns about the files that are switched off above.
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
-    # Nothing is restored from Tune's snapshots, so that one that fails is no one's concern.
+    # Nothing is restored from Tune's snapshots, so failed ones do not matter.
     logging.getLogger("ray.tune.execution.experiment_state").setLevel(logging.CRITICAL)
     said: list[str] = []
     try:
@@ -85,7 +82,7 @@ def join_cluster(address: str | None, variables: Mapping[str, str] = {}) -> Iter
     except KeyboardInterrupt:
         ray.shutdown()
         raise
-    except Exception as error:  # of a slow start Ray raises just that
+    except Exception as error:  # Ray raises a plain Exception if its start is slow.
         raise InputError(_not_joined(address, error, "".join(said))) from error
     try:
         yield ray
@@ -104,7 +101,7 @@ def _check_temporary_folder() -> None:
 
 
 def _workers() -> list[psutil.Process]:
-    """Return the workers of the Ray that this process started, and whatever they started."""
+    """Return the workers of this process's Ray, and their children."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process().children():
             if child.name() == "raylet":
@@ -113,7 +110,7 @@ def _workers() -> list[psutil.Process]:
 
 
 def _init(ray: Any, address: str | None, variables: Mapping[str, str]) -> None:
-    """Start or join Ray; what Ray itself finds slow to start here is started once more."""
+    """Start or join Ray; try once more if Ray's start on this machine times out."""
     for tries_left in (1, 0):
         try:
             ray.init(
@@ -126,33 +123,33 @@ def _init(ray: Any, address: str | None, variables: Mapping[str, str]) -> None:
             )
             return
         except Exception as error:
-            # It waits half a minute, which a busy machine may need for the first files alone.
+            # Ray waits half a minute; a busy machine may need as long to read its files.
             if not tries_left or address is not None or SLOW_START not in str(error):
                 raise
             ray.shutdown()
 
 
 def short_reason(error: Exception) -> str:
-    """Return the beginning of what Ray says, on one line."""
+    """Return the beginning of an error's text, on one line."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= REASON_LENGTH else f"{text[:REASON_LENGTH]} ..."
 
 
 @contextlib.contextmanager
 def held_back(said: list[str]) -> Iterator[None]:
-    """Hold back all text on standard error, by Ray's threads too; ``said`` gets it."""
+    """Delay all text on standard error, Ray's threads included, and append it to ``said``."""
     sys.stderr.flush()
     before = os.dup(STDERR)
-    with tempfile.TemporaryFile() as aside:
-        os.dup2(aside.fileno(), STDERR)
+    with tempfile.TemporaryFile() as buffer:
+        os.dup2(buffer.fileno(), STDERR)
         try:
             yield
         finally:
             sys.stderr.flush()
             os.dup2(before, STDERR)
             os.close(before)
-            aside.seek(0)
-            said.append(aside.read().decode(errors="replace"))
+            buffer.seek(0)
+            said.append(buffer.read().decode(errors="replace"))
     sys.stderr.write(said[-1])
 
 
@@ -161,28 +158,28 @@ def _not_joined(address: str | None, error: Exception, said: str) -> str:
         return f"Ray does not start on this machine: {short_reason(error)}"
     if REFUSED in said:
         return (
-            f"the Ray cluster at {address!r} asks for another token; set RAY_AUTH_MODE=token and "
+            f"the Ray cluster at {address!r} expects another token; set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN_PATH to the file that its head was started with (deploy/README.md)"
         )
     with_token = os.environ.get("RAY_AUTH_MODE") == "token"
-    token = ", or it asks for another token" if with_token else ""
+    token = ", or it expects another token" if with_token else ""
     return f"no Ray cluster answers at {address!r}{token}: {short_reason(error)}"
 
 
 def token_fault() -> str:
-    """Return the fault in how a cluster's token is kept, in words, or an empty string."""
+    """Return the fault of the cluster's token file, or an empty string."""
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     if path.exists() and path.stat().st_mode & 0o077:
-        return f"others may read the token in {path}: chmod 600 {path}"
+        return f"other users can read the token in {path}: chmod 600 {path}"
     return ""
 
 
 def _check_token(address: str) -> None:
-    """Refuse a token whose file others can read; warn of a cluster that asks for none."""
+    """Refuse a token file that others can read; warn if no token is used."""
     if os.environ.get("RAY_AUTH_MODE") != "token":
         log.warning(
-            "the cluster at %s is joined without a token: whoever reaches its ports can run code "
-            "(deploy/README.md tells how to set RAY_AUTH_MODE=token)",
+            "the cluster at %s is joined without a token: whoever reaches its ports can run code; "
+            "set RAY_AUTH_MODE=token (deploy/README.md)",
             address,
         )
     elif "RAY_AUTH_TOKEN" not in os.environ and (fault := token_fault()):
@@ -191,7 +188,7 @@ def _check_token(address: str) -> None:
 
 @contextlib.contextmanager
 def _apart() -> Iterator[None]:
-    """Have Ray start its processes in process groups of their own: signals reach us first."""
+    """Start Ray's processes in their own process groups, so that signals reach us first."""
     from ray._private import services, utils
 
     popen, handle = services.ConsolePopen, utils.set_sigterm_handler
@@ -215,12 +212,12 @@ def _loopback_settings() -> dict[str, str]:
 
 
 def slots(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
-    """Return how many trials of a given size fit on what the cluster has now, at least one."""
+    """Return the number of trials that fit on the cluster's resources, at least one."""
     return max(1, fitting(resources, cpu, gpu))
 
 
 def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: float) -> None:
-    """Refuse a trial that would wait endlessly, on a machine that does not grow."""
+    """Refuse a trial that would wait forever, because this machine is too small."""
     if fitting(resources, cpu, gpu) == 0:
         raise InputError(
             f"resources.{stage}: a trial of {cpu:g} CPUs and {gpu:g} GPUs does not fit on this "
@@ -229,17 +226,17 @@ def require_room(resources: Mapping[str, float], stage: str, cpu: float, gpu: fl
 
 
 def missing_room(nodes: Iterable[Mapping[str, Any]], stage: str, cpu: float, gpu: float) -> str:
-    """Return a line on trials that fit on none of ``ray.nodes()``; empty if they fit on one."""
+    """Return a note if trials fit on none of ``ray.nodes()``, else an empty string."""
     if any(node["Alive"] and fitting(node["Resources"], cpu, gpu) for node in nodes):
         return ""
     return (
-        f"resources.{stage}: no node has {cpu:g} CPUs and {gpu:g} GPUs yet; such trials wait for "
-        "one that joins"
+        f"resources.{stage}: no node has {cpu:g} CPUs and {gpu:g} GPUs yet; these trials wait "
+        "until one joins"
     )
 
 
 def spans_machines(nodes: Iterable[Mapping[str, Any]]) -> bool:
-    """Return True if living nodes, as ``ray.nodes()`` lists them, are on other machines."""
+    """Return True if a living node of ``ray.nodes()`` is on another machine."""
     here = os.uname().nodename
     return any(node["Alive"] and node["NodeManagerHostname"] != here for node in nodes)
 
@@ -248,38 +245,38 @@ def require_spanning(spec: SweepSpec) -> None:
     """Refuse a sweep that computes on one machine."""
     if not EXECUTORS.get(spec.executor).spans_machines:
         raise InputError(
-            f"executor: {spec.executor} computes on one machine; leave it out for a cluster"
+            f"executor: {spec.executor} computes on one machine; leave the key out for a cluster"
         )
 
 
 def require_shared(spec: SweepSpec) -> None:
-    """Refuse places that only one machine sees, for a sweep that runs on several."""
+    """Refuse a sweep for several machines whose storage or tracker only one machine sees."""
     require_spanning(spec)
     folder = storage_folder(spec.storage)
     if any(map(bucket_address, folder.parents)):
         raise InputError(
-            "storage: nights of a storage in a bucket compute on one machine; on a cluster of "
-            "several name a folder that every node sees"
+            "storage: nights with a storage in a bucket compute on one machine; on a cluster use "
+            "a folder that every node sees"
         )
     if bucket_address(folder) is None and not Path(spec.storage).expanduser().is_absolute():
         raise InputError(
-            f"storage: {spec.storage!r} is relative; on a cluster it is an absolute folder that "
-            "every node sees, or s3://BUCKET/PATH or gs://BUCKET/PATH"
+            f"storage: on a cluster expected an absolute folder that every node sees, or "
+            f"s3://BUCKET/PATH or gs://BUCKET/PATH, got {spec.storage!r}"
         )
     if not tracker_kind(spec.tracking_uri).spans_machines:
         raise InputError(
-            f"tracking.uri: {redacted(spec.tracking_uri)} is for one machine; name a tracking "
-            "server (deploy/README.md starts one)"
+            f"tracking.uri: on a cluster expected a tracking server, got "
+            f"{redacted(spec.tracking_uri)}; deploy/README.md starts a server"
         )
 
 
 def fitting(resources: Mapping[str, float], cpu: float, gpu: float) -> int:
-    """Return how many trials of a given size fit on resources."""
+    """Return the number of trials that fit on resources."""
     by_cpu = int(resources.get("CPU", 0) // cpu)
     if not gpu:
         return by_cpu
     gpus = int(resources.get("GPU", 0))
-    # A share of a GPU never spreads over two of them.
+    # A fraction of a GPU is always on one GPU.
     return min(by_cpu, gpus * int(1 / gpu) if gpu < 1 else int(gpus // gpu))
 
 
@@ -290,10 +287,10 @@ def elsewhere(
     gpu: float,
     refused: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return what labels Ray is to look for, to start on none of the nodes that are avoided.
+    """Return the label selector with which Ray starts a trial on none of the ``avoided`` nodes.
 
-    They are avoided by their id or the name of their machine. Nothing if no other living one, of
-    those that ``ray.nodes()`` lists, has as much in all, but for those ``refused``.
+    Nodes are avoided by their id or the name of their machine. If the trial fits on no other living
+    node of ``ray.nodes()``, only the ``refused`` nodes are avoided.
     """
     living = [node for node in nodes if node["Alive"]]
     names = {node["NodeID"]: node.get("NodeManagerHostname", "") for node in living}

@@ -1,4 +1,4 @@
-"""How large a cluster is, and how many trials it holds."""
+"""The size of a cluster, and how many trials fit on it."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from orchestrator.sweep.plan import Plan
 from orchestrator.sweep.spec import StageResources
 from trainables.common.errors import InputError
 
-PLENTY = 10**9  # CPUs that limit nothing.
+PLENTY = 10**9  # Number of CPUs that is never a limit.
 
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """Nodes of one kind; ``cpus`` of None do not limit what runs at once."""
+    """The nodes of a cluster, all equal; the default of ``cpus`` never limits."""
 
     nodes: int
     gpus: int
@@ -20,11 +20,11 @@ class ClusterSize:
     cpus_option: str = "--cpus-per-node"
 
     def room(self, share: StageResources) -> int:
-        """Return how many trials of a stage it holds at once."""
+        """Return the number of trials of a stage that fit at once."""
         return self.nodes * fitting({"CPU": self.cpus, "GPU": self.gpus}, share.cpu, share.gpu)
 
     def require_room(self, plan: Plan) -> None:
-        """Refuse a sweep with trials that no node can hold."""
+        """Refuse a sweep with trials that fit on no node."""
         require_spanning(plan.spec)
         for stage, share in plan.shares().items():
             for option, kind, wanted, has in (

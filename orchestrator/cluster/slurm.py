@@ -1,4 +1,4 @@
-"""SLURM: a sweep as one job with a Ray cluster of its own, which resumes when it is requeued."""
+"""SLURM: a sweep as one job with its own Ray cluster; it resumes when the job is requeued."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ from trainables.common.paths import control_fault
 if TYPE_CHECKING:
     from orchestrator.sweep.spec import SweepSpec
 
-WARNING_SECONDS = 120  # Before its end a job is told, so that the sweep stops in good order.
-# As sbatch reads it.
-TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+", re.ASCII)
+WARNING_SECONDS = 120  # SLURM signals a job so long before its end, so that the sweep can stop.
+TIME = re.compile(r"\d+|(\d+-)?\d+(:\d+){1,2}|\d+-\d+", re.ASCII)  # The formats of sbatch.
 WORDS = re.compile(r"[A-Za-z0-9_.,-]+")  # The names of partitions and accounts.
-QUEUE_TRIES = 60  # Five minutes, after which a node of an array gives up.
+QUEUE_TRIES = 60  # After this many failures of squeue, five minutes, a node of an array gives up.
 RAY = f"{shlex.quote(sys.executable)} -m ray.scripts.scripts"
 SCRIPT, ARRAY, TOKEN = "slurm.sh", "slurm-array.sh", "ray-token"
-ADDRESS = "ray-address"  # Of the job's Ray cluster while it runs.
+ADDRESS = "ray-address"  # The file with the address of the job's Ray cluster, while it runs.
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a job asks of SLURM.
+    """The resources that a job requests from SLURM.
 
     Attributes:
-        time: Limit as sbatch reads it, such as ``8:00:00``.
-        array: Further nodes, each a job of its own that comes and goes.
-        cpus: Of each node; 0 for all that it has.
+        time: Limit in a format of sbatch, such as ``8:00:00``.
+        array: Number of further nodes, each a separate job that may join and leave.
+        cpus: CPUs of each node; 0 for all.
         partition, account: Names; by default those of the site.
     """
 
@@ -52,15 +51,15 @@ class Allocation:
 
 
 def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
-    """Hand a sweep to SLURM with a script in the sweep's folder; return the job's number."""
-    # They take PyTorch.
+    """Submit a sweep to SLURM with a script in the sweep's folder; return the job's number."""
+    # These modules import PyTorch.
     from orchestrator.cluster.jobs import read_portable, write_files
     from orchestrator.storage.provenance import keep_plugins, pin_plugins
 
     files, folder = read_portable(sweep, spec), SweepFolder.of(spec)
     check_words(folder, wanted)
     if job := queued_job(folder):
-        raise InputError(f"sweep {spec.name!r} is SLURM's job {job} already")
+        raise InputError(f"sweep {spec.name!r} is already job {job} of SLURM")
     with writing(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.require_own()
@@ -69,7 +68,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
         token.chmod(0o600)
         token.write_text(secrets.token_hex(32), encoding="ascii")
         keep_plugins(spec)
-        folder.write_spec(pin_plugins(spec))  # As the job does; status finds what waits.
+        folder.write_spec(pin_plugins(spec))  # The job does it too, but `status` needs it earlier.
         write_files(folder.path, {f"submitted-{SPEC}": files.pop(SPEC), **files})
         write_whole(folder.path / SCRIPT, script(folder, wanted))
         write_whole(folder.path / ARRAY, array_script(folder, wanted))
@@ -83,7 +82,7 @@ def submit_to_slurm(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
 
 
 def show_scripts(sweep: Path, spec: SweepSpec, wanted: Allocation) -> str:
-    """Return the scripts that ``submit_to_slurm`` would submit; nothing is written."""
+    """Return the scripts that ``submit_to_slurm`` would submit, without writing anything."""
     from orchestrator.cluster.jobs import read_portable
 
     read_portable(sweep, spec)
@@ -106,8 +105,8 @@ def check_words(folder: SweepFolder, wanted: Allocation) -> None:
             raise InputError(f"{name}: {path!r} cannot be in a script of SLURM: {fault}")
     if "\\" in str(folder.path):
         raise InputError(
-            f"storage: SLURM cannot write output to {str(folder.path)!r}: it holds a backslash; "
-            "use another folder"
+            f"storage: SLURM cannot write output to {str(folder.path)!r} because of the "
+            "backslash; use another folder"
         )
 
 
@@ -122,8 +121,8 @@ def _submitted(path: Path, wanted: Allocation, *options: str) -> str:
 def script(folder: SweepFolder, wanted: Allocation) -> str:
     """Return the job's script: Ray's head, its workers, and the sweep, in one job.
 
-    USR1 comes before the end of the time: the sweep stops and the job is queued again. TERM, by
-    ``scancel`` or a preemption, stops it too; what then becomes of the job is SLURM's to say.
+    USR1 comes before the time limit: the sweep stops and the job is queued again. TERM, from
+    ``scancel`` or a preemption, stops the sweep too, and SLURM decides about the job.
     """
     place, python = folder.path, shlex.quote(sys.executable)
     file, end = (shlex.quote(str(place / name)) for name in (ADDRESS, EXIT))
@@ -132,7 +131,7 @@ def script(folder: SweepFolder, wanted: Allocation) -> str:
 srun --relative=1 --nodes={wanted.nodes - 1} --ntasks={wanted.nodes - 1}{share} \\
     {RAY} start --address="$address" --num-cpus="$cpus" --block &"""
     return f"""{_beginning(folder, wanted, wanted.nodes, "slurm-%j.out")}
-rm -f {end}  # Of the run before it was queued again.
+rm -f {end}  # From the run before the job was queued again.
 left= told=
 leave() {{ echo "$SLURM_JOB_ID $1" > {end}; }}
 trap 'leave "${{left:-$?}}"' EXIT
@@ -176,7 +175,7 @@ exit $code
 
 
 def array_script(folder: SweepFolder, wanted: Allocation) -> str:
-    """Return the script of a node that joins the Ray cluster of a sweep's job, again and again."""
+    """Return the script of a node that joins the Ray cluster of a sweep's job whenever it runs."""
     file, job = (shlex.quote(str(folder.path / name)) for name in (ADDRESS, JOB))
     return f"""{_beginning(folder, wanted, 1, "slurm-%A_%a.out")}
 ray= cpus={cpus_of(wanted)}

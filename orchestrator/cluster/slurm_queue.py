@@ -1,4 +1,4 @@
-"""The job of a sweep as SLURM knows it: its state, why it waits, and why it failed."""
+"""The state of a sweep's job in SLURM, and why it waits or failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 JOB, EXIT = "slurm.json", "slurm-exit"
 COMMAND_SECONDS = 60.0
-WATCH_SECONDS = 2.0  # For all questions of status, list and logs together.
+WATCH_SECONDS = 2.0  # Time limit of all queries of `status`, `list` or `logs` together.
 INTERRUPTED = "130"  # The exit code of a sweep that was cancelled.
 CANCELLED = "CANCELLED"
 LIVE = ("queued", "requeued", "running")
@@ -40,7 +40,7 @@ FOREIGN = re.compile(r"((?:slurmstepd|srun): error: .+|[\w.]+(?:Error|Exception)
 
 @dataclass(frozen=True)
 class Job:
-    """A job of SLURM; ``state`` as in ``SweepStatus``, empty if nothing is known."""
+    """A job of SLURM; ``state`` as in ``SweepStatus``, empty if unknown."""
 
     number: str
     state: str = ""
@@ -51,10 +51,10 @@ class Job:
 
 
 def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
-    """Return the last job of each sweep that has one, by sweep, and a note if squeue is silent.
+    """Return the last job of each sweep that has one, by sweep, and a note if squeue fails.
 
-    A job that ``squeue`` no longer lists is looked up with ``sacct`` where it is installed, then
-    in the file that the job wrote at its end.
+    The state of a job that ``squeue`` no longer lists comes from ``sacct`` if it is installed, else
+    from the file that the job wrote at its end.
     """
     wanted = {folder: number for folder in folders if (number := job_number(folder))}
     if not wanted:
@@ -64,7 +64,7 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
         found, note = _queue(wanted, WATCH_SECONDS), ""
     except InputError as error:
         found = {folder: _ended(folder, it, Job(it)) for folder, it in wanted.items()}
-        note = f"{error}; the states are those that the storage shows"
+        note = f"{error}; states are from the storage"
     missing = {folder: number for folder, number in wanted.items() if folder not in found}
     why = "SLURM no longer lists it, and it left no exit code"
     if missing and shutil.which("sacct"):
@@ -79,7 +79,7 @@ def find_jobs(folders: Iterable[SweepFolder]) -> tuple[dict[str, Job], str]:
 
 
 def with_job(status: SweepStatus, folder: SweepFolder, job: Job | None) -> SweepStatus:
-    """Return the status of a sweep with its job, whose state counts unless the sweep ran later."""
+    """Return the status of a sweep with the state of its job, unless the sweep ran later."""
     if job is None:
         return status
     status = replace(status, job=job.number)
@@ -103,7 +103,7 @@ def job_name(folder: SweepFolder) -> str:
 
 
 def job_number(folder: SweepFolder) -> str:
-    """Return the number of the job that a sweep was handed to SLURM as; empty for none."""
+    """Return the number of a sweep's last job in SLURM; empty if it has none."""
     file = folder.path / JOB
     if not file.exists():
         return ""
@@ -114,7 +114,7 @@ def job_number(folder: SweepFolder) -> str:
 
 
 def queued_job(folder: SweepFolder) -> str:
-    """Return the number of a sweep's job that waits or runs; empty for none."""
+    """Return the number of a sweep's job if it waits or runs, else an empty string."""
     if not (number := job_number(folder)):
         return ""
     job = _queue({folder: number}, COMMAND_SECONDS).get(folder)
@@ -122,19 +122,19 @@ def queued_job(folder: SweepFolder) -> str:
 
 
 def cancel_job(folder: SweepFolder, number: str) -> None:
-    """Take a sweep's job out of SLURM's queue."""
+    """Cancel a sweep's job in SLURM."""
     call_slurm(["scancel", number])
     with writing(folder.path):  # The script of a job that never ran cannot write it.
         write_whole(folder.path / EXIT, f"{number} {INTERRUPTED}\n")
 
 
 def outputs(folder: SweepFolder) -> dict[str, Path]:
-    """Return the outputs of a sweep's jobs, such as ``slurm-12``, in the order of their names."""
+    """Return the output files of a sweep's jobs by name, such as ``slurm-12``, sorted."""
     return {path.stem: path for path in sorted(folder.path.glob("slurm-*.out"))}
 
 
 def own_error(output: Path) -> str:
-    """Return the error in a job's output: the sweep's, else SLURM's or Python's, else ""."""
+    """Return the last error in a job's output: the sweep's, else SLURM's or Python's, else ""."""
     lines = SweepFolder(output.parent).text(output).splitlines()
     for pattern in (OWN, FOREIGN):
         if found := [match[1] for line in lines if (match := pattern.match(line))]:
@@ -158,7 +158,7 @@ def _accounting(wanted: Mapping[SweepFolder, str], seconds: float) -> dict[Sweep
 def _jobs(
     wanted: Mapping[SweepFolder, str], rows: Iterable[Sequence[str]]
 ) -> dict[SweepFolder, Job]:
-    """Return the jobs of rows whose name is right too: SLURM may use a number again."""
+    """Return the jobs of rows by number and name, since SLURM may reuse numbers."""
     folders = {(number, job_name(folder)): folder for folder, number in wanted.items()}
     return {
         folders[number, name]: _job(folders[number, name], number, *words)
@@ -183,7 +183,7 @@ def _failed(folder: SweepFolder, number: str, reason: str) -> Job:
 
 
 def _ended(folder: SweepFolder, number: str, unknown: Job) -> Job:
-    """Return a job by the file that it wrote at its end."""
+    """Return a job's state from the file that it wrote at its end."""
     words = {"0": "finished", INTERRUPTED: CANCELLED, "requeued": "requeued"}
     code = _exit(folder, number)
     if not code:
@@ -194,7 +194,7 @@ def _ended(folder: SweepFolder, number: str, unknown: Job) -> Job:
 
 
 def _exit(folder: SweepFolder, number: str) -> str:
-    """Return the exit code that a job left, ``requeued``, or ""."""
+    """Return the exit code in a job's file, ``requeued``, or ""."""
     job, _, code = folder.text(folder.path / EXIT).partition(" ")
     return code.strip() if job == number else ""
 
@@ -206,7 +206,7 @@ def call_slurm(
 ) -> str:
     """Return the output of a command of SLURM."""
     if shutil.which(command[0]) is None:
-        raise InputError(f"SLURM's {command[0]} is not on this machine: run it on a login node")
+        raise InputError(f"SLURM's {command[0]} is not on this machine; use a login node")
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     words: dict[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace"}
     with subprocess.Popen(command, start_new_session=True, env=env, **pipes, **words) as process:

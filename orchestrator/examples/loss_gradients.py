@@ -1,4 +1,4 @@
-"""The AURC paper's gradients: how strongly losses pull at a row, by the probability of its class.
+"""The AURC paper's figure of gradients: the gradient of each loss by the probability of the class.
 
 python loss_gradients.py gradients.svg (or .pdf, .png)
 """
@@ -19,7 +19,7 @@ PROBABILITIES = torch.arange(1, 200, dtype=torch.float64) / 200
 def gradients(name: str) -> Tensor:
     """Return minus the gradient in the logit of a row's class, (N,), at ``PROBABILITIES``.
 
-    The other classes are equally likely. The rows are one batch, in which ``aurc`` and ``au`` rank.
+    The other classes are equally likely. All rows are one batch, as ``aurc`` and ``au`` rank rows.
     """
     others = ((1 - PROBABILITIES) / (CLASSES - 1))[:, None].expand(-1, CLASSES - 1)
     logits = torch.cat((PROBABILITIES[:, None], others), dim=1).log().requires_grad_()
@@ -29,7 +29,7 @@ def gradients(name: str) -> Tensor:
 
 
 def chart() -> Chart:
-    """Return the gradients of all losses as a chart; of cross-entropy it is a line from 1 to 0."""
+    """Return the gradients of all losses as a chart; cross-entropy is a line from 1 to 0."""
     rows = [
         {"loss": name, "p": PROBABILITIES.tolist(), "pull": gradients(name).tolist()}
         for name in LOSSES

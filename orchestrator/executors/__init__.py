@@ -1,4 +1,4 @@
-"""Executors: what computes the jobs of a loop."""
+"""Executors compute the jobs of a loop."""
 
 from orchestrator.executors._base import Executor
 from orchestrator.executors._open import open_executor

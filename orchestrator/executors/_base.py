@@ -1,4 +1,4 @@
-"""The base of what computes the jobs of a loop."""
+"""The base class of executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def bench_of(spec: SweepSpec, store: ArtifactStore) -> dict[str, Any]:
-    """Return the arguments that every executor of this machine hands to its ``Bench``."""
+    """Return the arguments that executors of this machine pass to their ``Bench``."""
     return {
         "storage": store.root,
         "checkpoint_seconds": spec.resources.checkpoint_seconds,
@@ -30,8 +30,8 @@ def bench_of(spec: SweepSpec, store: ArtifactStore) -> dict[str, Any]:
 class Executor(ExecutorKind, ABC):
     """Computes jobs until their loop is done.
 
-    It asks ``loop.next`` for as many jobs as it can hold, and hands every report of a worker to
-    ``loop.take``. A job whose process ends without a last report gets one from it, see ``lost``.
+    It gets jobs from ``loop.next`` while it has capacity, and passes every report of a worker to
+    ``loop.take``. If a process ends without a last report, the executor makes one; see ``lost``.
     """
 
     @classmethod
@@ -39,10 +39,7 @@ class Executor(ExecutorKind, ABC):
     def open(
         cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
     ) -> Iterator[Executor]:
-        """Yield one that is made with ``storage``, ``checkpoint_seconds``, ``logs``, ``plugins``.
-
-        See ``Bench`` for these.
-        """
+        """Yield an executor that is made with the arguments of ``bench_of``."""
         yield cls(**bench_of(plan.spec, store))
 
     @abstractmethod
@@ -50,8 +47,8 @@ class Executor(ExecutorKind, ABC):
         """Compute the jobs of a loop until it is done.
 
         Args:
-            loop: Gives out the jobs.
-            sealed: Whether the workers give up test data.
+            loop: The source of jobs.
+            sealed: Whether workers lose access to test data.
 
         Raises:
             InputError: If the journal or the storage could not be written.

@@ -1,4 +1,4 @@
-"""What Ray's exporter tells Prometheus of a sweep, beside what it tells of nodes."""
+"""Metrics of a sweep that Ray's exporter sends to Prometheus, besides those of nodes."""
 
 from ray.util.metrics import Counter, Gauge
 
@@ -6,7 +6,7 @@ from trainables.jobs import Job, Report, StageWork
 
 
 class Counters:
-    """Counts jobs that run and attempts that ended, by stage and end, labelled by the sweep."""
+    """Counts running jobs and ended attempts by stage and status, labelled with the sweep."""
 
     def __init__(self, sweep: str) -> None:
         self._ended = Counter(
@@ -15,12 +15,12 @@ class Counters:
         self._seconds = Counter(
             "calsweep_seconds", "Seconds that jobs computed for.", ("sweep", "stage")
         )
-        self._running = Gauge("calsweep_running", "Jobs that were given out.", ("sweep",))
+        self._running = Gauge("calsweep_running", "Jobs that were started.", ("sweep",))
         for each in (self._ended, self._seconds, self._running):
             each.set_default_tags({"sweep": sweep})
 
     def running(self, jobs: int) -> None:
-        """Tell how many jobs are given out."""
+        """Set the number of running jobs."""
         self._running.set(jobs)
 
     def ended(self, job: Job, report: Report) -> None:

@@ -1,4 +1,4 @@
-"""Keeps trials off single GPUs: Ray gives GPUs out by number only, not by name."""
+"""Keeps trials off bad GPUs: Ray lets trials request a number of GPUs, but not exclude one."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -11,22 +11,22 @@ from orchestrator.cluster.local import fitting
 from trainables.ray_edge import Holder
 
 LOOK_SECONDS = 1.0
-FIRST_SECONDS = 30.0  # In which what earlier runs left out is taken before anything starts.
+FIRST_SECONDS = 30.0  # Time to occupy the GPUs that earlier runs excluded, before trials start.
 
 Places = Collection[tuple[str, str]]
 
 
 class HeldGpus:
-    """Takes GPUs that are left out, so that Ray has them for nobody."""
+    """Occupies excluded GPUs with actors, so that Ray gives them to no trial."""
 
     def __init__(self, sizes: Sequence[tuple[float, float]]) -> None:
         self._sizes = sizes
-        self._actors: dict[str, dict[Any, Any]] = {}  # By node: answer, and who will give it.
+        self._actors: dict[str, dict[Any, Any]] = {}  # By node: answer and the actor that gives it.
         self._looked = float("-inf")
         self._first = True
 
     def keep(self, wanted: Places) -> None:
-        """Take GPUs, each by its node's id or its machine's name; give back all others."""
+        """Occupy GPUs, given by their node's id or machine's name; release all others."""
         first, self._first = self._first, False
         if not (wanted or self._actors) or time.monotonic() - self._looked < LOOK_SECONDS:
             return
@@ -36,9 +36,9 @@ class HeldGpus:
         self._looked = time.monotonic()
 
     def _look(self, wanted: Places) -> bool:
-        """Go one step on; return True if nothing remains to be done."""
+        """Do one step; return True if all excluded GPUs are occupied."""
         nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-        self._actors = {name: asked for name, asked in self._actors.items() if name in nodes}
+        self._actors = {name: actors for name, actors in self._actors.items() if name in nodes}
         bad = {
             name: {gpu for place, gpu in wanted if place in (name, node["NodeManagerHostname"])}
             for name, node in nodes.items()
@@ -54,22 +54,22 @@ class HeldGpus:
         return all(held)
 
     def _hold(self, node: str, bad: set[str], gpus: int) -> bool:
-        asked = self._actors.setdefault(node, {})
-        ready = ray.wait([*asked], num_returns=len(asked), timeout=0)[0] if asked else []
+        actors = self._actors.setdefault(node, {})
+        ready = ray.wait([*actors], num_returns=len(actors), timeout=0)[0] if actors else []
         has = {answer: ray.get(answer) for answer in ready}
         if bad <= {*has.values()}:
-            for answer in [answer for answer in asked if has.get(answer) not in bad]:
-                ray.kill(asked.pop(answer))
+            for answer in [answer for answer in actors if has.get(answer) not in bad]:
+                ray.kill(actors.pop(answer))
             return True
-        if len(ready) == len(asked) < gpus:
+        if len(ready) == len(actors) < gpus:
             place = NodeAffinitySchedulingStrategy(node, soft=False)
             options: dict[str, Any] = {"num_cpus": 0, "num_gpus": 1, "scheduling_strategy": place}
             actor: Any = ray.remote(**options)(Holder).remote()
-            asked[actor.gpu.remote()] = actor
+            actors[actor.gpu.remote()] = actor
         return False
 
     def close(self) -> None:
-        """Give all back."""
-        for actor in (actor for asked in self._actors.values() for actor in asked.values()):
+        """Release all GPUs."""
+        for actor in (actor for actors in self._actors.values() for actor in actors.values()):
             ray.kill(actor)
         self._actors.clear()

@@ -1,4 +1,4 @@
-"""Finds and ends the actors of Ray that make no progress."""
+"""Finds and kills the Ray actors that make no progress."""
 
 import json
 import time
@@ -14,14 +14,14 @@ from trainables.ray_edge import Sign, killed, node_here
 
 
 class HungActors:
-    """Reads the signs of progress that actors leave with Ray, and kills those without."""
+    """Reads the signs of progress that actors write to Ray, and kills actors without any."""
 
     def __init__(self, hang_seconds: float | None = None) -> None:
         self.run = uuid.uuid4().hex
         self._silence = Silence[bytes](hang_seconds)
         self.beat_seconds = self._silence.beat_seconds
-        self._signs: dict[bytes, bytes] = {}  # The last one, by its name.
-        self._killed: dict[tuple[str, int], tuple[Sign, float]] = {}  # By attempt at a job.
+        self._signs: dict[bytes, bytes] = {}  # The last sign by name.
+        self._killed: dict[tuple[str, int], tuple[Sign, float]] = {}  # By job and attempt.
         self._looked = time.monotonic()
 
     def look(self) -> None:
@@ -48,7 +48,10 @@ class HungActors:
             killed.options(scheduling_strategy=place).remote(sign.pid, sign.began)
 
     def report(self, job: Job, last: Report | None) -> Report | None:
-        """Return the report of a job whose process was killed here, given the last one heard."""
+        """Return the report of a job whose process was killed here, else None.
+
+        ``last`` is the last report that the process sent.
+        """
         if (job.key, job.attempt) not in self._killed:
             return None
         sign, seconds = self._killed.pop((job.key, job.attempt))

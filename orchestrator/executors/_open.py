@@ -1,4 +1,4 @@
-"""Our own executors, by the names that sweep files have for them; imported before PyTorch is."""
+"""Registers our executors under their names in sweep files; does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ NOT_ENDED = "trials run in this process, which cannot kill a trial and continue"
 def open_executor(
     plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
 ) -> AbstractContextManager[Executor]:
-    """Return a context with the executor of a sweep, started, or joined at an address."""
+    """Return a context with the started executor of a sweep, or one joined at an address."""
     return EXECUTORS.get(plan.spec.executor).open(plan, store, address, say)
 
 
 @EXECUTORS.register("local")
 class Local(ExecutorKind):
-    """Processes of this machine, or this very one where only one trial may run at once."""
+    """Processes of this machine, or the driver's own process if only one trial runs at once."""
 
     @classmethod
     def check(cls, spec: SweepSpec) -> None:
         if spec.search.scheduler == "asha":
             raise InputError(
-                "search.scheduler: asha compares trials that run side by side, on Ray; give `none` "
-                f"with executor `{cls.name}`"
+                "search.scheduler: asha needs trials that run in parallel on Ray; use `none` with "
+                f"executor `{cls.name}`"
             )
         resources = spec.resources
         if resources.train.gpu > 1 and (resources.concurrent or 1) > 1:
@@ -67,7 +67,7 @@ class Local(ExecutorKind):
     def open(
         cls, plan: Plan, store: ArtifactStore, address: str | None, say: Callable[[str], None]
     ) -> Iterator[Executor]:
-        from orchestrator.executors.in_process import InProcess  # PyTorch takes seconds.
+        from orchestrator.executors.in_process import InProcess  # Imports PyTorch, which is slow.
         from orchestrator.executors.processes import Processes
 
         bench, hang_seconds = bench_of(plan.spec, store), plan.spec.resources.hang_seconds
@@ -94,7 +94,8 @@ class Ray(ExecutorKind):
         spec = plan.spec
         say("starting Ray" if address is None else f"joining Ray at {address}")
         with join_cluster(address, VARIABLES if spec.resources.portable else {}) as ray:
-            from orchestrator.executors.ray_tune import RayTune  # Ray reads settings when imported.
+            # Ray reads its settings when it is imported.
+            from orchestrator.executors.ray_tune import RayTune
 
             if spans_machines(ray.nodes()):
                 require_shared(spec)
@@ -116,7 +117,7 @@ class Ray(ExecutorKind):
 
 
 def _at_once(plan: Plan) -> int:
-    """Return how many jobs of a sweep this machine computes at once, without Ray."""
+    """Return the number of jobs of a sweep that this machine computes at once, without Ray."""
     from trainables.common.devices import visible_gpus
 
     here = {"CPU": len(os.sched_getaffinity(0)), "GPU": len(visible_gpus())}

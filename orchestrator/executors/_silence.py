@@ -1,28 +1,28 @@
-"""How long workers made no progress, and which of them hang."""
+"""Finds workers that hang, by the time since their last sign of progress."""
 
 import math
 import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-BEAT_SECONDS = 5.0  # Between two signs of progress of a worker.
-LEAST_SECONDS = 600.0  # By default: a first long batch or a compiler takes less.
-FACTOR = 10  # By default: of the longest silence that ended by itself.
-MOST_AT_ONCE = 10.0  # Seconds: a driver that was stopped itself blames nobody.
+BEAT_SECONDS = 5.0  # Time between two signs of progress of a worker.
+LEAST_SECONDS = 600.0  # Lowest default limit; a first long batch or a compiler takes less.
+FACTOR = 10  # The default limit is so many times the longest silence that a worker ended.
+MOST_AT_ONCE = 10.0  # Seconds counted between two looks; the driver itself may have been stopped.
 
 T = TypeVar("T", bound=Hashable)
 
 
 class Silence(Generic[T]):
-    """Tells which workers hang: they gave no sign of progress for ``hang_seconds``.
+    """Measures the silence of workers; a worker hangs after ``hang_seconds`` without a sign.
 
     Args:
-        hang_seconds: 0 for never. None for ``FACTOR`` times the longest silence after which some
-            worker still went on, and ``LEAST_SECONDS`` at least.
-        clock: Returns seconds, rising.
+        hang_seconds: 0 for never. None for ``FACTOR`` times the longest silence that a worker
+            ended, and at least ``LEAST_SECONDS``.
+        clock: Returns rising seconds.
 
     Attributes:
-        beat_seconds: How often a worker is to give a sign; None for never.
+        beat_seconds: Time between two signs of a worker; None if it needs none.
     """
 
     def __init__(
@@ -35,25 +35,25 @@ class Silence(Generic[T]):
 
     @property
     def limit(self) -> float:
-        """Return after how many seconds of silence a worker hangs."""
+        """The seconds of silence after which a worker hangs."""
         if self._given is None:
             return max(LEAST_SECONDS, FACTOR * self._longest)
         return self._given or math.inf
 
     def heard(self, worker: T) -> None:
-        """Take in a sign of progress; the first one begins the watch."""
+        """Record a sign of progress; the first one starts the measurement."""
         self._longest = max(self._longest, self._silent.get(worker, 0.0))
-        self._silent[worker] = -self._passed()  # The next look counts it for all workers.
+        self._silent[worker] = -self._passed()  # The next look adds this time to all workers.
 
     def _passed(self) -> float:
         return min(self._clock() - self._looked, MOST_AT_ONCE)
 
     def over(self, worker: T) -> None:
-        """Watch a worker no longer, as its job has ended."""
+        """Forget a worker whose job has ended."""
         self._silent.pop(worker, None)
 
     def hung(self) -> dict[T, float]:
-        """Return the workers that hang, each with its seconds of silence, and count them again."""
+        """Return the workers that hang with their seconds of silence, which start again at 0."""
         passed, self._looked = self._passed(), self._clock()
         self._silent = {worker: silent + passed for worker, silent in self._silent.items()}
         found = {worker: silent for worker, silent in self._silent.items() if silent > self.limit}

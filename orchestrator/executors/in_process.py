@@ -1,4 +1,4 @@
-"""An executor that computes in this very process, one job after the other."""
+"""An executor that computes in this process, one job after the other."""
 
 import time
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from trainables.data import sealed_within
 from trainables.plugins import Pinned
 from trainables.worker import Bench, Worker
 
-HELD_SECONDS = 0.5  # Between two looks at whether the sweep is still held.
+HELD_SECONDS = 0.5  # Between two looks at whether the sweep is still paused.
 
 
 @dataclass
 class InProcess(Executor):
-    """For tests, notebooks and tiny sweeps: nothing has to start first.
+    """Computes in this process without starting others: for tests, notebooks and tiny sweeps.
 
-    Test data are out of reach while a search runs, as in every other executor, and then no longer.
+    As in all executors, test data cannot be read while a search runs.
 
     Args:
         storage: Root of the artifact store.

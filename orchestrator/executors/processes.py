@@ -20,16 +20,16 @@ from trainables.jobs import Job, Report, Status, hung, lost
 from trainables.plugins import Pinned
 from trainables.process_edge import serve
 
-WAIT_SECONDS = 0.5  # Between two questions for a job while some process has none.
-END_SECONDS = 10.0  # For a killed process; one that waits for a dead disk may never end.
+WAIT_SECONDS = 0.5  # Between two requests for a job while a process is idle.
+END_SECONDS = 10.0  # Wait for a killed process; one that waits for a dead disk may never end.
 
 
 @dataclass
 class Processes(Executor):
     """Computes several jobs at once; a process that dies or hangs is replaced.
 
-    Where jobs take GPUs, each process sees one of them, in turn. All are forked off a server that
-    has imported PyTorch and done nothing else; it starts at once, and stays for the next executor.
+    If jobs use GPUs, each process sees one GPU, assigned in turn. All processes are forked from a
+    server that has only imported PyTorch; it starts with the executor and stays for the next one.
 
     Args:
         checkpoint_seconds, logs, plugins: See ``Bench``.
@@ -59,7 +59,7 @@ class Processes(Executor):
                 while len(busy) < count and isinstance(job := loop.next(), Job):
                     if idle:
                         silence.heard(process := idle.pop())
-                    else:  # Its first sign comes when it has started, however long that takes.
+                    else:  # Silence is measured from its first sign, after its start.
                         process = _Process(bench, free.pop(), silence.beat_seconds)
                     busy[process.connection] = process
                     process.give(job)
@@ -83,7 +83,7 @@ class Processes(Executor):
 def _reports(
     busy: Mapping[Any, "_Process"], silence: Silence["_Process"]
 ) -> Iterator[tuple["_Process", Report]]:
-    """Yield what processes report now, and of those that hang that they do."""
+    """Yield new reports of processes; kill those that hang and yield a report for them."""
     for heard in wait(list(busy), WAIT_SECONDS):
         process = busy[heard]
         silence.heard(process)
@@ -102,38 +102,38 @@ class _Process:
     ) -> None:
         self.environment = environment
         self.connection, there = Pipe()
-        # The server's environment may be older.
+        # The environment may have changed since the server started.
         arguments = there, {**os.environ, **environment}, bench, beat
         self._process = CONTEXT.Process(target=serve, args=arguments, daemon=True)
         try:
             with unseen():
                 self._process.start()
-        except (EOFError, ConnectionError) as error:  # Typer would take the first for Ctrl-D.
+        except (EOFError, ConnectionError) as error:  # Typer treats an EOFError as Ctrl-D.
             raise MemoryError("the server that starts workers has ended") from error
         there.close()
 
     def give(self, job: Job) -> None:
         """Send it a job to compute."""
         self.job, self.last = job, Report(status=Status.RUNNING)
-        with suppress(ConnectionError):  # ``report`` says that the process is gone.
+        with suppress(ConnectionError):  # ``report`` handles a dead process.
             self.connection.send(job)
 
     def report(self) -> Report | None:
-        """Return its next report: a lost job if the process is gone, None for mere progress."""
+        """Return its next report: None for a sign of progress, a lost job if it is dead."""
         try:
-            told: Report | None = self.connection.recv()
+            report: Report | None = self.connection.recv()
         except (EOFError, ConnectionError):
-            told = lost(self.last)
-        self.last = told or self.last
-        return told
+            report = lost(self.last)
+        self.last = report or self.last
+        return report
 
     def kill_tree(self) -> None:
-        """Kill the process, which may be stopped, and all that it started."""
+        """Kill the process, even if it is stopped, and its children."""
         assert self._process.pid is not None
         kill_tree(self._process.pid)
 
     def end(self) -> None:
-        """End the process and whatever it computes."""
+        """Kill the process."""
         self.connection.close()
         self._process.kill()
         self._process.join(END_SECONDS)

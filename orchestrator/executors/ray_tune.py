@@ -1,4 +1,4 @@
-"""The executor that computes on a Ray cluster; all that is known of Tune, its trainable apart."""
+"""The executor that computes on a Ray cluster, and all code for Tune but the trainable."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PENDING = 1024
 
 @dataclass
 class RayTune(Executor):
-    """Computes jobs as trials of one Tuner, in actors that serve many of them.
+    """Computes jobs as trials of one Tuner, in actors that are reused for many jobs.
 
     Args:
         concurrent: Most jobs at once; None for as many as fit.
         checkpoint_seconds, plugins: See ``Bench``.
-        asha: Whether each group's weaker jobs are stopped early.
+        asha: Whether the weaker jobs of each group are stopped early.
         growing: Whether nodes may join while it runs.
     """
 
@@ -51,7 +51,7 @@ class RayTune(Executor):
     growing: bool = False
     plugins: tuple[Pinned, ...] = ()
     hang_seconds: float | None = None
-    _passed: set[str] = field(default_factory=set)  # Nodes that were inspected.
+    _passed: set[str] = field(default_factory=set)  # Nodes that passed the inspection.
 
     def run(self, loop: Loop, sealed: bool = True) -> None:
         """Run one Tuner; a signal stops it within seconds."""
@@ -88,8 +88,8 @@ class RayTune(Executor):
                     name="tune",
                     storage_path=str(self.folder),
                     verbose=0,
-                    # Jobs keep checkpoints of their own, which outlive the driver, and the loop
-                    # decides which jobs are tried again.
+                    # Jobs write their own checkpoints, which outlive the driver, and the loop
+                    # decides which jobs are retried.
                     checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                     failure_config=tune.FailureConfig(max_failures=0),
                 ),
@@ -102,8 +102,7 @@ def _name(trial: Any) -> str:
 
 
 def _resources() -> Callable[[dict[str, Any]], Any]:
-    # It goes to the workers with the trainable: within a function it goes by value, so that none of
-    # them imports this package.
+    # A nested function is pickled by value, so that workers need not import this package.
     def resources(config: dict[str, Any]) -> Any:
         job, labels = config["job"], config["labels"]
         selectors: dict[str, Any] = {"bundle_label_selector": [labels]} if labels else {}
@@ -113,7 +112,7 @@ def _resources() -> Callable[[dict[str, Any]], Any]:
 
 
 class LoopSearcher(Searcher):
-    """Hands the jobs of a loop to Tune, and their reports to the loop."""
+    """Passes the jobs of a loop to Tune, and their reports to the loop."""
 
     def __init__(
         self,
@@ -132,12 +131,12 @@ class LoopSearcher(Searcher):
         self._failure: InputError | None = None
 
     def suggest(self, trial_id: str) -> Any:
-        """Return a trial's configuration, None if all must wait, Status.FINISHED at the end."""
+        """Return a trial's configuration, None if none can start, Searcher.FINISHED at the end."""
         if self._failure is not None:
             raise self._failure
         self._held.keep(self._loop.machines.gpus_left_out())
         self._hung.look()
-        # A job that needs a GPU for itself gets it before others take a share of it.
+        # While a job waits for a whole GPU, no other job may take a share of one.
         room = any(job.alone and name not in self._last for name, job in self._jobs.items())
         if room or len(self._jobs) >= self._limit():
             return None
@@ -152,7 +151,7 @@ class LoopSearcher(Searcher):
         return {"job": job, "labels": labels}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Pass a report on; that of a process that has to end waits for its end."""
+        """Pass a report on; a last report waits until its process has ended."""
         self._last[trial_id] = report = result["report"]
         if not report.ended:
             self._take(self._jobs[trial_id], report)
@@ -160,7 +159,7 @@ class LoopSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Pass the last report on; without one the job is lost, or was stopped early."""
+        """Pass the last report on; without one the job was lost or stopped early."""
         job, last = self._jobs.pop(trial_id), self._last.pop(trial_id, None)
         report = result["report"] if result else last
         if error or report is None:
@@ -181,23 +180,23 @@ class LoopSearcher(Searcher):
             self._failure = self._failure or error
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the live state out of Tune's snapshots, which nothing is restored from."""
+        """Leave the live state out of Tune's snapshots, which are never restored."""
         return {"_metric": self._metric, "_mode": self._mode}
 
     def save(self, checkpoint_path: str) -> None:
-        """Write nothing, and never restore it: a sweep resumes from its journal."""
+        """Write an empty file, because a sweep resumes from its journal."""
         Path(checkpoint_path).touch()
 
 
 class OrderOfSearch(FIFOScheduler):
-    """Runs trials in the order in which they come: the search decides it."""
+    """Runs trials in the order in which the search returns them."""
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
-        """Leave the choice to Tune, which goes by the order."""
+        """Leave the choice to Tune, which keeps the order."""
 
 
 class GroupSchedulers(OrderOfSearch):
-    """One ASHA for each group, so that studies never stop each other's trials."""
+    """One ASHA scheduler per group, so that studies never stop each other's trials."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,18 +218,18 @@ class GroupSchedulers(OrderOfSearch):
         return self._schedulers[job.group]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Pass on to the group's own scheduler."""
+        """Notify the group's scheduler."""
         self._of(trial).on_trial_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Return the decision of the group's own scheduler.
+        """Return the decision of the group's scheduler.
 
-        A trial whose machine failed continues: it has to end its process.
+        An ended trial continues, because its process has to end first.
         """
         if result["report"].ended:
             return TrialScheduler.CONTINUE
         return self._of(trial).on_trial_result(tune_controller, trial, result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Pass on to the group's own scheduler."""
+        """Notify the group's scheduler."""
         self._of(trial).on_trial_complete(tune_controller, trial, result)

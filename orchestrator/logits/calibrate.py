@@ -1,4 +1,4 @@
-"""Post-hoc calibration of files of logits: fit, judge on other rows, tabulate, save."""
+"""Post-hoc calibration of files of logits: fit, score other rows, tabulate, save."""
 
 import json
 import time
@@ -38,9 +38,9 @@ class Task:
     """One set of logits to calibrate.
 
     Attributes:
-        judge: Rows that are scored.
-        fit: Rows that calibrators are fitted on; None scores every row of ``judge`` by calibrators
-            fitted on the other folds of it.
+        judge: Rows to score.
+        fit: Rows to fit on; with None, each fold of ``judge`` is scored by calibrators fitted on
+            its other folds.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Task:
 
 @dataclass(frozen=True)
 class CalibrationCell:
-    """What one calibrator does to one task; fractions.
+    """The figures of one calibrator on one task, as fractions.
 
     Attributes:
         ece: Expected calibration error of the scored rows, in [0, 1].
         accuracy: Their accuracy, in [0, 1].
         nll: Their mean negative log-likelihood, in nats.
         gain: ECE with the objective ``ce`` minus this one: positive is better; None for ``ce``
-            itself and where there is no choice of objective.
-        note: Why there are no figures (then they are nan), or what the fit reports.
+            itself and for calibrators without an objective.
+        note: The reason why figures are missing (nan), or a doubt about the fit.
     """
 
     ece: float
@@ -71,7 +71,7 @@ class CalibrationCell:
 
 @dataclass(frozen=True)
 class CalibrationTable:
-    """All cells, one list a row, as in the class-wise loss scaling paper's Table 1."""
+    """All cells, one list per row, as in Table 1 of the class-wise loss scaling paper."""
 
     columns: list[str]
     rows: list[tuple[str, str]]
@@ -92,7 +92,7 @@ class CalibrationTable:
         return markdown(heads, body)
 
     def notes(self) -> list[str]:
-        """Return one line for each cell that says something about its fit."""
+        """Return one line for each cell with a note."""
         return [
             f"* {_join(*row)} on {task}: {cell.note}"
             for row, task, cell in self._entries()
@@ -121,29 +121,29 @@ def check_names(calibrators: Sequence[str], objectives: Sequence[str]) -> None:
     ):
         known, word = catalogue.names(), catalogue.word
         if not names:
-            raise InputError(f"no {what} given; there are: {', '.join(known)}")
+            raise InputError(f"{what}s: expected at least one, got none; use {', '.join(known)}")
         for name in names:
             if name not in known:
                 raise InputError(f"unknown {what} {name!r}; {known_names(name, known, word)}")
             if list(names).count(name) > 1:
-                raise InputError(f"{what} {name!r} is given twice")
+                raise InputError(f"{what}s: expected each once, got {name!r} twice")
 
 
 def plan_task(
     file: LogitFile, fit_rows: str | None = None, fit_file: LogitFile | None = None
 ) -> Task:
-    """Decide which rows a calibrator is fitted on and which are scored; they never overlap.
+    """Return the rows to fit on and the rows to score, which never overlap.
 
-    Rows that are scored and have the content of a row to fit on are counted in a note.
+    A note counts the rows to score that are copies of rows to fit on.
 
     Args:
-        file: The logits. A pickled pair fits on its first part and scores its second.
+        file: The logits. Of a pickled pair, the first part is fitted on and the second scored.
         fit_rows: Rows to fit on, such as ``0:5000``; all others are scored.
-        fit_file: Another file to fit on; all rows of ``file`` are scored. With another number of
-            classes, only calibrators that transfer get figures.
+        fit_file: Another file to fit on; all rows of ``file`` are scored. If its number of classes
+            differs, only calibrators that transfer get figures.
     """
     if fit_rows is not None and fit_file is not None:
-        raise InputError("give either rows to fit on or a file to fit on, not both")
+        raise InputError("expected either rows or a file to fit on, got both")
     task = _task(file, fit_rows, fit_file)
     if task.fit is not None and task.fit.logits.shape[1] == task.judge.logits.shape[1]:
         _look_for_copies(file.name, task.fit, task.judge)
@@ -151,16 +151,16 @@ def plan_task(
 
 
 def _look_for_copies(name: str, fit: LogitRows, judge: LogitRows) -> None:
-    """Note the rows to score that are copies of rows to fit on; refuse them if all are."""
+    """Warn of rows to score that are copies of rows to fit on; refuse them if all are."""
     parts = {"train": fit, "validation": fit.take(slice(0)), "test": judge}
     copies = count_copies(
         {name: RowArrays(r.logits.float().numpy(), r.labels.numpy()) for name, r in parts.items()}
     )
-    told = f"{copies.test:,} of {copies.test_rows:,} rows to score are copies of rows to fit on"
+    counts = f"{copies.test:,} of {copies.test_rows:,} rows to score are copies of rows to fit on"
     if copies.whole:
-        raise InputError(f"{name}: {told}; give other rows to score or to fit on")
+        raise InputError(f"{name}: {counts}; give other rows to score or to fit on")
     if copies.test:
-        text = f"{name}: {told}, so figures of calibrators may be too good"
+        text = f"{name}: {counts}, so figures of calibrators may be too good"
         warnings.warn(text, DataNote, stacklevel=3)
 
 
@@ -176,9 +176,10 @@ def _task(file: LogitFile, fit_rows: str | None, fit_file: LogitFile | None) -> 
     others = [part for part in map(file.rows.take, ends) if len(part)]
     if not others:
         raise InputError(
-            f"rows {chosen.start}:{chosen.stop} are all of them; none is left to score"
+            f"rows {chosen.start}:{chosen.stop}: expected a part of the {len(file.rows)} rows, "
+            "got all; the other rows are scored"
         )
-    if len(others) == 1:  # A view, where rows in two pieces would be a copy.
+    if len(others) == 1:  # This is a view; joining two parts makes a copy.
         return Task(file.name, others[0], file.rows.take(chosen))
     logits, labels = (torch.cat([getattr(o, n) for o in others]) for n in ("logits", "labels"))
     return Task(file.name, LogitRows(logits, labels), file.rows.take(chosen))
@@ -187,7 +188,7 @@ def _task(file: LogitFile, fit_rows: str | None, fit_file: LogitFile | None) -> 
 def check_same_classes(
     name: str, classes: Sequence[str], other: str, others: Sequence[str]
 ) -> None:
-    """Refuse two files whose columns of scores are named differently or in another order."""
+    """Refuse two files whose classes have different names or another order."""
     for number, (one, two) in enumerate(zip(classes, others, strict=False)):
         if one != two:
             raise InputError(
@@ -206,22 +207,22 @@ def calibrate_table(
 ) -> CalibrationTable:
     """Fit every calibrator with every objective on every task, and score other rows.
 
-    Calibrators that take no objective have one row. A fit that the rows do not allow (such as an
-    accuracy out of reach) leaves an empty cell with the reason; wrong names do not.
+    Calibrators without an objective have one row. A fit that is impossible on the rows (such as an
+    accuracy out of reach) gives an empty cell with the reason.
 
     Args:
-        tasks: What to calibrate; names must differ.
+        tasks: The tasks, with different names.
         calibrators: Names from ``CALIBRATORS``.
         objectives: Names from ``OBJECTIVES``.
         bins: Equal-width bins of the ECE, at least 1.
-        out: Folder in which the fitted calibrators are saved, under task and recipe; a
-            cross-fitted one is fitted on all rows for that.
-        console: Where progress is shown if it takes more than two seconds; None for nowhere.
+        out: Folder for the fitted calibrators, by task and recipe; with cross-fitting, the saved
+            calibrator is fitted on all rows.
+        console: Shows progress if it takes more than two seconds; None for no progress.
     """
     check_names(calibrators, objectives)
     names = [task.name for task in tasks]
     if not names or len(set(names)) < len(names):
-        raise InputError(f"tasks need different names, got {', '.join(names) or 'none'}")
+        raise InputError(f"tasks: expected different names, got {', '.join(names) or 'none'}")
     recipes, folder = _recipes(calibrators, objectives), None if out is None else make_folder(out)
     with shown_recipes(console, len(tasks) * len(recipes)) as begin:
         columns = [_column(task, recipes, bins, folder, begin) for task in tasks]
@@ -239,7 +240,7 @@ def save_table(table: CalibrationTable, folder: Path) -> None:
 
 
 def _recipes(calibrators: Sequence[str], objectives: Sequence[str]) -> list[tuple[str, str]]:
-    """Return every pair of calibrator and objective; the latter is empty where there is none."""
+    """Return every pair of calibrator and objective; the objective may be empty."""
     return [
         (name, objective)
         for name in calibrators
@@ -284,7 +285,7 @@ def _fitted_cell(
     fitted: list[Calibrator] = []
     build = partial(build_calibrator, name, objective or None)
     try:
-        with warnings.catch_warnings():  # The table says it.
+        with warnings.catch_warnings():  # The doubts about fits are in the table.
             warnings.simplefilter("ignore", FitWarning)
             figures = score_pieces(_calibrated(task, build, fitted), bins)
             whole = None if out is None else fitted[0]
@@ -304,7 +305,10 @@ def _fitted_cell(
 def _calibrated(
     task: Task, build: Callable[[], Calibrator], fitted: list[Calibrator]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield calibrated rows with labels, none by its own fit; append calibrators to ``fitted``."""
+    """Yield calibrated rows with labels; append the calibrators to ``fitted``.
+
+    No row is calibrated by a calibrator that was fitted on it.
+    """
     logits, labels = task.judge.logits, task.judge.labels
     if task.fit is None:
         fits = fold_calibrators(build, logits, labels)
@@ -329,7 +333,7 @@ def average_cell(cells: Iterable[CalibrationCell]) -> CalibrationCell:
 
 
 def show_cell(cell: CalibrationCell) -> str:
-    """Return ``ECE (accuracy) gain`` in percent, or a dash where there are no figures."""
+    """Return ``ECE (accuracy) gain`` in percent, or a dash without figures."""
     if not np.isfinite(cell.ece):
         return "-"
     gain = "" if cell.gain is None else f" {100 * cell.gain:+.2f}"

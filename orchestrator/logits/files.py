@@ -1,4 +1,4 @@
-"""Rows of logits that are named on the command line, and files that are written whole."""
+"""Ranges of rows on the command line, and results that are written atomically."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,23 +22,23 @@ def parse_rows(text: str, count: int) -> slice:
         raise InputError(f"rows {text!r}: expected START:STOP, such as 0:5000")
     start, stop = int(match[1] or 0), int(match[2] or count)
     if not 0 <= start < stop <= count:
-        raise InputError(f"rows {text!r}: allowed are 0 <= START < STOP <= {count}")
+        raise InputError(f"rows {text!r}: expected 0 <= START < STOP <= {count}")
     return slice(start, stop)
 
 
 def make_folder(folder: str | Path) -> Path:
-    """Return a folder for results, which is made if need be."""
+    """Return a folder for results; create it if it does not exist."""
     place = local_path(folder, "--out") if str(folder).startswith("~") else Path(folder)
     local_path(place, "--out")
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{place}: cannot be a folder for results ({error.strerror})") from error
+        raise InputError(f"{place}: cannot create the folder ({error.strerror})") from error
     return place
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file whole, or leave the old one."""
+    """Write a file completely, or leave the old one."""
     try:
         with drafted(path) as draft, draft.open("wb") as stream:
             write(stream)
@@ -48,11 +48,11 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Write arrays by name as a compressed ``.npz`` archive; see ``write_whole`` for errors."""
-    save: Any = np.savez_compressed  # Its types take no names of arrays by keyword.
+    save: Any = np.savez_compressed  # Its type hints do not allow arrays as keywords.
     write_whole(path, lambda stream: save(stream, **arrays))
 
 
 def save_log_probs(path: Path, log_probs: Tensor, labels: Tensor) -> None:
-    """Write log-probabilities as ``logits`` with ``labels``, which ``read_logits`` reads again."""
+    """Write log-probabilities as ``logits`` with ``labels``, for ``read_logits``."""
     logits, truth = log_probs.numpy(), labels.numpy()
     write_whole(path, lambda stream: np.savez(stream, logits=logits, labels=truth))

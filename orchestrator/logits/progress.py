@@ -1,4 +1,4 @@
-"""The progress of ``calsweep logits calibrate``: which recipe, of how many, since when."""
+"""The progress of ``calsweep logits calibrate``: recipe, total and elapsed time."""
 
 import threading
 import time
@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-PATIENCE = 2.0  # Nothing is shown of what takes no longer, in seconds.
-PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
+PATIENCE = 2.0  # Seconds before progress is shown.
+PLAIN_SECONDS = 10.0  # Seconds between two lines if the output is not a terminal.
 
 
 @contextmanager
 def shown_recipes(console: Console | None, total: int) -> Iterator[Callable[[str], None]]:
-    """Yield a function for the name of each recipe; a thread shows the one at work."""
+    """Yield a function that receives the name of each recipe; a thread shows the current one."""
     if console is None:
         yield lambda _: None
         return

@@ -1,4 +1,4 @@
-"""ECE, accuracy and NLL of rows that come a few at a time."""
+"""ECE, accuracy and NLL, computed piece by piece."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ def score(log_probs: Tensor, labels: Tensor, bins: int) -> tuple[float, float, f
 
 
 def score_pieces(parts: Iterable[tuple[Tensor, Tensor]], bins: int) -> tuple[float, float, float]:
-    """Return ECE, accuracy and NLL of log-probabilities and labels that come a few at a time."""
+    """Return ECE, accuracy and NLL of log-probabilities and labels that come in pieces."""
     count, right, confident = np.zeros((3, bins))
     loss = 0.0
     for log_probs, labels in parts:
@@ -34,5 +34,5 @@ def score_pieces(parts: Iterable[tuple[Tensor, Tensor]], bins: int) -> tuple[flo
 
 
 def pieces(rows: Tensor, classes: int) -> tuple[Tensor, ...]:
-    """Cut rows (N, ...) so that a float64 copy of each piece's logits (n, K) is small."""
+    """Split rows (N, ...) so that a float64 copy of each piece's logits (n, K) is small."""
     return rows.split(max(1, VALUES_AT_ONCE // classes))

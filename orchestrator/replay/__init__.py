@@ -1,6 +1,6 @@
-"""Searches replayed over stored trials, to compare rules of search: nothing is trained."""
+"""Replays searches over stored trials, to compare rules of search without training."""
 
 import lazy_loader
 
-# Imported when first used: a command that only names the room must not wait for torch.
+# Imported when first used, so that commands that do not replay need no torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

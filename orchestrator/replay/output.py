@@ -1,4 +1,4 @@
-"""What a replay leaves behind: two tables as CSV, and a plot."""
+"""The files of a replay: two tables as CSV, and a plot."""
 
 import csv
 import json
@@ -17,14 +17,11 @@ KEYS = ("sweep", "study", "number", "role", "seed", "epoch", "status", "configur
 
 
 def write_replay(outcome: ReplayOutcome, folder: Path) -> list[Path]:
-    """Write what a replay came to.
+    """Write the outcome of a replay and return the three files.
 
     ``outcomes.csv`` has a line for each configuration, epoch and seed of the sweeps, with its
     validation metrics; ``searches.csv`` one for each simulated search and budget; ``replay.png``
     shows the test metric against the budget.
-
-    Returns:
-        The three files.
     """
     files = [folder / name for name in ("outcomes.csv", "searches.csv", "replay.png")]
     with writing(folder, UnwrittenError):
@@ -58,7 +55,7 @@ def _write(path: Path, names: Sequence[str], rows: Iterable[dict[str, object]]) 
 
 
 def draw(outcome: ReplayOutcome) -> Chart:
-    """Return each strategy's test metric against the budget as a chart; dashed: the default."""
+    """Return a chart of each strategy's test metric against the budget; the default is dashed."""
     shown = column(outcome.settings.judge)
     rows = [
         {
@@ -108,31 +105,31 @@ def cells(summary: Summary, outcome: ReplayOutcome) -> list[str]:
 
 
 def notes(outcome: ReplayOutcome) -> list[str]:
-    """Return the notes beside the table, a line each."""
+    """Return the notes below the table, a line each."""
     shown: Column = column(outcome.settings.judge)
     first = outcome.finals()[0]
     studies = len({(judged.sweep, judged.study) for judged in outcome.judged})
     settings = outcome.settings
-    drawn = f"{settings.validation} drawn anew, the others judge"
+    drawn = f"{settings.validation} drawn for each search, the others judge"
     rows = "resampled" if settings.resampled else drawn if settings.validation else "the same"
     return [
         *(
-            f"sweep {name}: {sum(choice.same for choice in found)} of {len(found)} choices are "
-            "made again by its own settings"
-            for name, found in outcome.repeated.items()
+            f"sweep {name}: its own settings repeat {sum(choice.same for choice in choices)} of "
+            f"{len(choices)} choices"
+            for name, choices in outcome.repeated.items()
         ),
         f"{many(studies, 'study', 'studies')}, {many(settings.searches, 'search', 'searches')} of "
         f"each by every strategy, validation rows {rows}; "
         f"the published default tests {shown.show(first.default)}",
-        "regret: to the best recorded trial, which no search knows; distance: of a configuration "
-        "from the recorded one that answered for it, the largest of its parameters', in % of the "
-        "range",
+        "regret: difference from the recorded trial with the best test metric; distance: between "
+        "a configuration and the recorded one whose results it got, the largest over its "
+        "parameters, in % of the range",
         *_left_out(outcome),
     ]
 
 
 def _left_out(outcome: ReplayOutcome) -> list[str]:
-    """Return which studies were not replayed and why, each once; with its sweeps if not in all."""
+    """Return a line for each study that was not replayed, with its sweeps if not all of them."""
     found: dict[str, list[str]] = {}
     for (sweep, study), reason in outcome.skipped.items():
         found.setdefault(f"{study}: not replayed: {reason}", []).append(sweep)

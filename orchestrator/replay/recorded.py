@@ -1,4 +1,4 @@
-"""What a storage knows of a sweep: configuration, epoch and seed to outcome."""
+"""Reads the stored trials of sweeps: outcomes by configuration, epoch and seed."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class RecordedTrial:
     """A finished search trial.
 
     Attributes:
-        logits: Of the validation rows, (N, K).
+        logits: Logits of the validation rows, (N, K).
         outputs: Log-probabilities of the test rows, (M, K).
-        test: Metrics on test data, as ``evaluation_report`` names them; empty where the rows that
-            judge are not those of the report.
+        test: Metrics on test data, named as by ``evaluation_report``; empty if other rows than
+            those of the report judge.
     """
 
     trial: Trial
@@ -43,20 +43,23 @@ class RecordedTrial:
     test: Mapping[str, float]
 
     def drawn(self, own: Tensor, others: Tensor) -> RecordedTrial:
-        """Return it with rows of both kinds, by position, for a search and for its judge."""
+        """Return it with ``own`` rows for the search and ``others`` to judge.
+
+        Both are positions in the validation rows followed by the test rows.
+        """
         rows = torch.cat([self.logits.log_softmax(1), self.outputs])
         return RecordedTrial(replace(self.trial, metrics={}), rows[own], rows[others], {})
 
 
 @dataclass(frozen=True)
 class RecordedStudy:
-    """The finished search trials of one study, by which another search is answered.
+    """The finished search trials of one study, whose results a simulated search uses.
 
     Attributes:
-        trials: By number; the published default is the first if it finished.
-        labels: Of the validation rows, (N,).
-        test_labels: Of the test rows, (M,).
-        plain: The plain cross-entropy that guarded it, if one did.
+        trials: Trials by number; the published default is the first if it finished.
+        labels: Labels of the validation rows, (N,).
+        test_labels: Labels of the test rows, (M,).
+        plain: The plain cross-entropy that guarded the study, or None.
     """
 
     plan: StudyPlan
@@ -68,9 +71,9 @@ class RecordedStudy:
 
     @cached_property
     def by_artifact(self) -> dict[str, RecordedTrial]:
-        """The trials by the keys of their artifacts, the guarding one among them."""
+        """The trials by the keys of their artifacts, including ``plain``."""
         every = [*self.trials, *([self.plain] if self.plain else [])]
-        return {found.trial.artifact: found for found in every}
+        return {recorded.trial.artifact: recorded for recorded in every}
 
     def losses(self, metric: str) -> dict[int, float]:
         """Return a test metric of every trial, by number."""
@@ -85,8 +88,8 @@ class RecordedStudy:
         """Return the study with other validation rows, drawn from these and the test rows.
 
         Args:
-            validation: How many; fewer than there are rows.
-            seed: Decides which.
+            validation: Number of rows to draw, lower than that of all rows.
+            seed: Determines the rows.
         """
         labels = torch.cat([self.labels, self.test_labels])
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
@@ -100,10 +103,10 @@ class RecordedStudy:
         )
 
     def nearest(self, configuration: Mapping[str, Mapping[str, Any]]) -> tuple[int, float]:
-        """Return the position of the trial whose configuration is nearest, and how far it is.
+        """Return the position of the trial with the nearest configuration, and its distance.
 
-        The distance is the largest of any searched parameter's, as a share of its range, on its
-        scale; two values of a categorical one are 1 apart. It is 0 for exactly the same.
+        The distance is the largest over the searched parameters, as a share of the range on the
+        parameter's scale; two different categorical values have distance 1.
         """
         given = (found.trial.configuration for found in self.trials)
         distances = [self._distance(one, configuration) for one in given]
@@ -132,7 +135,7 @@ class RecordedSweep:
 
     @property
     def complete(self) -> bool:
-        """Return True if the data of all tasks and seeds are still there."""
+        """Return True if the storage still has the data of all tasks and seeds."""
         names = (t.data_name(seed) for t in self.spec.tasks for seed in self.spec.all_seeds)
         return all(name in self.data for name in names)
 
@@ -150,37 +153,37 @@ def read_sweeps(
     done: Callable[[int, int], None] = lambda count, total: None,
     test: bool = True,
 ) -> list[RecordedSweep]:
-    """Return the sweeps of a storage that have ended, with every trial measured on test data.
+    """Return the ended sweeps of a storage, with every trial measured on test data.
 
-    Unchosen trials have never seen test data before: so this is for a replay alone, after every
-    choice was made. The measurements stay in the storage as artifacts, until ``gc``.
+    This measures trials that were not chosen, which a sweep never does, so it must come after all
+    choices. The measurements stay in the storage as artifacts until ``gc``.
 
     Args:
         storage: The storage.
-        names: Which sweeps; all that have ended if empty. Where nothing is measured one that is
-            named need not have ended: what has finished of it is read.
-        recipes: Which studies; all with something to search if empty.
-        done: Told how many trials were measured, and of how many, sweep by sweep.
-        test: False to measure nothing: there are no test rows then.
+        names: Sweeps to read; all that have ended if empty. With ``test`` false, a named sweep may
+            still run: its finished trials are read.
+        recipes: Recipes whose studies to read; all that search something if empty.
+        done: Receives the number of measured trials and their total, sweep by sweep.
+        test: False to measure nothing; there are no test rows then.
     """
     known = {folder.name: folder for folder in storage.sweeps() if folder.journal.is_file()}
     for name in names:
         if name not in known:
             raise InputError(f"no sweep {name!r} in {storage.folder}; there are: {_list(known)}")
     ledgers = {name: read_ledger(known[name].journal) for name in names or known}
-    # A choice that is still to come can only be spoilt by test rows.
+    # Only test rows can spoil choices that are still to be made.
     free = bool(names) and not test
     ended = {name: found for name, found in ledgers.items() if free or found.status in ENDED}
     for name in names or (() if ended else known):
         if name not in ended:
             raise InputError(
-                f"sweep {name!r} has not ended, and its choices come first; "
+                f"sweep {name!r} has not ended, and its choices must come before test data; "
                 f"resume it with `{sweep_command('run --resume', known[name].path)}`"
             )
     found = [_read(storage, known[name], ended[name], recipes, done, test) for name in ended]
     if not any(sweep.studies for sweep in found):
         reasons = {f"{study}: {why}" for sweep in found for study, why in sweep.skipped.items()}
-        listing = "; ".join(sorted(reasons)) or "it has no sweep"
+        listing = "; ".join(sorted(reasons)) or "no sweep is there"
         raise InputError(f"nothing in {storage.folder} can be replayed: {listing}")
     return found
 
@@ -232,7 +235,7 @@ class _Reader:
         self._done, self._total, self._count = done, total, 0
 
     def study(self, plan: StudyPlan) -> RecordedStudy:
-        """Return a study; raises ``_NotReplayableError`` with the reason if it cannot be."""
+        """Return a study, or raise ``_NotReplayableError`` with the reason."""
         known = self._ledger.studies.get(plan.id)
         self._count += len(known.searched) if known else 0
         if plan.points == 1:
@@ -243,11 +246,11 @@ class _Reader:
         data = self._data.get(plan.task.data_name(finished[0].seed))
         if data is None:
             raise _NotReplayableError(
-                "its data are gone from the storage; run the sweep there again"
+                "its data was deleted from the storage; run the sweep there again"
             )
         rows = self._rows(finished[0])
         if rows.images is not None:
-            raise _NotReplayableError("pixels of an image are no rows that can be drawn anew")
+            raise _NotReplayableError("pixels of an image cannot be resampled as single rows")
         trials = tuple(self._trial(trial, data) for trial in finished)
         tested = rows.labels[:0]
         if self._test:

@@ -1,4 +1,4 @@
-"""Strategies of search compared over all that a storage holds."""
+"""Compares strategies of search over the sweeps of a storage."""
 
 import math
 import multiprocessing
@@ -18,23 +18,23 @@ from orchestrator.sweep.spec import SweepSpec
 from trainables.common.errors import InputError
 from trainables.common.later import torch
 
-CHUNK = 5  # Searches of a study, each by all strategies, that a process is given at once.
-ALONE = 100  # Up to so many searches, starting processes takes longer than searching.
+CHUNK = 5  # Searches of a study, each by all strategies, per job of a process.
+ALONE = 100  # Up to this many searches, starting processes takes longer than searching.
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What one simulated search would have chosen at a budget, measured on test data.
+    """The choice of one simulated search at a budget, measured on test data.
 
     Attributes:
-        search: Its number; searches of one number have the same validation rows in each study.
-        number: Of the chosen trial, as it was recorded; -1 if no trial finished.
-        distance: Mean distance of all trials of the search, see ``RecordedStudy.nearest``.
+        search: Number of the search; equal numbers have the same validation rows in each study.
+        number: Number of the recorded trial that was chosen; -1 if no trial finished.
+        distance: Mean distance of all trials of the search; see ``RecordedStudy.nearest``.
         loss: Test metric of the choice; NaN if no trial finished.
-        default: That of the published default; NaN if it failed.
-        best: The lowest of any recorded trial.
+        default: Test metric of the published default; NaN if it failed.
+        best: Lowest test metric of all recorded trials.
     """
 
     strategy: str
@@ -54,16 +54,16 @@ class Summary:
     """A strategy at a budget, over all studies and searches.
 
     Attributes:
-        budget: Trials; 0 stands for all that the strategy has.
+        budget: Number of trials; 0 for all trials of the strategy.
         loss: Mean test metric of the choices.
-        low, high: Where 95 % of its means over the studies lie, one mean a search: what other
-            validation rows and another sampler's seed would make of it.
+        low, high: The range of 95 % of the searches' means over studies, which covers other
+            validation rows and seeds of the sampler.
         default: Mean test metric of the published defaults.
-        regret: Mean distance of a choice from the best recorded trial of its study.
+        regret: Mean difference from the best recorded trial of the study.
         worse: Share of the searches whose choice tests worse than the published default.
         kept: Share of the searches that chose the published default.
-        distance: Mean over all trials, see ``RecordedStudy.nearest``.
-        searches: How many.
+        distance: Mean over all trials; see ``RecordedStudy.nearest``.
+        searches: Number of searches.
     """
 
     strategy: str
@@ -81,12 +81,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What a replay came to.
+    """The outcome of a replay.
 
     Attributes:
-        repeated: Every choice of each sweep, by its name, made again with its own settings.
+        repeated: Sweep to its choices, each as recorded and as repeated with the same settings.
         judged: Every simulated search, budget by budget.
-        skipped: Sweep and study of what cannot be replayed, with the reason.
+        skipped: Sweep and study to the reason why it cannot be replayed.
     """
 
     settings: ReplaySettings
@@ -103,7 +103,7 @@ class ReplayOutcome:
         return [_summary(*key, group) for key, group in found.items()]
 
     def finals(self) -> list[Summary]:
-        """Return every strategy after all its trials, whatever these are in each study."""
+        """Return every strategy after all its trials, whose number may differ between studies."""
         last: dict[tuple[str, str, str, int], Judged] = {}
         for judged in self.judged:
             last[judged.strategy, judged.sweep, judged.study, judged.search] = judged
@@ -122,19 +122,19 @@ def replay(
     measuring: Progress = lambda done, total: None,
     searching: Progress = lambda done, total: None,
 ) -> ReplayOutcome:
-    """Search what a storage holds once more, by other strategies, without training.
+    """Repeat the searches of a storage with other strategies, without training.
 
-    Every study is searched on the network that it built on when it ran. A configuration that was
-    never tried is answered by the nearest one that was; ``Summary.distance`` says how near. So a
-    study that random search has visited densely says most.
+    Every study keeps the network that it was built on. A configuration that was never tried gets
+    the results of the nearest recorded one; ``Summary.distance`` is the mean distance. So studies
+    with many random trials give the best answers.
 
     Args:
-        storage: The folder, or what ``Storage`` makes of it.
-        settings: The strategies to compare; those of ``settings.STRATEGIES`` if left out.
+        storage: The folder, or its ``Storage``.
+        settings: The strategies to compare; by default ``settings.STRATEGIES``.
         sweeps: Names of sweeps; all if empty.
-        processes: How many search at once; one a core if left out.
-        measuring: Told how many trials were measured on test data, and of how many.
-        searching: Told how many searches have ended, and of how many.
+        processes: Number of processes; by default one per core.
+        measuring: Receives the number of trials measured on test data, and their total.
+        searching: Receives the number of ended searches, and their total.
 
     Raises:
         InputError: See ``read_sweeps`` and ``changed``; or a study has too few rows for
@@ -175,8 +175,8 @@ def _check_rows(sweeps: Sequence[RecordedSweep], settings: ReplaySettings) -> No
         rows = len(study.labels) + len(study.test_labels)
         if settings.validation is not None and settings.validation >= rows:
             raise InputError(
-                f"validation: {settings.validation} leaves no row to judge by: {study.plan.id} has "
-                f"{rows} validation and test rows; give a smaller number"
+                f"validation: expected less than the {rows} validation and test rows of "
+                f"{study.plan.id}, since the other rows judge, got {settings.validation}"
             )
 
 
@@ -202,14 +202,14 @@ def _searches(job: Job) -> list[Judged]:
         rows = resampled(len(own.labels), seed) if settings.resampled else None
         table, losses = Table(own, rows), own.losses(settings.judge)
         for name, spec in specs.items():
-            # Without other rows only other suggestions make another search.
+            # The seed changes the suggestions too: without resampling only they vary.
             found = simulate(table, spec, spec.all_seeds[0] + seed, settings.budgets)
             judged += _judged(name, sweep, study, number, found, losses)
     return judged
 
 
 def study_of(study: RecordedStudy, settings: ReplaySettings, number: int) -> RecordedStudy:
-    """Return a study as one search sees it: on rows of its own where these are drawn."""
+    """Return a study for one search; with ``settings.validation`` on its own rows."""
     if settings.validation is None:
         return study
     return study.drawn(settings.validation, settings.seed + number)

@@ -15,7 +15,7 @@ from trainables.metrics import METRICS
 if TYPE_CHECKING:
     Judge: TypeAlias = str
 else:
-    # Of the objectives those that no evaluation measures on test data are left out.
+    # Without objectives that evaluations do not measure on test data.
     _UNMEASURED = ("search", "rows")
     _JUDGES = [m.name for m in METRICS.values() if m.is_objective and m.source not in _UNMEASURED]
     Judge = Literal[tuple(_JUDGES)]
@@ -26,26 +26,25 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "nll": {"objective": "nll"},
     "default kept": {"keep_default": 2.0},
 }
-"""The settings where no file gives others."""
+"""The default strategies."""
 
 
 class ReplaySettings(BaseModel):
     """A replay file; every key has a default.
 
     Attributes:
-        searches: Simulated searches of each study by each strategy.
-        resample: Whether each of them draws its validation rows anew, with replacement.
-        validation: In place of that, how many validation rows each of them draws anew, without
-            replacement, from validation and test rows together; all others judge it. So searches
-            see what other validation rows would have told, and no row twice.
-        test: Whether test rows are used. Without them ``validation`` has to be given: validation
-            rows that a search has not drawn judge it, and nothing is measured on test data.
+        searches: Number of simulated searches of each study by each strategy.
+        resample: Whether each search draws validation rows with replacement.
+        validation: Number of validation rows that each search draws instead, without replacement,
+            from the validation and test rows together; the other rows judge it.
+        test: Whether test rows are used. If not, ``validation`` is required: the validation rows
+            that a search has not drawn judge it, and nothing is measured on test data.
         judge: Test metric by which choices are judged.
-        budgets: Trials after which a search is asked what it would choose; those beyond its own
-            number are left out, and that number is asked in any case.
-        recipes: Which studies; every one with something to search if empty.
+        budgets: Numbers of trials after which a search chooses; budgets above the number of its
+            trials are left out, and it always chooses after its last trial.
+        recipes: Recipes whose studies are replayed; all that search something if empty.
         strategies: Name to the keys of ``search:`` in a sweep file that differ from the sweep's.
-        seed: Decides the resamples, and with the search's number its sampler.
+        seed: Determines the resamples and, with the search's number, the sampler.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -65,7 +64,7 @@ class ReplaySettings(BaseModel):
     @model_validator(mode="after")
     def _check_test(self) -> Self:
         if not self.test and self.validation is None:
-            raise ValueError("test: false leaves no row to judge by; give validation, a number")
+            raise ValueError("test: false needs validation, a number: the other rows judge")
         return self
 
     @property
@@ -79,7 +78,10 @@ class ReplaySettings(BaseModel):
         for name, changes in value.items():
             found = validate(SearchModel, changes, f"strategies.{name}")
             if found.scheduler != "none":
-                raise InputError(f"strategies.{name}: a replay stops no trial: scheduler is none")
+                raise InputError(
+                    f"strategies.{name}: expected scheduler none, since a replay cannot stop "
+                    f"trials early, got {found.scheduler}"
+                )
         return value
 
 
@@ -91,7 +93,7 @@ def load_replay(path: str | Path) -> ReplaySettings:
 
 
 def changed(spec: SweepSpec, name: str, changes: Mapping[str, Any]) -> SweepSpec:
-    """Return a sweep that searches as a strategy does."""
+    """Return a sweep with the ``search:`` keys of a strategy."""
     document = spec.model_dump(mode="json", exclude_unset=True)
     document["search"] = {**document.get("search", {}), **changes}
     return validate(SweepSpec, document, f"strategies.{name}")

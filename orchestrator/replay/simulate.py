@@ -1,4 +1,4 @@
-"""One search, simulated: the live search's own state, answered by recorded trials."""
+"""Simulates one search: the real search state gets the results of recorded trials."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ from trainables.stages import ValidationRows, objective_terms, validation_rows
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search would choose after so many trials.
+    """The choice of a search after so many trials.
 
     Attributes:
-        budget: Trials.
-        position: The recorded trial that answered for the chosen one; None if none finished.
-        objective: What the search took for its guarded objective.
+        budget: Number of trials.
+        position: Position of the recorded trial that was chosen; None if none finished.
+        objective: Guarded objective of the choice, as the search computed it.
     """
 
     budget: int
@@ -38,8 +38,8 @@ class Search:
     """A simulated search.
 
     Attributes:
-        choices: By budget, rising; the last is after all trials.
-        distances: Of each trial's configuration from the recorded one that answered for it.
+        choices: Choices by rising budget; the last is after all trials.
+        distances: Distance of each trial's configuration from the recorded one that it used.
     """
 
     choices: tuple[Choice, ...]
@@ -47,14 +47,14 @@ class Search:
 
 
 class Table:
-    """Answers the trials of one study on some of its validation rows (N,), each computed once."""
+    """Returns metrics of recorded trials on some of the validation rows (N,), with a cache."""
 
     def __init__(self, study: RecordedStudy, rows: Tensor | None = None) -> None:
         self.study, self._rows = study, rows
         self._known: dict[tuple[str, str], float] = {}
 
     def predictions(self, ref: ArtifactRef) -> ValidationRows:
-        """Return logits and labels of the rows, as ``SweepState`` asks for them."""
+        """Return logits and labels of the rows, for ``SweepState``."""
         logits, labels = self.study.by_artifact[ref.key].logits, self.study.labels
         if self._rows is None:
             return ValidationRows(logits, labels)
@@ -62,9 +62,9 @@ class Table:
 
     def metrics(self, found: RecordedTrial, metrics: tuple[str, ...]) -> dict[str, float]:
         """Return validation metrics of a recorded trial, ``val_*``."""
-        told = found.trial.metrics if self._rows is None else {}
+        known = found.trial.metrics if self._rows is None else {}
         names = [f"val_{metric}" for metric in metrics]
-        return {name: told[name] if name in told else self._value(found, name) for name in names}
+        return {name: known[name] if name in known else self._value(found, name) for name in names}
 
     def _value(self, found: RecordedTrial, name: str) -> float:
         key = found.trial.artifact, name.removeprefix("val_")
@@ -75,13 +75,13 @@ class Table:
 
 
 def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] = ()) -> Search:
-    """Search a recorded study as ``spec`` says, on the network that it built on.
+    """Search a recorded study with the settings of ``spec``, on its recorded network.
 
     Args:
         table: The study and its validation rows.
         spec: The sweep with the strategy's settings.
-        seed: Of the sampler, as the first of a sweep's seeds is.
-        budgets: Trials after which the choice is asked for, beside all.
+        seed: Seed of the sampler, like the first seed of a sweep.
+        budgets: Numbers of trials after which to choose, besides all.
     """
     plan = _alone(table.study, spec, seed)
     data = {table.study.plan.task.data_name(seed): table.study.data}
@@ -99,10 +99,10 @@ def simulate(table: Table, spec: SweepSpec, seed: int, budgets: tuple[int, ...] 
             distances.append(distance)
             found = table.study.trials[position]
         wanted = ("acc", state.studies[trial.study].rule.metric, *spec.search.pareto)
-        told = table.metrics(found, wanted)
-        state.record(trial, trial.ending(FINISHED, told, artifact=found.trial.artifact))
-    asked = sorted({*(b for b in budgets if b < study.plan.trials), study.plan.trials})
-    choices = tuple(_choice(state, table.study.plan.id, budget, positions) for budget in asked)
+        metrics = table.metrics(found, wanted)
+        state.record(trial, trial.ending(FINISHED, metrics, artifact=found.trial.artifact))
+    counts = sorted({*(b for b in budgets if b < study.plan.trials), study.plan.trials})
+    choices = tuple(_choice(state, table.study.plan.id, budget, positions) for budget in counts)
     return Search(choices, tuple(distances))
 
 
@@ -114,7 +114,7 @@ def _choice(state: SweepState, name: str, budget: int, positions: Mapping[int, i
 
 
 def _alone(study: RecordedStudy, spec: SweepSpec, seed: int) -> Plan:
-    """Return the plan of one study and of what guards it, on one seed."""
+    """Return the plan of one study and the baseline that guards it, on one seed."""
     search = spec.search.model_copy(update={"seed": None})
     spec = spec.model_copy(update={"seeds": (seed,), "search": search})
     plans = {found.id: found for found in make_plan(spec)}
@@ -127,7 +127,7 @@ def _alone(study: RecordedStudy, spec: SweepSpec, seed: int) -> Plan:
 
 @dataclass(frozen=True)
 class Repeated:
-    """A choice of a sweep, as it was made and as its own settings make it again: trial numbers."""
+    """A choice of a sweep as recorded, and as repeated with its own settings (trial numbers)."""
 
     study: str
     recorded: int | None
@@ -140,7 +140,7 @@ class Repeated:
 
 
 def repeat(sweep: RecordedSweep) -> list[Repeated]:
-    """Make every choice of a sweep again; a trial that never ran counts as failed."""
+    """Repeat every choice of a sweep; a trial that never ran counts as failed."""
     known = partial(validation_rows, sweep.folder.storage.store())
     state = search_again(sweep.plan, sweep.ledger, sweep.data, known)
     return [
@@ -159,10 +159,9 @@ def search_again(
     predictions: Predictions,
     emit: Callable[[Event], None] = lambda event: None,
 ) -> SweepState:
-    """Search as a sweep did, and answer every trial with what the ledger tells of its key."""
+    """Repeat the search of a sweep, with the results that the ledger has for each trial's key."""
     opened = [StudyOpened(**fields_of(study, StudyOpened)) for study in ledger.studies.values()]
-    # Of the past it knows how many trials were suggested at once.
-    past = Ledger(opened)
+    past = Ledger(opened)  # Has the number of trials suggested at once, and no results.
     state = SweepState(plan, ledger.sweep_id, data, emit, past, predictions=predictions)
     while (trial := state.next_trial()) is not None:
         state.record(trial, _recorded_ending(trial, ledger))
@@ -183,5 +182,5 @@ def _recorded_ending(trial: TrialSpec, ledger: Ledger) -> TrialFinished:
 
 
 def resampled(rows: int, seed: int) -> Tensor:
-    """Return positions of as many validation rows, drawn with replacement, (N,)."""
+    """Draw as many positions of validation rows with replacement, (N,)."""
     return torch.randint(rows, (rows,), generator=torch.Generator().manual_seed(seed))

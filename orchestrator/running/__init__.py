@@ -1,1 +1,1 @@
-"""Running a sweep: Ray Tune, the evaluation of the chosen trials, and progress."""
+"""Runs sweeps: data, search, measurement on test data, and progress."""

@@ -1,4 +1,4 @@
-"""Every calibrator of a sweep of logits at its published values, many fits a process."""
+"""Fits every calibrator of a sweep of logits with its published values, in parallel."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from trainables.jobs import Fit, FitWork, Job, Part, Report
 
 
 class _Splits(Source):
-    """Gives out one job for each split of each task; ``fits`` has their results."""
+    """Returns one job per split of each task; ``fits`` has their results."""
 
     def __init__(self, jobs: Sequence[Job], done: Callable[[int, int], None]) -> None:
         self._left, self._count, self._done = list(jobs), len(jobs), done
@@ -40,17 +40,17 @@ def run_arena(
     workers: int | None = None,
     done: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[StudyResult]:
-    """Fit every recipe of a sweep of logits on every split, and judge it on the split's test rows.
+    """Fit every recipe of a sweep of logits on every split, and measure it on the test rows.
 
     Returns:
-        One result a recipe and task, in the order of the sweep file; its ``seconds`` are those of
-        the processor in the fit alone.
+        One result per recipe and task, in the order of the sweep file; ``seconds`` are CPU seconds
+        of the fit.
     """
     if not spec.given:
-        raise InputError(f"sweep {spec.name!r}: an arena needs tasks with logits")
+        raise InputError(f"sweep {spec.name!r}: an arena needs tasks with `logits`")
     if searches(spec):
         raise InputError(
-            f"sweep {spec.name!r}: an arena fits published values; set search.trials to 1"
+            f"sweep {spec.name!r}: an arena uses published values; set search.trials to 1"
         )
     plan, data = make_plan(spec), prepare_data(spec)
     jobs = list(_jobs(plan, data))
@@ -66,7 +66,7 @@ def run_arena(
 
 
 def _jobs(plan: Plan, data: Mapping[str, PreparedData]) -> Iterator[Job]:
-    """Yield a job a split, the longest first: no process is left with one of them at the end."""
+    """Yield a job per split, the longest first, so that all processes end together."""
     splits = [
         (data[task.data_name(seed)], task.id, seed)
         for task in plan.spec.tasks

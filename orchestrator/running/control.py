@@ -1,4 +1,4 @@
-"""How a person follows and steers a running sweep: progress, pause and cancel."""
+"""Progress, pause and cancel of a running sweep."""
 
 import signal
 import threading
@@ -25,16 +25,16 @@ LOOK_SECONDS = 1.0
 
 
 class Control:
-    """Reads the wish for a sweep (pause, stop), and reports it."""
+    """Watches a sweep's folder for the commands ``pause`` and ``cancel``, and obeys them."""
 
     def __init__(self, folder: SweepFolder, say: Callable[[str], None]) -> None:
-        self._folder, self._say, self.tell = folder, say, cache(say)
+        self._folder, self._say, self.say_once = folder, say, cache(say)
         self._over, self._deaf = threading.Event(), False
         self._held = self._said = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look every second within the block."""
+        """Check the folder every second within the block."""
         main = threading.current_thread() is threading.main_thread()
         thread = threading.Thread(target=self._watch, args=(main,), daemon=True)
         self._look()
@@ -46,11 +46,11 @@ class Control:
             thread.join()
 
     def source(self, source: Source) -> Source:
-        """Return a source that gives nothing out while the sweep is held."""
+        """Wrap a source so that it returns no jobs while the sweep is paused."""
         return _Held(source, self)
 
     def holds(self) -> bool:
-        """Return True if the sweep is held; say so when that changes."""
+        """Return True if the sweep is paused; print a message when that changes."""
         if self._held != self._said:
             self._said = self._held
             command = sweep_command("resume", self._folder.path)
@@ -67,7 +67,7 @@ class Control:
     def _look(self) -> str:
         try:
             wanted = self._folder.control()
-        except OSError as error:  # A storage that is away for a moment changes nothing.
+        except OSError as error:  # The storage may be away for a moment.
             if not self._deaf:
                 reason = error.strerror or error
                 self._say(f"{self._folder.path}: pause or cancel cannot be read: {reason}")
@@ -89,18 +89,18 @@ class _Held(Source):
         self._source.ended(job, report)
 
 
-PLAIN_SECONDS = 10.0  # Between two lines where the output is no terminal.
-LIVE_SECONDS = 0.25  # Between two pictures on a terminal.
+PLAIN_SECONDS = 10.0  # Time between two lines if the output is not a terminal.
+LIVE_SECONDS = 0.25  # Time between two updates on a terminal.
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """How far a sweep is.
+    """The progress of a sweep.
 
     Attributes:
-        studies, trials: Those done, of ``all_studies`` and ``all_trials``.
-        best: The best trial so far: its recipe, its task if there are several, its objective.
-        seconds_left: An estimate; None before anything has ended.
+        studies, trials: Number that are done, of ``all_studies`` and ``all_trials``.
+        best: The best trial so far: its recipe (and task, if there are several) and objective.
+        seconds_left: An estimate; None before the first trial has ended.
     """
 
     studies: int
@@ -124,7 +124,7 @@ class Snapshot:
 
 
 def snapshot(state: SweepState, seconds_left: float | None = None) -> Snapshot:
-    """Describe a sweep that has so many seconds left."""
+    """Return the progress of a sweep."""
     studies = list(state.studies.values())
     seeds = len(state.plan.spec.all_seeds)
     ended = sum(len(study.outcomes) for study in studies)
@@ -156,7 +156,7 @@ def _best(state: SweepState) -> str:
 
 @contextmanager
 def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Snapshot]], None]]:
-    """Show snapshots live on a terminal, as a line now and then elsewhere, or not at all."""
+    """Show snapshots live on a terminal, else as lines; without a console not at all."""
     if console is None:
         yield lambda _: None
     elif console.is_terminal:
@@ -170,7 +170,7 @@ def show_progress(console: Console | None) -> Iterator[Callable[[Callable[[], Sn
 
 
 class _Throttle:
-    """Shows the first snapshot, and then one every so many seconds."""
+    """Shows the first snapshot, then at most one every so many seconds."""
 
     def __init__(self, seconds: float, show: Callable[[Snapshot], None]) -> None:
         self._seconds, self._show = seconds, show
@@ -188,6 +188,6 @@ def _panel(now: Snapshot) -> RenderableType:
 
 
 def say(console: Console | None, text: str) -> None:
-    """Print a line for the person watching, if anyone does."""
+    """Print a line to the user, if there is a console."""
     if console is not None:
         console.print(Text(printable(text), style="dim"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The data of a sweep's tasks: prepared for a run, or looked at for a plan."""
+"""The data of a sweep's tasks: prepared for a run, or inspected for a plan."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from trainables.models import begins_trained, build_model, check_takes
 
 @dataclass(frozen=True)
 class DataPreview:
-    """Stored data sets, by ``TaskSpec.data_name``, and those to download first."""
+    """Prepared data sets, by ``TaskSpec.data_name``, and the downloads that are missing."""
 
     prepared: Mapping[str, PreparedData]
     missing: tuple[str, ...] = ()
@@ -51,15 +51,15 @@ def prepare_data(spec: SweepSpec, console: Console | None = None) -> dict[str, P
 
 
 def _splits(task: TaskSpec, spec: SweepSpec, whole: bool) -> dict[str, SplitSpec]:
-    """Return the splits of a task's data by name: one, or one a seed where seeds choose rows."""
+    """Return the splits of a task's data by name: one, or one per seed if seeds choose rows."""
     return {task.data_name(seed): task.split_on(seed, whole) for seed in spec.all_seeds}
 
 
 def preview_data(spec: SweepSpec) -> DataPreview:
-    """Look at the data of every task as a run does, but for images and downloads."""
+    """Check the data of every task as a run does, without reading images or downloading."""
     place, root = Storage.of(spec).data, spec.data_root
     prepared: dict[str, PreparedData] = {}
-    missing: dict[str, None] = {}  # In order, each once: tasks may share their data.
+    missing: dict[str, None] = {}  # Ordered, without duplicates: tasks may share their data.
     copies: dict[str, Copies] = {}
     whole = spec.given and not searches(spec)
     for number, task in enumerate(spec.tasks):
@@ -78,7 +78,7 @@ def preview_data(spec: SweepSpec) -> DataPreview:
 def _copies(
     task: TaskSpec, split: SplitSpec, root: str, found: PreparedData | None
 ) -> Copies | None:
-    """Return the copies in stored data, or in a small source that is not stored yet."""
+    """Return the copies in prepared data, or in a small source that is not prepared yet."""
     return found.copies if found else preview_copies(task.dataset, root, split, task.inputs)
 
 
@@ -90,12 +90,12 @@ def _prepare_task(
     def notice(name: str) -> Callable[[str], None]:
         return lambda text: say(console, f"preparing {name}: {text}")
 
-    told = notice(task.dataset)
-    data = prepare(task.dataset, root, split, place, notice=told, settings=task.inputs)
+    report = notice(task.dataset)
+    data = prepare(task.dataset, root, split, place, notice=report, settings=task.inputs)
     if not task.given:
         check_takes(task.model, type(data.info.inputs.shape))
     if begins_trained(task.model) or isinstance(data.info.inputs, Features):
-        # Weights and embeddings that are absent are told of now, and not by every trial.
+        # Missing weights and embeddings are reported now, not by every trial.
         build_model(task.model, data.info.num_classes, data.info.inputs.shape)
     for name in task.suites:
         find_suite(name, root).check(data.info)
@@ -107,7 +107,7 @@ def _prepare_task(
 def _missing_downloads(
     task: TaskSpec, split: SplitSpec, root: str, found: PreparedData | None
 ) -> Iterator[str]:
-    """Yield the downloads that a task needs first; stored data need no source."""
+    """Yield the downloads that a task needs; prepared data need no source."""
     if found is None:
         yield from filter(None, [missing_download(task.dataset, root, split, task.inputs)])
     for suite in (find_suite(name, root) for name in task.suites):
@@ -138,5 +138,5 @@ def stored_data(storage: Storage, ledger: Ledger, spec: SweepSpec) -> dict[str, 
 def _opened(folder: Path) -> PreparedData | None:
     try:
         return PreparedData.open(folder)
-    except InputError:  # It is damaged: a run prepares it again.
+    except InputError:  # A run prepares damaged data again.
         return None

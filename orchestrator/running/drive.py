@@ -1,4 +1,4 @@
-"""What a run of a sweep computes: the search, then one look at test data, both by the same loop."""
+"""Runs the search of a sweep, then the measurement on test data, both by the same loop."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ Available = Callable[[ArtifactRef], bool]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One chosen configuration and seed, and the published ``default`` that it was chosen over."""
+    """A chosen configuration on one seed, and the published ``default`` to measure with it."""
 
     chosen: Ended
     task: str
@@ -38,7 +38,7 @@ class Measurement:
 
     @property
     def training(self) -> str:
-        """Return the key of the training, or of the given logits, that it builds on."""
+        """Return the key of its training, or of its given logits."""
         request = self.chosen.trial.request
         before = request.upstream_request or {}
         return before.get("upstream") or request.upstream or self.chosen.ref.key
@@ -47,22 +47,22 @@ class Measurement:
 def pending_measurements(
     state: SweepState, past: Ledger, available: Available = lambda ref: True
 ) -> list[Measurement]:
-    """Return what has to be measured on test data, once every study has chosen.
+    """Return the measurements on test data that are missing, once every study has chosen.
 
-    Not what an earlier run has measured, unless its predictions are gone. Published defaults are
-    measured only where their artifacts are ``available``.
+    An earlier measurement is repeated if its predictions were deleted. Published defaults are
+    measured only if their artifacts are ``available``.
     """
-    found = [
+    wanted = [
         _measurement(study, chosen, state.plan.spec.data_root, available)
         for study in state.studies.values()
         for chosen in study.seeds.values()
         if study.plan.row and chosen is not None
     ]
-    return [one for one in found if not _is_complete(one, past, available)]
+    return [one for one in wanted if not _is_complete(one, past, available)]
 
 
 def _is_complete(one: Measurement, past: Ledger, available: Available) -> bool:
-    """Return True if all test metrics, of suites and default too, and the predictions are there."""
+    """Return True if the test metrics, suites, default and predictions are all stored."""
     trial = past.trials.get(one.chosen.trial.key)
     if trial is None or not trial.test or (one.default and not trial.default_predictions):
         return False
@@ -83,13 +83,13 @@ def _measurement(study: StudyState, chosen: Ended, root: str, available: Availab
 
 
 class MeasuringSource(Source):
-    """Gives out measurements, those of one training one after the other.
+    """Returns measurements as jobs, those of one training one after the other.
 
-    So the pass of its network over the test rows, which a worker keeps, serves all of them.
+    So one pass of the network over the test rows, which a worker keeps, serves all of them.
 
     Args:
-        write: Receives an event for each.
-        give_up: Receives the study and the reason of what cannot be measured.
+        write: Receives an event for each measurement.
+        give_up: Receives the study and the reason if a measurement fails.
     """
 
     def __init__(
@@ -102,22 +102,22 @@ class MeasuringSource(Source):
         self._left: dict[str, list[Measurement]] = {}
         for one in pending:
             self._left.setdefault(one.training, []).append(one)
-        self._free = deque(self._left)  # Trainings that none is measured of now.
+        self._free = deque(self._left)  # Trainings without a running measurement.
         self._out: dict[str, Measurement] = {}
         self._spec, self._write, self._give_up = spec, write, give_up
         self._folder = SweepFolder.of(spec).chosen
         self.sizes = [(1, min(1, spec.resources.train.gpu))]
 
     def next(self) -> Job | Pause:
-        """Return the job of a training that none is measured of now."""
+        """Return a job of a training without a running measurement."""
         if not self._free:
             return Pause.WAIT if self._left else Pause.DONE
         training = self._free.popleft()
-        found = self._left[training].pop(0)
+        one = self._left[training].pop(0)
         if not self._left[training]:
             del self._left[training]
-        self._out[found.chosen.trial.key] = found
-        return self._job(found)
+        self._out[one.chosen.trial.key] = one
+        return self._job(one)
 
     def _job(self, one: Measurement) -> Job:
         trial, resources = one.chosen.trial, self._spec.resources
@@ -149,7 +149,7 @@ class MeasuringSource(Source):
     def ended(self, job: Job, report: Report) -> None:
         """Write the measurement, or give the study up."""
         one = self._out.pop(job.key)
-        if one.training in self._left:  # It comes next, for the worker that has its pass.
+        if one.training in self._left:  # It is next, for the worker that keeps its pass.
             self._free.appendleft(one.training)
         if report.status != Status.FINISHED or report.measured is None:
             reason = report.fault.reason if report.fault else report.status
@@ -172,7 +172,7 @@ class MeasuringSource(Source):
 
 
 def is_done(state: SweepState, past: Ledger, store: ArtifactStore) -> bool:
-    """Return True if earlier runs, whose trials are taken over, left nothing to compute."""
+    """Take over the trials of earlier runs; return True if nothing is left to compute."""
     if not state.take_over() or not state.finished:
         return False
     return not pending_measurements(state, past, store.contains)
@@ -188,12 +188,12 @@ def drive(
     machines: Machines,
     changed: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Search and measure as far as earlier runs did not; return True once all is done."""
-    spec, write, say = state.plan.spec, journal.append, control.tell
-    most = spec.resources.max_failures
+    """Search and measure what earlier runs left; return True once all is done."""
+    spec, write, say = state.plan.spec, journal.append, control.say_once
+    limit = spec.resources.max_failures
     known = partial(stored_report, store)
     search = control.source(SearchSource(state))
-    executor.run(Loop(search, write, most, say, known, changed, machines))
+    executor.run(Loop(search, write, limit, say, known, changed, machines))
     if not state.finished:
         return False
     pending = pending_measurements(state, past, store.contains)
@@ -204,6 +204,6 @@ def drive(
         state.give_up(study, reason)
 
     source = MeasuringSource(pending, spec, write, give_up)
-    measured = Loop(control.source(source), write, most, say, machines=machines)
+    measured = Loop(control.source(source), write, limit, say, machines=machines)
     executor.run(measured, sealed=False)
     return True

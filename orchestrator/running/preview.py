@@ -1,4 +1,4 @@
-"""The trials that a sweep would compute or reuse, found without computing or writing."""
+"""Counts the trials that a sweep would compute or reuse, without computing or writing."""
 
 import math
 from collections import Counter, defaultdict
@@ -32,10 +32,10 @@ class StagePreview:
     """The trials of one stage of one task.
 
     Attributes:
-        reused: Trials whose outcome an earlier run or another sweep has left behind.
-        seconds: What one takes, from earlier runs on the tracking store; None if none tells, or
+        reused: Trials whose outcome is stored, from an earlier run or another sweep.
+        seconds: Time of one trial in earlier runs on the tracking server; None if unknown, or if
             none is left to compute.
-        dropped: Those to compute that are stored without their weights.
+        dropped: Trials to compute that are stored, but without their weights.
     """
 
     task: str
@@ -47,20 +47,18 @@ class StagePreview:
 
     @property
     def hours(self) -> float | None:
-        """Return the hours of one after another; None if no run tells."""
+        """Return the hours of all trials one after the other; None if unknown."""
         if not self.computed:
             return 0.0
         return None if self.seconds is None else self.computed * self.seconds / 3600
 
 
 def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
-    """Go through a sweep as far as stored outcomes reach.
+    """Count the trials of a sweep by stage, with the stored outcomes.
 
-    A study suggests its next trials from the results of those before, so what can be told is: the
-    trials up to the first one that is not stored, and the most that is left to compute. Nothing is
-    read but journal, store, prepared data and tracking store; nothing is written.
-
-    Its data are looked for unless they are given.
+    A study suggests trials from the results of earlier ones. So ``reused`` counts the trials up to
+    the first one that is not stored, and ``computed`` is an upper bound. Without ``data`` the
+    prepared data is looked up. Nothing is written.
     """
     prepared = (preview_data(plan.spec) if data is None else data).prepared
     reused, dropped = _stored(plan, prepared)
@@ -83,7 +81,7 @@ def preview(plan: Plan, data: DataPreview | None = None) -> list[StagePreview]:
 
 
 def refusal(spec: SweepSpec) -> str:
-    """Return why a sweep cannot be run, or ""; its plugins are loaded afterwards."""
+    """Return the reason why a sweep cannot be run, or "". Loads the sweep's plugins."""
     folder = SweepFolder.of(spec)
     if not folder.spec_file.is_file():
         return _unwritable(folder)
@@ -109,19 +107,19 @@ def _unwritable(folder: SweepFolder) -> str:
 
 
 def _identity(spec: SweepSpec) -> dict[str, Any]:
-    """Return the parts that make it another sweep; further suites are measured later."""
-    beside = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
-    return spec.model_dump(mode="json", include=set(IDENTITY), exclude=beside)
+    """Return the parts that identify a sweep; suites may be added later."""
+    ignored = {"tasks": {"__all__": {"suites"}}, "plugins": {"__all__": {"path"}}}
+    return spec.model_dump(mode="json", include=set(IDENTITY), exclude=ignored)
 
 
 def at_once(plan: Plan, size: ClusterSize) -> dict[str, int]:
-    """Return how many trials of each stage, by its key in ``resources``, a cluster runs at once."""
+    """Return the trials of each stage, by its key in ``resources``, that run at once."""
     shares = plan.shares()
     return {key: min(count, size.room(shares[key])) for key, count in plan.at_once().items()}
 
 
 def fewest_hours(plan: Plan, stages: Iterable[StagePreview], size: ClusterSize) -> float | None:
-    """Return a lower bound on the hours that a cluster takes; None if a stage's are not known."""
+    """Return a lower bound of a sweep's hours on a cluster; None if a stage's are unknown."""
     shares, most = plan.shares(), at_once(plan, size)
     busy: dict[str, float] = defaultdict(float)
     for stage in stages:
@@ -150,7 +148,7 @@ def _seconds(
 def _stored(
     plan: Plan, data: Mapping[str, PreparedData]
 ) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Return how many outcomes of each task and stage are stored whole, and without weights."""
+    """Return the number of stored outcomes by task and stage: complete, and without weights."""
     seeds = plan.spec.all_seeds
     there = {t.id for t in plan.spec.tasks if all(t.data_name(seed) in data for seed in seeds)}
     known = Plan(plan.spec, tuple(study for study in plan if study.task.id in there))
@@ -189,6 +187,6 @@ def _stored_metrics(
     metrics = store.metrics(ref)
     if objective in metrics:
         return metrics
-    # Only outcomes stored for another objective are read, and checked for damage.
+    # An outcome that was stored for another objective must be read, which checks it for damage.
     found = store.find(ref)
     return None if found is None else with_objective(metrics, objective, found)

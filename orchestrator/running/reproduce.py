@@ -1,4 +1,4 @@
-"""Computes a tracked run again, from nothing but its configuration, and compares the figures."""
+"""Recomputes a tracked run from its configuration and compares the figures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from trainables.stages import StageRequest, TaskData, evaluate_on_test, open_sta
 from trainables.store.artifacts import ArtifactStore
 
 TOLERANCE = 1e-6
-"""Largest difference of two figures that count as equal: what other hardware may do to a sum."""
+"""Largest difference of two equal figures; other hardware may round sums differently."""
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure, by its name with ``val_`` or ``test_``: as tracked, and as computed now."""
+    """One figure (its name has ``val_`` or ``test_``), as tracked and as computed now."""
 
     metric: str
     recorded: float
@@ -35,19 +35,19 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Return how much larger it is now."""
+        """Return the new figure minus the tracked one."""
         return self.reproduced - self.recorded
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What computing a run again came to.
+    """The outcome of recomputing a run.
 
     Attributes:
         tolerance: Largest difference of figures that count as equal.
-        artifact: Key of the outcome now; the same content, if all went well.
-        remarks: Why figures need not be the same, a line for each stage that was recorded on
-            another kind of device, in another precision, or on a device whose sums have no order.
+        artifact: Key of the new outcome.
+        remarks: Reasons why figures may differ: a line for each stage that was recorded on another
+            kind of device, in another precision, or on a device that is not deterministic.
     """
 
     run: TrackedTrial
@@ -76,25 +76,24 @@ def reproduce(
     tolerance: float = TOLERANCE,
     progress: Progress = lambda stage, epoch, epochs: None,
 ) -> Reproduction:
-    """Compute a finished trial again in a fresh folder: every stage of its chain, nothing reused.
+    """Recompute every stage of a finished trial in a fresh folder, without reusing anything.
 
-    Validation metrics are compared, and the clean test metrics where the run has been measured on
-    test data.
+    Validation metrics are compared, and clean test metrics if the run was measured on test data.
 
     Args:
         run_id: The run.
-        tracking_uri: Where it is tracked; see ``default_tracking_uri``.
-        folder: Where artifacts go; it must not hold any yet.
+        tracking_uri: The tracking server of the run; see ``default_tracking_uri``.
+        folder: Folder for artifacts, which must not have any.
         data_root: Folder of downloaded data sets.
         tolerance: Largest difference of figures that count as equal.
-        progress: Told stage, epoch and number of epochs after every epoch.
+        progress: Receives stage, epoch and number of epochs after every epoch.
     """
     run = tracked_trial(tracking_uri or default_tracking_uri(), run_id)
     if not run.study.origin:
-        raise InputError(f"run {run_id}: it was tracked without the request that computes it again")
+        raise InputError(f"run {run_id}: it was tracked without the data to recompute it")
     root = Path(folder).absolute()
     if (root / "artifacts").exists():
-        raise InputError(f"{root} holds artifacts already; name a fresh folder")
+        raise InputError(f"{root} already has artifacts; use a fresh folder")
     pinned = [Pinned(**each) for each in run.study.origin.get("plugins", ())]
     fetch_plugins(pinned)
     load_plugins(pinned, installed=True)
@@ -128,7 +127,7 @@ def _same_data(run: TrackedTrial, data_root: str, folder: Path) -> PreparedData:
 
 
 def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
-    """Yield what to compute, each stage after the one it builds on."""
+    """Yield the request of each stage, after the stage that it builds on."""
     variants: Mapping[str, str] = run.study.origin["variants"]
     training = run.study.origin["resources"]["train"]
     before: StageRequest | None = None
@@ -150,18 +149,18 @@ def _requests(run: TrackedTrial, data: PreparedData) -> Iterator[StageRequest]:
 
 
 def prepare_process(origin: Mapping[str, Any], stage: str) -> torch.device:
-    """Give this process the threads and device of a trial's study and return the device."""
+    """Set this process's threads as in the trial's study, and return the device."""
     resources = origin["resources"][stage]
     torch.set_num_threads(max(1, int(resources["cpu"])))
     return trial_device(resources["gpu"], origin.get("deterministic", False))
 
 
 def _remark(run: TrackedTrial, stage: str, now: Mapping[str, Any]) -> str:
-    """Return why a stage's figures need not be those recorded, or an empty string."""
+    """Return the reason why a stage's figures may differ from the recorded ones, or ""."""
     then = run.trial.computed.get(stage)
     if then is None:
-        asked = run.study.origin["resources"][stage]["gpu"] > 0
-        recorded = "on a GPU" if asked and now["device"] == "cpu" else ""
+        on_gpu = run.study.origin["resources"][stage]["gpu"] > 0
+        recorded = "on a GPU" if on_gpu and now["device"] == "cpu" else ""
     else:
         recorded = _described(then) if _described(then) != _described(now) else ""
     if not recorded and now["deterministic"]:
@@ -177,7 +176,7 @@ def _described(computed: Mapping[str, Any]) -> str:
 def compute_stage(
     request: StageRequest, store: ArtifactStore, data: TaskData, progress: Progress
 ) -> dict[str, float]:
-    """Compute a stage to its end, store its outcome and return its last figures."""
+    """Compute a stage, store its outcome and return its last figures."""
     run = open_stage(request, store, data)
     metrics: dict[str, float] = {}
     while run.epoch < run.epochs:

@@ -1,4 +1,4 @@
-"""Runs a sweep: plan, search inside Ray Tune, one look at test data, results."""
+"""Runs a sweep: plan, search, measurement on test data, results."""
 
 import time
 import uuid
@@ -43,19 +43,18 @@ from trainables.data.suites import find_suite, suite_directory
 from trainables.stages import validation_rows
 from trainables.store.artifacts import ArtifactStore
 
-STALLED_SECONDS = 45.0  # A tracking server that takes nothing for so long counts as away.
-# What makes two specifications the same sweep; resources and places may differ when it resumes.
+STALLED_SECONDS = 45.0  # A tracking server that accepts nothing for so long counts as away.
 
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """What a sweep left behind.
+    """The outcome of a sweep.
 
     Attributes:
         status: ``finished``, ``failed`` (a study has no finished trial) or ``interrupted``.
-        results: One entry a row, in table order.
+        results: One result per row, in table order.
         tracked: Whether everything has reached the tracking server.
-        fault: Why not everything has, where that is known.
+        fault: Why something has not, if known.
         seconds: Wall time of this run.
     """
 
@@ -83,20 +82,20 @@ def run_sweep(
 ) -> SweepOutcome:
     """Run a sweep to its end, or resume one that was interrupted.
 
-    A sweep that has been run before with the same specification resumes where it ended; trials
-    that finished are not computed again.
+    A sweep that was run before with the same specification resumes; finished trials are not
+    computed again.
 
     Args:
         spec: The checked sweep.
-        resume: Insist that the sweep has been started before.
+        resume: Fail if the sweep has not been started before.
         fresh: Start over under the next free name instead of resuming.
-        address: A Ray cluster to join; None for Ray on this machine alone.
-        console: Where progress is shown; None for nowhere.
+        address: A Ray cluster to join; None for this machine.
+        console: Shows progress; None for no progress.
         take: Resume a sweep even if it is another user's.
 
     Raises:
         InputError: If the data, the storage, the name, the cluster's address or the login on the
-            tracking server cannot be used; nothing is started then.
+            tracking server cannot be used; nothing has been started then.
     """
     started = time.monotonic()
     kind = EXECUTORS.get(spec.executor)
@@ -138,7 +137,7 @@ def _run(
     console: Console | None,
     control: Control,
 ) -> tuple[str, bool, str]:
-    """Compute all that is missing; return the sweep's status, if all is tracked, and why not."""
+    """Compute all that is missing; return the status, whether all is tracked, and why not."""
     spec = plan.spec
     storage, path = Storage.of(spec), folder.journal
     past, store = read_ledger(path), storage.store()
@@ -175,11 +174,11 @@ def _run(
             journal.append(SweepEnded(status=status))
             say(console, "delivering the last runs to the tracking server")
             interrupted = status == "interrupted"
-            if not interrupted:  # Tables and report will follow the runs.
+            if not interrupted:  # Tables and report are delivered after the runs.
                 preload(spec.tracking_uri)
             try:
                 tracked = await_delivery(shipper, spec.tracking_uri, before, interrupted)
-            except KeyboardInterrupt:  # All is computed; tables and report come with the next run.
+            except KeyboardInterrupt:  # The next run delivers tables and report.
                 say(console, "stopped")
                 status, tracked = "interrupted", False
             fault = None if tracked else shipper.fault()
@@ -190,7 +189,7 @@ def _run(
 
 
 def _share_data(spec: SweepSpec, data: Mapping[str, PreparedData], store: ArtifactStore) -> None:
-    """Send prepared data to the bucket, if there is one: other machines take them from there."""
+    """Send prepared data to the bucket, if there is one, for the other machines."""
     for task in spec.tasks:
         for own in {data[task.data_name(seed)].directory: None for seed in spec.all_seeds}:
             store.share(own)
@@ -201,24 +200,24 @@ def _share_data(spec: SweepSpec, data: Mapping[str, PreparedData], store: Artifa
 
 
 def say_undelivered(spec: SweepSpec, files: int, sealed: bool, console: Console | None) -> None:
-    """Say what a bucket does not have yet, if there is something."""
+    """Report files that are not in the bucket yet, if any."""
     if files or not sealed:
         path = SweepFolder.of(spec).path
-        what = many(files, "file") + ("" if sealed else " and the end of the journal")
+        missing = many(files, "file") + ("" if sealed else " and the end of the journal")
         say(
             console,
-            f"{what} have not reached {spec.storage}; on this machine "
+            f"{missing} have not reached {spec.storage}; on this machine "
             f"`{sweep_command('run --resume', path)}` or `{sync_command(path)}` sends them",
         )
 
 
 def await_delivery(shipper: ShipperProcess, uri: str, before: int, interrupted: bool) -> bool:
-    """Wait until everything is delivered; return whether it is.
+    """Wait until everything is delivered; return False if the server is away.
 
-    A server that is away is given up, and at once if it takes nothing until someone mends it. One
-    that has taken nothing since the sweep began, when ``before`` bytes of the journal had been
-    delivered, and does not listen now is away at once.
-    After an interruption the shipper continues by itself.
+    The server is away after ``STALLED_SECONDS`` without progress. It is away at once if a person
+    must repair it, or if it does not listen and has accepted nothing since the sweep began, when
+    ``before`` bytes of the journal had been delivered. After an interruption this does not wait,
+    because the shipper continues in its own process.
     """
     delivered, since = before, time.monotonic()
     while not shipper.wait_drained(2.0):
@@ -240,7 +239,7 @@ def _is_blocked(shipper: ShipperProcess) -> bool:
 
 
 def _usable(store: ArtifactStore, past: Ledger) -> Callable[[ArtifactRef], bool]:
-    """Return the check of whether a stored outcome can be built on; it removes damaged ones."""
+    """Return a check whether a stored outcome is usable; the check removes damaged outcomes."""
     measured = (trial.predictions for trial in past.trials.values() if trial.test)
     if past.status == "finished" and all(
         store.contains(ArtifactRef("evaluate", key)) for key in measured
@@ -258,22 +257,22 @@ def _compute(
     console: Console | None,
     control: Control,
 ) -> bool:
-    """Search and evaluate as far as an earlier run did not; return whether all is done."""
+    """Search and measure what earlier runs left; return whether all is done."""
     if is_done(state, past, store):
         return True
     with (
-        open_executor(state.plan, store, address, control.tell) as executor,
+        open_executor(state.plan, store, address, control.say_once) as executor,
         show_progress(console) as show,
     ):
         followed = FollowedSweep(SweepFolder(journal.path.parent))
 
-        def take() -> Snapshot:
+        def progress() -> Snapshot:
             with followed.ledger() as ledger:
                 return snapshot(state, time_left(ledger, time.time()))
 
-        show(take)
-        machines = Machines(Storage.of(state.plan.spec), control.tell)
-        changed = partial(show, take)
+        show(progress)
+        machines = Machines(Storage.of(state.plan.spec), control.say_once)
+        changed = partial(show, progress)
         return drive(state, past, store, executor, journal, control, machines, changed)
 
 

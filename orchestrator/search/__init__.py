@@ -1,1 +1,1 @@
-"""The search: the state of a sweep and its Optuna studies. Nothing here knows Ray."""
+"""The search: the state of a sweep and its Optuna studies. Nothing here imports Ray."""

@@ -1,9 +1,8 @@
-"""Which configuration is chosen: objective, accuracy guard, order, tie, and when the default stays.
+"""The rule by which a configuration is chosen: objective, accuracy guard, ties, kept default.
 
-The one place for the rule. Only search trials that finished stand for choice, and validation
-metrics alone decide: the lowest objective wins, of equal ones the trial that came first in its
-study, then the study that was opened first. A rule may ask more of a trial that is to replace the
-published default.
+Only finished search trials can be chosen, and only validation metrics count. The lowest objective
+wins; ties go to the trial with the lower number, then to the study that was opened first. A rule
+may require a margin before a trial replaces the published default.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.sweep.spec import SearchModel, TaskSpec
 
 SEARCH, SEED = "search", "seed"
-"""Roles of trials: one that searches, and a further seed of a configuration that was chosen."""
+"""Roles of trials: a trial of the search, and a further seed of the chosen configuration."""
 
 FINISHED = "finished"
 
@@ -25,7 +24,7 @@ DEFAULT = 0
 
 
 class Rank(NamedTuple):
-    """What configurations are sorted by, the best first.
+    """The sort key of configurations, the best first.
 
     Attributes:
         objective: Guarded validation objective, a fraction (nats for NLL).
@@ -39,13 +38,13 @@ class Rank(NamedTuple):
 
 
 class Margin(NamedTuple):
-    """How far the best trial is below the published default, and its paired standard error."""
+    """The published default's objective minus the best trial's, and its paired standard error."""
 
     difference: float
     error: float
 
     def clear(self, errors: float) -> bool:
-        """Return True if it is more than so many standard errors."""
+        """Return True if the difference exceeds so many standard errors."""
         return self.difference > errors * self.error
 
 
@@ -57,11 +56,11 @@ class ChoiceRule:
         objective: The validation metric to minimise, such as ``val_ece``.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below that of plain
             cross-entropy before the shortfall is added to the objective; None for no guard.
-        epoch: Whose epoch's metrics count, as the protocol says.
-        tie: Who wins between equal objectives.
-        accuracy_errors: How many paired standard errors accuracy may fall beside the tolerance.
-        keep_default: By how many standard errors the published default has to be beaten, or it is
-            chosen; 0 for the lowest objective alone, as where no paper gives the default.
+        epoch: The epoch whose metrics count, as in the protocol.
+        tie: The winner between equal objectives.
+        accuracy_errors: How many paired standard errors accuracy may fall beyond the tolerance.
+        keep_default: By how many standard errors a trial must beat the published default to be
+            chosen; 0 if the lowest objective wins, as when no paper gives the default.
         stop: ``auto`` if the search may end before its last trial, else empty.
     """
 
@@ -75,7 +74,7 @@ class ChoiceRule:
 
     @classmethod
     def of(cls, search: SearchModel, task: TaskSpec, published: bool = True) -> ChoiceRule:
-        """Return the rule of a task's studies; without a ``published`` default, the objective's."""
+        """Return the rule of a task's studies; a default that is not ``published`` is not kept."""
         keep = task.resolved_protocol.keep
         return cls(
             f"val_{search.objective}",
@@ -88,16 +87,16 @@ class ChoiceRule:
 
     @property
     def metric(self) -> str:
-        """Return the objective as reports name it."""
+        """Return the objective's name without ``val_``."""
         return self.objective.removeprefix("val_")
 
     @property
     def pairs_accuracy(self) -> bool:
-        """Return True if the guard asks for the standard error of lost accuracy."""
+        """Return True if the guard needs the standard error of lost accuracy."""
         return self.accuracy_tolerance is not None and self.accuracy_errors > 0
 
     def plain(self) -> dict[str, Any]:
-        """Return the rule as it is written down: without later fields that are not used."""
+        """Return the rule for the journal, without newer fields that are unused."""
         later = ("accuracy_errors", "keep_default", "stop")
         return {k: value for k, value in asdict(self).items() if value or k not in later}
 
@@ -107,11 +106,13 @@ class ChoiceRule:
         reference: Mapping[str, float] | None = None,
         error: float = 0.0,
     ) -> float:
-        """Return the guarded objective of validation metrics, fractions, which is minimised.
+        """Return the guarded objective of validation metrics (fractions); lower is better.
 
-        ``reference`` are those of the configuration of plain cross-entropy that was chosen; None
-        where there is none, so that nothing guards. ``error`` is the paired standard error of the
-        difference in accuracy from it.
+        Args:
+            metrics: Validation metrics of the trial.
+            reference: Metrics of the chosen configuration of plain cross-entropy; None for no
+                guard.
+            error: Paired standard error of the difference in accuracy from it.
         """
         value = metrics[self.objective]
         if reference is None or self.accuracy_tolerance is None:
@@ -122,15 +123,15 @@ class ChoiceRule:
     def choose(
         self, ranked: Sequence[Rank], margin: Callable[[Rank, Rank], Margin]
     ) -> tuple[Rank, Margin | None]:
-        """Return the chosen one of the trials of a study, and its margin if one was asked for."""
+        """Return the chosen trial of a study, and its margin if the rule needed one."""
         best = min(ranked)
         default = next((rank for rank in ranked if rank.number == DEFAULT), None)
         if not self.keep_default or default is None or best is default:
             return best, None
-        found = margin(best, default)
-        return best if found.clear(self.keep_default) else default, found
+        ahead = margin(best, default)
+        return best if ahead.clear(self.keep_default) else default, ahead
 
 
 def stands_for_choice(role: str, status: str) -> bool:
-    """Return True if a trial of that role that ended so may be chosen."""
+    """Return True if a trial with that role and status may be chosen."""
     return role == SEARCH and status == FINISHED

@@ -1,4 +1,4 @@
-"""``sampler: prior``: first the published default, a portfolio, and a spread, then a model."""
+"""``sampler: prior``: the published default, a portfolio and spread points, then a model."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,19 +12,19 @@ from orchestrator.sweep.plan import StudyPlan
 from search_spaces import Parameter
 
 POINTS = 4
-"""Points that depend on no result, the published default included."""
+"""Number of first points, which depend on no result; the published default is one of them."""
 
 MODELLED = 20
 """A Gaussian process suggests trials up to this number; TPE suggests the rest."""
 
 LEAST, ERRORS = 8, 0.5
-"""Trials before a search may stop; it stops once it expects to gain less than so many errors."""
+"""Fewest trials of a search; it then stops once it expects to gain less than so many errors."""
 
 CANDIDATES, LOCAL = 384, 128
-"""Random configurations that the process is asked about, and ones near the best trials."""
+"""Number of candidates for a suggestion: random ones, and ones near the best trials."""
 
 LENGTH, NOISE = 0.3, 0.02
-"""Length-scale as a share of each range; variance of the noise as a share of that of the values."""
+"""Length-scale as a share of each range; noise variance as a share of the values' variance."""
 
 Floats = NDArray[np.float64]
 
@@ -45,11 +45,10 @@ def suggestion(
 
     Args:
         plan: The study.
-        points: The trials so far, those that have ended first. A trial that still runs counts as
-            its prediction.
-        values: Of those that have ended; None for a trial that failed or was stopped, which counts
-            as the worst.
-        seed: Of the candidates.
+        points: The trials so far, ended ones first. Running trials are given their predicted value.
+        values: Objectives of the ended trials; None for a failed or stopped one, which counts as
+            the worst.
+        seed: Determines the candidates.
     """
     from scipy.special import ndtr  # Slow to import, and needed by few commands.
 
@@ -59,10 +58,10 @@ def suggestion(
     near = shares[np.argsort(scaled)[:4]][rng.integers(min(4, len(scaled)), size=LOCAL)]
     drawn = np.clip(near + rng.normal(0, 0.1, near.shape), 0, 1)
     drawn = np.concatenate([rng.random((CANDIDATES, len(searched))), drawn])
-    tried, asked = _features(searched, shares), _features(searched, drawn)
+    tried, candidates = _features(searched, shares), _features(searched, drawn)
     running, _ = predicted(tried[: len(scaled)], scaled, tried[len(scaled) :])
     known = np.concatenate([scaled, running])
-    mean, error = predicted(tried, known, asked)
+    mean, error = predicted(tried, known, candidates)
     z = (known.min() - mean) / error
     gain = error * (z * ndtr(z) + np.exp(-z * z / 2) / math.sqrt(2 * math.pi))
     best = int(gain.argmax())
@@ -72,18 +71,18 @@ def suggestion(
 
 
 def _standardised(values: Sequence[float | None]) -> tuple[Floats, float]:
-    """Return values with mean 0 and variance 1, the missing ones as bad as the worst; the unit."""
-    told = np.array([np.nan if value is None else value for value in values], dtype=float)
-    finite = told[np.isfinite(told)]
+    """Return values with mean 0 and variance 1 (missing ones as the worst), and their unit."""
+    known = np.array([np.nan if value is None else value for value in values], dtype=float)
+    finite = known[np.isfinite(known)]
     if not len(finite):
-        return np.zeros(len(told)), 0.0
+        return np.zeros(len(known)), 0.0
     unit = float(finite.std()) if np.ptp(finite) else 0.0
-    scaled = np.where(np.isfinite(told), told, finite.max()) - finite.mean()
+    scaled = np.where(np.isfinite(known), known, finite.max()) - finite.mean()
     return scaled / (unit or 1.0), unit
 
 
 def _features(searched: Mapping[str, Parameter], shares: Floats) -> Floats:
-    """Return places at which any two choices of a category are a whole range apart."""
+    """Return coordinates in which any two choices of a category have distance 1."""
     columns: list[Floats] = []
     for parameter, share in zip(searched.values(), shares.T, strict=True):
         if parameter.type != "categorical":
@@ -94,16 +93,16 @@ def _features(searched: Mapping[str, Parameter], shares: Floats) -> Floats:
     return np.array(columns).T
 
 
-def predicted(tried: Floats, values: Floats, asked: Floats) -> tuple[Floats, Floats]:
-    """Return the mean and the standard deviation of the process; scikit-learn's takes 15 ms."""
-    between = _kernel(tried, asked)
+def predicted(tried: Floats, values: Floats, candidates: Floats) -> tuple[Floats, Floats]:
+    """Return the mean and standard deviation of the process, faster than scikit-learn (15 ms)."""
+    between = _kernel(tried, candidates)
     weights = np.linalg.solve(_kernel(tried, tried) + NOISE * np.eye(len(tried)), between)
     left = 1 - (between * weights).sum(axis=0)
     return weights.T @ values, np.sqrt(np.maximum(left, 1e-12))
 
 
 def _kernel(one: Floats, other: Floats) -> Floats:
-    """Return the covariance (Matern 5/2) of two sets of places."""
+    """Return the covariance (Matern 5/2) of two sets of points."""
     far = np.sqrt(5 * ((one[:, None] - other[None]) ** 2).sum(axis=-1)) / LENGTH
     return (1 + far + far * far / 3) * np.exp(-far)
 
@@ -119,7 +118,7 @@ def first_points(plan: StudyPlan, default: Mapping[str, Any]) -> list[dict[str, 
 
 
 def _spread(plan: StudyPlan, default: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield points of the additive sequence that starts at the default (Roberts's R_d)."""
+    """Yield points of the additive recurrence from the default (Roberts's R_d)."""
     searched = _searched(plan)
     root = _root(len(searched))
     for number in count(1):
@@ -131,7 +130,7 @@ def _spread(plan: StudyPlan, default: Mapping[str, Any]) -> Iterator[dict[str, A
 
 def _searched(plan: StudyPlan) -> dict[str, Parameter]:
     return {
-        f"{part}.{name}": p for part, found in plan.searched.items() for name, p in found.items()
+        f"{part}.{name}": p for part, named in plan.searched.items() for name, p in named.items()
     }
 
 
@@ -157,14 +156,14 @@ def _value(parameter: Parameter, share: float) -> Any:
             min(int(share * len(parameter.choices)), len(parameter.choices) - 1)
         ]
     low, high, _ = _ends(parameter, parameter.high)
-    found = low + share * (high - low)
-    found = math.exp(found) if parameter.scale == "log" else found
-    found = min(max(found, parameter.low or 0.0), parameter.high or 0.0)
-    return round(found) if parameter.type == "int" else found
+    value = low + share * (high - low)
+    value = math.exp(value) if parameter.scale == "log" else value
+    value = min(max(value, parameter.low or 0.0), parameter.high or 0.0)
+    return round(value) if parameter.type == "int" else value
 
 
 def _ends(parameter: Parameter, value: Any) -> tuple[float, float, float]:
-    """Return the range and a value of a number, as logarithms where it is searched so."""
+    """Return the range and a value of a number, as logarithms if its scale is ``log``."""
     assert parameter.low is not None
     assert parameter.high is not None
     three = parameter.low, parameter.high, float(value)

@@ -1,4 +1,4 @@
-"""A sweep's search as a source of jobs: which trial comes next, and when a study is over."""
+"""A sweep's search as a source of jobs: the next trial, and when a study is over."""
 
 import heapq
 import math
@@ -31,18 +31,18 @@ from trainables.common.stages import EVERY_STAGE, STAGES, ArtifactRef
 from trainables.data import PreparedData
 from trainables.jobs import FaultKind, Job, Report, StageWork, Status
 
-# Trials of one pass: enough to fill a device, few enough that a block spreads over several.
+# Trials computed together: enough to fill a device, few enough to use several devices.
 PASS = 32
 
 
 class SweepState:
-    """Gives out trials in turn and keeps their results; ``emit`` receives every event.
+    """Suggests trials, records their results and closes studies; ``emit`` receives every event.
 
-    Trials that ended in the ``past``, an interrupted run of the same sweep, are taken over, not
-    computed again, unless the machine failed them, or their artifacts are no longer ``available``.
-    ``predictions`` are asked for by rules that compare configurations row by row.
-    ``beaten`` receives outcomes that a closed study did not choose and no other
-    one needs. The ``studies`` stand by name, each after those it builds on.
+    The results of ``past``, an interrupted run of the same sweep, are reused unless the machine
+    caused the failure or their artifacts are no longer ``available``. Rules that compare
+    configurations row by row read ``predictions``. ``beaten`` receives the outcomes that a closed
+    study did not choose and that no other study needs. ``studies`` are by name, each after the
+    studies that it builds on.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class SweepState:
             study.id: StudyState(
                 study,
                 StudySearch(study, rules, seed, self._past.block(study)),
-                # A sweep that began before defaults of ours lost their privilege goes on as it was.
+                # Sweeps of older versions kept even defaults that no paper gives; they still do.
                 ChoiceRule.of(rules, study.task, study.published or self._past.kept_default(study)),
             )
             for study in plan
         }
         self.scores = Scores(self.studies, self._past, predictions)
         self._order = {name: number for number, name in enumerate(self.studies)}
-        # What waits for a study: those that build on it, and those it guards.
+        # Studies that wait for another one: they build on it, or it guards them.
         self._followers = defaultdict[str, list[StudyState]](list)
         self._guarded = defaultdict[str, list[StudyState]](list)
         for study in self.studies.values():
@@ -104,30 +104,30 @@ class SweepState:
 
     def next_trial(self) -> TrialSpec | None:
         """Return a trial that can run now, or None if all must wait for others."""
-        for _, trial in self._asked():
+        for _, trial in self._runnable():
             self._emit(trial.starting())
             return trial
         return None
 
     def take_over(self) -> bool:
-        """Take over what an interrupted run finished; return True if nothing is left to run now."""
+        """Reuse the results of an interrupted run; return True if no trial can run now."""
         if self._past.is_empty:
             return False
         unknown = defaultdict[str, list[TrialSpec]](list)
-        for study, trial in self._asked():
+        for study, trial in self._runnable():
             unknown[study.plan.id].append(trial)
         for name, trials in unknown.items():
             self.studies[name].queue[:0] = trials
             self._wake(self.studies[name])
         return not unknown
 
-    def _asked(self) -> Iterator[tuple[StudyState, TrialSpec]]:
-        """Yield the trials that can run now, in turn; those whose outcome is known are taken in."""
+    def _runnable(self) -> Iterator[tuple[StudyState, TrialSpec]]:
+        """Yield the trials that can run now; those with a known outcome are recorded instead."""
         while self._in_turn:
             study = self.studies[heapq.heappop(self._in_turn)[-1]]
             self._awake.remove(study.plan.id)
             trial = None if self._exhausted(study) else self._next_of(study)
-            if trial is None:  # Until there is news of it, or of what it waits for.
+            if trial is None:  # It is woken by its next result, or by the study it waits for.
                 continue
             outcome = self._kept_outcome(trial)
             self._wake(study)
@@ -138,10 +138,10 @@ class SweepState:
                 self._take_in(trial, outcome)
 
     def _wake(self, study: StudyState) -> None:
-        """Look at a study when its turn comes.
+        """Put a study into the queue of studies that may have a trial to run.
 
-        Those come first whose outcome is short or awaited: short stages keep the machine busy at no
-        cost, and every guarded study waits for the baseline.
+        Later, shorter stages come first, because they fill gaps on the machine; then the baselines,
+        because every guarded study waits for them.
         """
         plan = study.plan
         if plan.id not in self._awake:
@@ -150,7 +150,7 @@ class SweepState:
             heapq.heappush(self._in_turn, turn)
 
     def _news(self, study: StudyState) -> None:
-        """Look at a study again, and at those that build on it."""
+        """Wake a study and those that build on it."""
         for each in (study, *self._followers[study.plan.id]):
             self._wake(each)
 
@@ -178,7 +178,7 @@ class SweepState:
         return self._next_of_search(study, upstream)
 
     def _next_of_search(self, study: StudyState, upstream: StudyState | None) -> TrialSpec | None:
-        """Ask for the next trial, or for a block in which the first of each pass carries others."""
+        """Ask for the next trial or block; the first trial of each pass computes the others too."""
         block: list[TrialSpec] = []
         while study.search.may_ask() and len(block) < study.search.block:
             if not self.scores.goes_on(study):
@@ -195,11 +195,11 @@ class SweepState:
         return study.next_queued()
 
     def _ask(self, study: StudyState, upstream: StudyState | None) -> TrialSpec:
-        """Return the next trial: that of an earlier run, if it built on the same, or a new one."""
+        """Return the next trial: that of an earlier run if it has the same base, else a new one."""
         number, base = study.search.asked, upstream.chosen if upstream is not None else None
         make = partial(self._trials.make, study.plan, number, base=base)
-        told = self._past.suggested(study, number)
-        again = ((make(trial.parameters), trial.key) for trial in told)
+        earlier = self._past.suggested(study, number)
+        again = ((make(trial.parameters), trial.key) for trial in earlier)
         trial = next((trial for trial, key in again if trial.key == key), None)
         _, parameters = study.search.ask(None if trial is None else trial.parameters)
         if trial is None or trial.parameters != parameters:
@@ -207,7 +207,7 @@ class SweepState:
         return self._keep(study, trial)
 
     def _ready(self, upstream: StudyState, study: StudyState) -> bool:
-        """Return True if what a study builds on is known; close the study if it never will be."""
+        """Return True if the base of a study is known; close the study if it never will be."""
         if not upstream.closed:
             return False
         if upstream.chosen is None:
@@ -235,7 +235,7 @@ class SweepState:
         return trial
 
     def record(self, trial: TrialSpec, outcome: TrialFinished) -> None:
-        """Take in how a trial ended and see which decisions that allows."""
+        """Record the outcome of a trial, and make the decisions that it allows."""
         self._emit(outcome)
         self._take_in(trial, outcome)
 
@@ -253,7 +253,7 @@ class SweepState:
         self._settle(study)
 
     def _settle(self, study: StudyState) -> None:
-        """Score the trials of a study that can be scored, then those of what waited for it."""
+        """Score the trials of a study that can be scored, then those of the studies it guards."""
         reference = self.studies.get(study.plan.reference or "")
         if not study.closed and (reference is None or reference.closed):
             self._score(study)
@@ -304,7 +304,7 @@ class SweepState:
         self._news(study)
         self._emit_once(study.closing(reason))
         if self._beaten is not None and study.chosen is not None:
-            # The published default, the first trial, is measured beside the chosen one.
+            # The published default, the first trial, is measured besides the chosen one.
             kept = {0, study.chosen.trial.number}
             beaten = [trial for number, trial in study.trials.items() if number not in kept]
             names = [trial.request.ref for trial in beaten]
@@ -312,10 +312,10 @@ class SweepState:
             self._beaten([name for name in names if not self._claims[name]])
 
     def give_up(self, study: str, reason: str) -> None:
-        """Take back what a study has chosen: it has failed, until a resumed sweep tries again."""
-        found = self.studies[study]
-        found.seeds[0] = None
-        self._emit(found.closing(reason))
+        """Withdraw the choice of a study: it counts as failed until a resumed sweep retries it."""
+        state = self.studies[study]
+        state.seeds[0] = None
+        self._emit(state.closing(reason))
 
     def _emit_once(self, event: StudyOpened | TrialScored | StudyClosed) -> None:
         if not self._past.holds(event):
@@ -323,12 +323,12 @@ class SweepState:
 
 
 def _reason(failures: Sequence[TrialFinished], any_finished: bool) -> str:
-    """Return the reason of the first failure, and whether all of them can be tried again."""
+    """Return the reason of the first failure; if all can be retried, say so."""
     if not failures:
         return ""
     if any_finished or not all(outcome.fault for outcome in failures):
         return failures[0].reason
-    return f"by a fault of the machine, a resumed sweep tries again: {failures[0].reason}"
+    return f"the machine failed (resume the sweep to try again): {failures[0].reason}"
 
 
 def _urgency(plan: StudyPlan) -> tuple[int, bool]:
@@ -336,7 +336,7 @@ def _urgency(plan: StudyPlan) -> tuple[int, bool]:
 
 
 class SearchSource(Source):
-    """Gives out the trials of a sweep's studies as jobs."""
+    """Returns the trials of a sweep's studies as jobs."""
 
     def __init__(self, state: SweepState) -> None:
         self._state, self._spec = state, state.plan.spec

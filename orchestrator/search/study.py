@@ -1,4 +1,4 @@
-"""One study: an Optuna study whose suggestions depend on nothing but the results before them."""
+"""An Optuna study whose suggestions depend only on earlier results, not on their timing."""
 
 import hashlib
 import math
@@ -29,13 +29,12 @@ WIDE_BLOCK = 64
 
 
 class StudySearch:
-    """Asks Optuna for configurations and tells it how they did, in the order of trial numbers.
+    """Asks Optuna for configurations and reports their results, in the order of trial numbers.
 
-    Trial n is suggested once trials up to n - ``parallel_trials`` are done, and Optuna hears of
-    those and no others before it answers, by random numbers of trial n alone. So the suggestions
-    are a function of the results alone, whichever trial happened to end first, and a resumed
-    sweep does not ask again for those it had. A ``block`` of trials, by default as many as
-    suits the plan, is suggested at once and heard of together.
+    Trial n is suggested once all trials up to n - ``parallel_trials`` have ended. Optuna then knows
+    the results of exactly these, and its random numbers depend on n alone. So suggestions do not
+    depend on the order in which trials end, and a resumed sweep reuses its old ones. The trials of
+    a ``block`` are suggested together, and reported together.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class StudySearch:
         self._told = 0
         self._pareto = rules.pareto
         self._waiting: dict[int, tuple[TrialState, list[float] | None]] = {}
-        # Trials of an earlier run, and how they ended: Optuna gets them once it has to suggest one.
+        # Trials of an earlier run and their results. Optuna gets them when it must suggest a trial.
         self._kept: dict[int, dict[str, Any]] = {}
         self._ended: dict[int, tuple[TrialState, list[float] | None]] = {}
         self._distributions = {
@@ -73,7 +72,7 @@ class StudySearch:
 
     @cached_property
     def _first(self) -> list[dict[str, Any]]:
-        """Return the points that depend on no result: the published default comes first."""
+        """Return the points that depend on no result, the published default first."""
         default = {name: _default(self.plan, name) for name in self._distributions}
         if self.plan.points > self.plan.trials:
             return first_points(self.plan, default) if self._rules.sampler == "prior" else [default]
@@ -88,14 +87,14 @@ class StudySearch:
         return all(number in self._waiting for number in self._needed())
 
     def _needed(self) -> range:
-        """Return the trials that the sampler must hear of before it suggests the next one."""
+        """Return the trials that must be reported to the sampler before its next suggestion."""
         if self.block > 1:
             return range(self._told, self.asked - self.asked % self.block)
         return range(self._told, self.asked - self.lag + 1)
 
     def ask(self, parameters: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
-        """Return the next trial's number and its parameters, perhaps those of an earlier run."""
-        self._hear()
+        """Return the next trial's number and parameters; ``parameters`` are an earlier run's."""
+        self._report()
         number, parameters = self.asked, self._suggested(parameters)
         self.asked += 1
         self._points.append(parameters)
@@ -116,23 +115,22 @@ class StudySearch:
         return dict(self._study.ask(self._distributions).params)
 
     def heard(self) -> int:
-        """Return how many trials the next suggestion may use."""
+        """Return the number of trials that the next suggestion may use."""
         return self._needed().stop
 
     def modelled(self) -> Next:
-        """Return what a Gaussian process suggests for the next trial, and the gain it expects."""
-        self._hear()
+        """Return the Gaussian process's suggestion for the next trial and its expected gain."""
+        self._report()
         if self._modelled is None or self._modelled[0] != self.asked:
             seed = _seed(self.plan.id, self._seed, self.asked)
-            found = suggestion(self.plan, self._points, self._values, seed)
-            self._modelled = self.asked, found
+            self._modelled = self.asked, suggestion(self.plan, self._points, self._values, seed)
         return self._modelled[1]
 
     def stop(self) -> None:
         """Suggest no further trial."""
         self.trials = self.asked
 
-    def _hear(self) -> None:
+    def _report(self) -> None:
         for number in self._needed():
             self._tell(number)
 
@@ -141,13 +139,13 @@ class StudySearch:
             return optuna.samplers.RandomSampler(seed=seed)
         if self._rules.sampler == "gp":
             return optuna.samplers.GPSampler(seed=seed, n_startup_trials=_startup(self._rules))
-        # As if it were made with the seed, which takes entropy for two generators first.
+        # Same as a new sampler with this seed, without drawing entropy for two unused generators.
         for state in (self._tpe._rng, self._tpe._random_sampler._rng):
             state.rng.seed(seed)
         return self._tpe
 
     def _fits(self, parameters: Mapping[str, Any]) -> bool:
-        """Return True unless the space is another one than when a trial was suggested."""
+        """Return True if parameters of an earlier run are still in the search space."""
         try:
             self._trial(parameters, TrialState.RUNNING, None)
         except ValueError:
@@ -165,7 +163,7 @@ class StudySearch:
         )
 
     def _hand_over(self) -> None:
-        """Hand Optuna the trials of an earlier run, in order, as far as they have ended."""
+        """Add the trials of an earlier run to Optuna's study, with their results if they ended."""
         for number, parameters in self._kept.items():
             state, values = self._ended.pop(number, (TrialState.RUNNING, None))
             self._study.add_trial(self._trial(parameters, state, values))
@@ -174,7 +172,7 @@ class StudySearch:
     def score(
         self, number: int, value: float | None, status: str, metrics: Mapping[str, float] = {}
     ) -> None:
-        """Hand in an ended trial's objective (None if it failed), status and ``metrics``."""
+        """Record an ended trial's objective (None if it failed), status and ``metrics``."""
         others = [] if value is None else [metrics[f"val_{name}"] for name in self._pareto]
         values = [math.nan if value is None else value, *others]
         if any(map(math.isnan, values)):
@@ -195,7 +193,7 @@ class StudySearch:
 
 
 def _block(plan: StudyPlan, rules: SearchModel) -> int:
-    """Return how many trials are suggested at once; 1 for a study whose trials run on their own."""
+    """Return the number of trials suggested at once; 1 if trials are computed separately."""
     if not plan.blockwise or rules.scheduler != "none":
         return 1
     return max(rules.parallel_trials, WIDE_BLOCK if rules.sampler in ("random", "grid") else 1)
@@ -207,7 +205,7 @@ def _direction(metric: str) -> StudyDirection:
 
 
 def distribution_of(parameter: Parameter) -> BaseDistribution:
-    """Return what Optuna draws a searched parameter from."""
+    """Return the Optuna distribution of a searched parameter."""
     if parameter.type == "categorical":
         return CategoricalDistribution(parameter.choices)
     assert parameter.low is not None
@@ -219,7 +217,7 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
-    """Return every value of a distribution that has a few."""
+    """Return every value of a distribution with few values."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices
     if isinstance(distribution, IntDistribution):
@@ -228,7 +226,7 @@ def _values(distribution: BaseDistribution) -> Sequence[Any]:
 
 
 def _default(plan: StudyPlan, name: str) -> Any:
-    """Return the published value, moved into the sweep's own range where that excludes it."""
+    """Return the published value, moved into the sweep's own range if outside."""
     part, key = name.split(".", 1)
     return starting_value(plan.searched[part][key], plan.defaults[part][key])
 

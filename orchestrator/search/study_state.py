@@ -42,27 +42,27 @@ from trainables.store.artifacts import stage_key
 
 @dataclass(slots=True, kw_only=True)
 class TrialSpec(TrialStarted):
-    """One configuration to compute, as the journal tells of it.
+    """One configuration to compute, with the fields of its event in the journal.
 
-    Numbers of the further seeds of the chosen one come last; the key is the same when the sweep is
-    resumed. Stages of the trials that come next may be computed ``together`` with its own.
+    Further seeds of the chosen configuration have the last numbers. The key is the same when the
+    sweep is resumed. ``together`` are stages of next trials that are computed with this one.
     """
 
     request: StageRequest
     together: tuple[StageRequest, ...] = ()
 
     def starting(self) -> TrialStarted:
-        """Return the event that gives the trial out."""
+        """Return the event that the trial has started."""
         return TrialStarted(**fields_of(self, TrialStarted))
 
     def ending(self, status: str, metrics: Mapping[str, float], **facts: Any) -> TrialFinished:
-        """Return the event that tells how the trial ended."""
+        """Return the event that the trial has ended."""
         return TrialFinished(key=self.key, status=status, metrics=metrics, **facts)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A trial, how it ended, and what its study minimises: NaN before it is scored."""
+    """A trial, its outcome, and its objective (NaN before it is scored)."""
 
     trial: TrialSpec
     outcome: TrialFinished
@@ -70,7 +70,7 @@ class Ended:
 
     @property
     def ref(self) -> ArtifactRef:
-        """Return the reference to the outcome that it left behind."""
+        """Return the reference to its stored outcome."""
         return ArtifactRef(self.trial.stage, self.outcome.artifact)
 
 
@@ -89,7 +89,7 @@ class TrialMaker:
         base: Ended | None,
         position: int = 0,
     ) -> TrialSpec:
-        """Return a trial of a study, on the seed at ``position``; ``base`` is what it builds on."""
+        """Return a trial of a study on the seed at ``position``; it builds on ``base``."""
         parts, seed = _configured(plan, parameters), self._spec.all_seeds[position]
         training = self._spec.resources.train
         request = StageRequest(
@@ -122,7 +122,7 @@ class TrialMaker:
 
 
 def _configured(plan: StudyPlan, parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return every part's parameters: the searched ones as suggested, the others at default."""
+    """Return every part's parameters: suggested values, and defaults for the others."""
     parts = {part: dict(values) for part, values in plan.defaults.items()}
     for name, value in parameters.items():
         part, parameter = name.split(".", 1)
@@ -135,12 +135,12 @@ class StudyState:
     """The state of one study, by the numbers of its trials.
 
     Attributes:
-        unscored: Numbers of search trials that ended but wait for what they are compared with.
-        unscored_seeds: Positions of seeds that do.
+        unscored: Numbers of search trials that ended, while their reference has not.
+        unscored_seeds: Positions of further seeds that ended, while their reference has not.
         objectives: Guarded objectives of search trials; infinite for failed ones.
-        leaders: Trial to the one whose pass computes it, perhaps itself.
-        seeds: Position of a seed to its chosen trial, None where that failed.
-        seeds_asked: Seeds that were given out, the first included.
+        leaders: Trial to the trial whose pass computes it, possibly itself.
+        seeds: Position of a seed to its trial of the chosen configuration; None if that failed.
+        seeds_asked: Number of seeds that were started, the first included.
         margin: Of the best trial over the published default, if that decided.
     """
 
@@ -179,7 +179,7 @@ class StudyState:
 
     @property
     def running(self) -> int:
-        """Return how many trials were given out and have not ended."""
+        """The number of trials that have started and not ended."""
         return len(self.trials) - len(self.outcomes) - len(self.queue)
 
     def done(self, seeds: int) -> bool:
@@ -188,7 +188,7 @@ class StudyState:
         return self.closed and (self.chosen is None or whole)
 
     def next_queued(self) -> TrialSpec | None:
-        """Take a trial off the queue that waits for no other one's pass."""
+        """Remove and return a queued trial that no other trial is computing in its pass."""
         for position, trial in enumerate(self.queue):
             leader = self.leaders.get(trial.number, trial.number)
             if leader == trial.number or leader in self.outcomes:
@@ -196,12 +196,12 @@ class StudyState:
         return None
 
     def failures(self) -> list[TrialFinished]:
-        """Return the failed trials by number: a resumed sweep hears of them in another order."""
+        """Return the failed trials by number, since a resumed sweep gets them in another order."""
         ended = [self.outcomes[number] for number in sorted(self.outcomes)]
         return [outcome for outcome in ended if outcome.status == "failed"]
 
     def opening(self, data: PreparedData, spec: SweepSpec) -> StudyOpened:
-        """Return the event that lays the study out."""
+        """Return the event that describes the study."""
         plan, task = self.plan, self.plan.task
         return StudyOpened(
             study=plan.id,
@@ -246,64 +246,64 @@ class Past:
 
     @property
     def is_empty(self) -> bool:
-        """Return True if nothing was computed."""
+        """Whether it has no trials."""
         return not self._trials
 
     def suggested(self, study: StudyState, number: int) -> Sequence[Trial]:
-        """Return the trials of a search with that number: one for each choice they built on."""
+        """Return the trials of a search with that number, one for each base."""
         return self._suggested.get((study.plan.id, number), ())
 
     def holds(self, event: StudyOpened | TrialScored | StudyClosed) -> bool:
-        """Return True if the same was written last; a study is opened but once."""
+        """Return True if the journal's last event of its kind is equal; a study is opened once."""
         if isinstance(event, TrialScored):
             trial = self._trials.get(event.key)
-            told = None if trial is None else (trial.objective, trial.accuracy_error)
-            return told == (event.objective, event.error)
+            known = None if trial is None else (trial.objective, trial.accuracy_error)
+            return known == (event.objective, event.error)
         study = self._studies.get(event.study)
         if study is None or isinstance(event, StudyOpened):
             return study is not None
-        # Trials of a choice that was given up since may have been counted beside.
+        # The counts may include trials of a choice that was withdrawn since.
         counted = (study.finished, study.failed) == (event.finished, event.failed)
         return counted and study.closed == event
 
     def block(self, study: StudyPlan) -> int | None:
-        """Return how many trials a study begun earlier suggests at once; None for a new one."""
+        """Return the block size of a study of an earlier run; None for a new study."""
         known = self._studies.get(study.id)
         return None if known is None else known.block
 
     def kept_default(self, study: StudyPlan) -> bool:
-        """Return True if a study was begun earlier by a rule that keeps its default."""
+        """Return True if an earlier run opened a study with a rule that keeps its default."""
         known = self._studies.get(study.id)
         return known is not None and "keep_default" in known.rule
 
     def goes_on(self, study: StudyPlan, number: int) -> bool | None:
-        """Return whether an earlier run asked for a trial of that number; None if it may yet."""
+        """Return whether an earlier run asked for a trial with that number; None if undecided."""
         if (study.id, number) in self._suggested:
             return True
         return None if self._settled(study.id) is None else False
 
     def can_do_without(self, trial: TrialSpec) -> bool:
-        """Return True if a closed study has chosen another trial than this one, for good."""
+        """Return True if a closed study's final choice is another trial."""
         study = self._settled(trial.study)
         return study is not None and trial.role == SEARCH and study.chosen != trial.key
 
     def _settled(self, name: str) -> Study | None:
-        """Return a study that has chosen for good."""
+        """Return a study if its choice is final, else None."""
         study = self._studies.get(name)
         return None if self._tries_again or study is None or study.chosen is None else study
 
     def margin(self, name: str) -> Margin | None:
-        """Return the margin that settled a study for good: the artifacts of it may be gone."""
+        """Return the margin of a final choice; its artifacts may be deleted."""
         study = self._settled(name)
-        told = study.closed.margin if study is not None and study.closed is not None else None
-        return None if told is None else Margin(told["difference"], told["error"])
+        margin = study.closed.margin if study is not None and study.closed is not None else None
+        return None if margin is None else Margin(margin["difference"], margin["error"])
 
     def accuracy_error(self, trial: TrialSpec) -> float | None:
-        """Return the standard error with which a trial that can be done without was guarded."""
+        """Return the standard error used to guard a trial that a final choice did not take."""
         return self._trials[trial.key].accuracy_error if self.can_do_without(trial) else None
 
     def outcome(self, key: str) -> TrialFinished | None:
-        """Return how a trial ended; None also if the machine failed it, so that it runs again."""
+        """Return the outcome of a trial; None if it must run again because the machine failed."""
         trial = self._trials.get(key)
         if trial is None or not trial.ended or trial.fault:
             return None
@@ -317,14 +317,14 @@ class Past:
 
 
 def setting_of(task: TaskSpec, data: PreparedData) -> str:
-    """Return a hash of all that two results must share to be compared: data, model, protocol."""
+    """Return a hash of data, model and protocol, which must be equal to compare two results."""
     return stage_key(
         "setting", data=data.key, model=task.model, protocol=task.resolved_protocol.to_dict()
     )
 
 
 def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, Any]:
-    """Return what must be known, beside a trial's own configuration, to compute it again."""
+    """Return everything but a trial's own configuration that is needed to reproduce it."""
     task, whole = plan.task, data.split.validation_seed is None
     splits = {str(seed): task.split_on(seed, whole).to_dict() for seed in spec.all_seeds}
     return {
@@ -345,22 +345,21 @@ def _origin(plan: StudyPlan, spec: SweepSpec, data: PreparedData) -> dict[str, A
 
 
 UNKNOWN = sys.float_info.max
-"""A standard error that cannot be told; finite, so that a journal can hold it."""
+"""A standard error that cannot be estimated; finite, because the journal stores no infinity."""
 
 Predictions = Callable[[ArtifactRef], ValidationRows]
 """Returns the stored validation rows of an outcome."""
 
 
 def no_predictions(ref: ArtifactRef) -> ValidationRows:
-    """Raise ``LookupError``: for a search whose rule never compares rows."""
+    """Raise ``LookupError``; for searches whose rule never compares rows."""
     raise LookupError(f"no predictions are known of {ref.stage} {ref.key}")
 
 
 class Scores:
-    """Scores the trials of studies, by name, and chooses between them.
+    """Scores the trials of studies and chooses between them; final choices of ``past`` stay.
 
-    Decisions of the ``past`` that are final are repeated; ``predictions`` are asked for by rules
-    that compare configurations row by row.
+    Rules that compare configurations row by row read ``predictions``.
     """
 
     def __init__(
@@ -369,7 +368,7 @@ class Scores:
         self._studies, self._past, self._predictions = studies, past, predictions
 
     def score(self, study: StudyState, one: Ended, position: int = 0) -> TrialScored | None:
-        """Return the value that a trial on a seed is minimised by; None for a failed one."""
+        """Return the guarded objective of a trial on a seed; None for a failed trial."""
         metrics, status = one.outcome.metrics, one.outcome.status
         if status == "failed":
             return None
@@ -383,7 +382,7 @@ class Scores:
         return TrialScored(key=one.trial.key, objective=value, error=error)
 
     def choice(self, study: StudyState, trials: int) -> tuple[Ended | None, Margin | None]:
-        """Return the choice of a study from its first trials, which are all scored."""
+        """Return the choice of a study from its first trials (all scored), and its margin."""
         ranked = [
             Rank(objective, number)
             for number, objective in study.objectives.items()
@@ -396,10 +395,10 @@ class Scores:
         return study.ended(best.number), margin
 
     def goes_on(self, study: StudyState) -> bool:
-        """Return True unless the next trial of a search that may stop would gain too little.
+        """Return False if a search may stop and its next trial is expected to gain too little.
 
-        That is at most half a standard error of the difference between the best trial so far and
-        the published default, or the second best.
+        Too little is at most half a standard error of the difference between the best trial so far
+        and the published default (or the second best, if the default is best or failed).
         """
         number = study.search.asked
         if not study.rule.stop or number < LEAST or study.plan.points <= study.plan.trials:
@@ -407,8 +406,8 @@ class Scores:
         known = self._past.goes_on(study.plan, number)
         if known is not None:
             return known
-        heard = range(study.search.heard())
-        ended = (n for n in heard if study.outcomes[n].status == FINISHED)
+        usable = range(study.search.heard())
+        ended = (n for n in usable if study.outcomes[n].status == FINISHED)
         ranked = sorted(Rank(study.objectives[n], n) for n in ended)
         if len(ranked) < 2:
             return True
@@ -418,7 +417,7 @@ class Scores:
         return error == UNKNOWN or study.search.modelled().improvement > ERRORS * error
 
     def _reference(self, study: StudyState, position: int = 0) -> Ended | None:
-        """Return the plain cross-entropy that guards a study on a seed, if one does."""
+        """Return the plain cross-entropy that guards a study on a seed, or None."""
         reference = self._studies.get(study.plan.reference or "")
         return reference.seeds.get(position) if reference else None
 
@@ -443,7 +442,7 @@ class Scores:
         return Margin(default.objective - best.objective, error)
 
     def _guarded_terms(self, study: StudyState, one: Ended) -> Tensor:
-        """Return the share of each row in the guarded objective of a trial, up to a constant."""
+        """Return each row's term of the guarded objective of a trial, up to a constant."""
         terms, reference = self._terms(study.rule.metric, one), self._reference(study)
         if reference is None or one.objective == one.outcome.metrics[study.rule.objective]:
             return terms
@@ -451,11 +450,11 @@ class Scores:
 
 
 def standard_error(difference: Tensor, images: Tensor | None = None) -> float:
-    """Return the standard error of a mean of differences (N,), one a row.
+    """Return the standard error of the mean of differences (N,), one per row.
 
-    Where rows are pixels, their ``images`` (N,) are independent: the error is that of the
-    sums over images, with the number of pixels taken as known. It cannot be estimated from a
-    single row or image: then it is ``UNKNOWN``, of which no multiple is exceeded.
+    If rows are pixels, only their ``images`` (N,) are independent: the error is then that of the
+    sums over images, given the number of pixels. For a single row or image it is ``UNKNOWN``, which
+    no difference exceeds.
     """
     sums = difference
     if images is not None:

@@ -1,12 +1,12 @@
-"""Which differences in a table are more than chance.
+"""Tests whether differences in a table are more than chance.
 
-``compare`` puts the recipes of one task beside a baseline: differences with paired bootstrap
-intervals over test rows, and noise floors; ``search_gains`` compares each with the published
-default that its search began with. ``rank_comparison`` asks for differences that hold over
-(dataset, model) blocks. Both need no training: they read what evaluations have stored.
+``compare`` compares the recipes of one task with a baseline: differences with paired bootstrap
+intervals over test rows, and noise floors. ``search_gains`` compares each recipe with the published
+default that its search began with. ``rank_comparison`` finds differences that hold over
+(dataset, model) blocks. All read stored evaluations and train nothing.
 """
 
 import lazy_loader
 
-# Imported when first used: ranks read nothing that was stored and must not wait for torch.
+# Imported when first used, because ranks need no torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""Every recipe against every other over networks and splits: gains, wins and strengths."""
+"""Compares all recipes over networks and splits: gains, wins and strengths."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +15,8 @@ from trainables.common.words import many
 ARENA_METRICS = ("nll", "brier", "ece")
 DRAWS = 1000
 LEVEL = 0.95
-ELO = 400 / np.log(10)  # Points a unit of the Bradley-Terry model's log-odds, as in chess.
-PRIOR = 0.01  # Of the strengths: what always wins would else be infinitely strong.
+ELO = 400 / np.log(10)  # Points per unit of log-odds in the Bradley-Terry model, as in chess.
+PRIOR = 0.01  # Keeps the strength of a recipe that always wins finite.
 
 
 class Interval(NamedTuple):
@@ -29,19 +29,19 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Standing:
-    """How one recipe does.
+    """The figures of one recipe in the arena.
 
     Attributes:
-        gains: Metric to how far it is below the baseline, the mean over networks; above 0 is
-            better; fractions (nats for NLL).
-        wins: Share of its matches that it wins, a tie as half a win. A match is one other recipe on
-            one task and seed, decided by NLL.
-        strength: Bradley-Terry strength on the scale of Elo, 0 for the baseline: 100 points more
-            are odds of 1.8 to 1. It has no interval: where a resample holds one network, many a
-            recipe wins always, and is strong without bound.
-        seconds: What its fit took, the mean; None where that is not known.
-        group: Letters that it shares with recipes from which it cannot be told apart by NLL over
-            networks (see ``rank_comparison``); empty where there are too few networks.
+        gains: Metric to baseline minus recipe, the mean over networks; fractions (nats for NLL).
+            Above 0 is better.
+        wins: Share of matches won; a tie is half a win. A match compares the NLL of two recipes on
+            one task and seed.
+        strength: Bradley-Terry strength on the Elo scale, 0 for the baseline; 100 more points are
+            odds of 1.8 to 1. It has no interval, because in a resample with one network many
+            recipes win every match and their strength is unbounded.
+        seconds: Mean time of a fit, or None if unknown.
+        group: Letters, shared with recipes whose NLL over networks does not differ (see
+            ``rank_comparison``); empty if there are too few networks.
     """
 
     recipe: str
@@ -57,10 +57,10 @@ class Arena:
     """All recipes that have a figure on every task and seed, the strongest first.
 
     Attributes:
-        tasks: How many tasks there are, such as fitting sizes of each network.
-        seeds: How many splits of each.
+        tasks: Number of tasks, such as fitting sizes of each network.
+        seeds: Number of splits of each task.
         absent: Recipe to the reason why it is left out.
-        lacking: How many networks more could tell any two recipes apart; 0 if these can.
+        lacking: Number of further networks needed to separate any two recipes; 0 if enough.
     """
 
     baseline: str
@@ -73,12 +73,12 @@ class Arena:
 
 
 class _Table(NamedTuple):
-    """Means over the tasks of each network, for each network and seed.
+    """Means over the tasks of a network; each pair of network and seed is a unit.
 
     Attributes:
-        gains: (units, metrics, recipes), below the baseline.
+        gains: (units, metrics, recipes), baseline minus recipe.
         wins: (units, recipes, recipes), share of tasks on which the first beats the second.
-        networks: (units,), the network of each.
+        networks: (units,), the number of each unit's network.
     """
 
     gains: NDArray[np.float64]
@@ -91,15 +91,15 @@ def arena(
 ) -> Arena:
     """Compare recipes over networks and splits.
 
-    Intervals are of a bootstrap in two steps: networks are drawn with replacement, and splits
-    within each drawn network, all its tasks together. Networks count equally. With few networks,
-    intervals tell little of other ones.
+    Intervals are from a bootstrap in two steps: networks are drawn with replacement, then splits
+    within each drawn network, with all its tasks. Networks have equal weight. With few networks,
+    intervals say little about other networks.
 
     Args:
-        results: Studies of any number of tasks; those of one data set and model are of one network.
-        baseline: The recipe that gains are from.
-        draws: Resamples, at least 1.
-        seed: Decides the resamples.
+        results: Studies of any number of tasks; the same data set and model are one network.
+        baseline: The recipe that gains are relative to.
+        draws: Number of resamples, at least 1.
+        seed: Determines the resamples.
     """
     found = list(results)
     places = {result.task: (result.dataset or result.task, result.model) for result in found}
@@ -131,7 +131,7 @@ def arena(
 
 
 def _ranked(recipes: Sequence[str], table: _Table) -> RankComparison:
-    """Compare mean NLL over networks: tasks and splits of one network are no further evidence."""
+    """Compare mean NLL over networks; more tasks or splits of a network are not more evidence."""
     scores = {
         recipe: {
             int(network): -float(table.gains[table.networks == network, 0, r].mean())
@@ -143,7 +143,7 @@ def _ranked(recipes: Sequence[str], table: _Table) -> RankComparison:
 
 
 def _gap(own: dict[str, StudyResult], tasks: Sequence[str], seeds: int) -> str:
-    """Return why a recipe cannot take part, or nothing."""
+    """Return the reason why a recipe is left out, or an empty string."""
     for task in tasks:
         result = own.get(task)
         if result is None:
@@ -183,7 +183,7 @@ def _table(
 
 
 def _weights(networks: NDArray[np.int64], draws: int, seed: int) -> NDArray[np.float64]:
-    """Return how much each unit counts: as they are, then in each resample; rows sum to 1."""
+    """Return the weights of units: the first row for all of them, then one row per resample."""
     generator = np.random.default_rng(seed)
     units = [np.flatnonzero(networks == network) for network in np.unique(networks)]
     whole = np.zeros((1 + draws, len(networks)))
@@ -205,7 +205,7 @@ def _standings(
 ) -> tuple[Standing, ...]:
     gains = np.einsum("du,umr->dmr", weights, table.gains)
     others = len(recipes) - 1
-    wins = (weights @ table.wins.sum(axis=2) - 0.5) / others  # Nobody plays against itself.
+    wins = (weights @ table.wins.sum(axis=2) - 0.5) / others  # without the tie with itself
     whole = np.einsum("u,urs->rs", weights[0], table.wins)
     strengths = _strengths(whole * len(table.networks), base)
     found = [
@@ -223,7 +223,7 @@ def _standings(
 
 def _strengths(wins: NDArray[np.float64], base: int) -> NDArray[np.float64]:
     """Return Bradley-Terry strengths in points of Elo from wins (R, R), 0 for the baseline."""
-    import choix  # It is needed here only.
+    import choix
 
     rows = wins.copy()
     np.fill_diagonal(rows, 0)

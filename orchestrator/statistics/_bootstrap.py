@@ -19,14 +19,13 @@ SMALL = 1 << 23  # Counts, of two bytes each.
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a recipe lies from the baseline.
+    """The difference between a recipe and the baseline.
 
     Attributes:
         value: Metric of the recipe minus metric of the baseline, on all rows; fractions (nats for
             NLL).
         low, high: Ends of the 95% interval.
-        detectable: The smallest true difference that would be found in 80% of cases, with these
-            rows and seeds.
+        detectable: The smallest true difference that these rows and seeds find in 80% of cases.
     """
 
     value: float
@@ -36,19 +35,18 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of 0."""
+        """Whether 0 is outside the interval."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
 class PairedBootstrap:
-    """Recipes beside a baseline on the same test rows.
+    """Recipes compared with a baseline on the same test rows.
 
     Attributes:
-        metric, baseline, draws: As they were asked for.
         values: Metric of each recipe on all rows, the mean over its seeds.
-        differences: From the baseline, of every recipe but itself.
-        groups: Number of the groups of rows that were drawn; 0 where rows were.
+        differences: Difference of every other recipe from the baseline.
+        groups: Number of groups of rows, such as images; 0 if single rows were resampled.
     """
 
     metric: str
@@ -96,37 +94,36 @@ def paired_bootstrap(
 ) -> PairedBootstrap:
     """Compare recipes with a baseline by resampling test rows, or whole groups of them.
 
-    Each resample draws N rows with replacement and every recipe, and every seed of it, is measured
-    on the same ones; a recipe with several seeds counts with their mean. Where seeds were tested on
-    different rows of one file, rows of the file are drawn, and each seed is measured on those of
-    them that it was tested on. The interval tells what
-    other test rows of the same kind might show for these trained networks. It does not hold what
-    other seeds or another search might: see the standard deviation over seeds for that.
+    Each resample draws N rows with replacement, and all recipes and seeds are measured on the same
+    rows; a recipe's seeds are averaged. If seeds were tested on different rows of one file, rows of
+    the file are drawn, and each seed is measured on the drawn rows that it was tested on. The
+    interval covers other test rows, for these trained networks. It does not cover other seeds or
+    another search; see the standard deviation over seeds for that.
 
-    A binned error is biased upwards, and on resampled rows more so, by about as much again. So what
-    the resamples lie above the value is taken off it once, and the interval around that reaches as
-    far as 95% of the resamples do. It covers the true difference as often as it says where both
-    errors stand clear of their noise floor. Where one does not, a binned error cannot be freed of
-    its bias and coverage falls, in simulations to 84% to 91%: hence ``TaskComparison`` marks
-    differences inside the floor. For accuracy, NLL and Brier there is no bias and nothing is moved.
+    A binned error is biased upwards, and on resampled rows about twice as much. So the interval is
+    centred at the value minus the excess of the resamples, and holds 95% of the resamples.
+    Its coverage is right if both errors are well above their noise floors. Otherwise the bias
+    remains and coverage falls to 84% to 91% in simulations, so ``TaskComparison`` marks differences
+    inside the floor. Accuracy, NLL and Brier have no bias and need no correction.
 
     Args:
-        predictions: Recipe to log-probabilities (N, K), one a seed.
-        labels: (N,), integers in [0, K); or one such a seed.
-        metric: One of ``METRICS.measurable``, of 15 bins.
+        predictions: Recipe to log-probabilities (N, K), one per seed.
+        labels: (N,), integers in [0, K); or one such tensor per seed.
+        metric: One of ``METRICS.measurable``, with 15 bins.
         baseline: A key of ``predictions``.
-        level: Share of resamples that an interval holds, in (0, 1).
-        draws: Resamples, at least 1; 2000 give the ends of an interval to about 3% of its width.
-        seed: Decides the resamples.
+        level: Share of resamples inside an interval, in (0, 1).
+        draws: Number of resamples, at least 1; with 2000 the ends of an interval vary by about 3%
+            of its width.
+        seed: Determines the resamples.
         done: Called with each recipe when it has been resampled.
         groups: Number of the group of each row, (N,), int64, such as the image of a pixel: pixels
-            of one image are no evidence independent of each other. Groups are drawn as a whole,
-            and should be about equally large. None where rows are drawn.
-        numbers: Of each seed which rows of the file it was tested on, (N,); None if they are the
-            same for all.
-        interval: Makes a difference of the figures of a recipe and the baseline, in place of
-            the interval over test rows alone.
-        calibrations: Returns a recipe's validation rows, one pair a seed, for metrics that need
+            of one image are not independent. Whole groups are drawn, and should have about equal
+            sizes. None to draw rows.
+        numbers: The rows of the file that each seed was tested on, (N,) each; None if equal for
+            all seeds.
+        interval: Computes the difference from the figures of a recipe and the baseline, instead of
+            the interval over test rows.
+        calibrations: Returns a recipe's validation rows, one pair per seed, for metrics that need
             them.
 
     Raises:
@@ -193,7 +190,7 @@ def measure(
 def _counts(
     labels: Sequence[Tensor], numbers: Sequence[Tensor] | None, draws: int, seed: int
 ) -> list[Tensor]:
-    """Return how often each row of each seed occurs in each resample, (draws, N), int16."""
+    """Return the count of each row in each resample, (draws, N), int16, for each seed."""
     if numbers is None:
         return [_resample_counts(len(labels[0]), draws, seed)] * len(labels)
     whole, place = torch.cat(list(numbers)).unique(return_inverse=True)
@@ -202,7 +199,7 @@ def _counts(
 
 
 def _resample_counts(rows: int, draws: int, seed: int) -> Tensor:
-    """Return how often each row occurs in each resample, (draws, rows), int16."""
+    """Return the count of each row in each resample, (draws, rows), int16."""
     return (_small_counts if rows * draws <= SMALL else _drawn_counts)(rows, draws, seed)
 
 
@@ -215,7 +212,7 @@ def _drawn_counts(rows: int, draws: int, seed: int) -> Tensor:
     return counts
 
 
-_small_counts = lru_cache(maxsize=2)(_drawn_counts)  # A task's recipes have the same, one by one.
+_small_counts = lru_cache(maxsize=2)(_drawn_counts)  # All recipes of a task use the same counts.
 
 
 def _over_seeds(
@@ -233,7 +230,7 @@ def _over_seeds(
             )
     if not tables:
         raise ValueError(f"there are no predictions of {recipe}")
-    # One may have fewer seeds than others.
+    # A recipe may have fewer seeds than others.
     each = zip(tables, labels, counts, calibrations or [None] * len(tables), strict=False)
     parts = [resampled(metric, *seed) for seed in each]
     values = torch.tensor([part.value for part in parts], dtype=torch.float64)
@@ -246,6 +243,6 @@ def _difference(own: Measured, reference: Measured, level: float) -> Difference:
     centre = value - (float(draws.mean()) - value)
     reach = float((draws - centre).abs().quantile(level))
     normal = NormalDist()
-    found = normal.inv_cdf((1 + level) / 2) + normal.inv_cdf(POWER)
-    detectable = found * float(draws.std(unbiased=False))
+    errors = normal.inv_cdf((1 + level) / 2) + normal.inv_cdf(POWER)
+    detectable = errors * float(draws.std(unbiased=False))
     return Difference(value, centre - reach, centre + reach, detectable)

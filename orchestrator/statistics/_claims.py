@@ -1,4 +1,4 @@
-"""Whether stored runs confirm what papers claim."""
+"""Tests the claims of papers on stored runs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,27 +20,27 @@ CONFIRMED, REFUTED, NOT_TESTABLE = "confirmed", "refuted", "not testable here"
 HOLDS, FAILS, LOST = "holds in this regime", "fails in this regime", "accuracy lost"
 HOLDS_GIVEN, FAILS_GIVEN = "holds on these logits", "fails on these logits"
 TOLERANCE = 0.02
-"""Most accuracy that a recipe may lose to its method alone and still be judged by calibration."""
+"""Accuracy that a recipe may lose to its method alone before its calibration is not judged."""
 AS_GOOD = 0.03
-"""How far below the paper's least accurate network one is still in the paper's regime."""
+"""Accuracy that a network may lack to the paper's worst one and be in the paper's regime."""
 
 
 @dataclass(frozen=True)
 class PairVerdict:
-    """One pair of recipes that a claim speaks of, on one task.
+    """The verdict on one pair of recipes of a claim, on one task.
 
     Attributes:
-        better: The recipe that is said to be better.
+        better: The recipe that is claimed to be better.
         values: The metric of both, the mean over seeds; fractions (nats for NLL).
-        accuracies: The accuracy of both, the same.
+        accuracies: The accuracy of both, the mean over seeds.
         difference: ``better`` minus ``than``, with its own 95% interval over seeds and test rows.
-        p: p-value, corrected by Holm for all pairs of the claim; 1 where it is not tested.
+        p: p-value with Holm's correction for all pairs of the claim; 1 if it was not tested.
         detectable: The smallest difference that such a comparison finds in 80% of cases.
-        seeds: How many seeds both have.
+        seeds: Number of seeds that both have.
         verdict: ``confirmed`` or ``refuted`` in the paper's regime, ``holds in this regime`` or
             ``fails in this regime`` elsewhere, ``holds on these logits`` or ``fails on these
-            logits`` of given ones, ``not testable here`` or ``accuracy lost``.
-        given: Whether the recipes are of given logits.
+            logits`` for given logits, ``not testable here`` or ``accuracy lost``.
+        given: Whether the recipes calibrate given logits.
     """
 
     sweep: str
@@ -59,14 +59,17 @@ class PairVerdict:
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """The verdict of stored runs on a claim, over all ``pairs`` of recipes that it is about."""
+    """The verdict of stored runs on a claim, over all its ``pairs`` of recipes."""
 
     claim: Claim
     pairs: tuple[PairVerdict, ...]
 
     @property
     def verdict(self) -> str:
-        """Return what any pair refutes or all confirm, in the paper's regime if any pair is."""
+        """Return the verdict over all pairs: one refutation decides, a confirmation needs all.
+
+        Pairs in the paper's regime come first, then pairs of other regimes, then given logits.
+        """
         found = {pair.verdict for pair in self.pairs} - {LOST}
         words = ((REFUTED, CONFIRMED), (FAILS, HOLDS), (FAILS_GIVEN, HOLDS_GIVEN))
         for against, favour in words:
@@ -95,27 +98,27 @@ def judge_claim(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> ClaimVerdict:
-    """Test every pair of recipes that a claim speaks of, by ``contrast``.
+    """Test every pair of recipes of a claim by ``contrast``.
 
-    A claim on calibration speaks only of networks that kept their accuracy: both recipes stand
-    above twice chance and at most ``TOLERANCE`` below their method alone, where that was run. Other
-    pairs are left out of the family that Holm's correction is for. A pair confirms or refutes the
-    claim where its difference is beyond the margin at the 5% level, over seeds and test rows; one
-    seed of trained networks never does, nor does a difference inside the noise floor. The seed that
-    a search chose with is left out where there are others: it was chosen for how it did.
+    A claim on calibration applies only to networks that kept their accuracy: that of both recipes
+    must be above twice chance, and at most ``TOLERANCE`` below their method alone, if that was run.
+    Other pairs do not count in Holm's correction. A pair decides if its difference exceeds the
+    margin at the 5% level, over seeds and test rows. One seed of trained networks never decides,
+    and neither does a difference inside the noise floor. The seed used for the search is left out
+    if there are others, because the search selected for it.
 
-    ``confirmed`` and ``refuted`` are said of networks about as accurate as the paper's on its data
-    set (see ``Claim.accuracy``), whole and not a part of it. Of given logits no other networks are
-    known: one seed is judged over test rows alone, and the verdict speaks of these logits.
+    The verdicts ``confirmed`` and ``refuted`` need networks about as accurate as the paper's (see
+    ``Claim.accuracy``) on the whole data set. Given logits have no other networks, so a single seed
+    is judged over test rows, and the verdict is about these logits.
 
-    Of seconds and metrics of suites one figure a seed is known: they are judged over seeds alone.
+    Seconds and metrics of suites have one figure per seed, so they are judged over seeds only.
 
     Args:
         claim: The claim.
         results: Studies of any number of sweeps and tasks.
         store: The store ``STORAGE/artifacts`` that the sweeps wrote to.
-        draws: Resamples of the test rows.
-        seed: Decides the resamples.
+        draws: Number of resamples of the test rows.
+        seed: Determines the resamples.
     """
     pairs = [_measured(claim, own, store, draws, seed) for own in _pairs(claim, results)]
     tested = [number for number, pair in enumerate(pairs) if not pair.lost]
@@ -144,9 +147,9 @@ def _pairs(claim: Claim, results: Iterable[StudyResult]) -> Iterator[tuple[Study
 
 
 def _unseen(studies: Sequence[StudyResult]) -> tuple[StudyResult, ...]:
-    """Return studies without the seed that a search chose with, where there are others.
+    """Return studies without the seed used for the search, if all have others.
 
-    All lose it if one was searched, so that seeds stay paired.
+    If one was searched, all lose that seed, so that seeds stay paired.
     """
     others = [
         tuple(key for key in study.predictions if key != study.searched_predictions)
@@ -168,7 +171,7 @@ def _of_seeds(study: StudyResult, keys: Sequence[str]) -> StudyResult:
 
 
 def _by_seed(study: StudyResult, metric: str) -> list[float]:
-    """Return seconds, or a suite's metric as the mean over suites of one data set, of each seed."""
+    """Return the seconds of each seed, or a metric's mean over the suites of one data set."""
     if metric == "seconds":
         return list(study.seconds)
     own = [[v for name, v in seed.items() if _is_of(name, metric)] for seed in study.test]
@@ -187,7 +190,7 @@ def _board(
     draws: int,
     seed: int,
 ) -> Board:
-    """Return the claim's metric of two studies, resampled, or as stored for each seed."""
+    """Return the claim's metric of two studies: resampled if possible, else as stored per seed."""
     if claim.metric in METRICS.measurable:
         return board(studies, store, claim.metric, draws=draws, seed=seed)
     values = {s.recipe: torch.tensor(_by_seed(s, claim.metric)).double() for s in studies}
@@ -207,7 +210,8 @@ def _measured(
     measured = _board(claim, studies[:2], exact, store, draws, seed)
     accuracy = {name: float(own.values.mean()) for name, own in exact.figures.items()}
     own = contrast(measured.figures[better.recipe], measured.figures[than.recipe])
-    judged = (than,) if claim.metric == "acc" else (better, than)  # Losing it is then the finding.
+    # In a claim on accuracy, the loss of accuracy is itself the finding.
+    judged = (than,) if claim.metric == "acc" else (better, than)
     lost = any(_lost(study, accuracy, exact.classes) for study in judged)
     accuracies = (accuracy[better.recipe], accuracy[than.recipe])
     return _Pair(better, than, measured, own, accuracies, lost)
@@ -220,13 +224,13 @@ def _alone(study: StudyResult) -> str:
 def _lost(study: StudyResult, accuracy: dict[str, float], classes: int) -> bool:
     """Return True if a network has collapsed, or lost more than the tolerance to its method."""
     chance = 1 / classes
-    least = min(2 * chance, (1 + chance) / 2)  # Of two classes, twice chance is all.
+    least = min(2 * chance, (1 + chance) / 2)  # With two classes, twice chance is 100%.
     alone, own = accuracy.get(_alone(study), 0.0), accuracy[study.recipe]
     return own <= least or own < alone - TOLERANCE
 
 
 def _at(claim: Claim) -> float:
-    """Return the difference at which a claim turns from true to false."""
+    """Return the difference that separates a true from a false claim."""
     return -claim.margin if column(claim.metric).higher else claim.margin
 
 

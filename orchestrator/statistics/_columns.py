@@ -1,4 +1,4 @@
-"""Figures that are computed from stored predictions when a table asks for them."""
+"""Computes figures of a table from stored predictions when they are needed."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,13 +16,13 @@ def with_columns(
     store: ArtifactStore,
     say: Callable[[str], None],
 ) -> list[StudyResult]:
-    """Return results with those metrics of source ``rows`` in ``test`` that they lack.
+    """Return results with missing metrics of the source ``rows`` added to ``test``.
 
     Args:
-        results: Of any tasks.
-        names: Metrics that are shown; those of other sources are left as they are.
+        results: Results of any tasks.
+        names: Metrics that are shown; those of other sources are ignored.
         store: The store ``STORAGE/artifacts`` that the sweeps wrote to.
-        say: Receives a line for each figure that cannot be computed, or is not of all rows.
+        say: Receives a line for each figure that cannot be computed, or not from all rows.
     """
     columns, kept = METRICS.columns(names), KeptPredictions(store)
     return [_filled(result, columns, kept, say) for result in results]

@@ -1,4 +1,4 @@
-"""The recipes of one task beside a baseline, from their stored predictions."""
+"""Compares the recipes of one task with a baseline, from their stored predictions."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,11 +25,11 @@ from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.metrics import FLOORED, METRICS, Rows, noise_floor, noise_floors_of_groups
 from trainables.store.artifacts import ArtifactStore
 
-KEPT = 1 << 28  # Bytes: the tests of ImageNet fit once, small ones by the thousand.
+KEPT = 1 << 28  # Bytes: enough for one test on ImageNet, or for a thousand small ones.
 
 
 class KeptPredictions:
-    """Test predictions by key; those that were read last are kept, up to ``KEPT`` bytes."""
+    """Test predictions by key, with a cache of ``KEPT`` bytes for the last used."""
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
@@ -43,9 +43,9 @@ class KeptPredictions:
         return None if found is None else found.tensors("test")
 
     def validation(self, key: str) -> Rows:
-        """Return logits and labels of the validation rows of an evaluation that is there.
+        """Return logits and labels of the validation rows of a stored evaluation.
 
-        Those of a calibrator are cross-fitted: it has seen none of the rows that it scores.
+        A calibrator's logits are cross-fitted: it was not fitted on the rows that it scores.
         """
         found = self._store.find(ArtifactRef("evaluate", key))
         upstream = "" if found is None else found.record.get("upstream", "")
@@ -58,11 +58,11 @@ class KeptPredictions:
         )
 
     def resuming(self, sweep: str) -> str:
-        """Return the command that computes missing predictions of a sweep again."""
+        """Return the command that recomputes missing predictions of a sweep."""
         return sweep_command("run --resume", self._store.root.parent / "sweeps" / sweep)
 
     def floor(self, key: str, metric: str) -> float:
-        """Return the noise floor of predictions that are there."""
+        """Return the noise floor of stored predictions."""
         if (key, metric) not in self._floors:
             rows = self.read(key)
             assert rows is not None
@@ -85,22 +85,19 @@ PredictionStore = ArtifactStore | KeptPredictions
 
 
 class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
-    """Recipe to log-probabilities (N, K) of the test rows, one a seed; read when asked for.
-
-    A recipe that is not finished, or without stored predictions, is not left out
-    silently: ``absent`` says why.
+    """Recipe to log-probabilities (N, K) of the test rows, one per seed; read on access.
 
     Args:
-        results: Studies of one task, one a recipe.
-        store: ``STORAGE/artifacts`` of the sweep, or ``KeptPredictions`` of that.
+        results: Studies of one task, one per recipe.
+        store: ``STORAGE/artifacts`` of the sweep, or its ``KeptPredictions``.
 
     Attributes:
         absent: Recipe to the reason why it has no predictions.
-        labels: (N,) of the first seed, which all recipes share.
-        truths: (N,) of each seed; the same for all seeds unless there are ``numbers``.
-        images: Image of each row where the rows are pixels, (N,); else None.
-        numbers: (N,) of each seed, its rows' numbers in a file of logits; None where all seeds
-            were tested on the same rows.
+        labels: Labels of the first seed, (N,), equal for all recipes.
+        truths: Labels of each seed, (N,); equal for all seeds unless there are ``numbers``.
+        images: Image of each row if the rows are pixels, (N,); else None.
+        numbers: Numbers of each seed's rows in a file of logits, (N,); None if all seeds were
+            tested on the same rows.
 
     Raises:
         ValueError: If the results belong to several tasks.
@@ -134,7 +131,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
         return len(self._results)
 
     def floors(self, metric: str) -> dict[str, float]:
-        """Return each recipe's noise floor, the mean over seeds; nothing for a metric without."""
+        """Return each recipe's noise floor, the mean over seeds; empty if the metric has none."""
         known = metric in FLOORED or (METRICS[metric].floored and self.images is None)
         return {
             recipe: fmean(self._kept.floor(key, metric) for key in result.predictions)
@@ -142,7 +139,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
         }
 
     def calibrations(self, recipe: str) -> tuple[Rows, ...]:
-        """Return the validation rows of each seed; raises as ``KeptPredictions.validation``."""
+        """Return the validation rows of each seed; see ``KeptPredictions.validation``."""
         return tuple(map(self._kept.validation, self._results[recipe].predictions))
 
     def _rows(self, recipe: str) -> Iterator[dict[str, Tensor]]:
@@ -157,7 +154,7 @@ class StoredPredictions(Mapping[str, tuple[Tensor, ...]]):
             yield found
 
     def _common_rows(self) -> tuple[list[Tensor], list[Tensor] | None]:
-        """Return labels and numbers of the rows of each seed, which all recipes share."""
+        """Return labels and row numbers of each seed; fail if recipes differ in them."""
         labels: list[Tensor] = []
         numbers: list[Tensor] = []
         for recipe in self:
@@ -189,12 +186,12 @@ def _reason(result: StudyResult) -> str:
 
 @dataclass(frozen=True)
 class TaskComparison:
-    """The recipes of one task beside a baseline.
+    """The recipes of one task compared with a baseline.
 
     Attributes:
-        floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
-        flipped: Recipe to the share of test rows for which it predicts another class than the
-            baseline, in [0, 1], the mean over seeds.
+        floors: Noise floor of each recipe, the mean over seeds; empty if the metric has none.
+        flipped: Recipe to the share of test rows whose predicted class differs from the baseline's,
+            in [0, 1], the mean over seeds.
     """
 
     task: str
@@ -211,7 +208,7 @@ class TaskComparison:
         return abs(self.bootstrap.differences[recipe].value) <= floor
 
     def side(self, recipe: str) -> str:
-        """Return ``better`` or ``worse``; empty where the interval holds 0, or for the baseline."""
+        """Return ``better`` or ``worse``; empty if the interval includes 0, or for the baseline."""
         found = self.bootstrap.differences.get(recipe)
         if found is None or not found.excludes_zero:
             return ""
@@ -234,8 +231,8 @@ def compare(
 ) -> TaskComparison:
     """Compare the recipes of one task: ``paired_bootstrap`` on their ``StoredPredictions``.
 
-    The baseline is ``usual_baseline`` unless one is named. With ``over_seeds`` intervals hold what
-    other seeds would show as well as other test rows, see ``contrast``.
+    The baseline is ``usual_baseline`` by default. With ``over_seeds`` intervals cover other seeds
+    as well as other test rows; see ``contrast``.
     """
     results = list(results)
     _check(metric)
@@ -284,11 +281,11 @@ def _over_seeds(own: Measured, reference: Measured, level: float) -> Difference:
 
 @dataclass(frozen=True)
 class Board:
-    """Every recipe of one task that has predictions, measured on the same resamples.
+    """All recipes of one task that have predictions, measured on the same resamples.
 
     Attributes:
         figures: The metric of each recipe, seed by seed.
-        floors: Noise floor of each recipe, the mean over its seeds; empty for a metric without.
+        floors: Noise floor of each recipe, the mean over seeds; empty if the metric has none.
         absent: Recipe to the reason why it is left out.
         labels: Labels of the test rows, (N,); None if they are not known.
     """
@@ -308,7 +305,7 @@ class Board:
         return gap <= self.floor(first, second)
 
     def floor(self, first: str, second: str) -> float:
-        """Return the larger noise floor of two recipes, -1 for a metric without."""
+        """Return the larger noise floor of two recipes; -1 if the metric has none."""
         return max(self.floors[first], self.floors[second]) if self.floors else -1.0
 
 
@@ -350,9 +347,7 @@ def _check(metric: str) -> None:
 
 
 PUBLISHED = "the published default"
-DRAWS = (
-    500  # Enough for the ends of an interval to about 6% of its width, in a quarter of the time.
-)
+DRAWS = 500  # The ends of an interval vary by about 6% of its width, in a quarter of the time.
 
 
 def search_gains(
@@ -364,19 +359,19 @@ def search_gains(
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> TaskComparison:
-    """Compare what each recipe's search chose with the published default that was its first trial.
+    """Compare the chosen trial of each recipe's search with its first, the published default.
 
-    Both are the search's own trials, of the same seed and on the same choice of the stages before,
-    so that the difference is what the search of the recipe's last stage brought. Differences are
-    the chosen trial minus the default, with the intervals of ``paired_bootstrap``. The baseline is
-    ``PUBLISHED``, another one for each recipe, and has no value.
+    Both trials have the same seed and the same choices of earlier stages, so their difference is
+    the gain of the search of the recipe's last stage. Differences are the chosen trial minus the
+    default, with the intervals of ``paired_bootstrap``. The baseline is ``PUBLISHED``, which is
+    different for each recipe and has no value.
 
     Args:
-        results: Studies of one task, one a recipe.
+        results: Studies of one task, one per recipe.
         store: The store ``STORAGE/artifacts`` that the sweep wrote to.
         metric: One of ``acc, nll, brier, ece, aece, cwece``.
-        draws: Resamples of the test rows.
-        seed: Decides the resamples.
+        draws: Number of resamples of the test rows.
+        seed: Determines the resamples.
         done: Called with each recipe when it has been compared.
     """
     pairs: dict[str, TaskComparison] = {}
@@ -414,5 +409,5 @@ def _with_default(
     chosen = replace(result, predictions=(result.searched_predictions,))
     default = replace(result, recipe=PUBLISHED, predictions=(result.default_predictions,))
     if default.predictions == chosen.predictions:
-        draws = 1  # Every resample says that they are the same.
+        draws = 1  # The difference is 0 in every resample.
     return compare((default, chosen), store, metric, baseline=PUBLISHED, draws=draws, seed=seed)

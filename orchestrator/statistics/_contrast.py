@@ -1,4 +1,4 @@
-"""How far two recipes differ, over the seeds and test rows that might have been."""
+"""The difference of two recipes, with the variance over other seeds and test rows."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from orchestrator.statistics._bootstrap import LEVEL, POWER, Difference, Measured
 from trainables.common.later import Tensor
 
-NEGLIGIBLE = 1e-9  # Of the median variance: anything below is rounding.
-FREEDOM = (1e-3, 1e6)  # Ends between which half the degrees of freedom of a prior are looked for.
+NEGLIGIBLE = 1e-9  # Share of the median variance; a smaller variance is a rounding error.
+FREEDOM = (1e-3, 1e6)  # Range of the search for half the degrees of freedom of a prior.
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Contrast:
 
     Attributes:
         value: First minus second, of the means over seeds; fractions (nats for NLL).
-        centre: The same without the bias of a binned error, see ``paired_bootstrap``.
-        between: Variance of the difference from seed to seed, on these test rows; 0 of one seed.
-        shared: What other test rows would change in all seeds alike, a variance.
-        own: What they would change in each seed on its own, a variance.
+        centre: The same without the bias of a binned error; see ``paired_bootstrap``.
+        between: Variance of the difference between seeds, on these test rows; 0 for one seed.
+        shared: Variance due to test rows that is common to all seeds.
+        own: Variance due to test rows that is independent between seeds.
         freedom: Degrees of freedom of ``between``; infinite for one seed.
     """
 
@@ -38,7 +38,7 @@ class Contrast:
 
     @property
     def error(self) -> float:
-        """Return the standard error, over seeds and test rows; of one seed, over rows alone."""
+        """Return the standard error over seeds and test rows; for one seed, over rows only."""
         rows = self.shared + self.own / self.seeds
         return math.sqrt(max(self.between / self.seeds + self.shared, rows))
 
@@ -50,14 +50,14 @@ class Contrast:
         return float(2 * scipy.stats.t.sf(gap / self.error, self.freedom))
 
     def interval(self, level: float = LEVEL) -> Difference:
-        """Return the difference with an interval that holds the true one as often as it says."""
+        """Return the difference with its confidence interval."""
         half = float(scipy.stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
         detectable = reach(self.freedom, 1 - level) * self.error
         return Difference(self.value, self.centre - half, self.centre + half, detectable)
 
 
 def reach(freedom: float, level: float) -> float:
-    """Return how many standard errors a difference takes to be found in 80% of cases."""
+    """Return the difference that is found in 80% of cases, in standard errors."""
     t = scipy.stats.t
     return float(t.ppf(1 - level / 2, freedom) + t.ppf(POWER, freedom))
 
@@ -65,10 +65,10 @@ def reach(freedom: float, level: float) -> float:
 def contrast(first: Measured, second: Measured) -> Contrast:
     """Compare two recipes seed by seed, on the same resamples of the test rows.
 
-    Differences between seeds hold what the rows change in each seed on its own, so that part of
-    the bootstrap's variance is not counted twice. The degrees of freedom are those of the seeds
-    alone: with few seeds any share for the rows makes intervals too narrow. Where one has more
-    seeds, the variance is that of as many as both have.
+    The variance between seeds already includes the part of the bootstrap's variance that is
+    independent between seeds, so that part is counted once. The degrees of freedom are those of
+    the seeds only: with few seeds, more degrees of freedom for the rows make intervals too narrow.
+    If one recipe has more seeds, the variance uses the seeds that both have.
     """
     seeds = min(len(first.values), len(second.values))
     value = float(first.values.mean() - second.values.mean())
@@ -85,14 +85,13 @@ def contrast(first: Measured, second: Measured) -> Contrast:
 
 
 def moderated(contrasts: Sequence[Contrast], recipes: int) -> list[Contrast]:
-    """Return contrasts whose variances between seeds borrow from each other.
+    """Return contrasts with variances between seeds that are shrunk towards a common value.
 
-    Two or three seeds tell a variance badly, all pairs of a board together much better: the
-    empirical Bayes estimate of Smyth (2004, section 6.2) shrinks each towards their common value,
-    the less the more they differ. Pairs share recipes, so that fewer of them are independent than
-    the fit supposes; half of its degrees of freedom hold the error rate in simulations
-    (``benchmarks/ties.py``), all of them do not. There are never more than all recipes and seeds
-    together have.
+    Two or three seeds estimate a variance badly, but all pairs together estimate it well: the
+    empirical Bayes estimate of Smyth (2004, section 6.2) shrinks each variance towards their common
+    value, less if they differ more. Pairs share recipes, so they are less independent than the fit
+    assumes. Half of its degrees of freedom keep the error rate in simulations
+    (``benchmarks/ties.py``), all of them do not. Their limit is that of all recipes and seeds.
     """
     seeds = [one for one in contrasts if one.seeds > 1]
     typical = float(np.median([one.between for one in seeds])) if seeds else 0.0
@@ -117,7 +116,7 @@ def _prior(
     variances: NDArray[np.float64],
     freedom: NDArray[np.float64],
 ) -> tuple[float, float]:
-    """Return degrees of freedom and variance of the scaled inverse chi-square that fits."""
+    """Fit a scaled inverse chi-square and return its degrees of freedom and variance."""
     special = scipy.special
     logs = np.log(variances) - special.digamma(freedom / 2) + np.log(freedom / 2)
     mean = float(logs.mean())

@@ -1,4 +1,4 @@
-"""Which recipe of a task to deploy, in five lines, and where the spread of a figure comes from."""
+"""The best recipe of a task in five lines, and the sources of a figure's variance."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, combinations
@@ -17,7 +17,7 @@ from trainables.store.artifacts import ArtifactStore
 
 SCORE = "nll"
 RIVALS = ("ece", "augrc", "aps_90_size")
-NAMED = 3  # Pairs of recipes that a line names.
+NAMED = 3  # Most pairs of recipes in a line.
 
 
 class Answer(NamedTuple):
@@ -36,10 +36,10 @@ def deployment(
     seed: int = 0,
     done: Callable[[str], None] = lambda recipe: None,
 ) -> list[Answer]:
-    """Return the best recipe of a task, where rankings reverse, and what is tied.
+    """Return the best recipes of a task by several metrics, and the pairs whose order reverses.
 
-    Every pair of recipes is tested by each metric as in ``ties``. A ranking reverses where one
-    recipe is better than another by one metric and worse by the other, both told apart.
+    Every pair of recipes is tested by each metric as in ``ties``. A pair reverses if one metric
+    ranks the first above the second and another below, and both differences are significant.
     """
     task, kept = results[0].task, KeptPredictions(store)
     found: dict[str, Ties | str] = {}
@@ -85,17 +85,17 @@ def _reversals(found: dict[str, Ties | str], one: str, other: str) -> str:
     assert isinstance(first, Ties)
     assert isinstance(second, Ties)
     pairs, order = list(combinations(first.values, 2)), list(second.values)
-    told = [pair for pair in pairs if _apart(first, *pair) and _apart(second, *pair)]
-    turned = [f"{a} > {b}" for a, b in told if order.index(a) > order.index(b)]
+    clear = [pair for pair in pairs if _apart(first, *pair) and _apart(second, *pair)]
+    turned = [f"{a} > {b}" for a, b in clear if order.index(a) > order.index(b)]
     more = f" and {len(turned) - NAMED} more" if len(turned) > NAMED else ""
     named = f", by {_label(one)} {', '.join(turned[:NAMED])}{more}" if turned else ""
     return (
-        f"{len(turned)} of {len(pairs)} pairs reverse{named}; both metrics tell {len(told)} apart"
+        f"{len(turned)} of {len(pairs)} pairs reverse{named}; {len(clear)} differ by both metrics"
     )
 
 
 class Spread(NamedTuple):
-    """The standard deviation of the figure of one network, and the shares of its variance.
+    """The standard deviation of the figure of one network, and the sources of its variance.
 
     Attributes:
         deviation: Over everything that was repeated; in the metric's unit.

@@ -13,8 +13,8 @@ LINE, LEVEL = 20, 9  # Pixels between two names, and between two bars.
 def critical_difference_diagram(comparison: RankComparison, title: str = "") -> Chart:
     """Return average ranks on a line; bars join recipes that do not differ pairwise.
 
-    The bars follow the Wilcoxon tests with Holm's correction. Where nothing is testable there are
-    no bars, and the diagram says so. ``Chart.save`` writes a file.
+    The bars follow the Wilcoxon tests with Holm's correction. If no pair is testable, the diagram
+    has a note instead of bars.
 
     Raises:
         ValueError: If the comparison is with a control only.
@@ -48,7 +48,7 @@ def critical_difference_diagram(comparison: RankComparison, title: str = "") -> 
 
 
 def _names(ranks: Sequence[tuple[str, float]], bars: int) -> list[dict[str, Any]]:
-    """Return where each name is: the better half on the left, best first, the others opposite."""
+    """Return the places of names: the better half on the left, best first, the others right."""
     half, span = (len(ranks) + 1) // 2, max(len(ranks) - 1, 1)
     sides = {"left": ranks[:half], "right": ranks[half:][::-1]}
     edges = {"left": 1 - 0.06 * span, "right": len(ranks) + 0.06 * span}
@@ -81,5 +81,5 @@ def _texts(side: str, rows: Sequence[dict[str, Any]], y: Spec) -> Spec:
 def _caption(comparison: RankComparison) -> str:
     if not comparison.testable:
         return f"blocks: {comparison.blocks}; too few to test differences (not testable)"
-    joined = "bars join what Wilcoxon's test with Holm's correction does not tell apart"
+    joined = "bars join recipes that do not differ (Wilcoxon's test with Holm's correction)"
     return f"blocks: {comparison.blocks}; {joined}"

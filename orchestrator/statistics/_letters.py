@@ -8,12 +8,12 @@ def letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict
     """Return the letters of each name, by insertion and absorption (Piepho, 2004).
 
     Args:
-        names: The best first; the group of the best is ``a``.
+        names: Names, the best first; its group is ``a``.
         differing: The pairs that differ.
 
     Returns:
-        Name to letters. Two names share one exactly where they do not differ; beyond 52 groups
-        letters are numbered.
+        Name to letters. Two names share a letter if and only if they do not differ. Groups after
+        the 52nd have numbers.
     """
     groups: list[frozenset[str]] = [frozenset(names)]
     for pair in differing:

@@ -1,4 +1,4 @@
-"""Do recipes differ over (dataset, model) blocks: ranks, Friedman's test, Wilcoxon's with Holm."""
+"""Ranks recipes over (dataset, model) blocks, with Friedman's and Wilcoxon's tests (Holm)."""
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
@@ -39,7 +39,7 @@ class BlockScores:
 
     @property
     def unit(self) -> str:
-        """Return what a block is, for people."""
+        """Return the name of the blocks for users."""
         given = all(model == GIVEN for _, model in self.blocks)
         return "tasks of logits" if given else "(dataset, model) blocks"
 
@@ -57,7 +57,7 @@ def block_scores(results: Iterable[StudyResult], metric: str) -> BlockScores:
     blocks: dict[Place, None] = {}
     for result in results:
         block = (result.dataset or result.task, result.model)
-        if result.model == GIVEN:  # Fitting sizes of one network are tasks of their own.
+        if result.model == GIVEN:  # Each fitting size of a network is a block.
             block = (result.task, GIVEN)
         own = found.setdefault(result.recipe, {})
         blocks[block] = None
@@ -101,9 +101,9 @@ class RankComparison:
     """Recipes ranked over blocks.
 
     Attributes:
-        ranks: Recipe to its average rank, best first; 1 is the best, equals share theirs.
-        friedman: p-value of all recipes being alike; None where it is not testable.
-        critical_difference: Of average ranks (Nemenyi); None where ``friedman`` is.
+        ranks: Recipe to its average rank, best first; 1 is the best, equal scores share a rank.
+        friedman: p-value of the hypothesis that all recipes are equal; None if not testable.
+        critical_difference: Of average ranks (Nemenyi); None if ``friedman`` is None.
     """
 
     ranks: dict[str, float]
@@ -123,9 +123,9 @@ class RankComparison:
         return math.ceil(1 + math.log2(max(len(self.pairs), 1) / LEVEL))
 
     def letters(self) -> dict[str, str]:
-        """Return the groups of each recipe: two share a letter exactly where they do not differ.
+        """Return each recipe's letters: two recipes share one if and only if they do not differ.
 
-        Empty where nothing is testable, or not all pairs were tested.
+        Empty if nothing is testable or not all pairs were tested.
         """
         if not self.testable or len(self.pairs) != math.comb(len(self.ranks), 2):
             return {}
@@ -153,19 +153,18 @@ def rank_comparison(
 ) -> RankComparison:
     """Rank recipes within each block and test whether they differ.
 
-    Demsar (2006) with the pairwise tests of Benavoli et al. (2016): whether two recipes differ then
-    does not depend on which others are in the table. Blocks, not seeds, are sampled: give
-    the mean over seeds.
+    The method is Demsar's (2006) with the pairwise tests of Benavoli et al. (2016), so the test of
+    two recipes does not depend on the other recipes of the table. Blocks are the sample, not seeds,
+    so scores are means over seeds.
 
     With n blocks the smallest p-value of Wilcoxon's test is ``2 / 2^n``, and Holm multiplies it by
-    the number of pairs. Where that is above 5% no outcome could be significant, and ``p`` is None
-    rather than a number that looks like a finding: 5 blocks are never enough, 13 recipes against a
-    control need 10, all pairs of 14 recipes need 12. So it is for a pair with too few blocks in
-    which the two differ at all, and for Friedman's test.
+    the number of pairs. If that is above 5%, no outcome can be significant and ``p`` is None: 5
+    blocks are never enough, 13 recipes against a control need 10, all pairs of 14 recipes need 12.
+    ``p`` is also None for a pair that differs on too few blocks; Friedman's test has the same rule.
 
     Args:
         scores: Recipe to block to score, finite; every recipe on the same blocks.
-        higher: Whether more is better.
+        higher: Whether higher scores are better.
         control: Compare every recipe with this one only, which needs fewer blocks; empty for all
             pairs.
 
@@ -207,10 +206,10 @@ def _table(scores: Mapping[str, Mapping[Block, float]], control: str) -> NDArray
 
 
 def _friedman(ranked: NDArray[np.float64]) -> float | None:
-    """Return the p-value, or None where even perfect agreement would not reach 5%."""
+    """Return the p-value, or None if even perfect agreement would not reach 5%."""
     blocks, recipes = ranked.shape
-    most = scipy.stats.chi2.sf(blocks * (recipes - 1), recipes - 1)
-    if recipes < 3 or most > LEVEL or np.ptp(ranked, axis=1).max() == 0:
+    smallest = scipy.stats.chi2.sf(blocks * (recipes - 1), recipes - 1)
+    if recipes < 3 or smallest > LEVEL or np.ptp(ranked, axis=1).max() == 0:
         return None
     return float(scipy.stats.friedmanchisquare(*ranked.T).pvalue)
 
@@ -237,12 +236,12 @@ def _pairs(
 def holm(p_values: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the divisor of the level of each test, and its corrected p-value.
 
-    The smallest of m p-values is multiplied by m, the next by m - 1 and so on; none may fall below
-    one before it, and none exceeds 1. Source: Holm, A Simple Sequentially Rejective Multiple Test
+    The smallest of m p-values is multiplied by m, the next by m - 1 and so on; each is at least the
+    one before it and at most 1. Source: Holm, A Simple Sequentially Rejective Multiple Test
     Procedure, 1979.
 
     Args:
-        p_values: (..., m); NaN takes no part.
+        p_values: (..., m); NaN is ignored.
     """
     given = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(given, axis=-1)

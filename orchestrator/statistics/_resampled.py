@@ -1,7 +1,7 @@
 """One metric of one set of predictions, on all test rows and on many resamples of them.
 
-A resample is a vector of how often each row occurs in it, so sums over its rows are products with
-that vector, and many resamples are one matrix product: nothing is computed again.
+A resample is the vector of how often each row occurs in it. A sum over its rows is the product of
+row values with that vector, so one matrix product measures many resamples.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from typing import NamedTuple
 from trainables.common.later import Tensor, torch
 from trainables.metrics import Rows, bin_index, rows_or_value, width_edges
 
-BINS = 15  # As in the test metrics of every evaluation.
-BLOCK = 1 << 23  # Most numbers in one block of a product.
+BINS = 15  # Same as in the test metrics of evaluations.
+BLOCK = 1 << 23  # Most numbers per matrix product.
 
 
 class Resampled(NamedTuple):
@@ -32,11 +32,11 @@ def resampled(
     """Return a metric, as ``trainables.metrics.rows_or_value`` defines it.
 
     Args:
-        metric: One of ``METRICS.measurable``; those of ``BOOTSTRAPPED`` take far less time.
+        metric: One of ``METRICS.measurable``; those of ``BOOTSTRAPPED`` are much faster.
         log_probs: (N, K).
         labels: (N,), integers in [0, K).
         counts: (draws, N), how often each row occurs in each resample.
-        calibration: Validation rows, which conformal thresholds are fitted on.
+        calibration: Validation rows, used to fit conformal thresholds.
     """
     whole = torch.ones(1, counts.shape[1], dtype=torch.float64)
     make = BOOTSTRAPPED.get(metric) or partial(_any, metric, calibration)
@@ -51,7 +51,7 @@ Measure = Callable[[Tensor], Tensor]
 
 
 def _mean(values: Tensor) -> Measure:
-    # The part that varies alone is multiplied, so that single precision is enough for it.
+    # Only deviations from the mean are multiplied, so that single precision is enough.
     centre = values.mean()
     varying = values - centre
 
@@ -62,10 +62,10 @@ def _mean(values: Tensor) -> Measure:
 
 
 def _any(metric: str, calibration: Rows | None, log_probs: Tensor, labels: Tensor) -> Measure:
-    """Return the measure of any metric: of values for each row, or computed on each resample."""
-    found = rows_or_value(metric, log_probs, labels, calibration)
-    if found.ndim:
-        return _mean(found)
+    """Return the measure of any metric: the mean of row values, or computed per resample."""
+    values = rows_or_value(metric, log_probs, labels, calibration)
+    if values.ndim:
+        return _mean(values)
 
     def on_resample(count: Tensor) -> Tensor:
         rows = torch.arange(len(labels)).repeat_interleave(count.long())
@@ -89,7 +89,7 @@ def _brier(log_probs: Tensor, labels: Tensor) -> Measure:
 
 
 def _top_label(log_probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return confidence and its gap to correctness, both (N,)."""
+    """Return confidence, and confidence minus correctness, both (N,)."""
     confidence = log_probs.softmax(1).amax(1)
     return confidence, confidence - (log_probs.argmax(1) == labels).double()
 
@@ -130,10 +130,10 @@ def _sum_of_gaps(counts: Tensor, cells: Tensor) -> Tensor:
 
 
 def _aece(log_probs: Tensor, labels: Tensor) -> Measure:
-    """Return the measure with bins of equal mass, cut anew in every resample.
+    """Return the measure with bins of equal mass, which every resample cuts for its own rows.
 
-    The edges of ``aece`` lie between two neighbours in the order of confidences, or on the
-    lower one, so a bin ends after the lower one and its equals: at a rank, wherever the edge is.
+    An edge of ``aece`` is at a confidence or between it and the next one, so a bin always ends
+    after that confidence and its equals: a rank determines it, whatever the edge's exact value.
     """
     confidence, gaps = _top_label(log_probs, labels)
     ordered, order = confidence.sort()

@@ -1,4 +1,4 @@
-"""Groups of recipes that cannot be told apart on one task, and what telling them apart takes."""
+"""Groups of recipes that cannot be told apart on one task, and the sample size that would."""
 
 import math
 from bisect import bisect_left
@@ -15,19 +15,20 @@ from trainables.metrics import METRICS
 
 LEVEL = 0.05
 MOST_SEEDS = 100_000
-# Of the variance between seeds: the ends that it gives hold the truth in 80% of simulated cases.
+# Quantiles of the variance between seeds; the resulting range is right in 80% of simulations.
 SURE = (0.04, 0.96)
 CLOSE = 1.25
 
 
 @dataclass(frozen=True)
 class Need:
-    """How much more would tell two recipes apart that differ by as much as these seem to.
+    """The further seeds or test rows that would separate two recipes, given their difference.
 
     Attributes:
         first, second: The recipes.
         size: Their difference; fractions (nats for NLL).
-        seeds: Fewest and most further seeds; None where seeds alone never do.
+        seeds: Fewest and most further seeds; None if more seeds alone never suffice.
+        rows: The same for test rows.
     """
 
     first: str
@@ -38,7 +39,7 @@ class Need:
 
     @property
     def text(self) -> str:
-        """Return it for people, with the recipes."""
+        """Return it as a sentence."""
         parts = [
             f"{self._number(ends)} {unit}"
             for ends, unit in ((self.seeds, "seeds"), (self.rows, "test rows"))
@@ -46,12 +47,12 @@ class Need:
         ]
         pair = f"{self.first} and {self.second}"
         if not parts:
-            return f"{pair}: neither more seeds nor more test rows alone tell them apart"
-        return f"{pair}: telling them apart needs {' or '.join(parts)} more"
+            return f"{pair}: neither more seeds alone nor more test rows alone separate them"
+        return f"{pair}: to separate them, add {' or '.join(parts)}"
 
     @staticmethod
     def sure(ends: tuple[int, int]) -> bool:
-        """Return True if one number says it: both ends lie within a quarter of it."""
+        """Return True if one number can replace both ends: each is within a quarter of it."""
         return ends[1] <= CLOSE**2 * ends[0]
 
     def _number(self, ends: tuple[int, int]) -> str:
@@ -71,9 +72,8 @@ class Ties:
 
     Attributes:
         values: Recipe to its metric, the mean over seeds, the best first.
-        letters: Recipe to the groups that it is in: two share a letter exactly where they cannot
-            be told apart.
-        need: What telling the two best apart takes; None where they are, or seem equal.
+        letters: Recipe to its groups: two share a letter if and only if they cannot be told apart.
+        need: The sample that would separate the two best; None if they are separate or equal.
     """
 
     task: str
@@ -89,8 +89,8 @@ def ties(board: Board, level: float = LEVEL) -> Ties:
     """Group the recipes of a board.
 
     Every pair is tested by Student's t on its ``contrast``, whose variance between seeds is
-    ``moderated``, with Holm's correction over all pairs: the probability that any two are told
-    apart that are alike is at most ``level``. A difference inside the noise floor is none.
+    ``moderated``, with Holm's correction over all pairs: the probability of separating any two
+    equal recipes is at most ``level``. A difference inside the noise floor never counts.
     """
     higher = METRICS[board.metric].better == "higher"
     means = {recipe: float(own.values.mean()) for recipe, own in board.figures.items()}
@@ -103,13 +103,13 @@ def ties(board: Board, level: float = LEVEL) -> Ties:
         for pair, own in zip(pairs, found, strict=True)
     ]
     differs = (holm(tested)[1] <= level).tolist()
-    told = {frozenset(pair) for pair, apart in zip(pairs, differs, strict=True) if apart}
+    separate = {frozenset(pair) for pair, apart in zip(pairs, differs, strict=True) if apart}
     need = None
     if pairs and not differs[0]:
-        left = level / differs.count(False)  # Of Holm's step at which the two best stay together.
-        need = _need(pairs[0], found[0], left, board)
+        step = level / differs.count(False)  # Holm's level for the pair of the two best.
+        need = _need(pairs[0], found[0], step, board)
     seeds = min((own.seeds for own in found), default=0)
-    groups = letters(list(values), told)
+    groups = letters(list(values), separate)
     return Ties(board.task, board.metric, values, groups, need, seeds, board.absent)
 
 
@@ -138,7 +138,7 @@ def _span(found: list[int | None]) -> tuple[int, int] | None:
 
 
 def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
-    """Return how many seeds tell a difference of a size in 80% of cases, on these test rows."""
+    """Return the number of seeds that find a difference in 80% of cases, on these test rows."""
     if own.seeds == 1 or (own.shared and size <= reach(math.inf, level) * math.sqrt(own.shared)):
         return None
 
@@ -153,7 +153,7 @@ def seeds_needed(own: Contrast, size: float, level: float) -> int | None:
 
 
 def rows_needed(own: Contrast, size: float, level: float, floor: float = -1.0) -> float | None:
-    """Return how many times the test rows do, of as many seeds; None if the seeds are too few."""
+    """Return the same as a multiple of the test rows; None if the seeds are too few."""
     between = max(own.between - own.own, 0.0) / own.seeds
     left = (size / reach(own.freedom, level)) ** 2 - between
     if left <= 0:

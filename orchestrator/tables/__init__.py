@@ -1,1 +1,1 @@
-"""Comparison tables: what stands in them, and how they are written."""
+"""Comparison tables: their rows, columns and figures, and how they are rendered."""

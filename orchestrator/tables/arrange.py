@@ -1,4 +1,4 @@
-"""From results to rows and columns: which results, in which order, under which headings."""
+"""Arranges results as rows and columns: selection, order and headings."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,8 +10,8 @@ from orchestrator.tables.columns import DEFAULT_METRICS, column
 from orchestrator.tables.table import ComparisonTable, Row, TableColumn
 from trainables.common.errors import InputError
 
-DIMENSIONS = ("recipe", "dataset", "model", "protocol", "task")  # What rows may stand for.
-MOST_TASKS = 8  # Groups of columns that can be read side by side; more are shown as their mean.
+DIMENSIONS = ("recipe", "dataset", "model", "protocol", "task")  # Values of the option --rows.
+MOST_TASKS = 8  # More groups of columns than this are replaced by their mean.
 
 Results = Mapping[tuple[str, str], StudyResult]
 
@@ -23,17 +23,16 @@ def build_table(
 ) -> ComparisonTable:
     """Arrange results as a table.
 
-    Recipes stand in the order of first appearance, each method followed by its refined and
-    calibrated variants; tasks in the order of first appearance. No result is dropped: failed and
-    running studies keep their row. Where there are more groups of columns than ``MOST_TASKS``,
-    their mean stands in place of them.
+    Recipes and tasks keep the order of first appearance, but each method is followed by its refined
+    and calibrated variants. Failed and running studies keep their row. More than ``MOST_TASKS``
+    groups of columns are replaced by their mean.
 
     Args:
-        results: One a recipe and task.
-        metrics: Columns to show; see ``column``. By default ``DEFAULT_METRICS`` and those that the
-            sweeps' plugins brought.
-        rows: What a row stands for, of ``DIMENSIONS``; ``recipe`` must be among them. The others
-            stand above the columns.
+        results: One per recipe and task.
+        metrics: Columns to show; see ``column``. By default ``DEFAULT_METRICS`` and the metrics of
+            the sweeps' plugins.
+        rows: The ``DIMENSIONS`` that distinguish rows, ``recipe`` among them. The others become
+            headings of columns.
     """
     found = by_pair(results)
     if metrics is None:
@@ -44,10 +43,11 @@ def build_table(
         if name not in DIMENSIONS:
             raise InputError(f"rows: {name!r} is not one of {', '.join(DIMENSIONS)}")
     if "recipe" not in rows or len(set(rows)) < len(rows):
-        raise InputError(f"rows {','.join(rows) or 'none'}: give each once, recipe among them")
+        listing = ",".join(rows) or "none"
+        raise InputError(f"rows: expected each once and recipe among them, got {listing}")
     recipes = _in_families(dict.fromkeys(recipe for recipe, _ in found))
     tasks = _task_places(found)
-    beside = _levels(tasks, [name for name in rows if name != "recipe"])
+    suffixes = _levels(tasks, [name for name in rows if name != "recipe"])
     groups, remarks = _folded(_levels(tasks, _heading(tasks, rows)))
     columns = tuple(
         TableColumn(group, members, (metric,), column(metric))
@@ -56,7 +56,7 @@ def build_table(
     )
     lines = tuple(
         Row(" · ".join((recipe, *group)), (recipe,), frozenset(members) if group else None)
-        for recipe, (group, members) in product(recipes, beside.items())
+        for recipe, (group, members) in product(recipes, suffixes.items())
         if any((recipe, task) in found for task in members)
     )
     return ComparisonTable(lines, columns, found, remarks=remarks)
@@ -65,16 +65,16 @@ def build_table(
 def _folded(
     groups: dict[tuple[str, ...], tuple[str, ...]],
 ) -> tuple[dict[tuple[str, ...], tuple[str, ...]], tuple[str, ...]]:
-    """Put one group in place of more than fit, and a line that says so."""
+    """Replace more than ``MOST_TASKS`` groups by one, and return a remark about it."""
     if len(groups) <= MOST_TASKS:
         return groups, ()
     tasks = tuple(chain.from_iterable(groups.values()))
-    text = f"mean over {len(tasks)} tasks; --tasks NAME,... shows {MOST_TASKS} or fewer one by one"
+    text = f"mean over {len(tasks)} tasks; --tasks NAME,... shows up to {MOST_TASKS} separately"
     return {(f"mean over {len(tasks)} tasks",): tasks}, (text,)
 
 
 def by_pair(results: Iterable[StudyResult]) -> dict[tuple[str, str], StudyResult]:
-    """Return results by recipe and task, of each one; see ``build_table`` for errors."""
+    """Return results by recipe and task; fail if there are none or two of the same pair."""
     table: dict[tuple[str, str], StudyResult] = {}
     for result in results:
         key = (result.recipe, result.task)
@@ -92,7 +92,11 @@ def combine(
     say: Callable[[str], None] | None = None,
     mixed: bool = False,
 ) -> list[StudyResult]:
-    """Put sweeps together; of the same recipe and task, the first counts and ``say`` is called."""
+    """Join the results of sweeps.
+
+    If several sweeps have the same recipe and task, the first counts and ``say`` receives a note;
+    without ``say`` this is an error. Data or code that differ are one too, unless ``mixed``.
+    """
     owners: dict[tuple[str, str], StudyResult] = {}
     found, left = [], defaultdict(list)
     for result in chain.from_iterable(sweeps):
@@ -107,8 +111,8 @@ def combine(
         if say is None:
             raise InputError(f"{both}; leave one out")
         differing = dict.fromkeys(what for pair in pairs for what in _differences(*pair))
-        told = "".join(f"; {what} differs" for what in differing)
-        say(f"{both}{told}; the table shows {name}, which is named first")
+        notes = "".join(f"; {what} differs" for what in differing)
+        say(f"{both}{notes}; the table shows {name}, which is named first")
     if not mixed:
         _check_same(found)
     return found
@@ -159,7 +163,7 @@ def _matching(what: str, patterns: Sequence[str] | None, names: Sequence[str]) -
     for pattern in patterns:
         if not (ours := {name for name in names if fnmatchcase(name, pattern)}):
             listing = ", ".join(dict.fromkeys(names))
-            raise InputError(f"{what} {pattern!r} matches none; there are: {listing}")
+            raise InputError(f"no {what} matches {pattern!r}; {what}s are {listing}")
         matches |= ours
     return matches
 
@@ -174,9 +178,9 @@ def _task_places(results: Results) -> dict[str, dict[str, str]]:
 
 
 def _heading(tasks: Mapping[str, Mapping[str, str]], rows: Sequence[str]) -> list[str]:
-    """Return what stands above the columns: what tells the tasks apart and is not in the rows.
+    """Return the dimensions above the columns: those that distinguish tasks and are not in rows.
 
-    A task that bears a name of its own, and one that stands alone, goes by its name.
+    A single task, and tasks with names of their own, are shown by name.
     """
     if "task" in rows:
         return []
@@ -197,7 +201,7 @@ def _place(values: Mapping[str, str]) -> tuple[str, str, str]:
 def _levels(
     tasks: Mapping[str, Mapping[str, str]], names: Sequence[str]
 ) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return the tasks by their values of some dimensions, alike first dimensions together."""
+    """Group tasks by their values of some dimensions; equal first values are neighbours."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for task, place in tasks.items():
         groups.setdefault(tuple(place[name] for name in names), []).append(task)
@@ -208,13 +212,13 @@ def _levels(
 
 
 def places(results: Results) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Return the tasks of results by the headings that stand above them."""
+    """Return the tasks of results by their headings."""
     tasks = _task_places(results)
     return _levels(tasks, _heading(tasks, ("recipe",)))
 
 
 def _in_families(recipes: Iterable[str]) -> tuple[str, ...]:
-    """Put every recipe behind the one it extends, families in order of first appearance."""
+    """Sort every recipe after the one it extends, families in order of first appearance."""
     first: dict[str, int] = {}
     lineage: dict[str, list[str]] = {}
     for position, recipe in enumerate(recipes):
@@ -225,8 +229,9 @@ def _in_families(recipes: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
-    """Refuse metrics that cannot be shown: an unknown one, one that stands twice, none at all."""
+    """Refuse an unknown metric, the same metric twice, and an empty list."""
     for metric in metrics:
         column(metric)
     if not metrics or len(set(metrics)) < len(metrics):
-        raise InputError(f"metrics {', '.join(metrics) or 'none'}: give each once, at least one")
+        listing = ", ".join(metrics) or "none"
+        raise InputError(f"metrics: expected at least one, each once, got {listing}")

@@ -1,4 +1,4 @@
-"""How tables show figures and texts: the column of each metric, templates and their escapes."""
+"""How tables show figures and texts: the column of each metric, templates and escapes."""
 
 import html
 import re
@@ -13,7 +13,7 @@ from trainables.metrics import METRICS
 
 
 class Column(NamedTuple):
-    """How a metric is shown: heading, factor, decimals, and whether more is better."""
+    """How a metric is shown: heading, factor, decimals, and whether higher is better."""
 
     label: str
     factor: float
@@ -29,11 +29,11 @@ class Column(NamedTuple):
         return f"{self.label}{unit}{arrow}"
 
     def show(self, fraction: float) -> str:
-        """Return a fraction as it is printed, without its unit."""
+        """Return a fraction as printed, without its unit."""
         return f"{self.factor * fraction:.{self.digits}f}"
 
     def show_change(self, fraction: float) -> str:
-        """Return a difference of two fractions as it is printed, with its sign."""
+        """Return a difference of two fractions as printed, with its sign."""
         text = f"{self.factor * fraction:+.{self.digits}f}"
         return text.replace("-", "+") if float(text) == 0 else text
 
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 SECONDS = Column("Seconds", 1, 1)
 
 DEFAULT_METRICS = ("acc", "ece", "aece", "cwece", "nll")
-"""What a table shows if nothing else is asked for."""
+"""Metrics that a table shows by default."""
 
 SUITE = re.compile(r"[a-z0-9][\w.@+-]*(/[a-z0-9][\w.@+-]*)*")
 
@@ -52,16 +52,16 @@ def shown_names() -> list[str]:
 
 
 def column(name: str) -> Column:
-    """Return how a metric is shown: one of ``shown_names``, or one after a suite's name and ``/``.
+    """Return the column of a metric: one of ``shown_names``, or ``SUITE/METRIC``.
 
-    Such as ``cifar10-c/ece`` or ``ood-svhn/auroc``; the cost, ``seconds``, belongs to no suite.
+    Examples are ``cifar10-c/ece`` and ``ood-svhn/auroc``. Suites have no ``seconds``.
     """
     suite, slash, metric = name.rpartition("/")
     if name == "seconds":
         return SECONDS
     if metric not in METRICS or (slash and not SUITE.fullmatch(suite)):
         names = shown_names()
-        if not get_close_matches(metric, names):  # All of them do not fit into a line.
+        if not get_close_matches(metric, names):  # The full list does not fit into a line.
             names = [name for name in names if not METRICS.columns([name])]
         known = known_names(metric, names)
         known += f", and SUITE/METRIC for a suite; {listed_by('metrics')}"
@@ -77,7 +77,7 @@ def column(name: str) -> Column:
 
 
 def floor_of(metric: str) -> str | None:
-    """Return the metric that holds a metric's noise floor, or None where there is none."""
+    """Return the metric that is a metric's noise floor, or None if it has none."""
     floor = f"{metric}_floor"
     return floor if floor.rpartition("/")[2] in METRICS else None
 
@@ -110,15 +110,15 @@ def one_line(text: str) -> str:
 
 
 def templates(*packages: str, **options: Any) -> Environment:
-    """Return the templates of packages, which refuse names that are not given."""
+    """Return the templates of packages; a template fails on an undefined name."""
     loader = ChoiceLoader([PackageLoader(name) for name in packages])
     options |= {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
     return Environment(loader=loader, **options)
 
 
 def fill_template(name: str, escapes: Mapping[str, str], table: Any) -> str:
-    """Fill one of the table's templates; its filter ``plain`` escapes a text."""
-    # Not Jinja's own brackets: LaTeX is full of them.
+    """Fill a template of the tables; its filter ``plain`` escapes a text."""
+    # Jinja's own braces are too frequent in LaTeX.
     environment = templates(
         "orchestrator.tables",
         variable_start_string="[[",

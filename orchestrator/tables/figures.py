@@ -1,4 +1,4 @@
-"""Figures as texts: the filters of all templates."""
+"""Formats figures as text; ``FILTERS`` are the filters of all templates."""
 
 import math
 import time
@@ -10,7 +10,7 @@ MEMORY = 2**20
 
 
 def decimal(value: float, digits: int = 1) -> str:
-    """Return a figure with a fixed number of digits after the point."""
+    """Return a figure with a fixed number of decimals."""
     return f"{value:.{digits}f}"
 
 
@@ -25,22 +25,22 @@ def signed(value: float, digits: int = 4, factor: float = 1) -> str:
 
 
 def short(value: object, digits: int = 4) -> str:
-    """Return a parameter: a number with so many digits that count, everything else as it is."""
+    """Return a parameter as text, a float with so many significant digits."""
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def spread(std: float | None, shown: Column) -> str:
-    """Return a standard deviation as it follows its mean; nothing where there is none."""
+    """Return a standard deviation with its ±, or an empty string for None."""
     return "" if std is None else f"±{shown.show(std)}"
 
 
 def moment(seconds: float) -> str:
-    """Return a time, seconds since 1970, as this machine's clock shows it."""
+    """Return a time (seconds since 1970) in this machine's time zone."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def measured(metric: str, value: float | None) -> str:
-    """Return a figure of any metric with its unit, ``-`` where there is none."""
+    """Return a figure of any metric with its unit, ``-`` for None."""
     if value is None:
         return "-"
     if not math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Comparison tables from study results, in five formats; renderers escape every name."""
+"""Comparison tables from study results, in six formats; renderers escape every name."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def to_rich(table: ComparisonTable) -> RenderableType:
 
 
 class _Block:
-    """Some columns of a table, fitted to the console that shows them."""
+    """Some columns of a table; on a narrow console they are split or lose their deviations."""
 
     def __init__(self, table: ComparisonTable, spans: list[tuple[int, ...]]) -> None:
         self.table, self.spans = table, spans
@@ -61,7 +61,7 @@ class _Block:
             yield self.full
         else:
             yield self.short
-            yield Text("this terminal is too narrow for the standard deviations", style="dim")
+            yield Text("standard deviations are hidden: the terminal is too narrow", style="dim")
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement.get(console, options, self.full)
@@ -88,7 +88,7 @@ def _rich_block(
 
 
 def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator[Cell | Notice]:
-    """Yield the cells at some positions; a notice of several columns leaves the others empty."""
+    """Yield the cells at some positions; a notice is followed by empty cells up to its span."""
     start = 0
     for entry in line:
         if start in positions:
@@ -98,7 +98,7 @@ def _within(line: Sequence[Cell | Notice], positions: Sequence[int]) -> Iterator
 
 
 def _headings(columns: Sequence[tuple[str, ...]]) -> tuple[str, list[str]]:
-    """Return what all columns share as a title, and the rest of each, level by level."""
+    """Return the headings that all columns share as a title, and the other headings of each."""
     levels = [[one_line(text) for text in level] for level in zip(*columns, strict=True)]
     last = len(levels) - 1
     shared = [
@@ -115,9 +115,9 @@ def _rich_cell(cell: Cell | Notice, shorten: Callable[[str], str]) -> Text:
     if isinstance(cell, Notice):
         return Text(cell.short, style="dim italic")
     text = Text(shorten(cell.text), style=STYLES[cell.mark])
-    beside = [(f" ({cell.change})", TONES[cell.tone])] if cell.change else []
-    beside += [(f" {aside}", "dim") for aside in cell.asides]
-    return Text.assemble(text, *beside) if beside else text
+    after = [(f" ({cell.change})", TONES[cell.tone])] if cell.change else []
+    after += [(f" {aside}", "dim") for aside in cell.asides]
+    return Text.assemble(text, *after) if after else text
 
 
 def render_terminal(table: ComparisonTable) -> str:
@@ -134,7 +134,7 @@ def render_terminal(table: ComparisonTable) -> str:
 
 
 def render_csv(table: ComparisonTable) -> str:
-    """Return everything known of each study, or of each cell of a layout, as fractions."""
+    """Return every figure of each study, or of each cell of a layout, as fractions."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerows(_cell_lines(table) if table.layout else _study_lines(table))
@@ -179,7 +179,7 @@ def _cell_lines(table: ComparisonTable) -> Iterator[list[object]]:
 
 
 def render_json(table: ComparisonTable) -> str:
-    """Return rows, columns, cells and notes as one JSON document; infinite ones are null."""
+    """Return rows, columns, cells and notes as JSON; figures that are not finite are null."""
     cells = [{name: _plain(value) for name, value in record.items()} for record in table.records()]
     document = {
         "sweeps": list(dict.fromkeys(result.sweep for result in table.results.values())),
@@ -198,7 +198,7 @@ def _plain(value: object) -> object:
 
 
 def _harmless(text: str) -> str:
-    # a spreadsheet would run a text that begins like a formula
+    # a spreadsheet would evaluate a text that begins like a formula
     line = one_line(text)
     return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line
 
@@ -215,7 +215,7 @@ RENDERERS: dict[str, Callable[[ComparisonTable], str]] = {
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a table shows, as ``calsweep table --help`` describes its options."""
+    """The options of ``calsweep table``, described in its help."""
 
     metrics: Sequence[str] | None = None
     recipes: Sequence[str] | None = None
@@ -232,7 +232,7 @@ class TableOptions:
 def make_table(
     results: Iterable[StudyResult], options: TableOptions | None = None
 ) -> ComparisonTable:
-    """Arrange results, one a recipe and task, as asked for; see ``combine`` for several sweeps."""
+    """Arrange results, one per recipe and task; ``combine`` first joins several sweeps."""
     wanted = options or TableOptions()
     chosen = by_pair(select(results, wanted.recipes, wanted.tasks))
     if wanted.layout is None:
@@ -242,7 +242,7 @@ def make_table(
     else:
         if tuple(wanted.rows) != ("recipe",):
             raise InputError("--rows and --layout exclude each other: a layout has its own rows")
-        # pandas, which reads published figures, is needed here only
+        # imports pandas, which reads the published figures
         from orchestrator.tables.layouts import arrange_layout, load_layout
 
         layout = load_layout(wanted.layout)
@@ -252,20 +252,19 @@ def make_table(
 
 
 def render(table: ComparisonTable, format: str) -> str:
-    """Write a table as text.
+    """Return a table as text.
 
-    Figures are mean ± sample standard deviation over seeds, accuracy and calibration errors in
-    percent, NLL and Brier as they are. In each column the best is bold and the second underlined
-    (not in plain ``terminal`` text), compared as printed, so equal prints share a mark. ``csv``
-    holds plain fractions: of a plain table one line a study with every metric, of a layout one line
-    a cell. ``json`` is one document of cells, fractions too.
+    Figures are mean ± sample standard deviation over seeds; accuracy and calibration errors are in
+    percent. In each column the best is bold and the second underlined (not in plain ``terminal``
+    text); figures that are printed alike share a mark. ``csv`` and ``json`` have fractions:
+    ``csv`` one line per study with every metric, or per cell of a layout, ``json`` one document.
 
     Args:
-        table: What ``make_table`` or ``build_table`` returned.
+        table: The result of ``make_table`` or ``build_table``.
         format: ``terminal``, ``markdown``, ``csv``, ``json``, ``latex`` or ``html``.
     """
     if format not in RENDERERS:
-        raise InputError(f"unknown format {format!r}; there are: {', '.join(RENDERERS)}")
+        raise InputError(f"unknown format {format!r}; use {', '.join(RENDERERS)}")
     return RENDERERS[format](table)
 
 
@@ -279,11 +278,11 @@ def comparison_table(
 
     Args:
         sweep: The sweep's name.
-        tracking_uri: Where to ask; see ``default_tracking_uri``.
+        tracking_uri: The tracking server; see ``default_tracking_uri``.
         metrics: Columns, such as ``acc`` and ``ece``; see ``build_table``.
 
     Raises:
-        InputError: If there is no such sweep or metric; the text lists what there is.
+        InputError: If there is no such sweep or metric.
     """
     from orchestrator.tracking import study_results
 

@@ -1,4 +1,4 @@
-"""The comparison table as data: which rows and columns, which figures, which are best."""
+"""The comparison table as data: rows, columns, figures, the best figures and the notes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INSIDE = "†"  # a figure that is not above its noise floor
 SIMILAR = "≈"  # a difference that is not above the noise floor
 KEPT = "default"  # the published default was chosen
-CHARGED = 1e-6  # of accuracy: less is rounding
+CHARGED = 1e-6  # a smaller loss of accuracy is a rounding error
 
 
 class Summary(NamedTuple):
@@ -37,9 +37,9 @@ class Cell(NamedTuple):
 
     Attributes:
         mark: ``best``, ``second`` or nothing.
-        change: Its difference from the row it is compared with, or nothing.
-        tone: ``better``, ``worse`` or, for a difference that says nothing, nothing.
-        asides: What else is shown beside it: its noise floor, the published figure.
+        change: Its difference from the baseline, or nothing.
+        tone: ``better``, ``worse``, or nothing for a difference that is not evidence.
+        asides: Further texts after it, such as its noise floor and the published figure.
     """
 
     text: str
@@ -51,11 +51,12 @@ class Cell(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """What the search brought in one cell, over the published default that it began with.
+    """The gain of the search over the published default that it began with, for one cell.
 
     Attributes:
         value: The chosen trial's metric minus the default's; fractions (nats for NLL).
         low, high: Ends of its 95% interval.
+        kept: Whether the published default was chosen.
         similar: Whether the difference is not above the noise floor.
     """
 
@@ -66,13 +67,13 @@ class Gain(NamedTuple):
     similar: bool
 
     @property
-    def tells(self) -> bool:
-        """Whether it is more than other test rows explain."""
+    def is_clear(self) -> bool:
+        """Whether other test rows cannot explain it."""
         return (self.low > 0 or self.high < 0) and not self.similar
 
 
 class Grouping(NamedTuple):
-    """Recipes of one task that one metric cannot tell apart share one of the ``letters``."""
+    """Recipes of one task that share a letter cannot be told apart by one metric."""
 
     letters: Mapping[str, str]
     note: str
@@ -80,7 +81,7 @@ class Grouping(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What stands in place of figures: one word or two, all that is to say, how many columns."""
+    """A message instead of figures: a short and a full text, and how many columns it spans."""
 
     short: str
     text: str
@@ -92,8 +93,9 @@ class Row:
     """One row.
 
     Attributes:
-        recipes: The recipe that it shows, or several whose mean it shows.
-        tasks: The only tasks that it shows; None for all.
+        recipes: Its recipe, or several whose mean it shows.
+        tasks: The only tasks for which it has figures; None for all.
+        baseline: Label of the row that its figures are compared with, or nothing.
     """
 
     label: str
@@ -108,7 +110,7 @@ class TableColumn:
 
     Attributes:
         groups: Headings above the metric's, such as data set and model, outermost first.
-        metrics: The metric that it shows, or several whose mean it shows.
+        metrics: Its metric, or several whose mean it shows.
     """
 
     groups: tuple[str, ...]
@@ -127,15 +129,14 @@ class ComparisonTable:
     """Rows by columns, on test data of the chosen configurations.
 
     Attributes:
-        rows, columns: In the order in which they are shown.
-        results: Every study's result by recipe and task; a pair may be missing.
-        published: Published figures by row label and position of the column, fractions as ours.
+        results: Results by recipe and task; a pair may be missing.
+        published: Published figures by row label and position of the column, as fractions.
         remarks: Lines below the table.
         floor: Whether each figure's noise floor is shown.
-        runs: Whether the runs that the figures come from are listed below the table.
-        layout: Name of the layout that it follows, or nothing.
-        gains: By recipe, task and metric, what the search brought; None if that was not asked for.
-        ties: By task and metric, the groups of recipes; None if they were not asked for.
+        runs: Whether the runs behind the figures are listed below the table.
+        layout: Name of its layout, or nothing.
+        gains: Gains of the search by recipe, task and metric; None to show none.
+        ties: Groups of recipes by task and metric; None to show none.
     """
 
     rows: tuple[Row, ...]
@@ -172,37 +173,37 @@ class ComparisonTable:
         return tuple(tuple(group) for _, group in same)
 
     def summary(self, recipe: str, task: str, metric: str) -> Summary | None:
-        """Return a metric over the seeds of one study, or None where there is no figure."""
+        """Return a metric over the seeds of one study, or None without figures."""
         return _summary(self._seeds(recipe, task, metric))
 
     def figure(self, row: Row, entry: TableColumn) -> Summary | None:
-        """Return what a cell shows, or None where anything of it is missing.
+        """Return the figure of a cell, or None if any part of it is missing.
 
-        Where a row or a column takes a mean, it is taken seed by seed; there is no deviation where
-        the numbers of seeds differ.
+        A mean over recipes, tasks or metrics is computed seed by seed. It has no deviation if the
+        numbers of seeds differ.
         """
         return self._mean(row, entry.tasks, entry.metrics)
 
     def seeds(self, row: Row, entry: TableColumn) -> int:
-        """Return over how many seeds a cell is taken: the fewest of what it is a mean of."""
+        """Return the number of seeds of a cell; of a mean, the lowest of its parts."""
         sources = self.sources(row, entry.tasks)
         counts = (len(self._seeds(*pair, name)) for pair in sources for name in entry.metrics)
         return min(counts, default=0)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return one line a row and column, figures as fractions (NLL and Brier as they are).
+        """Return one line per row and column, figures as fractions (NLL and Brier unchanged).
 
         ``frame.pivot(index="row", columns="column", values="mean")`` has the table's shape.
         """
-        import pandas as pd  # Here, since a table is shown more often than it is taken further.
+        import pandas as pd  # Slow to import, and seldom needed.
 
         return pd.DataFrame.from_records([*self.records()])
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield one record a row and column, figures as fractions (NLL and Brier as they are).
+        """Yield one record per row and column, figures as fractions (NLL and Brier unchanged).
 
-        Names of recipes, tasks, metrics and runs are separated by spaces. ``gain`` and ``group``
-        are there if the table has gains and groups.
+        Names of recipes, tasks, metrics and runs are separated by spaces. Records have the keys
+        ``gain`` and ``group`` only if the table has gains and groups.
         """
         for row in self.rows:
             for position, entry in enumerate(self.columns):
@@ -235,7 +236,7 @@ class ComparisonTable:
         return fill_template("html.html", HTML, self)
 
     def levels(self) -> list[list[tuple[str, int, int]]]:
-        """Return the headings above the metrics, outermost first, with first and last column."""
+        """Return the headings above the metrics, outermost first: text, first and last column."""
         levels = []
         for depth in range(1, 1 + min(len(entry.groups) for entry in self.columns)):
             numbered = groupby(enumerate(self.columns), key=lambda pair: pair[1].groups[:depth])
@@ -244,7 +245,7 @@ class ComparisonTable:
         return levels
 
     def messages(self) -> list[str]:
-        """Return in full what the narrow cells of a terminal only name."""
+        """Return the full texts of the notices that cells of a terminal shorten."""
         found = []
         for row in self.rows:
             start = 0
@@ -257,14 +258,14 @@ class ComparisonTable:
         return found
 
     def noise_floor(self, row: Row, entry: TableColumn) -> float | None:
-        """Return what a perfectly calibrated network would show in a cell, or None if unknown."""
+        """Return the average figure of a perfectly calibrated network, or None if unknown."""
         floors = [floor for metric in entry.metrics if (floor := floor_of(metric))]
         whole = len(floors) == len(entry.metrics)
         found = self._mean(row, entry.tasks, floors) if whole else None
         return found.mean if found else None
 
     def line(self, row: Row) -> tuple[Cell | Notice, ...]:
-        """Return a row's cells; a notice stands for all columns that it spans."""
+        """Return a row's cells; a notice replaces all columns that it spans."""
         cells: list[Cell | Notice] = []
         for span in self.spans:
             notice = self.notice(row, self.columns[span[0]])
@@ -275,7 +276,7 @@ class ComparisonTable:
         return tuple(cells)
 
     def notice(self, row: Row, entry: TableColumn) -> Notice | None:
-        """Return why a cell has no figure, or None if what it is made of has finished."""
+        """Return why a cell has no figure, or None if all of its studies have finished."""
         sources = self.sources(row, entry.tasks)
         if not sources:
             return _outcome(None)
@@ -289,20 +290,20 @@ class ComparisonTable:
         return Notice(whole, "; ".join([whole, *details]))
 
     def run_ids(self, row: Row, entry: TableColumn) -> list[str]:
-        """Return the MLflow runs that a cell's figure comes from."""
+        """Return the MLflow runs behind a cell's figure."""
         found = (self.results.get(source) for source in self.sources(row, entry.tasks))
         return [run for result in found if result for run in result.run_ids]
 
     @property
     def calibrates(self) -> bool:
-        """Tell whether a recipe ends in a calibrator."""
+        """Whether a recipe ends in a calibrator."""
         parts = (recipe.rpartition("+") for recipe in self.recipes)
         spaces = (space for method, _, last in parts if method for space in known_spaces(last))
         return any(space.kind == "calibrators" for space in spaces)
 
     def notes(self) -> list[str]:
         """Return the lines below a table: signs, lost accuracy, failed trials, runs."""
-        told = (
+        parts = (
             self._signs(),
             self.remarks,
             self._sweeps(),
@@ -311,18 +312,14 @@ class ComparisonTable:
             self._failures(),
             self._runs(),
         )
-        return [*chain.from_iterable(told)]
+        return [*chain.from_iterable(parts)]
 
     def compared_with(self, baseline: str) -> ComparisonTable:
-        """Return the table with each figure's gain or loss against a row, by its label or recipe.
-
-        Raises:
-            InputError: If there is no such row.
-        """
+        """Return the table with each figure's difference from a row, named by label or recipe."""
         found = [row for row in self.rows if row.label == baseline or row.recipes == (baseline,)]
         if not found:
             labels = ", ".join(row.label for row in self.rows)
-            raise InputError(f"baseline {baseline!r} is no row of the table; there are: {labels}")
+            raise InputError(f"baseline: no row is named {baseline!r}; rows are {labels}")
         by_tasks = {row.tasks: row.label for row in found}
         rows = tuple(
             replace(row, baseline="" if row in found else by_tasks.get(row.tasks, found[0].label))
@@ -333,11 +330,8 @@ class ComparisonTable:
     def sorted_by(self, metric: str) -> ComparisonTable:
         """Return the table with the best row first, by a metric's mean over all tasks.
 
-        Tasks on which no row has a figure do not count, as in a layout that was run in part. Rows
-        that lack a figure on one of the others keep their order, last.
-
-        Raises:
-            InputError: If ``column`` knows no such metric.
+        Tasks without any figure do not count, as in a layout that was run in part. Rows that lack
+        a figure on one of the other tasks come last, in their old order.
         """
         shown = column(metric)
 
@@ -355,7 +349,7 @@ class ComparisonTable:
         return replace(self, rows=tuple(sorted(self.rows, key=key)))
 
     def sources(self, row: Row, tasks: Sequence[str]) -> list[tuple[str, str]]:
-        """Return the recipes and tasks that a row's figure on some tasks is made of."""
+        """Return the recipes and tasks behind a row's figure on some tasks."""
         kept = [task for task in tasks if row.tasks is None or task in row.tasks]
         return [(recipe, task) for task in kept for recipe in row.recipes]
 
@@ -381,8 +375,8 @@ class ComparisonTable:
         found, sources = self.figure(row, entry), self.sources(row, entry.tasks)
         floor = self.noise_floor(row, entry) if self.floor else None
         show, published = entry.shown.show, self.published.get((row.label, position))
-        beside = [] if floor is None else [f"(floor {show(floor)})"]
-        asides = (*beside, *([] if published is None else [f"[paper {show(published)}]"]))
+        floors = [] if floor is None else [f"(floor {show(floor)})"]
+        asides = (*floors, *([] if published is None else [f"[paper {show(published)}]"]))
         if found is None:
             return Cell("–", asides=asides)
         same = self._repeated.get(sources[0]) if len(sources) == 1 else None
@@ -400,14 +394,14 @@ class ComparisonTable:
         return Cell(whole + inside, mark, change, tone, asides)
 
     def gain(self, row: Row, entry: TableColumn) -> Gain | None:
-        """Return what the search brought in a cell, or None if unknown or of several studies."""
+        """Return the gain of the search in a cell; None if unknown or of several studies."""
         sources = self.sources(row, entry.tasks)
         if self.gains is None or len(sources) != 1 or len(entry.metrics) != 1:
             return None
         return self.gains.get((*sources[0], entry.metrics[0]))
 
     def letters(self, row: Row, entry: TableColumn) -> str:
-        """Return the groups of a cell, or nothing if unknown or of several studies."""
+        """Return the letters of a cell's groups; nothing if unknown or of several studies."""
         sources = self.sources(row, entry.tasks)
         if self.ties is None or len(sources) != 1 or len(entry.metrics) != 1:
             return ""
@@ -417,7 +411,7 @@ class ComparisonTable:
 
     @cached_property
     def _repeated(self) -> dict[tuple[str, str], str]:
-        """Recipe and task to an earlier recipe with the same scores in every seed."""
+        """Maps recipe and task to an earlier recipe with the same scores on every seed."""
         first: dict[tuple[object, ...], str] = {}
         found: dict[tuple[str, str], str] = {}
         for result in self._used:
@@ -453,7 +447,7 @@ class ComparisonTable:
 
     @cached_property
     def _leaders(self) -> list[tuple[str | None, str | None]]:
-        """Best and second best figure of each column as printed; equal prints are one."""
+        """Best and second best figure of each column as printed; equal prints share a place."""
         leaders: list[tuple[str | None, str | None]] = []
         for entry in self.columns:
             figures = (self.figure(row, entry) for row in self.rows if not entry.shown.neutral)
@@ -465,7 +459,7 @@ class ComparisonTable:
 
     @cached_property
     def _used(self) -> list[StudyResult]:
-        """The results that the cells are made of, row by row."""
+        """The results behind the cells, row by row."""
         cells = product(self.rows, self.columns)
         sources = chain.from_iterable(self.sources(row, entry.tasks) for row, entry in cells)
         return [self.results[pair] for pair in dict.fromkeys(sources) if pair in self.results]
@@ -476,7 +470,7 @@ class ComparisonTable:
             seeds = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
             yield f"mean ± sample standard deviation over {seeds} seeds{self._of_seeds()}"
         for other in dict.fromkeys(self._repeated.values()):
-            yield f"= {other}: every figure in every seed is that of {other}: nothing was changed"
+            yield f"= {other}: equal to {other} in every figure of every seed"
         places = [
             ((r.dataset, r.model), part) for r in self._used for part in r.configuration.items()
         ]
@@ -489,81 +483,84 @@ class ComparisonTable:
         fits = {(part, space.fits_on_training(own)) for part, space, own, _ in calibrators}
         training = sorted(part for part, on_training in fits if on_training)
         if training:
-            yield f"fitted on the rows that networks were trained on: {', '.join(training)}"
+            yield f"calibrators fitted on the training rows of the networks: {', '.join(training)}"
         if self.calibrates and not 0 < len(training) == len(fits):
-            yield "calibrators are fitted on the validation rows that choose configurations"
+            yield (
+                "calibrators were fitted on the same validation rows that selected the "
+                "hyper-parameters"
+            )
         ours = {
             f"{part}.{name}"
             for part, space, own, place in spaces
             for name in space.own_values(own, *place)
         }
         if ours:
-            listing = ", ".join(sorted(ours))
-            yield f"no paper gives these values; they were chosen by calsweep: {listing}"
+            yield f"not from a paper (our defaults): {', '.join(sorted(ours))}"
         baselines = dict.fromkeys(row.baseline for row in self.rows if row.baseline)
         if baselines:
-            other = next(iter(baselines)) if len(baselines) == 1 else "that it varies"
-            yield f"after a figure, its difference from the row {other}"
+            other = f"row {next(iter(baselines))}" if len(baselines) == 1 else "the varied row"
+            yield f"in parentheses: the difference from {other}"
         if self.gains is not None:
             yield from self._of_gains()
         if self.ties is not None:
             yield from self._of_ties(self.ties)
         if self.floor:
             yield (
-                "floor: what a perfectly calibrated network with the same confidences would show "
-                "on average on these test data"
-                + (f"; {INSIDE} a figure not above it" if self._shows(INSIDE) else "")
-                + (f"; {SIMILAR} a difference not above it" if self._shows(SIMILAR) else "")
+                "floor: the average figure of a perfectly calibrated network with the same "
+                "confidences on this test data"
+                + (f"; {INSIDE}: the figure is not above it" if self._shows(INSIDE) else "")
+                + (f"; {SIMILAR}: the difference is not above it" if self._shows(SIMILAR) else "")
             )
 
     def _shows(self, word: str) -> bool:
-        """Return True if a sign or word is next to a figure of the table."""
+        """Return True if a sign or word is printed with a figure of the table."""
         cells = chain.from_iterable(map(self.line, self.rows))
         return any(word in cell.text + cell.change for cell in cells if isinstance(cell, Cell))
 
     def _of_seeds(self) -> str:
-        """Return the notes on seeds: those that the search has seen, and their splits."""
+        """Return a remark on the seeds: whether splits vary and the search used one of them."""
         known = [r for r in self._used if r.searched_predictions and r.searched]
         own = {result.searched_predictions in result.predictions for result in known}
-        told = " and splits" if any(r.varied for r in self._used) else ""
+        splits = " and splits" if any(r.varied for r in self._used) else ""
         if own == {True}:
-            return f"{told}, the search's among them"
-        return f"{told} that no search has seen" if own == {False} else told
+            return f"{splits} (including the seed used for the search)"
+        return f"{splits} (none used for the search)" if own == {False} else splits
 
     def _of_ties(self, ties: Mapping[tuple[str, str], Grouping]) -> Iterator[str]:
-        """Yield what the letters say, and what telling the best apart takes."""
+        """Yield the meaning of the letters, and what separating the best recipes would take."""
         single = any(found.seeds == 1 for found in ties.values())
         yield (
             "recipes that share a letter cannot be told apart on the same task by the same metric "
-            "(all pairs, Holm's correction at 5 %), over "
-            + ("test rows alone, of these trained networks" if single else "seeds and test rows")
+            "(all pairs, Holm's correction at 5 %; "
+            + ("test rows vary, not seeds)" if single else "seeds and test rows vary)")
         )
         for (task, metric), found in ties.items():
             if found.note:
                 yield f"{column(metric).label} on {task}: {found.note}"
 
     def _of_gains(self) -> Iterator[str]:
-        """Yield a note on the gains of the search, and one on rows without."""
+        """Yield notes on the gains of the search, and on rows without one."""
         yield (
-            "after a figure, what the search of the recipe's last stage brought over the published "
-            "default, on its own seed, with the 95 % interval over test data"
-            + (f"; {KEPT}: that was chosen" if self._shows(KEPT) else "")
-            + (f"; {SIMILAR} not above the noise floor" if self._shows(SIMILAR) else "")
+            "in parentheses: how far the search of the recipe's last stage changed the figure of "
+            "the published default, on the seed used for the search, with the 95 % interval over "
+            "test data"
+            + (f"; {KEPT}: the published default was chosen" if self._shows(KEPT) else "")
+            + (f"; {SIMILAR}: not above the noise floor" if self._shows(SIMILAR) else "")
         )
         known = {pair[:2] for pair in self.gains or ()}
         lacking = [r for r in self._used if (r.recipe, r.task) not in known and r.test]
         unsearched = [result for result in lacking if not result.searched]
         if unsearched:
-            yield f"nothing was searched for {_named(unsearched)}"
+            yield f"without a search: {_named(unsearched)}"
         unknown = [result for result in lacking if result not in unsearched]
         if unknown:
             yield (
-                "the published default failed, or was not measured (running the sweep again does) "
-                f"for {_named(unknown)}"
+                "the published default failed or was not measured (run the sweep again to measure "
+                f"it): {_named(unknown)}"
             )
 
     def _sweeps(self) -> Iterator[str]:
-        """Yield which sweeps the figures come from, if several, and in what these differ."""
+        """Yield the sweeps behind the figures, if several, and how these differ."""
         names = dict.fromkeys(result.sweep for result in self._used)
         if len(names) > 1:
             codes = {result.code for result in self._used if result.code}
@@ -581,23 +578,23 @@ class ComparisonTable:
                 sweeps.setdefault(name, {})[result.sweep] = code[:12]
         for name, codes in sweeps.items():
             if len({*codes.values()}) > 1:
-                told = ", ".join(f"{code} in {sweep}" for sweep, code in codes.items())
-                yield f"the code of plugin {name} differs: {told}"
+                listing = ", ".join(f"{code} in {sweep}" for sweep, code in codes.items())
+                yield f"the code of plugin {name} differs: {listing}"
 
     def _codes(self) -> Iterator[str]:
-        """Yield which figures which code computed, if not all are of the same."""
+        """Yield the code of each figure, unless all have the same."""
         rows: dict[str, dict[str, None]] = {}
         for result in self._used:
             for code in result.computed_by:
                 rows.setdefault(code, {})[f"{result.recipe} on {result.task}"] = None
         if len(rows) > 1:
-            told = (f"{code[:12]} {', '.join(names)}" for code, names in rows.items())
-            yield f"computed by different code: {'; '.join(told)}"
+            parts = (f"{code[:12]} {', '.join(names)}" for code, names in rows.items())
+            yield f"computed by different code: {'; '.join(parts)}"
 
     def copies(self) -> list[str]:
-        """Return sentences about rows that are in two parts of a task's data."""
-        told = (f"{result.task}: {line}" for result in self._used for line in result.copies)
-        return [*dict.fromkeys(told)]
+        """Return notes on rows that are in two parts of a task's data."""
+        lines = (f"{result.task}: {line}" for result in self._used for line in result.copies)
+        return [*dict.fromkeys(lines)]
 
     def _failures(self) -> Iterator[str]:
         stopped = [result for result in self._used if result.status == "interrupted"]
@@ -606,13 +603,13 @@ class ComparisonTable:
             lost = sum(charge > CHARGED for charge in result.charged)
             if lost:
                 seeds = f"{lost} of {many(len(result.charged), 'seed')}"
-                what = f"lost more validation accuracy than the guard allows on {seeds}"
-                yield f"{result.recipe} on {result.task}: {what}"
+                lost_on = f"lost more validation accuracy than allowed on {seeds}"
+                yield f"{result.recipe} on {result.task}: {lost_on}"
             yield from _collapsed(result)
             if result.status == "finished" and result.trials_failed:
                 yield f"{result.recipe} on {result.task}: {_failed_trials(result)} failed"
         for trials, stopped in _grouped(self._used).items():
-            yield f"{_named(stopped)}: stopped after {trials}: too little left to gain"
+            yield f"{_named(stopped)}: search stopped after {trials} (too little left to gain)"
 
     def _runs(self) -> Iterator[str]:
         for result in self._used if self.runs else ():
@@ -623,26 +620,26 @@ class ComparisonTable:
 def _shown_gain(
     gain: Gain, shown: Column, asides: tuple[str, ...]
 ) -> tuple[str, str, tuple[str, ...]]:
-    """Return a gain, whether it is better or worse, and what stands beside it."""
+    """Return the change, tone and asides of a cell with a gain."""
     if gain.kept:
         return KEPT, "", asides
     ends = f"[{shown.show_change(gain.low)}, {shown.show_change(gain.high)}]"
     change = f"{SIMILAR} " * gain.similar + shown.show_change(gain.value)
     side = "better" if (gain.value > 0) == shown.higher else "worse"
-    return change, side if gain.tells else "", (ends, *asides)
+    return change, side if gain.is_clear else "", (ends, *asides)
 
 
 def _summary(values: Sequence[float]) -> Summary | None:
     if not values:
         return None
     if not all(map(math.isfinite, values)):
-        return Summary(sum(values) / len(values), None)  # one seed at NaN or infinity must show
+        return Summary(sum(values) / len(values), None)  # NaN or infinity of one seed must show
     std = statistics.stdev(values) if len(values) > 1 else None
     return Summary(statistics.fmean(values), std)
 
 
 def _outcome(result: StudyResult | None) -> Notice | None:
-    """Return why a study has no figures, or None if it has some."""
+    """Return why a study has no figures, or None if it has."""
     if result is None:
         return Notice("not run", "not run")
     if result.status == "failed":
@@ -657,7 +654,7 @@ def _outcome(result: StudyResult | None) -> Notice | None:
 
 
 def _collapsed(result: StudyResult) -> Iterator[str]:
-    """Yield where MaC-Cal's masks ended with all weights or none."""
+    """Yield a note if MaC-Cal's masks ended with all weights or none."""
     adaptive = [v for v in result.configuration.values() if v.get("sparsity", "fixed") != "fixed"]
     for q in (0, 1):
         seeds = result.q.count(q)
@@ -679,7 +676,7 @@ def _named(results: Sequence[StudyResult]) -> str:
 
 
 def _grouped(results: Sequence[StudyResult]) -> dict[str, list[StudyResult]]:
-    """Return the studies that stopped early, by how many of their trials they ran."""
+    """Return the studies whose search stopped early, by the number of trials."""
     found: dict[str, list[StudyResult]] = {}
     for result in results:
         if result.stopped:

@@ -1,4 +1,4 @@
-"""What papers claim, one YAML file a paper, in a form that runs can confirm or refute."""
+"""Claims of the papers, one YAML file per paper, in a form that runs can confirm or refute."""
 
 from fnmatch import fnmatchcase
 from importlib.resources import files
@@ -15,18 +15,18 @@ FOLDER = files("orchestrator.tables.claims")
 
 
 class Claim(BaseModel):
-    """One recipe is said to be better than another, for one method or for every one.
+    """The claim that one recipe is better than another, for one method or for every method.
 
     Attributes:
         says: The claim in a sentence.
-        better: The recipe that is said to be better; ``*`` stands for any method, and for given
-            logits, where ``*+ts`` is the row ``ts``.
-        than: The recipe that it is compared with; ``*`` stands for the same method.
-        metric: The compared metric, such as ``ece``; of suites of foreign images ``auroc`` and
-            ``fpr95``, their mean; ``seconds`` for the cost.
-        margin: How much worse it may be and the claim still hold: 0 where it is said to be better,
-            more where it is said to be no worse.
-        datasets: Patterns of the data sets and files of logits that it speaks of.
+        better: The recipe that is claimed to be better. ``*`` is any method, or given logits, where
+            ``*+ts`` is the row ``ts``.
+        than: The recipe that it is compared with; ``*`` is the same method.
+        metric: The compared metric, such as ``ece``; ``seconds`` is the cost; ``auroc`` and
+            ``fpr95`` are means over the suites of foreign images.
+        margin: How much worse the recipe may be without refuting the claim: 0 for "better", more
+            for "not worse".
+        datasets: Patterns of the data sets and files of logits that the claim is about.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -42,7 +42,7 @@ class Claim(BaseModel):
     datasets: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] = ("*",)
 
     def speaks_of(self, dataset: str) -> bool:
-        """Return True if a data set is one of those that the claim is made for."""
+        """Return True if the claim is about a data set."""
         return any(fnmatchcase(dataset, pattern) for pattern in self.datasets)
 
     def accuracy(self, dataset: str) -> float | None:
@@ -56,7 +56,7 @@ class Claim(BaseModel):
         return float(found.min()) / 100 if len(found) else None
 
     def pairs(self, recipes: list[str]) -> list[tuple[str, str]]:
-        """Return the pairs of ``recipes`` that it is about: said to be better, compared with."""
+        """Return the pairs of ``recipes`` that the claim compares, the better one first."""
         methods = dict.fromkeys([*(name.partition("+")[0] for name in recipes), GIVEN])
         sides = (self.better, self.than)
         named = [tuple(s.replace("*", m).removeprefix(f"{GIVEN}+") for s in sides) for m in methods]
@@ -64,7 +64,7 @@ class Claim(BaseModel):
 
 
 def load_claims() -> list[Claim]:
-    """Return all claims, paper by paper."""
+    """Return the claims of all papers."""
     entries = sorted(FOLDER.iterdir(), key=lambda entry: entry.name)
     return [c for entry in entries if entry.name.endswith(".yaml") for c in _read(entry)]
 

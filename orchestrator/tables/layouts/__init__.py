@@ -1,4 +1,4 @@
-"""Layouts: which rows and columns a published table has, one YAML file each."""
+"""Layouts: rows and columns of published tables, one YAML file each."""
 
 from orchestrator.tables.layouts._fill import arrange_layout, published_key
 from orchestrator.tables.layouts._layout import Layout, layout_names, load_layout

@@ -1,4 +1,4 @@
-"""From a layout and results to a table, with published figures where they can be compared."""
+"""Fills a layout with results, and with published figures that can be compared."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from trainables.common.stages import GIVEN
 from trainables.metrics import METRICS, REPORTED
 
 COLUMN_CHOICES = ("auto", "paper", "sweep")
-# Suites of one data set each; ``ood`` alone is their mean already.
-SINGLE = "ood-"
+SINGLE = "ood-"  # Suites of one data set; the suite ``ood`` is already their mean.
 LOGITS = "logits:"
 BINS = 15  # Bins of every binned metric here but those of the suites ``bins-N``.
 
 BINNED = tuple(name for name in REPORTED if METRICS[name].binned)
-# The published names of parts that have other names here.
+# Our names to published names, where they differ.
 NAMES = {"seconds": "train_seconds"}
 CALIBRATORS = {"meta-mis": "metamis", "meta-acc": "metaacc"}
 # A second stage on plain cross-entropy that the papers list as a method of its own.
 STAGES = ("tst", "vtst")
-# Words of notes on figures that are probably not what the paper measured.
+# Markers of published figures that are probably misprints.
 DOUBTS = ("cell missing", "conflicts", "garbled", "implausible", "outlier", "suspicious")
 
 
 class _Place(NamedTuple):
-    """What a group of columns shows: the tasks, and data set and model as published, if any."""
+    """A group of columns: its tasks, and data set and model as published, if any."""
 
     groups: tuple[str, ...]
     tasks: tuple[str, ...]
@@ -50,16 +49,16 @@ def arrange_layout(
 ) -> ComparisonTable:
     """Fill a layout with results.
 
-    What the layout asks for and the results lack appears as not run; what the results have and the
-    layout does not ask for is named below the table.
+    Cells without a result are marked "not run"; recipes and tasks that the layout does not have are
+    listed below the table.
 
     Args:
         layout: The layout.
         results: Results by recipe and task.
-        metrics: Other metrics than the layout's.
+        metrics: Metrics to show instead of the layout's.
         columns: ``paper`` for the layout's data sets and models; ``sweep`` for the tasks of the
-            results; ``auto`` for the former if the results have one of them, else the latter.
-        published: Whether the paper's figures stand beside ours.
+            results; ``auto`` for ``paper`` if the results have one of its tasks, else ``sweep``.
+        published: Whether the paper's figures are shown next to ours.
     """
     names = tuple(layout.metrics if metrics is None else metrics)
     check_metrics(names)
@@ -101,7 +100,7 @@ def _paper_places(layout: Layout, results: Results) -> Iterator[_Place]:
 
 
 def _task(layout: Layout, results: Results, dataset: str, model: str) -> str:
-    """Return the task on a data set and model, or what stands for it if there is none."""
+    """Return the task on a data set and model, or a name for it if the results have none."""
     if model.startswith(LOGITS):
         dataset, model = model.removeprefix(LOGITS), GIVEN
     found = dict.fromkeys(
@@ -109,8 +108,8 @@ def _task(layout: Layout, results: Results, dataset: str, model: str) -> str:
     )
     if len(found) > 1:
         raise InputError(
-            f"layout {layout.name}: {dataset} / {model} fits several tasks: {', '.join(found)}; "
-            "choose with --tasks"
+            f"layout {layout.name}: {dataset} / {model} has several tasks: {', '.join(found)}; "
+            "choose one with --tasks"
         )
     return next(iter(found), f"{dataset}/{model}")
 
@@ -145,13 +144,13 @@ def _figures(
 
 
 def _subsets(results: Results) -> dict[str, str]:
-    """Return the limits of the tasks that have seen a part of their data set."""
+    """Return the tasks that used only a part of their data set, and the limits of it."""
     return {task: result.subset for (_, task), result in results.items() if result.subset}
 
 
 def _remarks(layout: Layout, table: ComparisonTable, ours: Sequence[_Place]) -> Iterator[str]:
     if layout.columns and not ours[0].dataset:
-        yield f"layout {layout.name} with the sweep's own tasks as columns"
+        yield f"rows of layout {layout.name}; columns are the sweep's own tasks"
     for place in ours:
         if len(place.tasks) > 1:
             yield f"{' / '.join(place.groups)}: mean over {', '.join(place.tasks)}"
@@ -185,13 +184,13 @@ def _published_remarks(
         for (_, task), result in table.results.items()
         if task in table.tasks and result.protocol
     )
-    trained = f"trained by {', '.join(protocols) or 'an unknown protocol'}"
+    trained = f"our networks were trained by {', '.join(protocols) or 'an unknown protocol'}"
     yield (
         f"[paper]: published in {layout.paper} {layout.table} for the same data set, model and "
-        f"metric; ours {'of given logits' if GIVEN in protocols else trained}"
+        f"metric; {'our figures are from given logits' if GIVEN in protocols else trained}"
     )
     if set(table.metrics) & set(BINNED) and not source.states_bins():
-        yield f"the paper does not state the number of bins; ours are {BINS}"
+        yield f"the paper does not state the number of bins; ours is {BINS}"
     for (label, position), figure in figures.items():
         if figure.doubt:
             place = " / ".join(table.columns[position].headings)
@@ -199,7 +198,7 @@ def _published_remarks(
 
 
 class PublishedKey(NamedTuple):
-    """How a published table names a row; see ``load_published``, and ``LayoutRow`` for ``note``."""
+    """The name of a row in a published table; see ``load_published`` and ``LayoutRow``."""
 
     method: str
     stage2: str = ""
@@ -208,7 +207,7 @@ class PublishedKey(NamedTuple):
 
 
 def published_key(row: LayoutRow) -> PublishedKey:
-    """Return how a published table names a row of a layout."""
+    """Return the name of a layout's row in the published table."""
     method, *others = row.recipes[0].split("+")
     key = PublishedKey(method)
     for part in others:
@@ -222,7 +221,7 @@ def published_key(row: LayoutRow) -> PublishedKey:
 
 
 class Figure(NamedTuple):
-    """A published figure as printed (percent or seconds), a note on it, its bins if stated."""
+    """A published figure (percent or seconds), its note, and its number of bins if stated."""
 
     value: float
     note: str
@@ -230,7 +229,7 @@ class Figure(NamedTuple):
 
     @property
     def doubt(self) -> str:
-        """Return a doubt about it, or nothing."""
+        """Return the note if it says that the figure is probably a misprint, else nothing."""
         return self.note if any(word in self.note for word in DOUBTS) else ""
 
 
@@ -249,10 +248,10 @@ class Figures:
             self._found[tuple(map(str, place))].append(figure)
 
     def find(self, row: LayoutRow, dataset: str, model: str, metric: str) -> Figure | None:
-        """Return a published figure, or None if there is none to compare with.
+        """Return a published figure, or None if none can be compared.
 
-        Data set and model go by their published names, the metric by ours, without a suite
-        but one of bins.
+        ``dataset`` and ``model`` are published names, ``metric`` is ours. The only suites with
+        published figures are ``bins-N``.
         """
         if {"all", dataset, model} & set(self.layout.incomparable):
             return None
@@ -263,12 +262,12 @@ class Figures:
         return next((f for f in found if f.note.startswith(key.note) and f.bins in bins), None)
 
     def states_bins(self) -> bool:
-        """Return True if the table says how many bins its calibration errors have."""
+        """Return True if the table states the bins of its calibration errors."""
         return any(figure.bins for found in self._found.values() for figure in found)
 
 
 def _bins(metric: str) -> tuple[set[int | None], str]:
-    """Return the numbers of bins that a figure may have, and its metric without a suite."""
+    """Return the numbers of bins that a published figure may have, and the metric's own name."""
     suite, _, name = metric.rpartition("/")
     if not suite:
         return {None, BINS}, name

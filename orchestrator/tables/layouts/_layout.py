@@ -1,4 +1,4 @@
-"""The layout file: its fields, and how one is found and read."""
+"""The layout file: its fields, and how it is found and read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _Strict(BaseModel):
 
 
 class LayoutRow(_Strict):
-    """One row; in a file, a recipe alone stands for a row of just that recipe.
+    """One row; a file may give the recipe alone.
 
     Attributes:
         mean: Several recipes whose mean it shows, or none.
-        label: What it is called; the recipe if left out.
+        label: Its name; the recipe if left out.
         baseline: Label of the row that its figures are compared with, or nothing.
-        published: How the published table names it, where that does not follow from the recipe:
-            ``method``, ``stage2``, ``posthoc``, and ``note``, with which the note begins.
+        published: Its name in the published table if that does not follow from the recipe:
+            ``method``, ``stage2``, ``posthoc``, and the beginning of the ``note``.
     """
 
     recipe: str = ""
@@ -52,17 +52,17 @@ class LayoutRow(_Strict):
 
     @property
     def name(self) -> str:
-        """Return what the row is called."""
+        """Return the label, or else the recipe."""
         return self.label or self.recipe
 
     @property
     def recipes(self) -> tuple[str, ...]:
-        """Return the recipes that it shows."""
+        """Return the recipe, or the recipes of the mean."""
         return self.mean or (self.recipe,)
 
 
 class NotOffered(_Strict):
-    """What a published table has and this package has not, by its published name, and why."""
+    """A part of a published table that this package lacks, by its published name, and why."""
 
     what: str
     reason: str
@@ -86,16 +86,16 @@ class Layout(_Strict):
 
     Attributes:
         table: Name of the table in that paper, such as ``Table 1``.
-        metrics: What each data set and model shows.
-        columns: Published data set to its models, or to models as published and as they are called
-            here; several of the latter are shown as their mean, and ``logits:NAME`` is a file of
-            logits. None for the tasks of the sweep.
-        datasets: Published data set to its name here, where they differ.
-        suites: Data set to the suites whose mean stands for each metric; for another data set all
-            suites that have the metric.
+        metrics: The metrics of each data set and model.
+        columns: Published data set to its models, or to a mapping of published to our names of
+            models; several of ours are shown as their mean, and ``logits:NAME`` is a file of
+            logits. Left out, columns are the tasks of the sweep.
+        datasets: Published data set to our name, where they differ.
+        suites: Data set to the suites whose mean is shown for each metric; by default all suites
+            that have the metric.
         incomparable: Published data set or model (or ``all``) to the reason why its figures are
-            never shown beside ours.
-        not_offered: What the published table has besides.
+            never shown next to ours.
+        not_offered: Parts of the published table that this package lacks.
     """
 
     title: str
@@ -121,10 +121,14 @@ class Layout(_Strict):
         labels = [row.name for row in self.rows]
         for label in labels:
             if labels.count(label) > 1:
-                raise InputError(f"rows: {label!r} stands twice")
+                raise InputError(f"rows: {label!r} is there twice; give each row its own label")
         for row in self.rows:
             if row.baseline and row.baseline not in labels:
-                raise InputError(f"rows: baseline {row.baseline!r} of {row.name!r} is no row")
+                listing = ", ".join(labels)
+                raise InputError(
+                    f"rows: baseline of {row.name!r}: no row is named {row.baseline!r}; rows are "
+                    f"{listing}"
+                )
         self._check_source()
         return self
 
@@ -136,12 +140,13 @@ class Layout(_Strict):
         if (self.paper, self.table) not in pairs:
             listing = ", ".join(f"{paper} {table}" for paper, table in pairs)
             raise InputError(
-                f"paper, table: {self.paper!r} {self.table!r} is none of the tables: {listing}"
+                f"paper, table: expected a published table, got {self.paper!r} {self.table!r}; "
+                f"use {listing}"
             )
 
 
 def layout_names() -> list[str]:
-    """Return the names of the layouts that ship with the package, such as ``macal/table1``."""
+    """Return the names of the package's own layouts, such as ``macal/table1``."""
     return sorted(
         f"{folder.name}/{entry.name.removesuffix(ENDING)}"
         for folder in FOLDER.iterdir()
@@ -152,7 +157,7 @@ def layout_names() -> list[str]:
 
 
 def load_layout(name: str) -> Layout:
-    """Read a layout, one of ``layout_names`` or a YAML file by its path."""
+    """Read a layout: one of ``layout_names``, or the path of a YAML file."""
     shipped = name in layout_names()
     if not shipped and not name.endswith((ENDING, ".yml")):
         there = known_names(name, layout_names())

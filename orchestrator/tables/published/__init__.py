@@ -1,15 +1,15 @@
-"""What five calibration papers published: results, hyper-parameters, protocols and model sizes.
+"""Published results, hyper-parameters, protocols and model sizes of five calibration papers.
 
-Facts transcribed from the papers, for comparison with our own runs; nothing here was measured by
-us. Datasets, models and methods carry the names that this package uses elsewhere.
+They are transcribed from the papers, for comparison with our own runs. Datasets, models and methods
+have the names that this package uses elsewhere.
 
 ``results``
-    One published figure a row: ``paper``, ``table``, ``dataset``, ``model`` (``average`` over
+    One published figure per row: ``paper``, ``table``, ``dataset``, ``model`` (``average`` over
     models), ``method``, ``stage2`` (empty, ``macal``, or ``macal-partial`` for the ablation, whose
     component ``note`` names), ``posthoc`` (empty for none), ``metric`` (``acc``, ``ece``, ``aece``,
     ``cwece``, ``mce``, ``miou``, ``auroc``, ``fpr95`` in percent; ``train_seconds``;
     ``temperature``), ``n_bins`` (missing where the paper does not say), ``value`` (missing for a
-    run that did not converge) and ``note``. A figure may stand in several tables: filter on
+    run that did not converge) and ``note``. Several tables may have the same figure, so filter on
     ``table`` before averaging.
 ``hyperparameters``
     ``paper``, ``method`` (also ``cls``, a fitting objective, and ``all``), ``parameter``,
@@ -32,9 +32,7 @@ from trainables.common.errors import InputError
 __all__ = ["PUBLISHED", "load_published"]
 
 PUBLISHED = ("results", "hyperparameters", "protocols", "models")
-"""The tables there are."""
-
-# All other columns are text, where an empty cell is an empty string and not a missing number.
+# All other columns are text; their empty cells are empty strings.
 NUMBERS = {
     "results": {"value": "Float64", "n_bins": "Int64"},
     "models": {"classes": "Int64", "parameters": "Int64"},
@@ -42,7 +40,7 @@ NUMBERS = {
 
 
 def load_published(table: str) -> pd.DataFrame:
-    """Return one of the tables, a fresh copy that may be changed."""
+    """Return a copy of a table; the caller may change it."""
     if table not in PUBLISHED:
         raise InputError(f"published table {table!r} is not one of {', '.join(PUBLISHED)}")
     return _read(table).copy()

@@ -156,7 +156,7 @@ def test_a_device_is_blamed_with_the_last_words_of_the_step(monkeypatch, tmp_pat
 
 
 def test_a_token_that_others_may_read_is_no_fault_and_has_its_remedy(calsweep, no_ray, monkeypatch):
-    fault = "others may read the token in t: chmod 600 t"
+    fault = "other users can read the token in t: chmod 600 t"
     monkeypatch.setattr("orchestrator.cluster.local.token_fault", lambda: fault)
     code, out, _ = calsweep("doctor")
     assert (code, findings(out)["token"]) == (0, ("info", fault.replace(": ", " -> ")))

@@ -229,7 +229,7 @@ def test_a_plan_refuses_what_no_node_can_hold(calsweep, small, options, message)
 
 def test_a_plan_of_one_machine_has_no_cluster(calsweep, small):
     small.write_text(f"{SMALL}executor: local\n")
-    told = "calsweep: executor: local computes on one machine; leave it out for a cluster\n"
+    told = "calsweep: executor: local computes on one machine; leave the key out for a cluster\n"
     assert calsweep("plan", small, "--nodes", "2") == (2, "", told)
 
 

@@ -175,7 +175,7 @@ def test_the_table_has_every_recipe(ask):
     ("arguments", "expected"),
     [
         (["--metrics", "foo"], UNKNOWN),
-        (["--metrics", ""], "metrics none: give each once, at least one"),
+        (["--metrics", ""], "metrics: expected at least one, each once, got none"),
     ],
 )
 def test_the_table_refuses_what_it_does_not_know(ask, arguments, expected):

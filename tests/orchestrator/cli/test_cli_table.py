@@ -57,8 +57,8 @@ def ask(calsweep, writer, store):
             ["--show", "runs,comparable"],
             "--show: comparable and runs exclude each other: comparable has no runs",
         ),
-        (["--baseline", "ls"], "baseline 'ls' is no row of the table; there are: ce, mbls"),
-        (["--recipes", "ls"], "recipe 'ls' matches none; there are: ce, mbls"),
+        (["--baseline", "ls"], "baseline: no row is named 'ls'; rows are ce, mbls"),
+        (["--recipes", "ls"], "no recipe matches 'ls'; recipes are ce, mbls"),
         (["--rows", "recipe,colour"], f"rows: 'colour' is not one of {', '.join(DIMENSIONS)}"),
     ],
 )

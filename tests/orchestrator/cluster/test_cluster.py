@@ -39,12 +39,12 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_token_is_its_owners_alone(token: Path) -> None:
     assert token_fault() == ""
     token.chmod(0o644)
-    assert token_fault() == f"others may read the token in {token}: chmod 600 {token}"
+    assert token_fault() == f"other users can read the token in {token}: chmod 600 {token}"
     token.unlink()
     assert token_fault() == ""
 
 
-def test_a_token_lies_where_ray_looks_for_it(
+def test_the_token_is_read_where_ray_reads_it(
     token: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -63,7 +63,7 @@ def test_a_token_that_others_can_read_is_not_used(
     token.chmod(0o640)
     with pytest.raises(InputError) as caught, join_cluster("auto"):
         pass
-    assert str(caught.value) == f"others may read the token in {token}: chmod 600 {token}"
+    assert str(caught.value) == f"other users can read the token in {token}: chmod 600 {token}"
 
 
 def test_a_token_of_the_environment_is_in_no_file(
@@ -187,7 +187,7 @@ def test_a_slow_ray_is_started_once_more(
 
 
 @pytest.mark.parametrize("joined", [True, False])
-def test_a_wrong_token_is_told_in_one_line(
+def test_a_wrong_token_gets_one_line(
     token: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], joined: bool
 ) -> None:
     noise = b"W gcs_client.cc: Unauthenticated: InvalidAuthToken: missing or incorrect\n"
@@ -199,7 +199,7 @@ def test_a_wrong_token_is_told_in_one_line(
 
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("ray.shutdown", lambda: None)
-    asks = r"^the Ray cluster at 'auto' asks for another token; set RAY_AUTH_MODE=token and "
+    asks = r"^the Ray cluster at 'auto' expects another token; set RAY_AUTH_MODE=token and "
     with nullcontext() if joined else pytest.raises(InputError, match=asks), join_cluster("auto"):
         pass
     assert capfd.readouterr().err == (noise * 20).decode() * joined
@@ -258,7 +258,7 @@ def test_a_signal_while_ray_starts_interrupts_when_it_has(monkeypatch: pytest.Mo
         (OSError("x" * 201), "x" * 200 + " ..."),
     ],
 )
-def test_what_ray_says_is_told_on_one_short_line(error: Exception, reason: str) -> None:
+def test_errors_of_ray_become_one_short_line(error: Exception, reason: str) -> None:
     assert short_reason(error) == reason
 
 
@@ -272,7 +272,7 @@ def test_a_cluster_without_a_token_is_named(
         pass
     assert [record.getMessage() for record in caplog.records] == [
         "the cluster at 10.0.0.1:6379 is joined without a token: whoever reaches its ports can run "
-        "code (deploy/README.md tells how to set RAY_AUTH_MODE=token)"
+        "code; set RAY_AUTH_MODE=token (deploy/README.md)"
     ]
 
 
@@ -283,7 +283,7 @@ def test_a_cluster_without_a_token_is_named(
         (
             "token",
             AuthenticationError("The token is wrong."),
-            "answers at 'auto', or it asks for another token",
+            "answers at 'auto', or it expects another token",
         ),
     ],
 )
@@ -314,7 +314,9 @@ def test_a_temporary_folder_too_long_for_rays_sockets_is_named_before_ray_starts
         pass
 
 
-def test_what_outlives_ray_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_outlive_ray_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker does under load, and what it has started always."""
     (tmp_path / "raylet").write_text("#!/bin/sh\nsleep 60 & echo $!\nwait\n")
     (tmp_path / "raylet").chmod(0o755)

@@ -78,7 +78,7 @@ def test_tune_is_asked_to_end_before_the_interruption(
     assert real(0) == 0
 
 
-def test_what_tune_does_not_end_in_time_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_end_of_tune_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     def search() -> None:
         Tune()
         signal.raise_signal(signal.SIGINT)
@@ -121,7 +121,7 @@ def test_sigterm_is_ctrl_c() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("error", [None, OSError("it was signalled as well")])
-def test_what_must_not_be_left_half_done_is_done_first(
+def test_a_signal_waits_for_a_protected_block(
     number: signal.Signals, error: OSError | None
 ) -> None:
     def work() -> None:
@@ -137,7 +137,7 @@ def test_what_must_not_be_left_half_done_is_done_first(
 
 
 @pytest.mark.parametrize("again", [signal.SIGINT, None])
-def test_what_takes_long_after_a_signal_is_cut_short(again: signal.Signals | None) -> None:
+def test_a_long_block_is_interrupted_after_a_signal(again: signal.Signals | None) -> None:
     def work() -> None:
         signal.raise_signal(signal.SIGTERM)
         if again is not None:

@@ -58,13 +58,13 @@ NODES = [
 @pytest.mark.parametrize(
     ("cpu", "gpu", "fits"), [(8, 1.0, True), (2, 0.0, True), (9, 0.0, False), (1, 2.0, False)]
 )
-def test_what_no_node_can_hold_is_told(cpu: float, gpu: float, fits: bool) -> None:
+def test_trials_that_fit_on_no_node_are_reported(cpu: float, gpu: float, fits: bool) -> None:
     two = [*NODES, {"NodeID": "d", "Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0}}]
     assert missing_room(two, "train", cpu, gpu) == (
         ""
         if fits
-        else f"resources.train: no node has {cpu} CPUs and {gpu:g} GPUs yet; such trials wait for "
-        "one that joins"
+        else f"resources.train: no node has {cpu} CPUs and {gpu:g} GPUs yet; these trials "
+        "wait until one joins"
     )
 
 

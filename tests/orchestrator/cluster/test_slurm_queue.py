@@ -172,7 +172,7 @@ def test_commands_answer_where_squeue_does_not(
         assert time.monotonic() - began < 3
         out, err = capsys.readouterr()
         assert err.startswith(f"calsweep: note: SLURM's squeue {fault}")
-        assert err.endswith("the states are those that the storage shows\n")
+        assert err.endswith("; states are from the storage\n")
         assert err.count("\n") == 1
         assert "logs" in words or state in out
     assert hangs or main(["cancel", "night", "--storage", str(tmp_path / "here")]) == 2

@@ -115,13 +115,13 @@ def test_its_output_is_followed_to_its_end(
     [
         (
             {"storage": "here"},
-            "storage: 'here' is relative; on a cluster it is an absolute folder that every node "
-            "sees, or s3://BUCKET/PATH or gs://BUCKET/PATH",
+            "storage: on a cluster expected an absolute folder that every node sees, or "
+            "s3://BUCKET/PATH or gs://BUCKET/PATH, got 'here'",
         ),
         (
             {"uri": "sqlite:////tmp/mlflow.db"},
-            "tracking.uri: sqlite:////tmp/mlflow.db is for one machine; name a tracking server "
-            "(deploy/README.md starts one)",
+            "tracking.uri: on a cluster expected a tracking server, got sqlite:////tmp/mlflow.db; "
+            "deploy/README.md starts a server",
         ),
     ],
 )
@@ -185,7 +185,7 @@ def test_an_address_is_named_by_the_option_that_gave_it() -> None:
     with pytest.raises(InputError) as caught:
         check_cluster("http://me:secret@head:1", "--job-server")
     assert str(caught.value) == (
-        "--job-server 'http://head:1' holds a login or a query; a cluster's token is given by "
+        "--job-server 'http://head:1' has a login or a query; give a cluster's token by "
         "RAY_AUTH_TOKEN_PATH (deploy/README.md)"
     )
 
@@ -247,14 +247,14 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--slurm"]])
-def test_sweep_of_one_process_is_no_job(
+def test_a_sweep_for_one_machine_cannot_be_submitted(
     client: type[Client], tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
 ) -> None:
     path = Path(sweep(tmp_path))
     path.write_text(f"{path.read_text()}executor: local\n")
     assert main(["submit", *options, str(path)]) == 2
     assert capsys.readouterr().err == (
-        "calsweep: executor: local computes on one machine; leave it out for a cluster\n"
+        "calsweep: executor: local computes on one machine; leave the key out for a cluster\n"
     )
     assert client.jobs == []
 
@@ -262,7 +262,7 @@ def test_sweep_of_one_process_is_no_job(
 def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["submit", sweep(tmp_path), "--address", "http://127.0.0.1:9"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    refused = "calsweep: no Ray job server takes jobs at http://127.0.0.1:9: "
+    refused = "calsweep: no Ray job server accepts jobs at http://127.0.0.1:9: "
     assert line.startswith(refused)
     assert line.count("no Ray job server") == 1
 
@@ -276,7 +276,7 @@ def test_no_cluster_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ValueError("No such scheme"),
     ],
 )
-def test_what_a_cluster_refuses_is_one_line(
+def test_a_refusal_of_the_cluster_is_one_line(
     client: type[Client],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -288,11 +288,11 @@ def test_what_a_cluster_refuses_is_one_line(
 
     monkeypatch.setattr(Client, "submit_job", refuse)
     assert main(["submit", sweep(tmp_path)]) == 2
-    refused = "calsweep: no Ray job server takes jobs at http://127.0.0.1:8265: "
+    refused = "calsweep: no Ray job server accepts jobs at http://127.0.0.1:8265: "
     assert capsys.readouterr().err == f"{refused}{short_reason(error)}\n"
 
 
-def test_nodes_elsewhere_are_told_from_nodes_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_of_other_machines_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"Alive": True, "NodeManagerHostname": "one"}
     monkeypatch.setattr("os.uname", lambda: type("Name", (), {"nodename": "one"}))
     assert not spans_machines([here, here])

@@ -176,7 +176,7 @@ def test_each_process_sees_a_gpu_of_its_own(
 
 
 @pytest.mark.parametrize("executor", [ray_tune], indirect=True)
-def test_ray_exports_what_has_ended(served: Served) -> None:
+def test_ray_exports_ended_attempts(served: Served) -> None:
     (node,) = ray.nodes()
     address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
     ended = re.compile(r'^ray_calsweep_attempts_total\{.*status="finished".*\} (.+)$', re.MULTILINE)

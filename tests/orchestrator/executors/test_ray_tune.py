@@ -81,7 +81,7 @@ def test_jobs_become_trials_until_the_loop_is_done() -> None:
     assert list(jobs.ends.values()) == [FINISHED, FINISHED]
 
 
-def test_gpus_that_are_left_out_are_held_before_jobs_are_given_out(tmp_path: Path) -> None:
+def test_excluded_gpus_are_occupied_before_jobs_start(tmp_path: Path) -> None:
     storage, kept = Storage(tmp_path), list[object]()
     storage.leave_machine_out("host:gpu3", "x")
     storage.leave_machine_out("other", "x")
@@ -381,7 +381,7 @@ def test_gpus_are_tested_where_trials_take_one(
 
 
 @pytest.mark.full
-def test_what_goes_to_the_workers_does_not_import_the_orchestrator(tmp_path: Path) -> None:
+def test_workers_do_not_import_the_orchestrator(tmp_path: Path) -> None:
     job = fit(tmp_path, "0", cpus=2, gpus=0.5)
     sent = ray_tune._resources(), job, {"ray.io/node-id": "!in(b)"}
     (tmp_path / "sent").write_bytes(cloudpickle.dumps(sent))

@@ -202,7 +202,7 @@ def test_parse_rows(text, expected):
         (["", "5", "-3:5", "a:b", "1:2:3"], "expected START:STOP, such as 0:5000"),
         (
             ["5:5", "6:3", "0:11", "10:", ":0", "0:0", "4:0"],
-            "allowed are 0 <= START < STOP <= 10",
+            "expected 0 <= START < STOP <= 10",
         ),
     ],
 )
@@ -243,10 +243,10 @@ def test_a_file_of_two_parts_is_fitted_on_its_first_whichever_file_is_judged(tmp
 
 def test_plan_task_refuses_what_makes_no_sense(tmp_path, npz):
     file = read_logits(npz)
-    told = r"^rows 0:400 are all of them; none is left to score$"
+    told = r"^rows 0:400: expected a part of the 400 rows, got all; the other rows are scored$"
     with pytest.raises(InputError, match=told):
         plan_task(file, ":")
-    with pytest.raises(InputError, match=r"^give either rows to fit on or a file to fit on, not"):
+    with pytest.raises(InputError, match=r"^expected either rows or a file to fit on, got both"):
         plan_task(file, "0:10", file)
 
 
@@ -360,7 +360,7 @@ def test_without_rows_to_fit_on_every_row_is_cross_fitted(tmp_path, npz):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_fit_that_the_rows_do_not_allow_leaves_the_rest_standing(npz):
+def test_a_fit_that_fails_leaves_the_other_cells(npz):
     task = plan_task(read_logits(npz), "0:200")
     hopeless = LogitRows(-task.fit.logits, task.fit.logits.argmax(1))
     table = calibrate_table([Task("net", task.judge, hopeless)], ["ts", "meta-mis"], ["ce"])
@@ -387,7 +387,7 @@ def test_nothing_is_gained_over_a_fit_that_has_no_figures(npz, monkeypatch):
 
 def test_a_file_in_the_place_of_a_folder_for_results_is_named(npz):
     below = npz / "below"
-    told = f"{below}: cannot be a folder for results (Not a directory)"
+    told = f"{below}: cannot create the folder (Not a directory)"
     assert refusal(make_folder, below) == told
     with pytest.raises(InputError, match=r"^--out: 's3:/+bucket/x' is a URL; it is a path on"):
         make_folder("s3://bucket/x")
@@ -400,10 +400,10 @@ def test_a_file_in_the_place_of_a_folder_for_results_is_named(npz):
         (["ts"], ["xe"], "unknown objective 'xe'; there are: ce, cls"),
         (["ts", "vs", "tss"], ["ce"], "unknown calibrator 'tss'"),
         (["ts"], ["ce", "xe"], "unknown objective 'xe'"),
-        (["vs", "ts", "ts"], ["ce"], "calibrator 'ts' is given twice"),
-        (["ts"], ["ce", "ls", "ce"], "objective 'ce' is given twice"),
-        ([], ["ce"], "no calibrator given; there are: beta"),
-        (["ts"], [], "no objective given; there are: ce"),
+        (["vs", "ts", "ts"], ["ce"], "calibrators: expected each once, got 'ts' twice"),
+        (["ts"], ["ce", "ls", "ce"], "objectives: expected each once, got 'ce' twice"),
+        ([], ["ce"], "calibrators: expected at least one, got none; use beta"),
+        (["ts"], [], "objectives: expected at least one, got none; use ce"),
     ],
 )
 def test_wrong_names_stop_before_anything_is_fitted(npz, calibrators, objectives, text):
@@ -482,7 +482,7 @@ def test_a_table_without_a_fitted_calibrator_is_still_written(tmp_path, npz, com
     assert json.loads((out / "table.json").read_text())[1]["ece"] is None
 
 
-def test_files_calibrators_objectives_and_notes_stand_in_the_order_given(tmp_path, npz, command):
+def test_files_calibrators_objectives_and_notes_keep_their_order(tmp_path, npz, command):
     (tmp_path / "early.npz").write_bytes(npz.read_bytes())
     names = ("--with", "vs,meta-acc,ts", "--objectives", "ls,ce")
     result = command("calibrate", npz, tmp_path / "early.npz", *names)
@@ -510,7 +510,7 @@ def test_pieces_score_as_the_whole_does(npz, monkeypatch, values):
     assert whole == pytest.approx([expected[name] for name in ("ece", "acc", "nll")], rel=1e-12)
 
 
-def test_each_recipe_of_each_task_is_told_as_its_turn_comes(npz, monkeypatch):
+def test_progress_names_each_recipe_of_each_task(npz, monkeypatch):
     told = []
 
     @contextmanager

@@ -77,7 +77,7 @@ def test_machines_that_share_a_bucket_run_and_read_the_same_nights(
 
 def test_a_night_computes_on_one_machine(benchmark, told_sweep):
     told_sweep.before_end = require_shared
-    with pytest.raises(InputError, match=r"^storage: nights of a storage in a bucket compute on"):
+    with pytest.raises(InputError, match=r"^storage: nights with a storage in a bucket compute on"):
         run_night(benchmark, FIRST)
 
 

@@ -368,11 +368,12 @@ def test_choices_are_judged_by_default_best_and_rows() -> None:
         ),
         (
             "strategies: {a: {scheduler: asha}}",
-            "strategies.a: a replay stops no trial: scheduler is none$",
+            "strategies.a: expected scheduler none, since a replay cannot stop trials early, "
+            "got asha$",
         ),
         ("judge: refinement", "judge: input should be 'nll'"),
         ("", "the document is empty; a replay needs strategies$"),
-        ("test: false", "test: false leaves no row to judge by; give validation, a number$"),
+        ("test: false", "test: false needs validation, a number: the other rows judge$"),
         ("validation: 0", "validation: .* greater than or equal to 1, got 0"),
         ("searches: 0", "searches: .* greater than or equal to 1, got 0"),
         ("seed: -1", "seed: .* greater than or equal to 0, got -1"),

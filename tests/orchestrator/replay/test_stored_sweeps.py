@@ -134,7 +134,11 @@ def test_without_test_rows_nothing_is_measured_on_them(storage: Storage) -> None
     ("names", "recipes", "complaint"),
     [
         (["three"], [], "no sweep 'three' in .*; there are: one, open, two$"),
-        (["one", "open"], [], "sweep 'open' has not ended, and its choices come first; "),
+        (
+            ["one", "open"],
+            [],
+            "sweep 'open' has not ended, and its choices must come before test data; ",
+        ),
         ([], ["ts"], "no recipe 'ts' in sweep 'one'; there are: given, spline$"),
         ([], ["given"], r"can be replayed: rows\|given: nothing to search$"),
     ],
@@ -174,7 +178,7 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
     shutil.copytree(storage.sweep("open").path, alone.sweep("open").path)
     for _ in range(2):
         assert refusal(read_sweeps, alone) == (
-            "sweep 'open' has not ended, and its choices come first; "
+            "sweep 'open' has not ended, and its choices must come before test data; "
             f"resume it with `calsweep run --resume open --storage {tmp_path}`"
         )
         with Journal(alone.sweep("open").journal) as journal:
@@ -188,7 +192,7 @@ def test_where_no_sweep_has_ended_one_that_goes_on_is_named(
         read_sweeps(alone)
 
 
-def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:
+def test_deleted_artifacts_cannot_be_replayed(storage: Storage, tmp_path: Path) -> None:
     copy = Storage(shutil.copytree(storage.folder, tmp_path / "copy"))
     first, second = (
         read_sweeps(copy, ["one"], test=False)[0].data[f"rows {seed}"] for seed in (0, 1)
@@ -206,7 +210,8 @@ def test_what_is_gone_cannot_be_replayed(storage: Storage, tmp_path: Path) -> No
         read_sweeps(copy, ["one"], test=False)
     shutil.rmtree(first.directory)
     with pytest.raises(
-        InputError, match=r"spline: its data are gone from the storage; run the sweep there again$"
+        InputError,
+        match=r"spline: its data was deleted from the storage; run the sweep there again$",
     ):
         read_sweeps(copy, ["one"], test=False)
 
@@ -317,12 +322,12 @@ def test_rows_that_a_search_has_not_drawn_judge_it(storage: Storage) -> None:
     few = settings.model_copy(update={"validation": 159})
     assert len(replay(storage, few, ["one"]).judged) == len(rows)
     assert refusal(replay, storage, few.model_copy(update={"validation": 160}), ["one"]) == (
-        "validation: 160 leaves no row to judge by: rows|spline has 160 validation and test rows; "
-        "give a smaller number"
+        "validation: expected less than the 160 validation and test rows of rows|spline, since "
+        "the other rows judge, got 160"
     )
 
 
-def test_a_replay_tells_of_the_recipes_alone_that_are_asked_for(storage: Storage) -> None:
+def test_a_replay_reads_only_the_requested_recipes(storage: Storage) -> None:
     told: list[Any] = []
     settings = ReplaySettings(
         searches=6,
@@ -373,14 +378,14 @@ def test_pixels_are_not_replayed(storage: Storage, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("orchestrator.replay.recorded.validation_rows", pixels)
     with pytest.raises(
-        InputError, match=r"spline: pixels of an image are no rows that can be drawn anew$"
+        InputError, match=r"spline: pixels of an image cannot be resampled as single rows$"
     ):
         read_sweeps(storage, ["one"], test=False)
 
 
 def test_a_storage_without_a_sweep_says_so(tmp_path: Path) -> None:
     (tmp_path / "sweeps").mkdir()
-    with pytest.raises(InputError, match=r"can be replayed: it has no sweep$"):
+    with pytest.raises(InputError, match=r"can be replayed: no sweep is there$"):
         read_sweeps(Storage(tmp_path))
     with pytest.raises(InputError, match=rf"^no sweep 'one' in {tmp_path}; there are: none$"):
         read_sweeps(Storage(tmp_path), ["one"])
@@ -456,7 +461,7 @@ def test_a_table_has_every_metric_of_any_sweep(outcome: ReplayOutcome, tmp_path:
     assert b"\r" not in files[0].read_bytes()
 
 
-def test_searches_stand_in_one_order_whichever_ended_first(
+def test_the_order_of_searches_does_not_depend_on_their_end(
     outcome: ReplayOutcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = outcome.judged[0]
@@ -575,25 +580,23 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
         "distance": "3.4 %",
     }
     lines = notes(outcome)
-    assert lines[:2] == [
-        f"sweep {name}: 2 of 2 choices are made again by its own settings" for name in TRIALS
-    ]
+    assert lines[:2] == [f"sweep {name}: its own settings repeat 2 of 2 choices" for name in TRIALS]
     assert lines[2] == (
         "2 studies, 2 searches of each by every strategy, validation rows the same; the published "
         f"default tests {first.default:.4f}"
     )
     assert lines[3:] == [
-        "regret: to the best recorded trial, which no search knows; distance: of a configuration "
-        "from the recorded one that answered for it, the largest of its parameters', in % of the "
-        "range",
+        "regret: difference from the recorded trial with the best test metric; distance: between "
+        "a configuration and the recorded one whose results it got, the largest over its "
+        "parameters, in % of the range",
         "rows|given: not replayed: nothing to search",
     ]
     more_studies = [*outcome.judged, replace(outcome.judged[0], study="rows|ts")]
     assert notes(replace(outcome, judged=more_studies))[2].startswith("3 studies, 2 searches")
     choices = [Repeated(STUDY, 1, replayed) for replayed in (1, 2, 1, None)]
     assert notes(replace(outcome, repeated={"two": choices, "one": choices[:1]}))[:2] == [
-        "sweep two: 2 of 4 choices are made again by its own settings",
-        "sweep one: 1 of 1 choices are made again by its own settings",
+        "sweep two: its own settings repeat 2 of 4 choices",
+        "sweep one: its own settings repeat 1 of 1 choices",
     ]
     skipped = {("one", STUDY): "gone", ("two", STUDY): "gone", ("two", "rows|ts"): "pixels"}
     assert notes(replace(outcome, skipped={**skipped, ("one", "rows|ets"): "pixels"}))[4:] == [
@@ -605,7 +608,10 @@ def test_the_table_shows_each_figure_under_its_heading(outcome: ReplayOutcome) -
     assert notes(more)[4] == f"{STUDY}: not replayed: gone (sweep one, two)"
     for change, words in (
         ({"resample": True}, "validation rows resampled;"),
-        ({"resample": True, "validation": 9}, "validation rows 9 drawn anew, the others judge;"),
+        (
+            {"resample": True, "validation": 9},
+            "validation rows 9 drawn for each search, the others judge;",
+        ),
     ):
         settings = outcome.settings.model_copy(update=change)
         assert words in notes(replace(outcome, settings=settings))[2]

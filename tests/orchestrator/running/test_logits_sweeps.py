@@ -475,9 +475,9 @@ def test_an_arena_is_not_ended_by_doubtful_fits(tmp_path: Path) -> None:
 
 def test_an_arena_fits_published_values_on_logits(folder: Path) -> None:
     text = "name: nets\ntasks: [{dataset: digits, model: convnet, protocol: digits}]\nrecipes: [ce]"
-    searching = "'logits': an arena fits published values; set search.trials to 1"
+    searching = "'logits': an arena uses published values; set search.trials to 1"
     for spec, told in (
-        (parse_sweep(text, "nets"), "'nets': an arena needs tasks with logits"),
+        (parse_sweep(text, "nets"), "'nets': an arena needs tasks with `logits`"),
         (make_spec(folder, trials=3), searching),
     ):
         with pytest.raises(InputError, match=f"^sweep {told}$"):
@@ -546,7 +546,7 @@ def test_the_public_logits_of_a_paper_fill_its_table(
         filled = {e.groups for e in table.columns if table.notice(row, e) is None}
         assert filled == {("cifar10", "densenet40"), ("cifar100", "wrn-32")}
     assert table.published["ts-cls", 0] == pytest.approx(0.0071)
-    assert any(note.endswith("metric; ours of given logits") for note in table.notes())
+    assert any(note.endswith("metric; our figures are from given logits") for note in table.notes())
     (claim,) = (claim for claim in load_claims() if claim.name == "cls-improves-ts")
     found = judge_claim(claim, results, Storage.of(spec).store(), draws=20)
     assert [(pair.better, pair.than, pair.seeds) for pair in found.pairs] == [

@@ -90,7 +90,7 @@ def test_a_machine_fault_is_retried_and_recorded(flaky: None, tmp_path: Path) ->
     assert end.host == os.uname().nodename
     assert Path(__file__).name in end.traceback.splitlines()[-2]
     assert Flaky.raised == 2, "started twice"
-    reason = f"by a fault of the machine, a resumed sweep tries again: {REASON}"
+    reason = f"the machine failed (resume the sweep to try again): {REASON}"
     assert tracked(tmp_path) == ({"FAILED": 1}, reason)
 
     # What is left of the faults costs a trial and a measurement a restart each, nothing more.

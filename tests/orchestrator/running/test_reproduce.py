@@ -276,9 +276,9 @@ def test_other_data_or_a_used_folder_are_refused(
     early = changed(spec, tmp_path / "early", "DELETE FROM tags WHERE key = 'calsweep.origin'")
     now = f"'digits' is now {results['ce'].fingerprint[:12]}; only the same data can reproduce it"
     for run, address, told in (
-        (run_id, uri, f"{used} holds artifacts already; name a fresh folder"),
+        (run_id, uri, f"{used} already has artifacts; use a fresh folder"),
         (run_id, other, f"run {run_id}: it was computed on data f00, but {now}"),
-        (run_id, early, f"run {run_id}: it was tracked without the request that computes it again"),
+        (run_id, early, f"run {run_id}: it was tracked without the data to recompute it"),
         ("nope", uri, "no run 'nope' on"),
     ):
         folder = used if (run, address) == (run_id, uri) else tmp_path / "fresh"

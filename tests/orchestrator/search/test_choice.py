@@ -40,7 +40,7 @@ def test_the_objective_decides_then_the_earlier_trial_then_the_earlier_study():
     assert sorted([later, earlier, second, best]) == [best, second, earlier, later]
 
 
-def test_only_finished_search_trials_stand_for_choice():
+def test_only_finished_search_trials_can_be_chosen():
     allowed = [
         (role, status)
         for role in ("search", "seed")

@@ -166,7 +166,7 @@ def test_suggestions_do_not_depend_on_who_ends_first(workers, pareto):
         ("gpu: 0.5, precision: float32", "float32"),
     ],
 )
-def test_trainings_on_a_gpu_are_asked_for_in_bfloat16_unless_told_otherwise(train, precision):
+def test_trainings_on_a_gpu_use_bfloat16_by_default(train, precision):
     text = f"""
 name: state
 tasks: [{{dataset: digits, model: convnet, protocol: digits}}]
@@ -268,7 +268,7 @@ def test_a_key_names_a_trial_of_one_sweep_for_ever():
     assert len(set(keys)) == 16
 
 
-def test_a_study_is_opened_with_what_it_takes_to_compute_its_trials_again():
+def test_an_opened_study_has_all_that_reproduces_its_trials():
     spec = parse_sweep(
         """
 name: state
@@ -350,7 +350,7 @@ search: {trials: 1, accuracy_tolerance: null, objective: ece}
     assert trial.configuration["wide"]["margin"] == 9.0
 
 
-def test_a_score_is_told_again_if_its_error_is_another():
+def test_a_score_is_written_again_if_its_error_changed():
     state, events = make_state(make_spec("ce"))
     drive(state, 1, random.Random(0))
     scored = next(event for event in events if event.event == "trial_scored")
@@ -516,7 +516,7 @@ def test_failed_trials_count_and_the_study_goes_on():
     assert [number for number, found in objectives.items() if math.isinf(found)] == [0, 2]
 
 
-def test_the_first_of_several_failures_is_told_whichever_ended_first():
+def test_the_reason_is_that_of_the_first_failed_trial_by_number():
     spec = make_spec("mbls", trials=3, parallel_trials=3, accuracy_tolerance=None)
     state, events = make_state(spec)
     for trial in reversed([taken(state) for _ in range(3)]):
@@ -663,7 +663,7 @@ def test_a_study_that_the_machine_failed_says_so():
     state, events = make_state(make_spec("ce, ce+ts"))
     drive(state, 2, random.Random(0), broken)
     (closed, following) = [e.reason for e in events if e.event == "study_closed"]
-    assert closed == "by a fault of the machine, a resumed sweep tries again: OSError: x"
+    assert closed == "the machine failed (resume the sweep to try again): OSError: x"
     assert following == f"{TASK}|ce has no finished trial to build on"
     several, ends = make_state(make_spec("ls", trials=2, accuracy_tolerance=None))
     drive(several, 1, random.Random(0), broken)
@@ -921,7 +921,7 @@ def test_a_search_stops_when_too_little_is_left_to_gain(stopped):
     assert study.chosen == min(map(study.ended, study.objectives), key=lambda one: one.objective)
     result = next(r for r in results_of(Ledger(events)) if r.recipe == "mbls")
     assert result.stopped == closed.finished
-    line = f"mbls: stopped after {closed.finished} of 20 trials: too little left to gain"
+    line = f"mbls: search stopped after {closed.finished} of 20 trials (too little left to gain)"
     assert line in build_table([result]).notes()
     # One further seed of each recipe.
     assert snapshot(state).trials == snapshot(state).all_trials == closed.finished + 1 + 2

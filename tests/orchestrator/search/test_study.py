@@ -122,7 +122,7 @@ def test_studies_of_different_tasks_draw_differently():
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "gp", "prior"])
-def test_later_suggestions_use_what_was_found(sampler):
+def test_later_suggestions_use_earlier_results(sampler):
     near = drive(open_search(sampler=sampler, trials=18))
     far = drive(open_search(sampler=sampler, trials=18), lambda p: -bowl(p))
     distance = [sum(bowl(point) for point in asked[9:]) / 9 for asked in (near, far)]
@@ -154,7 +154,7 @@ def test_a_trial_that_failed_has_no_other_metric_to_tell_of():
     assert [trial.state.name for trial in search._study.trials] == ["FAIL", "RUNNING"]
 
 
-def test_the_sampler_hears_which_way_each_metric_is_better():
+def test_the_sampler_knows_the_direction_of_each_metric():
     directions = open_search(pareto=["acc", "ece"])._study.directions
     down, up = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
     assert directions == [down, up, down]
@@ -200,7 +200,7 @@ def test_seeds_are_as_they_have_always_been():
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("known", [1, 11])
-def test_what_an_earlier_run_suggested_is_not_suggested_again(sampler, known):
+def test_suggestions_of_an_earlier_run_are_reused(sampler, known):
     expected = usual(sampler, lag=3)
     search = open_search(sampler=sampler, parallel_trials=3)
     asked: list[dict[str, Any]] = []
@@ -215,7 +215,7 @@ def test_what_an_earlier_run_suggested_is_not_suggested_again(sampler, known):
 
 
 @pytest.mark.parametrize("given", [{"mbls.margin": -1.0, "mbls.weight": 0.1}, {}, {"x": 1}])
-def test_what_no_longer_lies_in_the_space_is_suggested_anew(given):
+def test_parameters_outside_the_space_are_suggested_again(given):
     search, expected = open_search(parallel_trials=2), open_search(parallel_trials=2)
     assert search.ask(given) == expected.ask()
     assert search.ask(given) == expected.ask()
@@ -339,7 +339,7 @@ def test_trials_of_an_earlier_run_end_as_others_do():
     assert [state for state, _ in told(given=True)] == states
 
 
-def test_what_is_not_known_yet_is_not_used():
+def test_unknown_results_are_not_used():
     """Trial n hears of trials up to n - lag and no others, even if they have ended."""
     search = open_search(parallel_trials=3, trials=6)
     search.ask()

@@ -180,14 +180,14 @@ def spread(metric):
     return np.std(values)
 
 
-def test_a_recipe_beside_its_copy_does_not_differ(made_up):
+def test_a_recipe_does_not_differ_from_its_copy(made_up):
     table = [made_up(LABELS, 0)]
     found = paired_bootstrap({"ce": table, "ls": table}, LABELS, baseline="ce", draws=20)
     gap = found.differences["ls"]
     assert (gap.value, gap.low, gap.high, gap.excludes_zero) == (0, 0, 0, False)
 
 
-def test_how_many_resamples_there_are_unless_told_otherwise():
+def test_the_default_number_of_resamples():
     asked = (paired_bootstrap, compare, judge_claim, search_gains, arena)
     known = [inspect.signature(one).parameters for one in asked]
     assert [own["draws"].default for own in known] == [2000, 2000, 2000, 500, 1000]

@@ -145,7 +145,7 @@ def test_points_lost_to_the_method_alone_count_as_lost(study, evaluated, made_up
     assert judge_claim(keeps, results, artifacts, draws=50).verdict == "fails in this regime"
 
 
-def test_inside_the_noise_floor_nothing_is_told(study, artifacts):
+def test_differences_inside_the_noise_floor_have_no_verdict(study, artifacts):
     results = [study("ce", 1.53), study("ce+macal", 1.5)]
     found = judge_claim(LOWERS, results, artifacts, draws=200)
     assert found.verdict == found.pairs[0].verdict == "not testable here"

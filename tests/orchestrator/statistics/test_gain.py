@@ -138,9 +138,9 @@ def test_the_table_tells_what_each_search_brought(table):
     assert "\\[-" in rows["ls"]
     assert "(default)" in rows["mbls"]
     assert "(" not in rows["ce"] + rows["acls"]
-    assert "nothing was searched for ce\n" in out
-    assert "the published default failed, or was not measured" in out
-    assert out.rstrip().endswith("for acls")
+    assert "without a search: ce\n" in out
+    assert "the published default failed or was not measured" in out
+    assert out.rstrip().endswith("measure it): acls")
 
 
 def test_progress_is_counted_over_recipes_and_metrics(table, progress):

@@ -38,7 +38,7 @@ def test_holm_by_hand():
     assert holm([])[1].tolist() == []
 
 
-def test_holm_leaves_out_what_is_not_known():
+def test_holm_ignores_unknown_p_values():
     divisors, corrected = holm([0.04, 0.001, 0.013, np.nan, 0.03])
     assert divisors.tolist() == [1, 4, 3, 1, 2]
     assert corrected.tolist() == pytest.approx([0.06, 0.004, 0.039, np.nan, 0.06], nan_ok=True)
@@ -193,7 +193,7 @@ def test_scores_are_checked(wrong, message):
 def test_the_diagram_shows_every_recipe_and_says_what_is_not_testable():
     few, many = rank_comparison(made_up(3, 5)), rank_comparison(made_up(14, 5))
     told = "blocks: 3; too few to test differences (not testable)"
-    for found, words in ((few, told), (many, "does not tell apart")):
+    for found, words in ((few, told), (many, "that do not differ")):
         chart = critical_difference_diagram(found, "x")
         assert bool(rows_of(chart, "clique")) == found.testable
         assert {row["name"]: row["rank"] for row in rows_of(chart, "stem")} == found.ranks
@@ -214,7 +214,7 @@ def test_the_diagram_shows_each_rank_at_its_place():
         "title: critical-difference diagram of average ranks",
     )
     assert chart.text == (
-        "blocks: 9; bars join what Wilcoxon's test with Holm's correction does not tell apart"
+        "blocks: 9; bars join recipes that do not differ (Wilcoxon's test with Holm's correction)"
     )
     # Names of five recipes are 0.06 x 4 from the scale, inner ranks lower: no lines cross.
     left, right = (

@@ -84,7 +84,7 @@ def test_variances_of_few_seeds_borrow_from_each_other():
     assert moderated(gaps[:2], 3) == gaps[:2]
 
 
-def test_what_differs_stands_in_groups_of_its_own():
+def test_different_recipes_share_no_group():
     found = ties(board(figures((0.0, 0.0, 30.0, 30.0, 60.0), 4)))
     assert list(found.letters) == sorted(found.values, key=found.values.get)
     assert [found.letters[f"r{n}"] for n in range(5)] == ["a", "a", "b", "b", "c"]
@@ -94,7 +94,7 @@ def test_what_differs_stands_in_groups_of_its_own():
     assert (best.letters["r2"], best.need) == ("a", None)
 
 
-def test_inside_the_noise_floor_none_is_told_apart():
+def test_recipes_inside_the_noise_floor_are_not_separated():
     gaps = figures((0.0, 10.0), 1, between=0.0, shared=0.01, own=0.01)
     assert set(ties(board(gaps, "ece")).letters.values()) == {"a", "b"}
     floors = {"r0": 0.5, "r1": 11.0}
@@ -129,10 +129,8 @@ def power(own, size):
 def test_a_number_is_said_alone_if_it_is_sure():
     pair = ("a", "b", 0.01)
     text = Need(*pair, seeds=(5, 7), rows=(1200, 4000)).text
-    assert text == (
-        "a and b: telling them apart needs about 6 seeds or 1,200 to 4,000 test rows more"
-    )
-    assert Need(*pair, None, None).text.endswith("nor more test rows alone tell them apart")
+    assert text == ("a and b: to separate them, add about 6 seeds or 1,200 to 4,000 test rows")
+    assert Need(*pair, None, None).text.endswith("nor more test rows alone separate them")
 
 
 LABELS = torch.arange(1500) % 4
@@ -159,7 +157,7 @@ def test_a_table_shows_who_cannot_be_told_apart(table):
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
     assert [rows[name].split("|")[2].strip()[-1] for name in ("ls", "ls+ts", "ce")] == [*"aab"]
     assert "recipes that share a letter cannot be told apart on the same task" in out
-    assert "over seeds and test rows" in out
+    assert "; seeds and test rows vary)" in out
     assert "NLL on digits/convnet/digits: ls" in out
     _, out, _ = table("nll", "--format", "csv")
     assert [row["nll_group"] for row in csv.DictReader(io.StringIO(out))] == ["b", "a", "a"]

@@ -59,6 +59,7 @@ def test_a_result_is_all_of_its_study(writer: Any) -> None:
         "recipe": "ls+ts",
         "status": "finished",
         "configuration": CONFIGURATION,
+        "trials": 2,
         "trials_finished": 3,
         "code": "later",
         "varied": True,

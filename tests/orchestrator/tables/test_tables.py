@@ -90,10 +90,10 @@ def test_a_row_that_changes_nothing_is_marked_with_whose_figures_it_has():
     shown = rows_of(render(table, "markdown"))
     assert "= ce" in shown["mbls"][0]
     assert not any("= ce" in cell for cell in (*shown["ls"], *shown["ce"]))
-    assert "= ce: every figure in every seed is that of ce: nothing was changed" in table.notes()
+    assert "= ce: equal to ce in every figure of every seed" in table.notes()
 
 
-def test_rows_in_two_parts_are_told_once_a_task():
+def test_rows_in_two_parts_are_noted_once_per_task():
     line = "5 of 10 test rows are copies of training rows (5), so test figures may be too good"
     found = [study(name, figures(), copies=(line,)) for name in ("ce", "ls")]
     found.append(study("ce", figures(), task="clean"))
@@ -104,14 +104,12 @@ def test_rows_in_two_parts_are_told_once_a_task():
 def test_values_that_no_paper_has_are_named():
     ours = {"cts": {"assignment": "prediction", "shrinkage": 3.0}, "pts": {"weight_decay": 0.002}}
     table = table_of(study("ce+cts", figures(), configuration=ours))
-    assert (
-        "no paper gives these values; they were chosen by calsweep: cts.assignment" in table.notes()
-    )
+    assert "not from a paper (our defaults): cts.assignment" in table.notes()
     # The paper of macal gives no gamma; its clock and its acceptance are the defaults.
     macal = {"gamma": 0.95, "q0": 0.5, "clock": "start", "accept": "always", "feedback": "deployed"}
     table = table_of(study("ce+macal", figures(), configuration={"macal": macal}))
     ours = "macal.feedback, macal.gamma"
-    assert f"no paper gives these values; they were chosen by calsweep: {ours}" in table.notes()
+    assert f"not from a paper (our defaults): {ours}" in table.notes()
 
 
 @pytest.mark.parametrize(
@@ -347,7 +345,7 @@ def test_failed_and_running_studies_are_shown(troubled, name):
     assert "running (2 trials finished, 1 failed)" in text
     assert "finished, without test figures" in text
     assert f"ce on {TASK}: 2 of 10 trials failed" in text
-    assert "lost more validation accuracy than the guard allows on 1 of 3 seeds" in text
+    assert "lost more validation accuracy than allowed on 1 of 3 seeds" in text
 
 
 @pytest.mark.parametrize(
@@ -370,7 +368,7 @@ def test_failed_and_running_studies_are_shown(troubled, name):
         ("keep", (0.0, 0.0), "fixed", ""),
     ],
 )
-def test_masks_that_collapsed_are_told_below_the_table(role, q, sparsity, told):
+def test_collapsed_masks_are_noted_below_the_table(role, q, sparsity, told):
     own = {"macal-paper": {"q_role": role, "sparsity": sparsity}}
     found = table_of(study("ce+macal-paper", figures(), figures(), configuration=own, q=q))
     notes = [note for note in found.notes() if "collapsed" in note]
@@ -381,7 +379,7 @@ def test_masks_that_collapsed_are_told_below_the_table(role, q, sparsity, told):
 def test_a_value_of_ours_is_named_where_no_paper_gives_it():
     own = {"macal": {"gamma": 0.95, "lr": 0.1}}
     rate = {"macal": {"gamma": 0.9, "lr": 0.003}}
-    line = "no paper gives these values; they were chosen by calsweep: "
+    line = "not from a paper (our defaults): "
     for dataset, values, named in (
         ("cifar10", own, "macal.gamma"),
         ("20newsgroups", rate, "macal.lr"),
@@ -402,7 +400,7 @@ def test_interrupted_studies_are_not_shown_as_failed(name):
     assert name == "json" or text.count("calsweep run --resume one") == 1
 
 
-def test_a_reason_stands_below_with_its_place():
+def test_a_reason_is_below_the_table_with_its_place():
     good, bad = {"trials_finished": 1}, {"status": "failed", "trials_failed": 1, "reason": "NaN"}
     results = [placed("ce", "a", "x", **good), placed("ce", "b", "x", **good)]
     results += [placed("ls", "a", "x", **good)]
@@ -432,7 +430,7 @@ def test_a_reason_stands_below_with_its_place():
     assert lines[0].split() == ["a"]
 
 
-def test_reasons_of_one_recipe_on_two_tasks_stand_below_each_with_its_own():
+def test_reasons_of_one_recipe_on_two_tasks_are_listed_separately():
     lost = [study("ls", status="failed", reason=f"lost {task}", task=task) for task in "ab"]
     notes = [line for line in render(table_of(*lost), "terminal").splitlines() if "trials" in line]
     assert notes == [f"ls on {task}: failed (0 of 4 trials): lost {task}" for task in "ab"]
@@ -444,7 +442,7 @@ def test_figures_of_an_unfinished_study_are_not_compared():
     assert rows_of(render(found, "markdown"))["ls"][1] == "**5.00**"
 
 
-def test_what_a_mean_lacks_is_told_in_full():
+def test_missing_parts_of_a_mean_are_listed():
     names = [f"task {number}" for number in range(9)]
     results = [study("ce", figures(), task=name) for name in names[:5]]
     results += [
@@ -470,8 +468,8 @@ def test_the_lines_below_tell_seeds_trials_and_runs():
     table = make_table(results, TableOptions(runs=True, baseline="ls", floor=True))
     seeds, difference, floor, failed, *runs = table.notes()
     # Of ls it is known that the search has seen no seed of these.
-    assert seeds == "mean ± sample standard deviation over 2 to 3 seeds that no search has seen"
-    assert difference == "after a figure, its difference from the row ls"
+    assert seeds == "mean ± sample standard deviation over 2 to 3 seeds (none used for the search)"
+    assert difference == "in parentheses: the difference from row ls"
     assert floor.startswith("floor: ")
     assert failed == f"ce on {TASK}: 1 of 5 trials failed"
     assert runs == [
@@ -481,18 +479,18 @@ def test_the_lines_below_tell_seeds_trials_and_runs():
     assert make_table([study("ce", figures())]).notes() == []
     rows = (Row("a", ("ce",), None, "b"), Row("b", ("ls",), None, "a"))
     varied = dataclasses.replace(table, rows=rows, runs=False, floor=False).notes()
-    assert varied[1] == "after a figure, its difference from the row that it varies"
+    assert varied[1] == "in parentheses: the difference from the varied row"
 
 
 @pytest.mark.parametrize(
     ("own", "told"),
     [
-        ((True, True), ", the search's among them"),
-        ((False, False), " that no search has seen"),
+        ((True, True), " (including the seed used for the search)"),
+        ((False, False), " (none used for the search)"),
         ((True, False), ""),
     ],
 )
-def test_whether_a_search_has_seen_a_seed_is_told_where_it_is_so_of_all(own, told):
+def test_a_note_says_whether_the_search_used_a_seed_if_all_agree(own, told):
     results = [
         study(name, figures(), figures(), searched_predictions="a", predictions=("c", "ab"[seen]))
         for name, seen in zip(("ce", "ls"), [not seen for seen in own], strict=True)
@@ -504,34 +502,36 @@ def test_whether_a_search_has_seen_a_seed_is_told_where_it_is_so_of_all(own, tol
 @pytest.mark.parametrize(
     ("tasks", "named"), [("aa", "ce, ls"), ("ab", "ce on a, ls on b")], ids=["one", "two"]
 )
-def test_what_was_not_searched_is_named_with_its_task_where_there_are_several(tasks, named):
+def test_rows_without_a_search_are_named_with_their_task_if_several(tasks, named):
     results = [
         study(name, figures(), task=task, trials_finished=1)
         for name, task in zip(("ce", "ls"), tasks, strict=True)
     ]
     table = dataclasses.replace(table_of(*results), gains={})
-    assert table.notes()[-1] == f"nothing was searched for {named}"
+    assert table.notes()[-1] == f"without a search: {named}"
 
 
-def test_a_gain_of_one_task_tells_nothing_of_another():
+def test_a_gain_on_one_task_does_not_count_on_another():
     results = [study("ce", figures(), task=task, trials_finished=1) for task in "ab"]
     gains = {("ce", "b", "ece"): Gain(-0.01, -0.02, -0.005, False, False)}
     table = dataclasses.replace(table_of(*results), gains=gains)
-    assert table.notes()[-1] == "nothing was searched for ce"
+    assert table.notes()[-1] == "without a search: ce"
 
 
 @pytest.mark.parametrize(
     ("recipes", "told"), [(("ce", "ce+ts"), True), (("given", "ts"), False), (("ce",), False)]
 )
-def test_what_calibrators_are_fitted_on_is_told_where_one_follows_a_method(recipes, told):
+def test_the_rows_of_calibrators_are_noted_if_one_follows_a_method(recipes, told):
     notes = table_of(*(study(name, figures()) for name in recipes)).notes()
-    line = "calibrators are fitted on the validation rows that choose configurations"
+    line = "calibrators were fitted on the same validation rows that selected the hyper-parameters"
     assert notes == [line] * told
 
 
-def test_calibrators_of_training_rows_are_told_apart():
-    held_out = "calibrators are fitted on the validation rows that choose configurations"
-    training = "fitted on the rows that networks were trained on: ts"
+def test_calibrators_fitted_on_training_rows_have_their_own_note():
+    held_out = (
+        "calibrators were fitted on the same validation rows that selected the hyper-parameters"
+    )
+    training = "calibrators fitted on the training rows of the networks: ts"
     own = {"ce": {}, "ts": {"selection": "training_ece"}}
     results = [study("ce+ts", figures(), configuration=own)]
     assert table_of(*results).notes() == [training]
@@ -542,7 +542,7 @@ def test_calibrators_of_training_rows_are_told_apart():
     assert table_of(study("ce+ts", figures(), configuration=other_version)).notes() == [held_out]
 
 
-def test_splits_are_told_if_one_study_varied_them():
+def test_splits_are_noted_if_one_study_varied_them():
     results = [study("ce", figures(), figures()), study("ls", figures(), figures(), varied=True)]
     deviations = "mean ± sample standard deviation over 2 seeds"
     assert table_of(*results).notes() == [f"{deviations} and splits"]
@@ -569,7 +569,7 @@ GAINS = {
 }
 
 
-def test_what_a_search_brought_stands_after_its_figure():
+def test_the_gain_of_a_search_follows_its_figure():
     results = [study(name, figures(), searched_predictions="k") for name in GAINS]
     gains = {(name, TASK, "ece"): gain for name, (gain, _) in GAINS.items() if gain}
     table = dataclasses.replace(build_table(results, ("ece", "acc")), gains=gains)
@@ -595,12 +595,16 @@ def test_what_a_search_brought_stands_after_its_figure():
         dataclasses.replace(table, results=by_pair(r), gains=gains).notes() for r in (results, once)
     ]
     brought = (
-        "after a figure, what the search of the recipe's last stage brought over the published "
-        "default, on its own seed, with the 95 % interval over test data; default: that was "
-        "chosen; ≈ not above the noise floor"
+        "in parentheses: how far the search of the recipe's last stage changed the figure of "
+        "the published default, on the seed used for the search, with the 95 % interval over "
+        "test data; "
+        "default: the published default was chosen; ≈: not above the noise floor"
     )
-    lacking = "the published default failed, or was not measured (running the sweep again does)"
-    assert about == [[brought, f"{lacking} for ce"], [brought, "nothing was searched for ce"]]
+    lacking = "failed or was not measured (run the sweep again to measure it)"
+    assert about == [
+        [brought, f"the published default {lacking}: ce"],
+        [brought, "without a search: ce"],
+    ]
     lost = [*results, study("crl", status="failed", trials_finished=0, trials_failed=2)]
     told = dataclasses.replace(table, rows=build_table(lost).rows, results=by_pair(lost)).notes()
     assert told == about[0]  # Of one that failed nothing could be known.
@@ -800,12 +804,12 @@ def test_a_table_from_the_server_has_the_columns_asked_for(monkeypatch):
 def test_wrong_requests_are_refused():
     ours = study("ce", figures())
     formats = "terminal, markdown, csv, json, latex, html"
-    assert refusal(render, table_of(ours), "pdf") == f"unknown format 'pdf'; there are: {formats}"
+    assert refusal(render, table_of(ours), "pdf") == f"unknown format 'pdf'; use {formats}"
     unknown = "unknown metric 'auc'; near are: aurc, auroc, augrc"
     assert refusal(table_of(ours).sorted_by, "auc").startswith(unknown)
     assert refusal(table_of, ours, metrics=("auc",)).startswith(unknown)
     for metrics, named in ((("ece", "acc", "ece"), "ece, acc, ece"), ((), "none")):
-        told = f"metrics {named}: give each once, at least one"
+        told = f"metrics: expected at least one, each once, got {named}"
         assert refusal(table_of, ours, metrics=metrics) == told
     assert refusal(build_table, []) == "there are no results to make a table of"
 
@@ -841,7 +845,7 @@ def test_a_baseline_shows_gain_and_loss_with_their_own_sign():
     assert differences(found, "fl", 1) == ("+0.00", "")
     assert rows_of(render(found, "markdown"))["ls"][1] == "**3.90** (-1.10)"
     assert '<span class="better">(-1.10)</span>' in render(found, "html")
-    assert "its difference from the row ce" in render(found, "terminal")
+    assert "the difference from row ce" in render(found, "terminal")
 
 
 def test_a_baseline_goes_by_label_or_by_its_only_recipe():
@@ -866,7 +870,7 @@ def test_a_difference_needs_both_figures():
     assert differences(found.compared_with("ce"), "ls") == ("", "")
     for baseline in ("fl", "dfl"):
         assert differences(found.compared_with(baseline), "ls", 2) == ("", "")
-    told = "baseline 'mbls' is no row of the table; there are: ce, ls, fl, dfl"
+    told = "baseline: no row is named 'mbls'; rows are ce, ls, fl, dfl"
     assert refusal(found.compared_with, "mbls") == told
 
 
@@ -906,7 +910,7 @@ def above(*results, rows=("recipe",)):
     return [entry.groups for entry in build_table(results, ("ece",), rows).columns]
 
 
-def test_what_tells_tasks_apart_stands_above_their_columns():
+def test_headings_of_columns_distinguish_tasks():
     assert above(*(placed("ce", *at) for at in PLACES)) == [("a", "x"), ("a", "y"), ("b", "x")]
     protocols = [("a", "x", "p"), ("a", "x", "q"), ("b", "x", "p")]
     first, second, third = (placed("ce", *at) for at in protocols)
@@ -940,7 +944,7 @@ def test_more_tasks_than_fit_are_shown_as_their_mean():
     cells = rows_of(render(nine, "markdown"))
     assert cells["ce"][0] == "**4.00**"
     assert cells["ls"][0] == "of 9: 1 not run"
-    assert nine.notes() == ["mean over 9 tasks; --tasks NAME,... shows 8 or fewer one by one"]
+    assert nine.notes() == ["mean over 9 tasks; --tasks NAME,... shows up to 8 separately"]
     # What must fit are the columns, which tasks in rows of their own share.
     pairs = [placed("ce", name, model) for name in names for model in "xy"]
     few, many = (build_table(pairs[:end], ("ece",), ("recipe", "model")) for end in (16, 18))
@@ -949,7 +953,7 @@ def test_more_tasks_than_fit_are_shown_as_their_mean():
         [],
     )
     assert [entry.groups for entry in many.columns] == [("mean over 18 tasks",)]
-    assert many.notes() == ["mean over 18 tasks; --tasks NAME,... shows 8 or fewer one by one"]
+    assert many.notes() == ["mean over 18 tasks; --tasks NAME,... shows up to 8 separately"]
 
 
 def test_rows_may_be_more_than_recipes():
@@ -976,11 +980,11 @@ def test_rows_may_be_more_than_recipes():
     assert [row.baseline for row in compared.rows] == ["", "", "ce · x", "ce · y"]
     alone = build_table([*results, placed("ls", "a", "z")], ("ece",), rows=("recipe", "model"))
     assert alone.compared_with("ce").rows[-1].baseline == "ce · x"
-    once = "give each once, recipe among them"
+    once = "rows: expected each once and recipe among them, got"
     for rows, message in (
-        (("model",), f"rows model: {once}"),
-        ((), f"rows none: {once}"),
-        (("recipe", "model", "recipe"), f"rows recipe,model,recipe: {once}"),
+        (("model",), f"{once} model"),
+        ((), f"{once} none"),
+        (("recipe", "model", "recipe"), f"{once} recipe,model,recipe"),
         (
             ("recipe", "colour"),
             "rows: 'colour' is not one of recipe, dataset, model, protocol, task",
@@ -1003,9 +1007,9 @@ def test_recipes_and_tasks_are_chosen_by_wildcards():
     assert found.recipes == ("ce", "mbls", "mbls+ts")
     assert found.tasks == ("a/x/p", "a/y/p")
     assert make_table(iter(results), TableOptions(recipes=["*"])).recipes[0] == "ce"
-    told = "recipe 'fl' matches none; there are: ce, mbls, mbls+ts, ce+ts"
+    told = "no recipe matches 'fl'; recipes are ce, mbls, mbls+ts, ce+ts"
     assert refusal(make_table, results, TableOptions(recipes=["ce", "fl"])) == told
-    told = "task 'c/*' matches none; there are: a/x/p, b/x/p, a/y/p"
+    told = "no task matches 'c/*'; tasks are a/x/p, b/x/p, a/y/p"
     assert refusal(make_table, results, TableOptions(tasks=["a/*", "c/*"])) == told
     assert make_table(results, TableOptions(recipes=["*ts", "mbls"])).recipes == (
         *("mbls", "mbls+ts", "ce+ts"),
@@ -1019,7 +1023,7 @@ def test_options_that_exclude_each_other_are_refused():
     options = TableOptions(rows=("recipe", "model"), layout="macal/table1")
     told = "--rows and --layout exclude each other: a layout has its own rows"
     assert refusal(make_table, results, options) == told
-    assert "give each once" in refusal(make_table, results, TableOptions(metrics=()))
+    assert "each once" in refusal(make_table, results, TableOptions(metrics=()))
 
 
 def test_the_cost_of_the_chosen_configurations_is_a_column():
@@ -1037,8 +1041,8 @@ def test_csv_has_the_metrics_of_suites():
 
 
 def test_only_signs_that_occur_are_explained():
-    floor = "on average on these test data"
-    cases = {(0.02, 0.05): "; † a figure not above it", (0.05, 0.02): ""}
+    floor = "on this test data"
+    cases = {(0.02, 0.05): "; †: the figure is not above it", (0.05, 0.02): ""}
     for (ece, least), signs in cases.items():
         results = [study("ce", {**figures(ece=ece), "ece_floor": least})]
         (note,) = make_table(results, TableOptions(metrics=["ece"], floor=True)).notes()
@@ -1106,7 +1110,7 @@ def test_sweeps_of_other_data_or_code_are_not_mixed_unasked(field, what):
     assert make_table(combine(unknown)).notes() == ["from the sweeps a, b"]
 
 
-def test_other_code_of_a_plugin_is_told():
+def test_different_code_of_a_plugin_is_noted():
     one, two = {"mine": "1" * 64, "same": "3" * 64}, {"mine": "2" * 64, "same": "3" * 64}
     first, second = (of_sweep("a", "ce", plugins=one), of_sweep("b", "ls", plugins=two))
     told = (

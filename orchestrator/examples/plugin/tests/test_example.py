@@ -1,4 +1,4 @@
-"""The loss and the calibrator against what they are made of."""
+"""Compare the loss and the calibrator with their special cases."""
 
 import calsweep_example  # noqa: F401 - registers them
 import torch

@@ -82,7 +82,7 @@ def test_every_published_column_is_one_column_of_the_layout(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_published_figure_stands_in_its_cell(name):
+def test_every_published_figure_is_in_its_cell(name):
     layout = load_layout(name)
     found = arrange_layout(layout, RUN, columns="paper", published=True)
     columns = [

@@ -73,16 +73,16 @@ def test_what_was_not_run_says_so_and_what_is_not_asked_for_is_named():
 # Published figures
 
 
-def test_a_published_figure_stands_where_data_set_model_and_metric_agree():
+def test_a_published_figure_is_shown_for_the_same_data_set_model_and_metric():
     table = fill("macal/table1", study("ce"), study("ce", "digits"), published=True)
     assert cells(table, "ce")["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
     floored = fill("macal/table1", study("ce", ece_floor=0.004), published=True, floor=True)
     assert "2.00 (floor 0.40) [paper 4.11]" in render(floored, "terminal")
     told = [note for note in table.notes() if "paper" in note]
     assert told[-2:] == [
-        "[paper]: published in macal Table 1 for the same data set, model and metric; ours trained "
-        "by mukhoti2020",
-        "the paper does not state the number of bins; ours are 15",
+        "[paper]: published in macal Table 1 for the same data set, model and metric; our "
+        "networks were trained by mukhoti2020",
+        "the paper does not state the number of bins; ours is 15",
     ]
     assert "[paper" not in render(fill("macal/table1", study("ce")), "markdown")
 
@@ -118,7 +118,7 @@ def test_another_metric_gets_no_published_figure():
     assert found["cifar10", "resnet50", "ece"].asides == ("[paper 4.11]",)
 
 
-def test_figures_stand_beside_those_of_as_many_bins():
+def test_figures_are_compared_with_those_of_as_many_bins():
     rows = load_published("results").query("table == 'Table B' and metric == 'ece'")
     by_bins = rows.query("method == 'mmce'").set_index("n_bins")["value"]
     assert by_bins[10] != by_bins[15]
@@ -155,9 +155,9 @@ def test_a_mean_over_two_networks_is_told_and_published_where_both_saw_all_data(
     assert list(whole.published) == [("ls", 0), ("mbls", 0)]
     assert whole.notes() == [
         f"cifar10 / average: mean over {tasks}",
-        "[paper]: published in macal Table 3 for the same data set, model and metric; ours trained "
-        "by mukhoti2020, other",
-        "the paper does not state the number of bins; ours are 15",
+        "[paper]: published in macal Table 3 for the same data set, model and metric; our "
+        "networks were trained by mukhoti2020, other",
+        "the paper does not state the number of bins; ours is 15",
     ]
     partly = [*runs[:2], replace(runs[2], subset="test_limit 9")]
     assert fill(str(path), *partly, published=True).published == {}
@@ -177,7 +177,7 @@ def test_the_other_resnet110_is_not_taken_for_that_of_the_paper():
     assert cells(table, "ce")["cifar10", "resnet110", "ece"].text == "not run"
 
 
-def test_doubts_about_a_published_figure_are_told():
+def test_doubts_about_a_published_figure_are_noted():
     table = fill("macal/table3", study("dfl+macal", "tiny-imagenet"), published=True)
     start = "doubtful in the paper: dfl+macal (ours) on tiny-imagenet / average / Acc % ↑: 2.76: "
     assert any(note.startswith(f"{start}as extracted; implausible") for note in table.notes())
@@ -212,24 +212,24 @@ def test_a_row_is_published_by_the_beginning_of_its_note(tmp_path):
     assert list(table.published) == [("ce+macal-0", 0)]
 
 
-def test_the_protocol_that_is_told_is_that_of_the_tasks_beside_the_papers_figures():
+def test_the_noted_protocol_is_that_of_the_compared_tasks():
     other = study("ce", "digits", protocol="other")
-    told = "ours trained by "
+    told = "our networks were trained by "
     for protocol, named in (("mukhoti2020", "mukhoti2020"), ("", "an unknown protocol")):
         ours = replace(study("ce"), protocol=protocol)
         notes = fill("macal/table1", ours, other, published=True).notes()
         assert [note.partition(told)[2] for note in notes if told in note] == [named]
 
 
-def test_bins_are_spoken_of_beside_binned_errors_only():
+def test_bins_are_noted_for_binned_errors_only():
     for metrics, told in ((("acc",), False), (("acc", "ece"), True)):
         table = fill("macal/table3", study("ce"), metrics=metrics, published=True)
         found = [note for note in table.notes() if "number of bins" in note]
         assert bool(found) == told
-        assert all(note.endswith("; ours are 15") for note in found)
+        assert all(note.endswith("; ours is 15") for note in found)
 
 
-def test_what_a_layout_says_of_itself_stands_below_the_table(tmp_path):
+def test_notes_of_a_layout_are_below_the_table(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "title: mine\nmetrics: [ece, nll]\nrows: [{label: =both, mean: [ls, ce]}]\n"
@@ -249,7 +249,7 @@ def test_what_a_layout_says_of_itself_stands_below_the_table(tmp_path):
     assert shown["run_ids"] == "run-ls-resnet50 run-ce-resnet50"
     assert shown["row"] == "'=both"  # No formula.
     own = fill(str(path), study("ce", "digits"))
-    start = f"layout {path} with the sweep's own tasks as columns"
+    start = f"rows of layout {path}; columns are the sweep's own tasks"
     assert own.notes() == [start, *told]
 
 
@@ -288,7 +288,7 @@ def test_elsewhere_all_suites_that_have_the_metric_are_taken():
     ]
 
 
-def test_every_suite_that_a_recipe_has_is_in_the_mean_which_is_told_once():
+def test_all_suites_of_a_recipe_are_in_the_mean_which_is_noted_once():
     own = {f"ood-{name}/{metric}": 0.5 for name in "dacb" for metric in ("ece", "debiased_ece")}
     runs = [
         study(recipe, "digits", model, **suites)
@@ -299,7 +299,7 @@ def test_every_suite_that_a_recipe_has_is_in_the_mean_which_is_told_once():
     suites = tuple(f"ood-{name}/ece" for name in "abcde")
     assert [entry.metrics for entry in table.columns] == [suites, ("nll",)] * 2
     assert table.notes() == [
-        "layout macal/table2 with the sweep's own tasks as columns",
+        "rows of layout macal/table2; columns are the sweep's own tasks",
         f"ece: mean over {', '.join(suites)}",
         load_layout("macal/table2").note,
     ]
@@ -373,7 +373,7 @@ def test_of_what_a_layout_does_not_show_nothing_but_the_name_is_told(tmp_path):
         "runs of ce on cifar10/resnet50/mukhoti2020 (sweep night): run-ce-resnet50",
         "runs of ls on cifar10/resnet50/mukhoti2020 (sweep eve): run-ls-resnet50",
     ]
-    assert replace(table, gains={}).notes()[2] == "nothing was searched for ce, ls"
+    assert replace(table, gains={}).notes()[2] == "without a search: ce, ls"
 
 
 def test_two_names_of_one_task_are_columns_of_their_own(tmp_path):
@@ -387,11 +387,11 @@ def test_two_names_of_one_task_are_columns_of_their_own(tmp_path):
     assert [(cell.text, cell.span) for cell in table.line(table.rows[1])] == [("not run", 2)] * 2
 
 
-def test_two_tasks_for_one_column_must_be_told_apart():
+def test_two_tasks_for_one_column_are_refused():
     runs = study("ce"), study("ce", protocol="mukhoti2020/0.1")
     assert refusal(fill, "macal/table1", *runs) == (
-        "layout macal/table1: cifar10 / resnet50 fits several tasks: cifar10/resnet50/mukhoti2020, "
-        "cifar10/resnet50/mukhoti2020/0.1; choose with --tasks"
+        "layout macal/table1: cifar10 / resnet50 has several tasks: cifar10/resnet50/mukhoti2020, "
+        "cifar10/resnet50/mukhoti2020/0.1; choose one with --tasks"
     )
     assert fill("macal/table1", *runs, tasks=["*/mukhoti2020"]).columns
 
@@ -404,8 +404,8 @@ def test_one_s_own_layout_by_its_path(tmp_path):
     for options, message in (
         ({"published": True}, f"layout {path} names no paper, so nothing published can be shown"),
         ({"columns": "paper"}, f"layout {path} names no columns; use columns='sweep'"),
-        ({"metrics": ("ece", "ece")}, "metrics ece, ece: give each once, at least one"),
-        ({"metrics": ()}, "metrics none: give each once, at least one"),
+        ({"metrics": ("ece", "ece")}, "metrics: expected at least one, each once, got ece, ece"),
+        ({"metrics": ()}, "metrics: expected at least one, each once, got none"),
         ({"columns": "papers"}, "columns 'papers' is not one of auto, paper, sweep"),
     ):
         assert refusal(fill, str(path), study("ce"), **options) == message
