@@ -352,7 +352,7 @@ def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
     for key, what in said.items():
         with pytest.raises(InputError) as refusal:
             tracked_trial(store, ids[key])
-        assert str(refusal.value) == f"run '{ids[key]}' on {store} is no {what}"
+        assert str(refusal.value) == f"run '{ids[key]}' on {store} is not a {what}"
     with pytest.raises(InputError) as refusal:
         tracked_trial(store, "r1")
     folder = store.removeprefix("folder:")

@@ -267,5 +267,5 @@ def test_a_trial_of_a_study_that_was_never_opened_is_a_run_of_its_own(writer, st
         key
     ].tags.items()
     assert found[key].parent is None
-    with pytest.raises(InputError, match=r"is no trial of a sweep$"):
+    with pytest.raises(InputError, match=r"is not a trial of a sweep$"):
         tracked_trial(store, found[key].id)

@@ -258,7 +258,7 @@ def test_what_is_not_found_is_told_without_the_login(writer, tmp_path, monkeypat
         ),
         "no run 'r1' on http://host: ": lambda: tracked_trial(uri, "r1"),
         f"run {ids[study]!r} on http://host is no trial ": lambda: tracked_trial(uri, ids[study]),
-        f"run {ids[key]!r} on http://host is no finished ": lambda: tracked_trial(uri, ids[key]),
+        f"run {ids[key]!r} on http://host is not a finished ": lambda: tracked_trial(uri, ids[key]),
     }
     for text, ask in said.items():
         with pytest.raises(InputError) as refusal:

@@ -101,7 +101,7 @@ def test_a_database_is_described_by_its_schema(tmp_path):
     with pytest.raises(InputError) as refusal:
         describe_database(file)
     assert str(refusal.value) == (
-        f"{file} is no MLflow database (no such table: alembic_version); "
+        f"{file} is not an MLflow database (no such table: alembic_version); "
         "move it away or name another file"
     )
     for rows, schema in (([], "unknown"), (["c0de"], "c0de")):

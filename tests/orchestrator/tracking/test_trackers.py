@@ -212,7 +212,7 @@ def test_a_champion_is_replaced(tracker, make, tmp_path, request):
     """Beside what the contract asks for: numbers, another alias, and who may not have the name."""
     task, folder = f"{request.node.name}/net", tmp_path / "exported"
     if not isinstance(tracker, MlflowTracker):
-        with pytest.raises(InputError, match=r"^tracking \w+:.* keeps no models$"):
+        with pytest.raises(InputError, match=r"^tracking \w+:.* stores no models$"):
             tracker.register(task, make(), folder, {}, "champion")
         return
     folder.mkdir()

@@ -130,7 +130,7 @@ def test_a_folder_has_to_be_written_and_entered(tmp_path, monkeypatch):
     "address", ["postgresql+a-b://db/mlflow", "postgresql+://db/mlflow", "postgresql://db:/mlflow"]
 )
 def test_what_no_driver_can_read_is_no_address(address):
-    assert refusal(address) == f"tracking uri {address!r} is no address; {ALLOWED}"
+    assert refusal(address) == f"tracking uri {address!r} is not an address; {ALLOWED}"
 
 
 def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
@@ -152,7 +152,8 @@ def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):
     ok, detail = ping(f"sqlite:///{file}")
     assert (ok, detail) == (
         False,
-        f"{file} is no MLflow database (file is not a database); move it away or name another file",
+        f"{file} is not an MLflow database (file is not a database); move it away or name another "
+        "file",
     )
     file.unlink()
     sqlite3.connect(file).close()
