@@ -115,4 +115,4 @@ def test_what_cannot_be_compared_is_one_line(
         assert (told in error, error.count("\n")) == (True, 1)
     (tmp_path / "base.zip.tries.json").write_text("[]")
     assert main(["package", "accept", str(old), str(old)]) == 2
-    assert "base.zip.tries.json: the tries so far cannot be read" in capsys.readouterr().err
+    assert "base.zip.tries.json: the earlier tries cannot be read" in capsys.readouterr().err
