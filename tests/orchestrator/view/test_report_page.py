@@ -185,7 +185,7 @@ def test_a_baseline_must_be_a_recipe(source):
     with pytest.raises(InputError) as caught:
         render_report(replace(source, results=[*source.results] * 2), "resnet")
     names = ", ".join([*SHARPNESS, "acls"])
-    assert str(caught.value) == f"baseline 'resnet' is no recipe; there are: {names}"
+    assert str(caught.value) == f"baseline 'resnet' is not a recipe; there are: {names}"
 
 
 def test_without_the_usual_baseline_there_are_no_differences(source):

@@ -150,7 +150,7 @@ def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds
     journal.end("interrupted")
     assert computed(gathered(tmp_path).history) == (
         f"5 trials computed 3 trainings, 1 refinement in {words} of processing; "
-        "1 took an outcome that was stored already."
+        "1 reused a stored outcome."
     )
 
 
@@ -256,7 +256,7 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
     both = f"{one}, {one}, plus 1 standard errors, the published default unless clearly beaten"
     assert found == [
         ("Sweep", "night 5eed"),
-        ("Begun", "2023-11-14 22:13 UTC"),
+        ("Started", "2023-11-14 22:13 UTC"),
         ("Code", "c0ffee, c1"),
         (f"Data of {TASK}", "f1, f2; a part of the data set: test_limit 9"),
         ("Data of other", "not known"),

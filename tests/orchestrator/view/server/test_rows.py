@@ -247,10 +247,10 @@ def test_names_of_classes_and_recipes_are_escaped(client, view) -> None:
         ("studies/0/rows?with=ce", "with='ce' is not one of mbls, ls."),
         ("studies/0/rows?page=4", "page=4 is outside 1 to 3."),
         ("studies/0/rows?page=0", "page=0 is outside 1 to 3."),
-        ("studies/3/rows", "fl on own/net/short has no rows to show: test data stay sealed until "),
-        ("studies/9/rows", "There is no study 9 in this sweep."),
-        ("tasks/1/rows/0", "There is no task 1 in this sweep."),
-        ("tasks/0/rows/130", "There is no row 130 in the predictions of own/net/short."),
+        ("studies/3/rows", "fl on own/net/short has no test rows yet: test data are sealed until "),
+        ("studies/9/rows", "This sweep has no study 9."),
+        ("tasks/1/rows/0", "This sweep has no task 1."),
+        ("tasks/0/rows/130", "The predictions of own/net/short have no row 130."),
     ],
 )
 def test_a_bad_address_is_one_line(client, query: str, text: str) -> None:

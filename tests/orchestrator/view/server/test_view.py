@@ -224,7 +224,7 @@ def test_trials_are_filtered_over_all_pages(view, monkeypatch, text, expected) -
 def test_another_journal_in_its_place_is_read_anew(view, journal_writer) -> None:
     assert row(view.client.get("/").text, "night")[2] == "39/81"
     shutil.rmtree(view.storage.sweep("night").path)
-    assert "There is no sweep" in view.client.get("/sweeps/night").text
+    assert "This storage has no sweep" in view.client.get("/sweeps/night").text
     writer = journal_writer(view.storage.sweep("night").path, "night", sweep_id="0bee")
     writer.start()
     writer.trial(writer.open("ls", trials=3), 0, 0.25)
