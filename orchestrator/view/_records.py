@@ -176,10 +176,7 @@ def facts(source: ReportSource) -> list[tuple[str, str]]:
     first = min((r.started for r in results if r.started), default=None)
     found = [
         ("Sweep", f"{source.name} {_listing(r.sweep_id for r in results)}"),
-        (
-            "Started",
-            f"{datetime.fromtimestamp(started, UTC):%Y-%m-%d %H:%M} UTC" if started else "",
-        ),
+        ("Started", f"{datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M} UTC" if first else ""),
         ("Code", _listing(r.code for r in results) or "not known"),
         *((f"Data of {task}", _data(results, task)) for task in source.tasks),
         ("Choice", _listing(_rule(r) for r in results)),

@@ -109,9 +109,9 @@ def _lead(table: ComparisonTable, measured: Measured, baseline: str) -> Iterator
         yield "No recipe has a test figure yet."
         return
     best = min(means, key=lambda label: means[label])
-    text = f"The lowest ECE is that of {best}, {show(means[best])} %"
+    text = f"{best} has the lowest ECE, {show(means[best])} %"
     if baseline in means and best != baseline:
-        text += f"; that of {baseline} is {show(means[baseline])} %"
+        text += f"; {baseline} has {show(means[baseline])} %"
     floor = table.summary(best, task, "ece_floor")
     if floor:
         text += (
@@ -128,7 +128,7 @@ def _count(comparison: TaskComparison, baseline: str) -> str:
     better, worse, similar = map(tones.count, ("better", "worse", "similar"))
     return (
         f"Compared with {baseline}, {_have(better)} a lower ECE beyond chance and {_have(worse)} a "
-        f"higher one; {many(similar, 'recipe')} cannot be told from it by these test data."
+        f"higher one; for {many(similar, 'recipe')} chance can explain the difference."
     )
 
 

@@ -62,7 +62,7 @@ def forge(package: Path, path: Path) -> None:
             new.writestr(name, content.replace(b"ls", b"lz") if name == "table.csv" else content)
 
 
-def test_what_cannot_be_on_the_board_is_refused(package: Path, tmp_path: Path) -> None:
+def test_invalid_packages_and_metrics_of_a_board_are_refused(package: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a package is named twice"):
         render_board([str(package)] * 2)
     with pytest.raises(InputError, match="--metric: 'nope' is not one of acc, ece"):

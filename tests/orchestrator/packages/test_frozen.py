@@ -152,7 +152,7 @@ def test_equal_results_are_equal_bytes_and_compressed_once(files: tuple[Path, Pa
     assert {each.date_time for each in found} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_its_page_needs_nothing_and_names_no_place(file: Path, storage: Storage) -> None:
+def test_its_page_loads_nothing_and_has_no_path(file: Path, storage: Storage) -> None:
     content = members(file)
     page = content["index.html"].decode()
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
@@ -316,7 +316,7 @@ def test_a_file_that_cannot_be_shown_is_one_line(
     assert error.count("\n") == (1 if told else 0)
 
 
-def test_what_is_no_whole_file_is_one_line(
+def test_a_truncated_file_is_one_line(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "part.calsweep"
@@ -347,7 +347,7 @@ def test_a_file_without_logits_is_not_verified_or_merged(
 @pytest.mark.parametrize(
     ("column", "value"), [("confidence", 1.5), ("bin", 15), ("label", -1), ("label", None)]
 )
-def test_rows_with_impossible_values_are_told_on_the_page(
+def test_the_page_reports_rows_with_impossible_values(
     file: Path, tmp_path: Path, column: str, value: float | None
 ) -> None:
     content = members(file)

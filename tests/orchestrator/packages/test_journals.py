@@ -43,7 +43,7 @@ def resumed(storage: Storage) -> list[Event]:
     return [*first, started, *again, finished, *told[place + 1 :]]
 
 
-def test_a_resumed_sweep_is_told_once_and_comes_to_the_same(
+def test_events_of_a_resumed_sweep_occur_once_with_the_same_outcome(
     storage: Storage, resumed: list[Event], tmp_path: Path
 ) -> None:
     publish(storage, ["board"], tmp_path)

@@ -67,7 +67,7 @@ def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
         (("--recipe", "mbls"), "recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
     ],
 )
-def test_what_names_no_cell_is_one_line(
+def test_options_without_a_cell_are_one_line(
     storage: Storage,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

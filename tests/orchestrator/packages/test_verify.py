@@ -74,7 +74,7 @@ def test_an_honest_package_is_accepted(package: Path) -> None:
     assert max(each.worst for each in found.retrained) == 0.0
 
 
-def test_what_is_portable_is_the_same_to_the_last_digit_or_not_computed(
+def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in VARIABLES.items():
@@ -91,7 +91,7 @@ def test_what_is_portable_is_the_same_to_the_last_digit_or_not_computed(
     assert main(["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]) == 0
 
 
-def test_a_trial_that_is_not_there_is_no_fault_of_the_package(
+def test_an_unknown_trial_is_not_a_fault_of_the_package(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -313,7 +313,7 @@ def test_a_foreign_file_is_refused(
     assert told in " ".join(verify(forged, WHOLE).problems)
 
 
-def test_what_is_no_package_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_package_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file; name the zip file"):
         verify(tmp_path, WHOLE)
     (tmp_path / "p.zip").write_text("words")
@@ -321,7 +321,7 @@ def test_what_is_no_package_is_one_line(tmp_path: Path) -> None:
     assert "is damaged or not a zip archive" in problem
 
 
-def test_a_report_shows_foreign_words_as_words(package: Path) -> None:
+def test_a_report_escapes_texts_of_a_package(package: Path) -> None:
     check = Check("files", "all", ("<script>|`x`|](http://x)&",))
     page = to_markdown(Verdict("<b>|", (check,), (), WHOLE))
     assert page.startswith("# &lt;b\\>\\|: refused")
@@ -332,7 +332,7 @@ STRANGE = (None, "words", -1, 1e300, [], {}, True, [[1]], {"a": {"b": None}}, "0
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_another_journal_claims_is_refused(package: Path, tmp_path: Path, seed: int) -> None:
+def test_changed_claims_of_a_journal_are_refused(package: Path, tmp_path: Path, seed: int) -> None:
     """Change one value of one event to something strange; the checksums are right."""
     die, folder = Random(seed), tmp_path / "forged"
     unpacked(package, folder)

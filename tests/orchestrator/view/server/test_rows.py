@@ -311,7 +311,7 @@ def test_a_table_shows_the_columns_of_the_address(client, kept) -> None:
 @pytest.mark.parametrize(
     ("metrics", "text"), [("acc,nope", "unknown metric 'nope'"), ("ece,ece", "give each once")]
 )
-def test_columns_that_there_are_not_are_named(client, metrics: str, text: str) -> None:
+def test_unknown_columns_are_named(client, metrics: str, text: str) -> None:
     answer = client.get(f"/sweeps/s?metrics={metrics}")
     assert answer.status_code == 404
     assert text in unescape(answer.text)
@@ -338,7 +338,7 @@ def test_lost_and_damaged_predictions_are_named_and_others_shown(copy) -> None:
     assert row(page, "ls")[3] in ("right", "wrong")
 
 
-def test_predictions_that_are_not_those_of_the_table_are_named(copy) -> None:
+def test_predictions_that_differ_from_the_table_are_named(copy) -> None:
     store = ArtifactStore(copy / "artifacts")
     places = [store.path(ArtifactRef("evaluate", key_of(number))) for number in (0, 4)]
     shutil.copy(places[1] / "test.safetensors", places[0])
@@ -351,7 +351,7 @@ def test_no_file_outside_the_storage_is_read(copy, tmp_path) -> None:
     path = store.path(ArtifactRef("evaluate", key_of(0))) / "test.safetensors"
     path.rename(tmp_path / "away")
     path.symlink_to(tmp_path / "away")
-    with pytest.raises(HTTPException, match="is not read: it leads to a place outside"):
+    with pytest.raises(HTTPException, match="was not read: it leads to a place outside"):
         shown(copy, 0)
     (values,) = (copy / "data").glob("*/test/images.npy")
     values.rename(tmp_path / "images")
