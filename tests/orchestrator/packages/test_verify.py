@@ -143,7 +143,7 @@ def test_failed_trial_fails_again_for_the_same_reason(tmp_path: Path) -> None:
     found = verify(honest, WHOLE)
     assert found.problems == []
     forged = frauds.planted(honest, fails_otherwise, storage, "board", 7, tmp_path / "forged.zip")
-    assert "fails otherwise: TrainingDivergedError" in str(verify(forged, WHOLE).problems)
+    assert "got another one: TrainingDivergedError" in str(verify(forged, WHOLE).problems)
 
 
 def test_a_named_trial_is_computed_again(package: Path, tmp_path: Path) -> None:
