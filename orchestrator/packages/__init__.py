@@ -1,1 +1,1 @@
-"""Results that travel: packages of figures with the predictions behind them, made and verified."""
+"""Packages of figures with their predictions: published, verified and merged."""

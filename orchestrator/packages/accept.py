@@ -1,4 +1,4 @@
-"""Keeps or discards a change: its package of results against the one from before the change."""
+"""Decides whether a change is kept: compares the packages from before and after it."""
 
 import hashlib
 import json
@@ -23,18 +23,17 @@ Seeds: TypeAlias = dict[int, RowPredictions]
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a change is kept.
+    """The decision on a change.
 
     Attributes:
-        keep: Whether the metric is better by more than chance.
-        metric: As asked for.
+        keep: Whether the improvement of the metric is significant.
         difference: Metric of the change minus metric of the base, the mean over cells and seeds;
             fractions (nats for NLL).
-        p_value: One-sided: how often chance alone brings such an improvement.
-        level: Largest p-value that is kept: ``LEVEL / (tries (tries + 1))``.
-        tries: How many changes have been compared with the base so far, this one included.
+        p_value: One-sided: how often chance alone gives such an improvement.
+        level: Largest p-value at which a change is kept: ``LEVEL / (tries (tries + 1))``.
+        tries: Number of changes compared with the base so far, including this one.
         cells: Tasks and recipes that both packages have.
-        seeds: Seeds that all of these have in both packages.
+        seeds: Seeds that all these cells have in both packages.
     """
 
     keep: bool
@@ -50,11 +49,11 @@ class Decision:
 def accept(
     base: Path, new: Path, metric: str = "ece", draws: int = DRAWS, seed: int = 0
 ) -> Decision:
-    """Compare two packages on the same test rows, and write the try down next to ``base``.
+    """Compare two packages on the same test rows, and record the try next to ``base``.
 
-    The test is paired by seed and test row. Try k is held to a k(k + 1)-th of ``LEVEL``: over
-    any number of tries, the chance to keep a change without effect is at most ``LEVEL``. The same
-    package and metric again is not another try.
+    The test is paired by seed and test row. The level of try k is ``LEVEL / (k (k + 1))``, so over
+    any number of tries the chance to keep a change without effect is at most ``LEVEL``. Repeating a
+    package and metric is not another try.
     """
     known = [m for m in METRICS.measurable if METRICS[m].better != "neither" and not of_sets(m)]
     if metric not in known:
@@ -82,7 +81,7 @@ def digest_of(path: Path) -> str:
 
 
 class _Book:
-    """The tries so far, in a file next to the base's package; another base begins again."""
+    """The tries so far, in a file next to the base; they start again if the base changes."""
 
     def __init__(self, base: Path) -> None:
         self._path, self._base = base.with_name(f"{base.name}{ENDING}"), digest_of(base)
@@ -97,11 +96,11 @@ class _Book:
                 yield from known["tries"]
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise InputError(
-                f"{self._path}: the tries so far cannot be read: {error}; restore the file"
+                f"{self._path}: the earlier tries cannot be read: {error}; restore the file"
             ) from error
 
     def number(self, change: dict[str, str]) -> int:
-        """Return the number of a try, from 1; a new one is appended."""
+        """Return the number of a try, from 1; append it if it is new."""
         for number, known in enumerate(self._tries, 1):
             if change.items() <= known.items():
                 return number
@@ -109,7 +108,7 @@ class _Book:
         return len(self._tries)
 
     def write(self, number: int, outcome: dict[str, Any]) -> None:
-        """Store all tries, with the outcome of one."""
+        """Write all tries, with the outcome of one."""
         self._tries[number - 1] |= outcome
         text = json.dumps({"base": self._base, "tries": self._tries}, indent=2)
         write_whole(self._path, f"{text}\n")

@@ -1,4 +1,4 @@
-"""The sweeps of a package, run again on their data, with every outcome taken from the package."""
+"""Repeats the searches of a package on their data, with the package's outcomes of trials."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from trainables.store.artifacts import ArtifactStore
 
 @dataclass(frozen=True)
 class Again:
-    """What running a package's sweeps again is based on.
+    """The specs and prepared data with which a package's sweeps are run again.
 
     Attributes:
-        folder: Where data are prepared and artifacts stored; gone afterwards.
-        data: By sweep id and ``TaskSpec.data_name``, prepared here from their source.
-        specs: By sweep id, with places of this machine.
+        folder: Scratch folder of prepared data and artifacts.
+        data: By sweep id and ``TaskSpec.data_name``, prepared on this machine from the source.
+        specs: By sweep id, with paths on this machine.
     """
 
     folder: Path
@@ -62,11 +62,11 @@ class Again:
             yield cls(folder, specs, data, ArtifactStore(folder / "artifacts"))
 
     def data_of(self, cell: Cell) -> PreparedData:
-        """Return the data that a cell was computed on."""
+        """Return the data of a cell."""
         return self.data[cell.study.sweep_id][self._task(cell).data_name(cell.trial.seed)]
 
     def suites(self, cell: Cell) -> list[tuple[Suite, Path]]:
-        """Return the suites that a cell is measured on, and where they are stored here."""
+        """Return the suites of a cell, and their folders here."""
         root, data = self.specs[cell.study.sweep_id].data_root, self.data_of(cell)
         found = (find_suite(name, root) for name in self._task(cell).suites)
         return [(suite, suite_directory(suite, data)) for suite in found]
@@ -76,7 +76,7 @@ class Again:
         return next(task for task in spec.tasks if task.id == cell.study.task)
 
     def search(self, package: Package, ledger: Ledger) -> tuple[SweepState, list[Event]]:
-        """Search again; return the state at its end and what its journal would say."""
+        """Search again; return the state at the end and the events of the search."""
         name, events = ledger.sweep_id, list[Event]()
         if name not in self._states:
             rows, plan = partial(_rows, package), make_plan(self.specs[name])
@@ -86,10 +86,10 @@ class Again:
 
 
 def _spec(ledger: Ledger, package: Package, folder: Path, data_root: str) -> SweepSpec:
-    told: dict[str, Any] = without_places(ledger.spec)
+    document: dict[str, Any] = without_places(ledger.spec)
     places = {"storage": str(folder), "data_root": data_root}
     where, below = f"the sweep file of {ledger.sweep!r:.80}", {FOLDER: str(package.folder)}
-    return validate(SweepSpec, {**told, **places}, where, below)
+    return validate(SweepSpec, {**document, **places}, where, below)
 
 
 def _rows(package: Package, ref: ArtifactRef) -> ValidationRows:

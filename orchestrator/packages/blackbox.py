@@ -1,4 +1,4 @@
-"""Blackboxes: searches as tables of configuration, epoch and seed, with predictions to judge by."""
+"""Blackboxes: searches as tables of configuration, epoch and seed, with their predictions."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from trainables.store.artifacts import ArtifactStore
 
 FORMAT = 1
 SAME = 1e-4
-"""Largest difference of logits that are computed again on the machine that computed them."""
+"""Largest difference of logits when the same machine computes them again."""
 
 
 def export_blackbox(
@@ -34,20 +34,20 @@ def export_blackbox(
     every_epoch: bool = False,
     done: Callable[[int, int], None] = lambda number, total: None,
 ) -> dict[str, Any]:
-    """Write what a sweep's searches tried as one ``.npz`` archive; return what it says of itself.
+    """Write all trials of a sweep's searches as one ``.npz`` archive; return its ``about``.
 
     The archive has the text ``about`` (JSON) and, for study number i, the arrays ``i/validation``
-    (R, N, K), logits of the validation rows, one a run; ``i/validation_labels`` (N,); ``i/test``
-    (T, M, K), log-probabilities of the test rows of every trial's last epoch; and
+    (R, N, K), logits of the validation rows per run; ``i/validation_labels`` (N,); ``i/test``
+    (T, M, K), log-probabilities of the test rows after every trial's last epoch; and
     ``i/test_labels`` (M,); figures are float32. A run is a trial after an epoch.
 
     Args:
-        root: The storage; every trial of it is measured on test data, see ``read_sweeps``.
+        root: The storage; every trial in it is measured on test data, see ``read_sweeps``.
         sweep: A sweep that has ended.
         path: The file.
-        recipes: Which studies; all with something to search if empty.
+        recipes: Recipes of the studies; if empty, all studies with a search.
         every_epoch: Whether trials are computed again for the predictions of earlier epochs.
-        done: Told how many trials are gathered, and of how many.
+        done: Called with the number of exported trials and their total.
     """
     [found] = read_sweeps(root, [sweep], recipes)
     numbers, total = count(1), sum(len(study.trials) for study in found.studies)
@@ -86,7 +86,7 @@ def export_blackbox(
 
 
 def _run(trial: Trial, epoch: int | None, test: int | None) -> dict[str, Any]:
-    """Return what is told of a trial after an epoch; ``test`` is its row there after its last."""
+    """Return the record of a trial after an epoch; ``test`` is set after the last one."""
     ended = test is not None
     figures = {k: v for k, v in trial.metrics.items() if ended and k.startswith("val_")}
     return {
@@ -105,11 +105,11 @@ def _run(trial: Trial, epoch: int | None, test: int | None) -> dict[str, Any]:
 def _epochs(
     trial: RecordedTrial, study: RecordedStudy, known: Study, store: ArtifactStore
 ) -> list[Tensor]:
-    """Compute a trial's last stage again; return the validation logits after each of its epochs."""
-    told = trial.trial
-    artifact = store.find(told.ref, whole=False)
-    assert artifact is not None  # Its predictions were read a moment ago.
-    device = prepare_process(known.origin, told.stage)
+    """Compute a trial's last stage again; return the validation logits after each epoch."""
+    recorded = trial.trial
+    artifact = store.find(recorded.ref, whole=False)
+    assert artifact is not None  # Its predictions have just been read.
+    device = prepare_process(known.origin, recorded.stage)
     request = StageRequest(**{**artifact.record["request"], "data": str(study.data.directory)})
     run = open_stage(request, store, TaskData(study.data, device))
     found: list[Tensor] = []
@@ -118,8 +118,8 @@ def _epochs(
         found.append(run.outcome()[0]["validation"]["logits"].cpu().clone())
     if not torch.allclose(found[-1], trial.logits, rtol=0.0, atol=SAME):
         raise InputError(
-            f"trial {told.number} of {told.study}: computed again, its logits differ; it was "
-            "computed by other code or on another machine, so leave out --every-epoch"
+            f"trial {recorded.number} of {recorded.study}: computed again, its logits differ (it "
+            "was computed by other code or on another machine); use no --every-epoch"
         )
     return [*found[:-1], trial.logits]
 

@@ -1,4 +1,4 @@
-"""A static page over many packages: every row, whether it was verified, and its ties."""
+"""A static page with the rows of many packages, their verification and their ties."""
 
 import hashlib
 import math
@@ -26,12 +26,12 @@ from trainables.store.artifacts import ArtifactStore
 
 @dataclass(frozen=True)
 class Line:
-    """A row of the board: one recipe of one task in one package.
+    """A row of the board: a recipe on a task in a package.
 
     Attributes:
         doubt: Why it is not verified; empty if it is.
-        figures: Mean and deviation by metric.
-        group: Letters of the groups of rows that cannot be told apart.
+        figures: Mean and standard deviation by metric.
+        group: Letters of tied rows.
     """
 
     result: StudyResult
@@ -42,7 +42,7 @@ class Line:
 
     @property
     def shown(self) -> str:
-        """Return the package without the folders of this machine."""
+        """Return the package's address, or the last two parts of its path."""
         return (
             self.package
             if self.package.startswith(HUB)
@@ -58,8 +58,8 @@ def render_board(
 ) -> str:
     """Verify packages, and return the page of all their rows, the best by a metric first.
 
-    Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if they are of
-    the same data.
+    Packages are files or ``hf:ORG/NAME``. Rows of different packages are compared if their data are
+    the same.
     """
     if metric not in DEFAULT_METRICS:
         raise InputError(f"--metric: {metric!r} is not one of {', '.join(DEFAULT_METRICS)}")
@@ -93,7 +93,7 @@ def _lines(
     options: VerifyOptions,
     progress: Callable[[str], None],
 ) -> Iterator[Line]:
-    """Yield the rows of a package, whose predictions go into the store under keys of its own."""
+    """Yield the rows of a package, and store their predictions under the package's own keys."""
     progress(f"verifying {name}")
     path = package_file(name)
     doubt = _doubt(path, options)
@@ -110,16 +110,16 @@ def _lines(
         raise
     except MALFORMED as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-        raise InputError(f"{name}: cannot be read: {kind}{error}") from error
+        raise InputError(f"{name} cannot be read: {kind}{error}") from error
 
 
 def _key(number: int, key: str) -> str:
-    """Return a key that no other package of the board can have, whatever it says."""
+    """Return a key that no other package of the board can have."""
     return hashlib.sha256(f"{number} {key}".encode()).hexdigest()
 
 
 def _doubt(path: Path, options: VerifyOptions) -> str:
-    """Return the first reason why a package is not verified; empty if it is."""
+    """Return the first reason why a package is not verified, else ""."""
     try:
         return next(iter(verify(path, options).problems), "")
     except InputError as error:
@@ -127,12 +127,12 @@ def _doubt(path: Path, options: VerifyOptions) -> str:
 
 
 def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[Line]:
-    """Return the lines with the letters of those of the same task and data."""
-    same: dict[tuple[str, str], list[Line]] = {}
+    """Return the lines with the letters of ties among lines of the same task and data."""
+    comparable: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
-        same.setdefault((line.result.task, line.result.fingerprint), []).append(line)
+        comparable.setdefault((line.result.task, line.result.fingerprint), []).append(line)
     found = []
-    for group in same.values():
+    for group in comparable.values():
         names = [f"{line.result.recipe} in {line.package}" for line in group]
         results = [
             replace(line.result, recipe=name) for line, name in zip(group, names, strict=True)
@@ -146,7 +146,7 @@ def _grouped(lines: Sequence[Line], store: ArtifactStore, metric: str) -> list[L
 
 
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
-    """Return the lines by task, the best first; those without a finite figure are last."""
+    """Sort the lines by task, the best first; lines without a finite figure are last."""
     sign = -1 if column(metric).higher else 1
 
     def place(line: Line) -> tuple[str, float]:

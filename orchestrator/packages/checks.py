@@ -1,4 +1,4 @@
-"""What can be known of a package without training: each check yields a line per fault."""
+"""Checks of a package that need no training; each yields a line per fault."""
 
 import math
 from collections import defaultdict
@@ -41,13 +41,13 @@ from trainables.metrics import calibration_report, evaluation_report, registered
 from trainables.stages import objective_terms, pooled
 
 MOST = 20
-"""Lines of one check; more would tell nothing new."""
+"""Most lines per check."""
 
 
 def check_journals(package: Package, revision: str) -> Iterator[str]:
-    """Compare each sweep's code with a revision, and see that sweeps and trials have ended.
+    """Check that each sweep was computed by a revision, and that sweeps and trials have ended.
 
-    A trial that was stopped early, or lost by a machine, cannot be computed again to its end.
+    A trial that was stopped early, or lost by a machine, cannot be computed again.
     """
     for ledger in package.ledgers:
         if ledger.status not in ENDED:
@@ -61,15 +61,15 @@ def check_journals(package: Package, revision: str) -> Iterator[str]:
         for code in sorted(codes - {revision}):
             yield (
                 f"sweep {ledger.sweep}: computed by revision {code or 'unknown'}, verified by "
-                f"{revision or 'unknown'}; verify it from a checkout of its own"
+                f"{revision or 'unknown'}; verify it from a checkout of its revision"
             )
 
 
 def check_derived(package: Package) -> Iterator[str]:
-    """Make the files anew that other programs read, and compare them."""
+    """Derive the files for other programs again and compare them."""
     for name, text in derived_texts(package).items():
         if _text(package, name) != text:
-            yield f"{name} is not what the journals say"
+            yield f"{name} does not agree with the journals"
     expected = {f"{TEST}/{cell.trial.key}.npz" for cell in package.cells}
     found = {name for name in package.files() if name.startswith(f"{TEST}/")}
     yield from (f"{name} is missing" for name in sorted(expected - found))
@@ -85,7 +85,7 @@ def _text(package: Package, name: str) -> str | None:
 
 
 def check_figures(package: Package, tolerance: float) -> Iterator[str]:
-    """Compute every figure on test data from the predictions."""
+    """Compute all test figures from the predictions."""
     for cell in package.cells:
         try:
             found = tested(package, cell)
@@ -94,54 +94,58 @@ def check_figures(package: Package, tolerance: float) -> Iterator[str]:
             continue
         now = evaluation_report(found.logits, found.labels)
         now |= plugin_figures(cell.study, found.logits, found.labels)
-        told = {name: value for name, value in cell.trial.test.items() if "/" not in name}
-        yield from (f"{cell.title}: {line}" for line in unequal(told, now, tolerance))
+        published = {name: value for name, value in cell.trial.test.items() if "/" not in name}
+        yield from (f"{cell.title}: {line}" for line in unequal(published, now, tolerance))
 
 
 def plugin_figures(study: Study, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the test figures that a study's plugins add."""
+    """Return the test figures of a study's plugins."""
     names = study.origin.get("metrics", {})
     found = registered_report(logits, labels, floors=True) if names else {}
     return {name: v for name, v in found.items() if name.removesuffix("_floor") in names}
 
 
-def unequal(told: Mapping[str, Any], now: Mapping[str, float], tolerance: float) -> Iterator[str]:
-    """Yield a line for each figure that differs, or that only one side has."""
-    for name in sorted({*told, *now}):
-        if name not in now or name not in told:
-            yield f"{name} is {'told' if name in told else 'computed'} only"
-        elif not _close(told[name], now[name], tolerance):
-            yield f"{name} is said to be {told[name]!r}, computed is {now[name]!r}"
+def unequal(
+    published: Mapping[str, Any], now: Mapping[str, float], tolerance: float
+) -> Iterator[str]:
+    """Yield a line for each figure that differs or is missing on one side."""
+    for name in sorted({*published, *now}):
+        if name not in now:
+            yield f"{name} is published but cannot be computed"
+        elif name not in published:
+            yield f"{name} is not published, computed {now[name]!r}"
+        elif not _close(published[name], now[name], tolerance):
+            yield f"{name}: published {published[name]!r}, computed {now[name]!r}"
 
 
-def _close(told: Any, now: float, tolerance: float) -> bool:
-    number = isinstance(told, int | float) and not isinstance(told, bool)
-    return number and math.isclose(told, now, rel_tol=0.0, abs_tol=tolerance)
+def _close(published: Any, now: float, tolerance: float) -> bool:
+    number = isinstance(published, int | float) and not isinstance(published, bool)
+    return number and math.isclose(published, now, rel_tol=0.0, abs_tol=tolerance)
 
 
 def check_splits(package: Package, again: Again) -> Iterator[str]:
-    """Split the data again: digests, row numbers and labels must be those of the package."""
+    """Split the data again and compare digests, row numbers and labels."""
     prepared = {found.key: found for own in again.data.values() for found in own.values()}
     names = {f"{SPLITS}/{key}.npz": found for key, found in prepared.items()}
-    there = {name for name in package.files() if name.startswith(f"{SPLITS}/")}
-    for name in sorted(there ^ set(names)):
+    packed = {name for name in package.files() if name.startswith(f"{SPLITS}/")}
+    for name in sorted(packed ^ set(names)):
         if name in names:
-            yield f"the data here, split as the sweep file says, are {name}, not in the package"
+            yield f"{name}, the split of the data on this machine, is not in the package"
         else:
-            yield f"{name} is no split of the data here, by the sweep file"
-    for name in sorted(there & set(names)):
+            yield f"{name} is not a split of the data on this machine by the sweep file"
+    for name in sorted(packed & set(names)):
         archive, expected = ArrayArchive(package.folder / name), split_of(names[name])
         if set(archive.names) != set(expected):
-            yield f"{name} holds {', '.join(archive.names)}"
+            yield f"{name}: expected {', '.join(expected)}, got {', '.join(archive.names)}"
         elif any(not np.array_equal(archive.read(part), expected[part]) for part in expected):
-            yield f"{name}: its row numbers are not those of the split"
+            yield f"{name}: the row numbers differ from those of the split"
     for cell in package.cells:
         data, found = again.data_of(cell), tested(package, cell)
         yield from _rows(cell.title, found, data, data.test_numbers(), data.test().labels)
 
 
 def check_suites(package: Package, again: Again, tolerance: float) -> Iterator[str]:
-    """Compute every figure of a suite from what the package holds of it."""
+    """Compute all figures of suites from their stored tensors."""
     expected = set()
     for cell in package.cells:
         suites = again.suites(cell)
@@ -161,17 +165,17 @@ def check_suites(package: Package, again: Again, tolerance: float) -> Iterator[s
             yield f"{cell.title}: {name}: {one_line(str(error), 250)}"
             continue
         if tensors:
-            yield f"{name} holds {', '.join(tensors)}, none of the task's suites"
+            yield f"{name}: {', '.join(tensors)}: not among the task's suites"
         expected.add(name)
         now |= pooled(now, {suite.label: suite.pool for suite, _ in suites})
-        told = {metric: value for metric, value in cell.trial.test.items() if "/" in metric}
-        yield from (f"{cell.title}: {line}" for line in unequal(told, now, tolerance))
+        published = {metric: value for metric, value in cell.trial.test.items() if "/" in metric}
+        yield from (f"{cell.title}: {line}" for line in unequal(published, now, tolerance))
     others = {name for name in package.files() if name.startswith(f"{SUITES}/")} - expected
     yield from (f"{name} belongs to no cell of the table" for name in sorted(others))
 
 
 def _tensors(package: Package, name: str) -> dict[str, dict[str, Tensor]]:
-    """Return what suites stored, by label and tensor; nothing if there is no such file."""
+    """Return the stored tensors of suites, by label and name; none without the file."""
     found: dict[str, dict[str, Tensor]] = {}
     if (path := package.folder / name).is_file():
         archive = ArrayArchive(path)
@@ -182,19 +186,19 @@ def _tensors(package: Package, name: str) -> dict[str, dict[str, Tensor]]:
 
 
 def _rows(
-    what: str, found: RowPredictions, data: PreparedData, numbers: np.ndarray, labels: np.ndarray
+    title: str, found: RowPredictions, data: PreparedData, numbers: np.ndarray, labels: np.ndarray
 ) -> Iterator[str]:
-    if found.logits.shape[1] != data.info.num_classes:
-        yield f"{what}: {found.logits.shape[1]} classes, the data have {data.info.num_classes}"
+    if (classes := found.logits.shape[1]) != data.info.num_classes:
+        yield f"{title}: expected {data.info.num_classes} classes, got {classes}"
     if not np.array_equal(found.rows.numpy(), numbers):
-        yield f"{what}: predictions are of other rows than the split's {len(numbers)}"
+        yield f"{title}: expected predictions of the split's {len(numbers)} rows, got other rows"
     elif not np.array_equal(found.labels.numpy(), labels):
         wrong = int((found.labels.numpy() != labels).sum())
-        yield f"{what}: {wrong} labels are not those of the data"
+        yield f"{title}: {wrong} labels differ from those of the data"
 
 
 def check_validation(package: Package, again: Again, tolerance: float) -> Iterator[str]:
-    """Compare the validation rows of the package with the data, and with the journal's figures."""
+    """Compare the package's validation rows with the data and the journals' figures."""
     trials = defaultdict[str, list[Cell]](list)
     for cell in package.trials:
         trials[f"{VALIDATION}/{cell.trial.artifact}.npz"].append(cell)
@@ -205,23 +209,24 @@ def check_validation(package: Package, again: Again, tolerance: float) -> Iterat
             yield f"{name} belongs to no trial"
             continue
         found = RowPredictions.read(package.folder / name)
-        said = found.task, found.recipe, found.seed
-        if all(said != (c.study.task, c.study.recipe, c.trial.seed) for c in trials[name]):
-            yield f"{name} says it is of {said[1]} on {said[0]}, seed {said[2]}"
+        cell_of_file = found.task, found.recipe, found.seed
+        if all(cell_of_file != (c.study.task, c.study.recipe, c.trial.seed) for c in trials[name]):
+            actual = f"{found.recipe} on {found.task}, seed {found.seed}"
+            yield f"{name}: expected predictions of {trials[name][0].title}, got those of {actual}"
         report = calibration_report(found.logits, labels=found.labels)
         for cell in trials[name]:
             now = dict(report)  # Another sweep's plugins may add metrics to the same rows.
             data = again.data_of(cell)
             labels = data.search().validation.labels
             yield from _rows(name, found, data, data.search_numbers("validation"), labels)
-            told = {k.removeprefix("val_"): value for k, value in cell.trial.metrics.items()}
-            for metric in {*told} - {*now}:  # What a search asked for beside the report.
+            published = {k.removeprefix("val_"): value for k, value in cell.trial.metrics.items()}
+            for metric in {*published} - {*now}:  # Objectives that the report does not have.
                 now[metric] = float(objective_terms(metric, found.logits, found.labels).mean())
-            yield from (f"{name}: {line}" for line in unequal(told, now, tolerance))
+            yield from (f"{name}: {line}" for line in unequal(published, now, tolerance))
 
 
 def check_search(package: Package, again: Again, tolerance: float) -> Iterator[str]:
-    """Search again by each sweep file: it must suggest the same trials and choose the same."""
+    """Repeat each search: it must suggest and choose the same trials."""
     for ledger in package.ledgers:
         lines = islice(_differences(package, again, ledger, tolerance), MOST)
         yield from (f"sweep {ledger.sweep}: {line}" for line in lines)
@@ -233,30 +238,30 @@ def _differences(package: Package, again: Again, ledger: Ledger, tolerance: floa
     spec = again.specs[ledger.sweep_id]
     data = again.data[ledger.sweep_id]
     for name in sorted({*state.studies} ^ {*ledger.studies}):
-        yield f"study {name} is {'missing' if name in state.studies else 'none of the sweep file'}"
+        yield f"study {name} is {'missing' if name in state.studies else 'not in the sweep file'}"
     for name, study in state.studies.items():
         known = ledger.studies.get(name)
         if known is None:
             continue
         opening = study.opening(data[study.plan.task.data_name(spec.all_seeds[0])], spec)
-        told = cleaned(opening)
-        assert told is not None
-        for field in _unlike(known, told, StudyOpened, tolerance):
-            yield f"study {name}: {field} is not what the sweep file and the data make it"
+        expected = cleaned(opening)
+        assert expected is not None
+        for field in _unlike(known, expected, StudyOpened, tolerance):
+            yield f"study {name}: {field} does not follow from the sweep file and the data"
         yield from _unlike_trials(known, list(study.trials.values()), tolerance)
         requests = {trial.key: trial.request for trial in study.trials.values()}
         for key, trial in known.begun.items():
             if trial.artifact and key in requests and trial.artifact != requests[key].key():
-                yield f"trial {key[:12]}: its artifact is not of its configuration"
+                yield f"trial {key[:12]}: its artifact belongs to another configuration"
         if study.plan.row:
             yield from _unmeasured(known, [c.trial.key for c in study.seeds.values() if c])
     yield from _unlike_scores(ledger, events, tolerance)
 
 
-def _unlike(told: Any, event: Event, kind: type[Event], tolerance: float) -> Iterator[str]:
-    """Yield the fields of an event, but for when it was, of which something else is told."""
+def _unlike(known: Any, event: Event, kind: type[Event], tolerance: float) -> Iterator[str]:
+    """Yield the fields of an event, except the time, that differ from known attributes."""
     for name, value in fields_of(event, kind).items():
-        if name != "time" and not _alike(getattr(told, name, None), value, tolerance):
+        if name != "time" and not _alike(getattr(known, name, None), value, tolerance):
             yield name
 
 
@@ -270,41 +275,41 @@ def _unlike_trials(
         yield f"study {known.name}: trial {trial.number} ({key[:12]}) is {where}"
     for key in {*expected} & {*known.begun}:
         for name in _unlike(known.begun[key], expected[key], TrialStarted, tolerance):
-            yield f"study {known.name}: {name} of trial {key[:12]} was not suggested"
+            yield f"study {known.name}: {name} of trial {key[:12]} differs from the suggestion"
 
 
 def _unmeasured(known: Study, chosen: Iterable[str]) -> Iterator[str]:
     for key in chosen:
         if key not in known.begun or not known.begun[key].test:
-            yield f"study {known.name}: trial {key[:12]} of the choice has no figures on test data"
+            yield f"study {known.name}: chosen trial {key[:12]} has no test figures"
 
 
 def _unlike_scores(ledger: Ledger, events: Iterable[Any], tolerance: float) -> Iterator[str]:
-    """Compare what the search makes of the outcomes: objectives, errors, choices."""
+    """Compare the repeated search's objectives, errors and choices with the ledger."""
     for event in events:
         if isinstance(event, TrialScored):
             trial = ledger.trials.get(event.key)
-            told = None if trial is None else [trial.objective, trial.accuracy_error]
-            if not _alike(told, [event.objective, event.error], tolerance):
-                yield f"objective of trial {event.key[:12]} is not what its figures give"
+            published = None if trial is None else [trial.objective, trial.accuracy_error]
+            if not _alike(published, [event.objective, event.error], tolerance):
+                yield f"objective of trial {event.key[:12]} does not follow from its figures"
         elif isinstance(event, StudyClosed):
             closed = ledger.studies[event.study].closed if event.study in ledger.studies else None
             for name in _unlike(closed, event, StudyClosed, tolerance):
-                yield f"study {event.study}: {name} is not what the search comes to"
+                yield f"study {event.study}: {name} differs from the repeated search"
 
 
-def _alike(told: Any, now: Any, tolerance: float) -> bool:
-    """Return True if two plain values are equal, numbers up to a tolerance."""
-    if isinstance(now, bool) or isinstance(told, bool) or now is None:
-        return told is now
+def _alike(published: Any, now: Any, tolerance: float) -> bool:
+    """Return True if two plain values are equal, floats up to a tolerance."""
+    if isinstance(now, bool) or isinstance(published, bool) or now is None:
+        return published is now
     if isinstance(now, int | float):
-        return _close(told, now, tolerance if isinstance(now, float) else 0.0)
+        return _close(published, now, tolerance if isinstance(now, float) else 0.0)
     if isinstance(now, Mapping):
-        if not isinstance(told, Mapping) or {*map(str, told)} != {*map(str, now)}:
+        if not isinstance(published, Mapping) or {*map(str, published)} != {*map(str, now)}:
             return False
-        return all(_alike(told[name], now[name], tolerance) for name in now)
+        return all(_alike(published[name], now[name], tolerance) for name in now)
     if isinstance(now, list | tuple):
-        if not isinstance(told, list | tuple) or len(told) != len(now):
+        if not isinstance(published, list | tuple) or len(published) != len(now):
             return False
-        return all(_alike(a, b, tolerance) for a, b in zip(told, now, strict=True))
-    return bool(told == now)
+        return all(_alike(a, b, tolerance) for a, b in zip(published, now, strict=True))
+    return bool(published == now)

@@ -1,4 +1,4 @@
-"""Whether a package agrees with itself: checks that need no data, no search and no training."""
+"""Checks that a package is consistent, without data, search or training."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from trainables.common.errors import printable
 from trainables.common.stages import EVERY_STAGE, GIVEN
 from trainables.plugins import find_source
 
-SAMPLE = 64  # Rows by which predictions that may be alike are found.
+SAMPLE = 64  # Rows whose mean logit finds candidates of equal predictions.
 TIE = 1e-3
-"""Two log-probabilities of a row that differ by less may change places on another machine."""
+"""Log-probabilities of a row that differ by less may swap their order on another machine."""
 
 
 def check_form(package: Package) -> Iterator[str]:
-    """Check that header and journals say only what `package publish` writes, and say it once."""
+    """Check that header and journals have only the content of `package publish`, once each."""
     yield from (f"{HEADER}: unknown key {key!r}" for key in {*package.header} - {*header_of("")})
     yield from _unprintable(HEADER, package.header)
     for path in sorted((package.folder / JOURNALS).glob("*.jsonl")):
-        known = _Told()
+        known = _Known()
         with path.open("rb") as stream:
             for number, line in enumerate(stream, start=1):
                 where = f"{JOURNALS}/{path.name}, line {number}"
@@ -69,24 +69,23 @@ def check_form(package: Package) -> Iterator[str]:
 
 
 def check_plugins(package: Package) -> Iterator[str]:
-    """Check that the files of plugins are those that sweeps name; none of their code is run."""
+    """Check that the files of plugins are those that sweeps name, without running them."""
     named = package.plugins(package.ledgers)
     for plugin in named:
         source = find_source(plugin.path, package.folder)
         if changed := source.changed_import(plugin.code):
             raise UnfitError(
-                f"not verified: {plugin.path} needs {changed}, which is another one here"
+                f"not verified: {plugin.path} needs {changed}, which differs on this machine"
             )
         if source.code != plugin.code:
-            told = f"the files have code {source.code[:12]}, the sweep names {plugin.code[:12]}"
-            yield f"{plugin.path}: {told}"
+            yield f"{plugin.path}: expected code {plugin.code[:12]}, got {source.code[:12]}"
     folders = {f"{PLUGINS}/{plugin.code}/" for plugin in named}
     for name in package.files():
         if name.startswith(f"{PLUGINS}/") and not name.startswith(tuple(folders)):
             yield f"{name} belongs to no sweep"
 
 
-class _Told:
+class _Known:
     """The events of a journal so far, by kind and by trial or study."""
 
     def __init__(self) -> None:
@@ -97,25 +96,26 @@ class _Told:
         return self.by_subject.get((kind, name))
 
 
-def _faults(event: Event, line: bytes, known: _Told) -> Iterator[str]:
-    """Yield the faults of one event, by itself and after those before it."""
-    told = json.loads(line)
-    if unknown := {*told} - {*json.loads(to_line(event))}:
+def _faults(event: Event, line: bytes, known: _Known) -> Iterator[str]:
+    """Yield the faults of an event, alone and after the earlier ones."""
+    fields = json.loads(line)
+    if unknown := {*fields} - {*json.loads(to_line(event))}:
         yield from (f"unknown key {key!r}" for key in sorted(unknown))
     elif to_line(event) != line or cleaned(event) != event:
-        yield f"{event.event} is not as `calsweep package publish` writes it"
-    yield from _unprintable(event.event, told)
+        yield f"{event.event} differs from the form that `calsweep package publish` writes"
+    yield from _unprintable(event.event, fields)
     yield from _out_of_place(event, known)
     known.by_subject.setdefault((type(event), subject(event)), event)
     known.last = event
 
 
-def _out_of_place(event: Event, known: _Told) -> Iterator[str]:
-    """Yield in what an event contradicts those before it."""
+def _out_of_place(event: Event, known: _Known) -> Iterator[str]:
+    """Yield the contradictions of an event to earlier ones."""
     name = subject(event)
     if isinstance(event, SweepStarted):
         if event.sweep != event.spec.get("name"):
-            yield f"sweep {event.sweep!r:.80} is {event.spec.get('name')!r:.80} in its sweep file"
+            named = f"{event.spec.get('name')!r:.80}"
+            yield f"sweep {event.sweep!r:.80} has the name {named} in its sweep file"
         yield from _unknown(event.provenance, provenance(), "provenance")
         return
     before = known.of(type(event), name)
@@ -132,26 +132,27 @@ def _out_of_place(event: Event, known: _Told) -> Iterator[str]:
             yield f"{event.event} of trial {name[:12]!r}, which was not started"
         elif isinstance(event, Evaluated):
             if (event.study, event.seed) != (trial.study, trial.seed):
-                yield f"evaluated says trial {name[:12]} is of {event.study!r:.80}, {event.seed!r}"
+                where = f"{event.study!r:.80}, seed {event.seed!r}"
+                yield f"evaluated of trial {name[:12]} names another study or seed: {where}"
             record = dict.fromkeys(EVERY_STAGE, computed_on(torch.device("cpu")))
             yield from _unknown(event.computed, record, "computed")
 
 
-def _unknown(told: Any, record: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield the keys of a nested record that no record of ours has."""
-    for key, value in told.items():
-        if key not in record:
+def _unknown(record: Any, known: Mapping[str, Any], where: str) -> Iterator[str]:
+    """Yield the keys of a nested record that are unknown."""
+    for key, value in record.items():
+        if key not in known:
             yield f"{where}: unknown key {key!r:.80}"
-        elif isinstance(record[key], Mapping):
-            yield from _unknown(value, record[key], f"{where}.{key}")
+        elif isinstance(known[key], Mapping):
+            yield from _unknown(value, known[key], f"{where}.{key}")
         elif isinstance(value, Mapping):
             yield f"{where}.{key}: expected a single value, got a mapping"
 
 
 def _unprintable(where: str, value: Any) -> Iterator[str]:
-    """Yield a line for each text, key or value, that holds control characters."""
+    """Yield a line for each key or value with control characters."""
     if isinstance(value, str) and (printable(value) != value or "\n" in value):
-        yield f"{where}: {value!r:.80} holds characters that cannot be printed"
+        yield f"{where}: {value!r:.80} has characters that cannot be printed"
     elif isinstance(value, Mapping):
         for key, own in value.items():
             yield from _unprintable(where, key)
@@ -163,7 +164,7 @@ def _unprintable(where: str, value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Predicted:
-    """Where the predictions of a trial are, and enough of them to find others that are alike."""
+    """The file of a trial's predictions; ``place`` is nearly the same for equal predictions."""
 
     cell: Cell
     path: Path
@@ -180,15 +181,15 @@ class _Predicted:
 
     @property
     def must_differ(self) -> tuple[Any, ...]:
-        """Two trained networks whose values of this differ predict different things."""
+        """Networks with different values of this have different predictions."""
         return self.cell.study.model, self.cell.trial.seed
 
 
 def check_likeness(package: Package, tolerance: float) -> Iterator[str]:
-    """Check that predictions differ where networks do, and agree where a calibrator keeps them.
+    """Check that predictions differ between networks, and that calibrators keep the classes.
 
-    Other seeds and other models never give the same predictions. Two methods may come to one
-    network, which then has the same figures on the validation rows as well.
+    Different seeds and models never give the same predictions. Two methods may give the same
+    network, which then also has the same validation figures.
     """
     on_test = [
         _Predicted.at(c, package.folder / TEST / f"{c.trial.key}.npz") for c in package.cells
@@ -199,12 +200,12 @@ def check_likeness(package: Package, tolerance: float) -> Iterator[str]:
             if one.must_differ != other.must_differ:
                 yield f"{pair}: their {part} predictions are identical"
             elif not _same_figures(one.cell.trial, other.cell.trial):
-                yield f"{pair}: identical {part} predictions, but other validation figures"
+                yield f"{pair}: identical {part} predictions, but different validation figures"
         yield from _moved(found, part)
 
 
 def _validated(package: Package) -> list[_Predicted]:
-    """Return the trials whose validation rows are in the package, one an artifact."""
+    """Return the trials with validation rows in the package, one per artifact."""
     cells = {package.rows_of(cell.trial): cell for cell in package.trials if cell.trial.artifact}
     return [_Predicted.at(cell, path) for path, cell in cells.items() if path.is_file()]
 
@@ -212,7 +213,7 @@ def _validated(package: Package) -> list[_Predicted]:
 def _alike(
     found: Iterable[_Predicted], tolerance: float
 ) -> Iterator[tuple[_Predicted, _Predicted]]:
-    """Yield pairs of trained networks with the same predictions, which differ between rows."""
+    """Yield pairs of trained networks with the same predictions, unless all rows are equal."""
     trained = [each for each in found if each.cell.study.model != GIVEN]
     ordered = sorted(trained, key=lambda each: each.place)
     for number, one in enumerate(ordered):
@@ -230,14 +231,14 @@ def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> bool:
 
 
 def _same_figures(one: Trial, other: Trial) -> bool:
-    """Return True if proper scores agree, or are those of cross-fitted calibrators."""
+    """Return True if proper scores agree, or cannot be compared after cross-fitted calibrators."""
     if "calibrate" in (one.stage, other.stage):
         return True
     return all(abs(one.metrics[n] - other.metrics[n]) <= TIE for n in ("val_nll", "val_brier"))
 
 
 def _moved(found: Iterable[_Predicted], part: str) -> Iterator[str]:
-    """Yield where a calibrator that keeps the predicted class has changed it."""
+    """Yield a line for each calibrator that should keep the predicted class but changes it."""
     groups = defaultdict[tuple[str, str | None, int, str], list[_Predicted]](list)
     for each in found:
         study, trial = each.cell.study, each.cell.trial
@@ -253,7 +254,7 @@ def _moved(found: Iterable[_Predicted], part: str) -> Iterator[str]:
             if after.shape == before.shape and (count := _changed(before, after)):
                 yield (
                     f"{other.cell.title}: predicts another class than {first.cell.study.recipe} "
-                    f"for {count} {part} rows, but its calibrator keeps the class"
+                    f"for {count} {part} rows, but its calibrator cannot change the class"
                 )
 
 
@@ -263,7 +264,7 @@ def _keeps_classes(study: Study, part: str, values: Mapping[str, Any]) -> bool:
 
 
 def _changed(before: Tensor, after: Tensor) -> int:
-    """Return the number of rows with another largest entry, ties apart."""
+    """Return the number of rows with another largest entry, without ties."""
     tops = before.argmax(1, keepdim=True), after.argmax(1, keepdim=True)
     (old, new), (kept, now) = (
         [rows.gather(1, top).double() for top in tops] for rows in (before, after)

@@ -1,4 +1,4 @@
-"""The files of a package that are derived from others, for programs other than this one."""
+"""The files of a package that are derived from its other files, for other programs."""
 
 import json
 from typing import Any
@@ -15,13 +15,13 @@ from orchestrator.tables.make import render
 
 
 def derive(package: Package) -> None:
-    """Write the derived files of a package, from all others."""
+    """Write the derived files of a package."""
     for name, text in derived_texts(package).items():
         (package.folder / name).write_text(text, encoding="utf-8")
 
 
 def derived_texts(package: Package) -> dict[str, str]:
-    """Return the derived files by name."""
+    """Return the texts of the derived files, by name."""
     return {
         TABLE: render(build_table(package.results), "csv"),
         CELLS: _json([cell_record(package, cell) for cell in package.cells]),
@@ -29,7 +29,7 @@ def derived_texts(package: Package) -> dict[str, str]:
 
 
 def cell_record(package: Package, cell: Cell) -> dict[str, Any]:
-    """Return what a cell is and how it was computed, as plain values; figures are fractions."""
+    """Return a cell and its origin as plain values; figures are fractions."""
     study, trial = cell.study, cell.trial
     origin = study.origin
     split = origin.get("splits", {}).get(str(trial.seed), origin.get("split"))

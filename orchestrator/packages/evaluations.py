@@ -1,4 +1,4 @@
-"""The figures of a package in the formats of two collections of evaluations.
+"""Writes the figures of a package for the Hugging Face Hub and for Every Eval Ever.
 
 ``eval.yaml`` and ``.eval_results/*.yaml``: https://huggingface.co/docs/hub/eval-results
 Fields of their rows: https://github.com/huggingface/hub-docs/blob/main/eval_results.yaml
@@ -33,10 +33,10 @@ FRAMEWORK, SCHEMA = "calsweep", "0.3.0"
 
 
 def write_evaluations(package: Package, folder: Path, repo: str) -> None:
-    """Write the figures of a package for the repository that the folder is going to be.
+    """Write the figures of a package into the folder of a future repository.
 
-    Each recipe of each task is one model, and each metric of a task is one task of the benchmark,
-    because the Hub takes one value per model and task.
+    The Hub takes one value per model and task. So each pair of recipe and task is a model, and each
+    pair of task and metric is a task of the benchmark.
     """
     table = build_table(package.results)
     tasks, recipes = _short(table.tasks), _short(table.recipes)
@@ -49,7 +49,7 @@ def write_evaluations(package: Package, folder: Path, repo: str) -> None:
         texts[f"models/{place}/.eval_results/calsweep.yaml"] = _yaml(rows)
         record = _record(cells, figures, day, repo, own)
         content = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        # The datastore asks for a random UUID; this one gives equal results the same file.
+        # The datastore requires a UUID; this one is the same for equal results.
         name = UUID(bytes=hashlib.sha256(content.encode()).digest()[:16], version=4)
         where = record["evaluation_id"].rpartition("/")[0]
         texts[f"every_eval_ever/data/{where}/{name}.json"] = content
@@ -71,7 +71,7 @@ def _models(package: Package) -> dict[tuple[str, str], list[Cell]]:
 
 
 def _short(names: Iterable[str]) -> dict[str, str]:
-    """Return a name for files and addresses per name; those that would be equal get a number."""
+    """Map names to names for files and URLs; duplicates get a number."""
     found: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"
@@ -98,7 +98,7 @@ def _benchmark(
 
 
 def _figures(table: ComparisonTable, recipe: str, task: str) -> dict[str, float]:
-    """Return the finite means over seeds by metric."""
+    """Return the finite means over seeds, by metric."""
     found = {name: table.summary(recipe, task, name) for name in table.metrics}
     return {name: own.mean for name, own in found.items() if own and math.isfinite(own.mean)}
 
@@ -125,7 +125,7 @@ def _row(
 def _record(
     cells: Sequence[Cell], figures: Mapping[str, float], day: datetime, repo: str, model: str
 ) -> dict[str, Any]:
-    """Return a model as an aggregate record of Every Eval Ever, whose details must be texts."""
+    """Return a model as an aggregate record of Every Eval Ever; its details must be strings."""
     study, trial = cells[0].study, cells[0].trial
     owner, _, name = repo.partition("/")
     at = f"{day.timestamp():.0f}"

@@ -1,4 +1,4 @@
-"""Parquet tables of a package, made from its other members: for pandas, and for ``calsweep ui``."""
+"""Parquet tables of a package, derived from its other files for pandas and ``calsweep ui``."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ ROW = pa.schema(
     ]
 )
 SPLIT = dict.fromkeys(("confidence", "confidence_in_label"), "BYTE_STREAM_SPLIT")
-EDGE = 1e-6  # float32 confidences that differ by less from the end of a bin may be in either.
+EDGE = 1e-6  # A float32 confidence closer than this to the edge of a bin may be in either bin.
 REPEATED = [name for name in ROW.names if name not in SPLIT]
 
 Parts = Iterator[pa.Table]
@@ -69,7 +69,7 @@ def frames(package: Package) -> dict[str, tuple[pa.Schema, Parts]]:
 
 
 def _results(package: Package) -> Iterator[Mapping[str, Any]]:
-    """Yield a line for each cell, and for each study that has none."""
+    """Yield a line for each cell, and for each study without one."""
     for ledger in package.ledgers:
         cells = cells_of(ledger)
         for study in ledger.studies.values():
@@ -88,7 +88,7 @@ def _results(package: Package) -> Iterator[Mapping[str, Any]]:
 
 
 def trial_line(cell: Cell) -> dict[str, Any]:
-    """Return a trial with its study as one row, by column; the configuration is JSON."""
+    """Return a trial and its study as one row, by column; the configuration is JSON."""
     trial, study = cell.trial, cell.study
     names = ("seed", "number", "role", "stage", "status", "reason", "objective")
     return {
@@ -122,17 +122,17 @@ def prediction_rows(found: RowPredictions) -> pa.Table:
 
 
 def check_frames(package: Package, tolerance: float) -> Iterator[str]:
-    """Make the Parquet tables of a package again, and compare them."""
+    """Create the Parquet tables again and compare them."""
     for name, (schema, parts) in frames(package).items():
         path = package.folder / name
         if not path.is_file():
             yield f"{name} is missing"
         elif not _same(path, schema, parts, tolerance * (name == PREDICTIONS)):
-            yield f"{name} is not what the journals and predictions say"
+            yield f"{name} does not agree with the journals and predictions"
 
 
 def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool:
-    """Compare a file with parts, reading no row group that is longer than its part."""
+    """Compare a file with parts; a row group of another length is not read."""
     with pq.ParquetFile(path) as file:
         groups = file.metadata.num_row_groups
         if not file.schema_arrow.equals(schema):
@@ -147,15 +147,15 @@ def _same(path: Path, schema: pa.Schema, parts: Parts, tolerance: float) -> bool
 
 
 def _equal(one: pa.Table, other: pa.Table, tolerance: float) -> bool:
-    """Compare tables; decimals may differ by the tolerance, so bins too at their ends."""
+    """Compare tables; floats may differ by the tolerance, and so may bins at their edges."""
     for name in other.column_names:
         ours, theirs = (table[name].to_pandas().to_numpy() for table in (one, other))
         if pa.types.is_floating(other.schema.field(name).type):
             if not np.allclose(ours, theirs, rtol=0.0, atol=tolerance, equal_nan=True):
                 return False
         elif name == "bin":
-            ends = other["confidence"].to_numpy()[ours != theirs].astype(np.float64) * BINS
-            if (np.abs(ends - np.round(ends)) > BINS * max(tolerance, EDGE)).any():
+            edges = other["confidence"].to_numpy()[ours != theirs].astype(np.float64) * BINS
+            if (np.abs(edges - np.round(edges)) > BINS * max(tolerance, EDGE)).any():
                 return False
         elif not one[name].equals(other[name]):
             return False

@@ -1,4 +1,4 @@
-"""One file ``.calsweep``: a package with its page and Parquet tables, and a view of it."""
+"""The file ``.calsweep``: a package with its page and Parquet tables, and its view."""
 
 import mmap
 import os
@@ -46,9 +46,9 @@ from trainables.store.artifacts import ArtifactStore
 
 ARCHIVE, ENDING = "package.zip", ".calsweep"
 EVIDENCE = (TEST, VALIDATION, SUITES)
-ROW_BYTES = 64  # In memory, with the copies that pages need.
-BATCH = 1 << 16  # Rows that are read at once to find one.
-END_BYTES = 22  # Of the last record of a zip file.
+ROW_BYTES = 64  # Memory per row, with the copies that pages need.
+BATCH = 1 << 16  # Rows per read in the search for one row.
+END_BYTES = 22  # Size of the last record of a zip file.
 LOCAL_HEADER = struct.Struct("<26xHH")
 NO_INPUTS = (
     "A .calsweep file has no inputs and no names of classes; `calsweep ui` shows them in the "
@@ -57,13 +57,13 @@ NO_INPUTS = (
 
 
 def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
-    """Write a package and its page: into a folder, or as one file with Parquet tables.
+    """Write a package and its page into a folder, or as one file with Parquet tables.
 
     Args:
-        package: For one file, its folder also gets page and tables.
-        out: The folder; or the file, if it ends with ``.calsweep``.
-        logits: Whether the file has test and validation rows, so that it can be verified and
-            merged. A folder always has them.
+        package: If one file is written, page and tables are added to the package's folder.
+        out: The folder, or a file that ends with ``.calsweep``.
+        logits: Whether the file has test and validation rows, which verification and merging need.
+            A folder always has them.
     """
     page = render_page(package)
     if out.suffix != ENDING:
@@ -77,7 +77,7 @@ def write_package(package: Package, out: Path, logits: bool) -> list[Path]:
 
 
 def render_page(package: Package) -> str:
-    """Return the report of a package's sweeps, made from the package alone."""
+    """Return the report of a package's sweeps."""
     ledgers = package.ledgers
     names = ", ".join(dict.fromkeys(each.sweep for each in ledgers))
     with TemporaryDirectory(prefix="calsweep-page-") as folder:
@@ -91,7 +91,7 @@ def render_page(package: Package) -> str:
 def store_rows(
     package: Package, store: ArtifactStore, key_of: Callable[[str], str] = lambda key: key
 ) -> None:
-    """Put the test rows of a package's cells into a store, under keys made of their own."""
+    """Put the test rows of a package's cells into a store, under keys given by ``key_of``."""
     for cell in package.cells:
         found = tested(package, cell)
         rows = {"log_probs": found.logits, "labels": found.labels, "rows": found.rows}
@@ -99,10 +99,10 @@ def store_rows(
 
 
 class FileStorage(Storage):
-    """A scratch storage with the journals of a ``.calsweep`` file, whose rows are read on demand.
+    """A scratch storage with the journals of a ``.calsweep`` file; rows are read on demand.
 
     Attributes:
-        lacks: The line about data that it does not have.
+        lacks: A line about data that it does not have.
     """
 
     def __init__(self, folder: Path, path: Path, package: Package, rows: pq.ParquetFile) -> None:
@@ -113,12 +113,12 @@ class FileStorage(Storage):
         if rows.metadata.num_row_groups != len(self._cells):
             raise InputError(f"{PREDICTIONS} must have one row group for each cell of the table")
         if not rows.schema_arrow.equals(ROW):
-            raise InputError(f"{PREDICTIONS} has other columns than {', '.join(ROW.names)}")
+            raise InputError(f"{PREDICTIONS}: expected the columns {', '.join(ROW.names)}")
 
     def packed_rows(self, key: str) -> dict[str, NDArray[Any]]:
         """Return the columns of ``frames.ROW`` that differ between the rows of an evaluation.
 
-        Only given logits keep ``row``, as in a storage, so that a row has one address in both.
+        As in a storage, only given logits have ``row``, so that a row's URL is the same in both.
         """
         group = self._groups[key]
         needed = self._rows.metadata.row_group(group).num_rows * ROW_BYTES
@@ -129,7 +129,7 @@ class FileStorage(Storage):
             return self._columns(table.combine_chunks())
 
     def packed_row(self, key: str, number: int) -> dict[str, NDArray[Any]] | None:
-        """Return the columns of one row, reading no further; see ``packed_rows``."""
+        """Return the columns of one row, and read no further; see ``packed_rows``."""
         group = self._groups[key]
         names, place = self._wanted(group), number
         with self._reading():
@@ -143,7 +143,7 @@ class FileStorage(Storage):
         return None
 
     def _wanted(self, group: int) -> list[str]:
-        # Rows of other data have their places as numbers, and half of the time goes into those.
+        # In other data a row's number is its position, so skip the column: it takes half the time.
         return ROW.names[3:] if self._cells[group].study.model == GIVEN else ROW.names[4:]
 
     @contextmanager
@@ -154,33 +154,33 @@ class FileStorage(Storage):
             raise InputError(f"{self._path}: {PREDICTIONS} cannot be read: {error}") from error
 
     def _columns(self, table: pa.Table) -> dict[str, NDArray[Any]]:
-        # ``to_numpy`` and ``pa.table`` import pandas, which takes a second. This also refuses
-        # missing values.
+        # ``to_numpy`` and ``pa.table`` would import pandas, which takes a second. ``from_dlpack``
+        # also refuses missing values.
         found = {name: np.from_dlpack(table[name].chunk(0)) for name in table.column_names}
         highest = {"confidence": 1.0, "confidence_in_label": 1.0, "bin": BINS - 1}
         for name, values in found.items():
-            most = highest.get(name, np.inf)
-            if not len(values) or not ((values >= 0) & (values <= most)).all():
-                raise InputError(f"{self._path}: {PREDICTIONS} has values that {name} cannot have")
+            limit = highest.get(name, np.inf)
+            if not len(values) or not ((values >= 0) & (values <= limit)).all():
+                raise InputError(f"{self._path}: {PREDICTIONS}: {name} is empty or out of range")
         return found
 
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[FileStorage]:
-    """Yield a storage that shows what is in a ``.calsweep`` file; nothing in the file is trusted.
+    """Yield a storage with the content of a ``.calsweep`` file, which is not trusted.
 
-    Journals and page are taken out into a scratch folder. Rows stay in the file.
+    Journals and page are extracted into a scratch folder. Rows stay in the file.
     """
     with ExitStack() as stack:
         _check_kind(path)
         archive = stack.enter_context(archive_of(path))
-        held = archive.namelist()
-        journals = [name for name in held if name.startswith(f"{JOURNALS}/")]
+        members = archive.namelist()
+        journals = [name for name in members if name.startswith(f"{JOURNALS}/")]
         for name in (HEADER, PAGE, PREDICTIONS):
-            if name not in held or not journals:
-                lacking = f"{path}: {name if journals else JOURNALS} is missing"
+            if name not in members or not journals:
+                missing = f"{path}: {name if journals else JOURNALS} is missing"
                 raise InputError(
-                    f"{lacking}; write it with `calsweep package publish --out FILE{ENDING}`"
+                    f"{missing}; write it with `calsweep package publish --out FILE{ENDING}`"
                 )
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="calsweep-file-")))
         stack.enter_context(named_plugins_only())
@@ -197,27 +197,27 @@ def opened_file(path: Path) -> Iterator[FileStorage]:
 
 
 def _check_kind(path: Path) -> None:
-    """Refuse a file that is no zip, or not the whole of one."""
+    """Refuse a file that is not a whole zip archive."""
     if path.is_dir():
         raise UnfitError(
             f"{path} is a folder; to show a storage, use `calsweep ui --storage {path}`"
         )
     if not path.is_file():
-        raise UnfitError(f"{path}: there is no such file")
+        raise UnfitError(f"{path}: no such file")
     with path.open("rb") as stream:
         begins = stream.read(4)
         stream.seek(-min(END_BYTES, path.stat().st_size), os.SEEK_END)
         ends = stream.read(4)
     if begins != b"PK\3\4":
         raise UnfitError(f"{path} is not a .calsweep file")
-    if ends != b"PK\5\6":  # The end of a .npz file in it may pass for its own.
+    if ends != b"PK\5\6":  # zipfile may mistake the end of a .npz member for that of the file.
         raise UnfitError(f"{path} is truncated: its end is missing; copy it again")
 
 
 def _place(ledger: Ledger, folder: Path) -> None:
-    """Put the journal of a sweep, and the page, where a storage has them."""
+    """Move the journal of a sweep, and the page, to their places in a storage."""
     if not is_sweep_name(ledger.sweep):
-        raise InputError(f"no sweep can be called {ledger.sweep!r:.80}")
+        raise InputError(f"{ledger.sweep!r:.80} is not a valid name of a sweep")
     sweep = Storage(folder).sweep(ledger.sweep)
     if sweep.path.exists():  # Two machines may have used one name.
         sweep = Storage(folder).sweep(f"{ledger.sweep[:60]}-{ledger.sweep_id[:12]}")
@@ -227,7 +227,7 @@ def _place(ledger: Ledger, folder: Path) -> None:
 
 
 def _parquet(path: Path, member: zipfile.ZipInfo) -> pq.ParquetFile:
-    """Open a member where it is in the file, so that only the parts that are needed are read."""
+    """Map a member of the file into memory, so that only the necessary parts are read."""
     if member.compress_type != zipfile.ZIP_STORED:
         raise InputError(f"{member.filename} is compressed, so its parts cannot be read")
     with path.open("rb") as stream:

@@ -1,7 +1,7 @@
 """Packages as data set repositories of the Hugging Face Hub.
 
-README.md is a card as https://huggingface.co/docs/hub/datasets-cards describes; its ``configs`` are
-those of https://huggingface.co/docs/hub/datasets-data-files-configuration.
+README.md is a card (https://huggingface.co/docs/hub/datasets-cards) with ``configs``
+(https://huggingface.co/docs/hub/datasets-data-files-configuration).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from trainables.common.errors import InputError
 from trainables.common.hub import HUB, HubAddress, hub_client, hub_faults
 
 FILE, CARD = f"package{ENDING}", "README.md"
-YOURS = "ORG/NAME"  # In the files of a folder, whose repository is not known.
+YOURS = "ORG/NAME"  # Placeholder in a folder, whose repository is not known yet.
 TABLES = (RESULTS, TRIALS, PREDICTIONS)
 
 
@@ -34,9 +34,9 @@ def publish_repository(
     license: str,
     done: Callable[[int, int], None] = lambda count, total: None,
 ) -> str:
-    """Write a package in the form of a data set repository; return its place.
+    """Write a package as a data set repository to a folder or ``hf:ORG/NAME``; return its address.
 
-    The place is a folder, or ``hf:ORG/NAME``. See ``publish`` and ``upload``.
+    See ``publish`` and ``upload``.
     """
     if not to.startswith(HUB):
         _write(root, sweeps, make_folder(Path(to)), f"{to}/{FILE}", YOURS, license, done)
@@ -51,9 +51,9 @@ def publish_repository(
 
 
 def upload(folder: Path, repo: str, message: str) -> None:
-    """Upload files to a data set repository, which is made if it is not there, in one commit.
+    """Upload a folder to a data set repository in one commit; create the repository if needed.
 
-    An interruption leaves the repository as it was. An upload of the same files changes nothing.
+    An interruption leaves the repository as it was. A repeated upload changes nothing.
     """
     with hub_faults(repo):
         client = hub_client()
@@ -85,7 +85,7 @@ def _card(package: Package, place: str) -> str:
     names = ", ".join(dict.fromkeys(each.sweep for each in package.ledgers))
     header = yaml.safe_dump(
         {
-            "license": "other",  # The Hub refuses names that it does not know.
+            "license": "other",  # The Hub refuses unknown names.
             "license_name": str(package.header["license"]),
             "tags": ["calsweep", "calibration"],
             "configs": [
@@ -112,7 +112,7 @@ def _card(package: Package, place: str) -> str:
 
 
 def package_file(package: str) -> Path:
-    """Return the file of a package, downloaded if it is in a repository ``hf:ORG/NAME``."""
+    """Return the file of a package; download it from a repository ``hf:ORG/NAME``."""
     if not package.startswith(HUB):
         return Path(package)
     address = HubAddress.parse(package.removeprefix(HUB), "package")

@@ -1,4 +1,4 @@
-"""What a package's journal keeps of a sweep's own: each thing once, and nothing of the machine."""
+"""Reduces a sweep's journal to that of a package: each fact once, without paths and costs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -22,14 +22,14 @@ from orchestrator.sweep.spec import without_places
 from trainables.common.errors import printable
 from trainables.metrics import METRICS
 
-TOLD_FIRST = (StudyOpened, TrialStarted)
+FIRST_COUNTS = (StudyOpened, TrialStarted)
 """Kinds of events whose first occurrence counts; for all others the last one counts."""
 
 
 def cleaned(event: Event) -> Event | None:
-    """Return an event without places, costs and figures that cannot be recomputed.
+    """Return an event without paths, costs and figures that cannot be recomputed.
 
-    None if nothing is left of it.
+    None if the event has nothing else.
     """
     if isinstance(event, SweepStarted):
         spec = without_places(event.spec)
@@ -49,7 +49,7 @@ def cleaned(event: Event) -> Event | None:
 
 
 def _within_package(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plugins that a record names at their places in a package."""
+    """Return a record's plugins with their paths in a package."""
     named = record.get("plugins")
     if not named:
         return {}
@@ -73,12 +73,12 @@ def _is_test(name: str) -> bool:
 
 
 def settled(events: Iterable[Event]) -> list[Event]:
-    """Return the events that count at the end of a sweep, once each even if it was resumed."""
+    """Return the events that count at the end of a sweep, without repetitions after resumptions."""
     found: dict[tuple[type[Event], object], Event] = {}
     for number, event in enumerate(events):
         name = number if isinstance(event, SweepStarted) else subject(event)
         before = found.get((type(event), name))
-        if before is not None and isinstance(event, TOLD_FIRST):
+        if before is not None and isinstance(event, FIRST_COUNTS):
             continue
         if isinstance(event, Evaluated) and isinstance(before, Evaluated):
             seconds = before.seconds if event.seconds is None else event.seconds
@@ -90,5 +90,5 @@ def settled(events: Iterable[Event]) -> list[Event]:
 
 
 def subject(event: Event) -> str:
-    """Return the trial, or the study, that an event is about; nothing if it is the sweep."""
+    """Return the key of an event's trial or the name of its study; "" for events of the sweep."""
     return str(getattr(event, "key", "") or getattr(event, "study", ""))

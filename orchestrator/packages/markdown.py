@@ -1,4 +1,4 @@
-"""What verifying a package came to, as Markdown for a pull request."""
+"""The verdict on a package as Markdown, for a pull request."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ MOST, LONGEST = 50, 300
 
 
 def to_markdown(verdict: Verdict) -> str:
-    """Return the verdict as a page; whatever the package says in it is plain text."""
+    """Return the verdict as a page; texts of the package are escaped."""
     return "\n".join(_lines(verdict)) + "\n"
 
 
@@ -23,10 +23,10 @@ def _lines(verdict: Verdict) -> Iterator[str]:
     yield "| checked | of | outcome |"
     yield "| --- | --- | --- |"
     for check in verdict.checks:
-        outcome = many(len(check.problems), "problem") if check.problems else "as it is said"
+        outcome = many(len(check.problems), "problem") if check.problems else "correct"
         yield f"| {check.title} | {_plain(check.detail)} | {outcome} |"
     if verdict.problems:
-        yield "\n## What is wrong\n"
+        yield "\n## Problems\n"
         yield from (f"- {_plain(problem)}" for problem in verdict.problems[:MOST])
         if len(verdict.problems) > MOST:
             yield f"- and {len(verdict.problems) - MOST} more"
@@ -34,15 +34,15 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         yield "\n## Computed again\n"
         yield "| recipe | task | seed | trial | largest difference of a figure |"
         yield "| --- | --- | --- | --- | --- |"
-        for found in verdict.retrained:
-            named = f"{_plain(found.recipe)} | {_plain(found.task)} | {found.seed}"
-            yield f"| {named} | {_plain(found.trial[:12])} | {found.worst:.2g} |"
+        for trial in verdict.retrained:
+            cell = f"{_plain(trial.recipe)} | {_plain(trial.task)} | {trial.seed}"
+            yield f"| {cell} | {_plain(trial.trial[:12])} | {trial.worst:.2g} |"
     if verdict.accepted and verdict.table:
         yield f"\n## Table\n\n{verdict.table.rstrip()}"
     yield (
-        f"\nDrawn by seed {options.seed}, a share of {options.share:g} of the trials; equal are "
-        f"figures and probabilities that differ by at most {options.tolerance:g}. Verified by "
-        f"revision {_plain(options.revision or 'unknown')}."
+        f"\nThe trials computed again were drawn with seed {options.seed} (a share of "
+        f"{options.share:g}). Figures and probabilities count as equal if they differ by at most "
+        f"{options.tolerance:g}. Verified by revision {_plain(options.revision or 'unknown')}."
     )
 
 

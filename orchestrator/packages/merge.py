@@ -1,4 +1,4 @@
-"""Packages of several machines, joined to one."""
+"""Merges packages of several machines into one."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ from trainables.common.files import file_hash
 
 
 def merge(paths: Sequence[Path], out: Path) -> list[Path]:
-    """Write one package of several, and its page, as ``write_package`` does; return the files.
+    """Merge packages into one and write it with ``write_package``; return the files.
 
-    What they were computed on and by has to agree, so that their rows can stand in one table. A
-    sweep that several of them hold counts once.
+    Their data, code and versions must agree, so that one table can show all rows. A sweep that
+    several packages have is included once.
     """
     if len(paths) < 2:
-        raise InputError("merge joins two packages or more")
+        raise InputError("merge needs two packages or more")
     with ExitStack() as stack:
         packages = [(path, stack.enter_context(opened(path))) for path in paths]
         try:
@@ -57,7 +57,7 @@ def _joined(packages: Sequence[Package], folder: Path) -> Package:
 
 
 def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
-    """Yield in what packages differ that has to agree, or what they hold twice."""
+    """Yield a line per fact that differs between packages, or row that two packages have."""
     first_path, first = packages[0]
     for path, package in packages[1:]:
         between = f"{first_path.name} and {path.name}"
@@ -68,13 +68,13 @@ def _differences(packages: Sequence[tuple[Path, Package]]) -> Iterator[str]:
     known: dict[tuple[str, str], tuple[Any, str]] = {}
     for path, package in packages:
         for sort, name, value in _determinants(package):
-            told, other = known.setdefault((sort, name), (value, path.name))
-            if told != value:
-                yield f"{sort} {name} of {other} and {path.name}: {told!s:.80}, {value!s:.80}"
+            first, other = known.setdefault((sort, name), (value, path.name))
+            if first != value:
+                yield f"{sort} {name} of {other} and {path.name}: {first!s:.80}, {value!s:.80}"
 
 
 def _determinants(package: Package) -> Iterator[tuple[str, str, Any]]:
-    """Yield facts that must be equal wherever they occur: kind, owner and value."""
+    """Yield facts that must be the same in all packages: kind, owner and value."""
     for ledger in package.ledgers:
         yield "code", "revision", ledger.git_commit
         for library, number in (ledger.provenance.get("versions") or {}).items():

@@ -1,19 +1,19 @@
 """Packages of results: journals with the predictions and splits behind their figures.
 
-A package is a zip archive, and a folder while it is worked on:
+A package is a zip archive, extracted to a folder while it is used:
 
-    package.json                what it is, and by which metrics
-    journals/SWEEP_ID.jsonl     what each sweep did, without epochs and places
-    test/TRIAL.npz              what stands behind each figure of the table
+    package.json                format, metrics and license
+    journals/SWEEP_ID.jsonl     events of each sweep, without epochs and paths
+    test/TRIAL.npz              test predictions of each cell of the table
     validation/ARTIFACT.npz     validation predictions of each finished trial
-    suites/TRIAL.npz            what suites store of it, as SUITE/TENSOR
-    plugins/CODE/...            the files of each plugin, by the hash of its code
-    splits/DATA.npz             numbers of the rows that trained, chose and judged
+    suites/TRIAL.npz            stored tensors of each cell's suites, as SUITE/TENSOR
+    plugins/CODE/...            files of each plugin, by the hash of its code
+    splits/DATA.npz             row numbers of training, validation and test data
     table.csv, cells.json
     index.html, results.parquet, trials.parquet, predictions.parquet
 
 The files of the last two lines are derived from the others, for other programs. Those of the last
-line are in a file ``.calsweep`` only, which may lack ``test``, ``validation`` and ``suites``.
+line are only in a ``.calsweep`` file, which may lack ``test``, ``validation`` and ``suites``.
 """
 
 import json
@@ -43,7 +43,7 @@ DERIVED = (TABLE, CELLS)
 PAGE, RESULTS, TRIALS = "index.html", "results.parquet", "trials.parquet"
 PREDICTIONS = "predictions.parquet"
 FROZEN = (PAGE, RESULTS, TRIALS, PREDICTIONS)
-PACKED = (".npz", ".parquet")  # Endings of files whose content is compressed already.
+PACKED = (".npz", ".parquet")  # Endings of files that are compressed already.
 PLUGINS = "plugins"
 JOURNALS, TEST, VALIDATION, SPLITS, SUITES = "journals", "test", "validation", "splits", "suites"
 MEMBER = re.compile(
@@ -54,12 +54,12 @@ MEMBER = re.compile(
 )
 MOST_MEMBERS, MOST_BYTES = 200_000, 32 * 2**30
 LARGEST_HEADER = 2**16
-# What foreign values of the wrong kind make of reading them.
+# The errors of reading invalid files.
 MALFORMED = (
     *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(RecursionError, OSError, zipfile.BadZipFile),
 )
-WHEN = (1980, 1, 1, 0, 0, 0)  # Of every file in an archive: equal content, equal archive.
+WHEN = (1980, 1, 1, 0, 0, 0)  # The time of all members: equal content gives equal archives.
 
 
 class UnfitError(InputError):
@@ -68,7 +68,7 @@ class UnfitError(InputError):
 
 @dataclass(frozen=True)
 class Cell:
-    """A trial with its study: the measured one behind a figure of a table, or any other."""
+    """A trial with its study; it need not have a cell in the table."""
 
     sweep: str
     study: Study
@@ -76,7 +76,7 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """Return what messages call it."""
+        """Return its name in messages."""
         return f"{self.study.recipe} on {self.study.task}, seed {self.trial.seed}"
 
 
@@ -88,19 +88,21 @@ class Package:
 
     @cached_property
     def ledgers(self) -> list[Ledger]:
-        """What each sweep did, by its id."""
+        """The ledger of each sweep, sorted by id."""
         paths = sorted((self.folder / JOURNALS).glob("*.jsonl"))
         if not paths:
             raise InputError("the package has no journal")
         found = [read_ledger(path) for path in paths]
         for path, ledger in zip(paths, found, strict=True):
             if ledger.sweep_id != path.stem:
-                raise InputError(f"{JOURNALS}/{path.name} is that of sweep {ledger.sweep_id!r}")
+                raise InputError(
+                    f"{JOURNALS}/{path.name}: expected sweep {path.stem!r}, got {ledger.sweep_id!r}"
+                )
         return found
 
     @cached_property
     def header(self) -> Mapping[str, Any]:
-        """What the package says of itself; see ``header_of``."""
+        """The content of ``package.json``; see ``header_of``."""
         path = self.folder / HEADER
         try:
             with path.open("rb") as stream:
@@ -108,17 +110,17 @@ class Package:
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{HEADER} cannot be read: {error}") from error
         if not isinstance(found, dict):
-            raise InputError(f"{HEADER} is no object")
+            raise InputError(f"{HEADER}: expected an object, got a {type(found).__name__}")
         return found
 
     @cached_property
     def results(self) -> list[StudyResult]:
-        """The studies that are rows of its table."""
+        """The rows of its table."""
         return combine([results_of(ledger) for ledger in self.ledgers])
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """The measured trials behind its table, sweep by sweep."""
+        """The measured trials of its table, by sweep."""
         return [
             Cell(ledger.sweep, study, trial)
             for ledger in self.ledgers
@@ -127,7 +129,7 @@ class Package:
 
     @cached_property
     def trials(self) -> list[Cell]:
-        """All trials of its sweeps, measured on test data or not."""
+        """All trials of its sweeps."""
         return [
             Cell(ledger.sweep, ledger.studies[trial.study], trial)
             for ledger in self.ledgers
@@ -139,12 +141,12 @@ class Package:
         return self.folder / VALIDATION / f"{trial.artifact}.npz"
 
     def plugins(self, ledgers: Iterable[Ledger]) -> list[Pinned]:
-        """Return the plugins that sweeps name, at their places below its folder."""
+        """Return the plugins of sweeps, with their paths in the package."""
         named = (each for ledger in ledgers for each in ledger.spec.get("plugins", ()))
         return list(dict.fromkeys(Pinned(each["path"], each["code"]) for each in named))
 
     def load_plugins(self, ledgers: Iterable[Ledger]) -> None:
-        """Run the code of the plugins that sweeps name; only their parts are known afterwards.
+        """Run the code of the plugins of sweeps; no other plugin stays registered.
 
         Raises:
             InputError: If one cannot be imported, or two sweeps name different versions of one.
@@ -152,12 +154,12 @@ class Package:
         load_plugins(self.plugins(ledgers), self.folder, installed=True)
 
     def files(self) -> list[str]:
-        """Return the names of all files, sorted."""
+        """Return the sorted names of all files."""
         found = (path for path in self.folder.rglob("*") if path.is_file())
         return sorted(path.relative_to(self.folder).as_posix() for path in found)
 
     def pack(self, path: Path, without: Collection[str] = ()) -> Path:
-        """Write it as an archive, some of its folders apart; equal content gives equal bytes."""
+        """Write an archive without some folders; equal content gives equal bytes."""
         from orchestrator.logits.files import write_whole
 
         def write(stream: Any) -> None:
@@ -174,49 +176,49 @@ class Package:
 
 
 def header_of(license: str) -> dict[str, Any]:
-    """Return what a package made here says of itself."""
+    """Return the header of a package that this version writes."""
     digest = metrics_digest("report", "test")
     return {"format": FORMAT, "bins": BINS, "metrics": digest, "license": license}
 
 
 def check_header(package: Package) -> str:
-    """Return in what a package differs from one made here, or nothing."""
+    """Return the first difference of a package's header from that of this version, or ""."""
     found = package.header
     for name, ours in header_of(str(found.get("license", ""))).items():
         if found.get(name) != ours:
-            return f"{name} is {str(found.get(name))[:80]!r}, here it is {ours!r}"
+            return f"{name}: expected {ours!r}, got {str(found.get(name))[:80]!r}"
     return ""
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Package]:
-    """Yield a package out of its archive, trusting nothing in it: it lies in a folder of its own.
+    """Yield a package, extracted from its untrusted archive into a scratch folder.
 
-    Only files of the names and sizes that a package has are taken out; no link, no other path.
-    Plugins that are installed here are hidden: they would add metrics to what the package says.
+    Only files with the names and sizes of a package are extracted, no links or other paths.
+    Installed plugins are hidden: they would add metrics.
     """
     with (
         archive_of(path) as archive,
         tempfile.TemporaryDirectory(prefix="calsweep-package-") as name,
         named_plugins_only(),
     ):
-        package, held = Package(Path(name)), archive.namelist()
-        if PREDICTIONS in held and not any(each.startswith(f"{TEST}/") for each in held):
+        package, members = Package(Path(name)), archive.namelist()
+        if PREDICTIONS in members and not any(each.startswith(f"{TEST}/") for each in members):
             raise UnfitError(
-                f"{path} has no logits, from which figures are computed again; publish it with "
+                f"{path} has no logits, so its figures cannot be computed again; publish it with "
                 "--logits, or into a folder"
             )
         with _intact(path):
-            take_out(archive, package.folder, held)
+            take_out(archive, package.folder, members)
         yield package
 
 
 @contextmanager
 def archive_of(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Yield the archive of a package, whose members have the names and sizes of a package's."""
+    """Yield the archive of a package after a check of its members' names."""
     if not path.is_file():
-        told = "name the zip file that `calsweep package publish` wrote"
-        raise UnfitError(f"{path}: there is no such file; {told}")
+        remedy = "name the zip file that `calsweep package publish` wrote"
+        raise UnfitError(f"{path}: no such file; {remedy}")
     with ExitStack() as stack:
         with _intact(path):
             archive = stack.enter_context(zipfile.ZipFile(path))
@@ -226,12 +228,12 @@ def archive_of(path: Path) -> Iterator[zipfile.ZipFile]:
 
 @contextmanager
 def _intact(path: Path) -> Iterator[None]:
-    """Raise the faults of an archive as ``InputError``."""
+    """Raise errors of an archive as ``InputError``."""
     try:
         yield
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise InputError(f"{path} is no intact archive: {error}") from error
-    except RuntimeError as error:  # What zipfile raises of an encrypted one.
+        raise InputError(f"{path} is damaged or not a zip archive: {error}") from error
+    except RuntimeError as error:  # The archive is encrypted.
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
@@ -239,35 +241,34 @@ def _check_members(archive: zipfile.ZipFile, path: Path) -> None:
     members = archive.infolist()
     names = [member.filename for member in members]
     if len(members) > MOST_MEMBERS:
-        raise InputError(
-            f"the package has {len(members)} files, at most {MOST_MEMBERS} are allowed"
-        )
+        raise InputError(f"the package has {len(members)} files; expected at most {MOST_MEMBERS}")
     if HEADER in names:
         _check_format(archive, path)
     for name in names:
         if not MEMBER.fullmatch(name):
-            raise InputError(f"the package has a file {name!r}, which is none of a package's")
+            raise InputError(f"the package has an unexpected file {name!r}")
     if len(set(names)) != len(names):
         raise InputError("the package has a file twice")
 
 
 def _check_format(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuse a package of a later version; other faults of its header are found later."""
+    """Refuse a package of a later version; other faults of the header are found later."""
     found: Any = None
     with archive.open(HEADER) as stream, suppress(ValueError, RecursionError):
         found = json.loads(stream.read(LARGEST_HEADER))
     number = found.get("format") if isinstance(found, dict) else None
     if isinstance(number, int) and number > FORMAT:
-        told = f"{path} has format {number}, this version reads format {FORMAT}"
-        raise UnfitError(f"{told}; use the version that wrote it, or a later one")
+        text = f"{path} has format {number}, this version reads format {FORMAT}"
+        raise UnfitError(f"{text}; use the version that wrote it, or a later one")
 
 
 def take_out(archive: zipfile.ZipFile, folder: Path, names: Iterable[str]) -> None:
-    """Write members of a checked archive into a folder, at their names, if they fit."""
+    """Extract members of a checked archive into a folder, if they fit."""
     names = list(names)
     total, room = sum(archive.getinfo(n).file_size for n in names), shutil.disk_usage(folder).free
     if total > min(MOST_BYTES, room):
-        raise InputError(f"the package unpacks to {total} bytes, {min(MOST_BYTES, room)} fit")
+        most = min(MOST_BYTES, room)
+        raise InputError(f"the package needs {total} bytes unpacked; at most {most} fit")
     for name in names:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Files of predictions: what one trained configuration says of each test or validation row."""
+"""Files of predictions: the outputs of one trained configuration for test or validation rows."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,12 @@ NAMES = ("logits", "labels", "rows", "task", "recipe", "seed")
 
 @dataclass(frozen=True, eq=False)
 class RowPredictions:
-    """What the recipe of a table's cell predicts on one seed.
+    """The predictions of a recipe on a task, with one seed.
 
     Attributes:
         logits: Log-probabilities of test rows, (N, K), or logits of validation rows.
-        labels: Of the same rows, (N,), int64.
-        rows: Their numbers in the data set's part, (N,), int64.
-        task, recipe, seed: Which cell it is.
+        labels: (N,), int64.
+        rows: Row numbers in the part of the data set, (N,), int64.
     """
 
     logits: Tensor
@@ -35,16 +34,16 @@ class RowPredictions:
     seed: int
 
     def save(self, path: Path) -> None:
-        """Write an ``.npz`` archive that NumPy, and every command that takes logits, reads."""
+        """Write an ``.npz`` archive for NumPy and all commands that read logits."""
         write_arrays(path, {name: np.asarray(getattr(self, name)) for name in NAMES})
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what ``save`` wrote; no pickled object is loaded, every size is checked first."""
+        """Read a file of ``save``; sizes are checked first, and pickled objects are refused."""
         archive = ArrayArchive(path)
         if set(archive.names) != set(NAMES):
             listing = ", ".join(archive.names)
-            raise InputError(f"{path}: holds {listing}; predictions are {', '.join(NAMES)}")
+            raise InputError(f"{path}: expected the arrays {', '.join(NAMES)}, got {listing}")
         found = {name: archive.read(name) for name in NAMES}
         logits = found["logits"]
         try:
@@ -53,22 +52,24 @@ class RowPredictions:
             raise InputError(f"{path}: {error}") from error
         rows, seed = found["rows"], found["seed"]
         if rows.shape != tuple(labels.shape) or rows.dtype != np.int64:
-            raise InputError(f"{path}: rows are {rows.dtype} {rows.shape}, not one int64 a label")
+            actual = f"{rows.dtype} with shape {rows.shape}"
+            raise InputError(f"{path}: rows: expected one int64 number per label, got {actual}")
         if seed.shape or seed.dtype.kind not in "iu":
-            raise InputError(f"{path}: seed is {seed.dtype} {seed.shape}, not one whole number")
+            actual = f"{seed.dtype} with shape {seed.shape}"
+            raise InputError(f"{path}: seed: expected one integer, got {actual}")
         words = [found[name] for name in ("task", "recipe")]
         if any(word.shape or word.dtype.kind != "U" for word in words):
-            raise InputError(f"{path}: task and recipe are one text each")
+            raise InputError(f"{path}: task and recipe: expected one text each")
         task, recipe = map(str, words)
         return cls(checked, labels, torch.from_numpy(rows), task, recipe, int(seed))
 
 
 def tested(package: Package, cell: Cell) -> RowPredictions:
-    """Return the predictions behind a cell."""
+    """Return the test predictions of a cell."""
     study, trial = cell.study, cell.trial
     name = f"{TEST}/{trial.key}.npz"
     found = RowPredictions.read(package.folder / name)
-    told = (found.task, found.recipe, found.seed)
-    if told != (study.task, study.recipe, trial.seed):
-        raise InputError(f"{name} says it is of {told[1]} on {told[0]}, seed {told[2]}")
+    if (found.task, found.recipe, found.seed) != (study.task, study.recipe, trial.seed):
+        actual = f"{found.recipe} on {found.task}, seed {found.seed}"
+        raise InputError(f"{name}: expected predictions of {cell.title}, got those of {actual}")
     return found

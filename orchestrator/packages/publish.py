@@ -1,4 +1,4 @@
-"""Packages made from the sweeps of a storage."""
+"""Publishes sweeps of a storage as a package."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -51,10 +51,10 @@ def publish(
     done: Callable[[int, int], None] = lambda count, total: None,
     logits: bool = False,
 ) -> list[Path]:
-    """Write a package of sweeps that have ended, and its page; return the files.
+    """Write a package of ended sweeps, and its page; return the files.
 
-    Only figures that stored predictions give again are in it. See ``write_package`` for ``out`` and
-    ``logits``.
+    It has only figures that can be recomputed from stored predictions. See ``write_package`` for
+    ``out`` and ``logits``.
     """
     if printable(license) != license or "\n" in license:
         raise InputError(f"--license: {license!r} is not one printable line; use a name or a URL")
@@ -77,12 +77,12 @@ def _write_sweep(
     ledger = stored.ledger
     if ledger.status not in ENDED:
         raise InputError(
-            f"sweep {name!r} has not ended, and a package tells of all it did; resume it with "
+            f"sweep {name!r} has not ended, and a package needs all of it; resume it with "
             f"`{sweep_command('run --resume', root.sweep(name).path)}`"
         )
     cells = cells_of(ledger)
     if not cells:
-        raise InputError(f"sweep {name!r} has no figure on test data, so nothing to publish")
+        raise InputError(f"sweep {name!r} has no test figure to publish")
     events = filter(None, map(cleaned, iterate_events(path)))
     lines = b"".join(map(to_line, settled(events)))
     journal = package.folder / JOURNALS / f"{ledger.sweep_id}.jsonl"
@@ -91,8 +91,8 @@ def _write_sweep(
         _copy_plugin(root.plugins / plugin.code, package.folder)
     for count, (study, trial) in enumerate(cells, start=1):
         stored.tested(study, trial).save(package.folder / TEST / f"{trial.key}.npz")
-        if beside := stored.suites(study, trial):
-            arrays = {name: value.numpy() for name, value in sorted(beside.items())}
+        if suites := stored.suites(study, trial):
+            arrays = {name: value.numpy() for name, value in sorted(suites.items())}
             write_arrays(package.folder / SUITES / f"{trial.key}.npz", arrays)
         done(count, len(cells))
     for study, trial in _with_rows(stored):
@@ -102,7 +102,7 @@ def _write_sweep(
 
 
 def _copy_plugin(kept: Path, folder: Path) -> None:
-    """Copy the files that a storage keeps of a plugin into a package."""
+    """Copy the stored files of a plugin into a package."""
     if not kept.is_dir():
         raise InputError(f"the storage's copy of a plugin, {kept}, is gone; run the sweep again")
     for path in sorted(kept.rglob("*")):
@@ -123,10 +123,10 @@ def split_of(data: PreparedData) -> dict[str, np.ndarray]:
 
 
 def _with_rows(stored: StoredSweep) -> Iterator[tuple[Study, Trial]]:
-    """Yield the trials whose validation rows a package has.
+    """Yield the trials whose validation rows go into the package.
 
-    The rows that a choice compares must be in the storage. `calsweep storage gc` may have removed
-    others: whoever verifies computes those trials again.
+    The storage must have the rows that a choice compares. `calsweep storage gc` may have removed
+    others; the verification then computes those trials again.
     """
     ledger = stored.ledger
     finished = {trial.artifact: trial for trial in ledger.trials.values() if trial.artifact}

@@ -1,4 +1,4 @@
-"""Trials of a package, computed again from their configuration alone."""
+"""Computes trials of a package again, from their configuration alone."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,11 @@ from trainables.stages import StageRequest, TaskData, evaluate_on_test, evaluate
 
 @dataclass(frozen=True)
 class Retrained:
-    """What computing a trial again came to.
+    """The outcome of computing a trial again.
 
     Attributes:
-        worst: Largest difference of a figure; infinite where one is missing.
-        problems: What differs, a line each.
+        worst: Largest difference of a figure; infinite without common figures.
+        problems: A line per difference.
     """
 
     trial: str
@@ -36,53 +36,53 @@ class Retrained:
 
 
 def retrain(package: Package, again: Again, trial: Trial, tolerance: float) -> Retrained:
-    """Compute a trial and what it builds on again; compare figures and predictions.
+    """Compute a trial and its upstream stages again; compare figures and predictions.
 
-    Validation figures are compared, and the test figures and probabilities where the trial stands
-    behind a cell of the table.
+    Validation figures are always compared, test figures and probabilities if the trial has a cell
+    in the table.
     """
     ledger = next(found for found in package.ledgers if trial.key in found.trials)
     study = ledger.studies[trial.study]
     package.load_plugins([ledger])  # Metrics of another sweep's plugins would be computed as well.
     state, _ = again.search(package, ledger)
     request = state.studies[trial.study].trials[trial.number].request
-    what = f"trial {trial.key[:12]} of {study.recipe} on {study.task}, seed {trial.seed}"
+    title = f"trial {trial.key[:12]} of {study.recipe} on {study.task}, seed {trial.seed}"
     if trial.status == "failed":
-        again_failed = _of_failure(again, ledger, trial, request)
-        return _retrained(study, trial, 0.0, what, again_failed)
+        differences = _of_failure(again, ledger, trial, request)
+        return _retrained(study, trial, 0.0, title, differences)
     figures = _figures(again, ledger, trial, request)
-    told: dict[str, Any] = {k: v for k, v in trial.metrics.items() if k in figures}
-    lines, probabilities = list(unequal(told, figures, tolerance)), 0.0
+    published: dict[str, Any] = {k: v for k, v in trial.metrics.items() if k in figures}
+    lines, probabilities = list(unequal(published, figures, tolerance)), 0.0
     cells = [cell for cell in package.cells if cell.trial.key == trial.key]
     for cell in cells:
         now, changed = _on_test(package, again, cell, request)
         lines += unequal(trial.test, now, tolerance)
         figures |= {name: value for name, value in now.items() if name in trial.test}
-        told |= trial.test
+        published |= trial.test
         probabilities = max(probabilities, changed)
     if not probabilities <= tolerance:
         lines.append(f"a probability on test data differs by {probabilities:.2g}")
-    gaps = (abs(told[name] - value) for name, value in figures.items() if name in told)
-    return _retrained(study, trial, max(gaps, default=inf), what, lines)
+    gaps = (abs(published[name] - value) for name, value in figures.items() if name in published)
+    return _retrained(study, trial, max(gaps, default=inf), title, lines)
 
 
 def _retrained(
-    study: Study, trial: Trial, worst: float, what: str, lines: Iterable[str]
+    study: Study, trial: Trial, worst: float, title: str, lines: Iterable[str]
 ) -> Retrained:
-    problems = tuple(f"{what}, computed again: {line}" for line in lines)
+    problems = tuple(f"{title}, computed again: {line}" for line in lines)
     return Retrained(trial.key, study.recipe, study.task, trial.seed, worst, problems)
 
 
 def _of_failure(again: Again, ledger: Ledger, trial: Trial, request: StageRequest) -> Iterator[str]:
-    """Yield a line if a trial that is said to have failed can be computed, or fails otherwise."""
+    """Yield a line if a failed trial now succeeds, or fails for another reason."""
     try:
         _figures(again, ledger, trial, request)
     except (ArithmeticError, RuntimeError, ValueError) as error:
         now = printable(reason_of(error))
         if _without_numbers(now) != _without_numbers(trial.reason):
-            yield f"it is said to have failed ({trial.reason}), and fails otherwise: {now}"
+            yield f"expected the failure {trial.reason}, got another one: {now}"
         return
-    yield f"it is said to have failed ({trial.reason}), and finishes"
+    yield f"expected the failure {trial.reason}, got a finished trial"
 
 
 def _without_numbers(reason: str) -> str:
@@ -90,7 +90,7 @@ def _without_numbers(reason: str) -> str:
 
 
 def _figures(again: Again, ledger: Ledger, trial: Trial, request: StageRequest) -> dict[str, float]:
-    """Compute a trial's chain of stages and return the last one's validation figures."""
+    """Compute a trial's chain of stages; return the validation figures of the last one."""
     origin = ledger.studies[trial.study].origin
     for link in _chain(request):
         if again.store.find(link.ref) is None:
@@ -110,7 +110,7 @@ def _chain(request: StageRequest) -> Iterator[StageRequest]:
 def _on_test(
     package: Package, again: Again, cell: Cell, request: StageRequest
 ) -> tuple[dict[str, float], float]:
-    """Return a cell's figures on test data now, and the largest change of a probability."""
+    """Return a cell's new test figures, and the largest change of a probability."""
     device = prepare_process(cell.study.origin, request.stage)
     chosen = again.store, request.ref, again.data_of(cell)
     now, artifact = evaluate_on_test(*chosen, device)

@@ -1,4 +1,4 @@
-"""Predictions that a storage holds, with the numbers of their rows."""
+"""Reads predictions with their row numbers from a storage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,11 +24,7 @@ from trainables.store.artifacts import ArtifactStore
 
 @dataclass(frozen=True)
 class StoredSweep:
-    """The journal, artifacts and data that a storage holds of a sweep.
-
-    Attributes:
-        data: See ``stored_data``.
-    """
+    """The journal, artifacts and data of a sweep in a storage; see ``stored_data``."""
 
     spec: SweepSpec
     ledger: Ledger
@@ -37,7 +33,7 @@ class StoredSweep:
 
     @classmethod
     def open(cls, root: Storage, name: str) -> Self:
-        """Find a sweep's artifacts and data; nothing is computed."""
+        """Open a stored sweep; nothing is computed."""
         spec, ledger = root.load_spec(name), read_ledger(root.sweep(name).journal)
         return cls(spec, ledger, root.store(), stored_data(root, ledger, spec))
 
@@ -46,7 +42,7 @@ class StoredSweep:
         return sweep_command("run --resume", SweepFolder.of(self.spec).path)
 
     def data_of(self, study: Study, seed: int) -> PreparedData:
-        """Return the data of a study on a seed."""
+        """Return the data of a study and a seed."""
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found = self.data.get(task.data_name(seed))
         if found is None:
@@ -59,7 +55,7 @@ class StoredSweep:
     def cells(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> list[tuple[Study, Trial]]:
-        """Return the measured trials behind a table's figures, of a task, a recipe or a seed."""
+        """Return the measured trials of a table, filtered by task, recipe and seed."""
         cells = cells_of(self.ledger)
         for option, wanted, known in (
             ("task", task, [study.task for study, _ in cells]),
@@ -79,12 +75,12 @@ class StoredSweep:
         ]
         if not chosen:
             raise InputError(
-                f"sweep {self.spec.name!r} has no cell measured on test data that fits"
+                f"sweep {self.spec.name!r} has no measured cell with this task, recipe and seed"
             )
         return chosen
 
     def tested(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return what a measured trial predicts on the test data of its seed."""
+        """Return a measured trial's predictions on the test data of its seed."""
         found = self.store.find(ArtifactRef("evaluate", trial.predictions))
         if found is None:
             raise InputError(
@@ -98,7 +94,7 @@ class StoredSweep:
         return _named(study, trial, tensors["log_probs"], tensors["labels"], rows)
 
     def suites(self, study: Study, trial: Trial) -> dict[str, Tensor]:
-        """Return what suites store of a measured trial, as ``SUITE/TENSOR``."""
+        """Return the stored tensors of a measured trial's suites, as ``SUITE/TENSOR``."""
         task = next(task for task in self.spec.tasks if task.id == study.task)
         found: dict[str, Tensor] = {}
         data = self.data_of(study, trial.seed)
@@ -109,15 +105,15 @@ class StoredSweep:
             )
             if outcome is None:
                 raise InputError(
-                    f"what suite {suite.name!r} says of {study.recipe} on {study.task}, seed "
-                    f"{trial.seed}, is gone; run the sweep again under another name"
+                    f"the results of suite {suite.name!r} for {study.recipe} on {study.task}, seed "
+                    f"{trial.seed}, are gone; run the sweep again under another name"
                 )
             tensors = outcome.tensors("suite")
             found |= {f"{suite.label}/{name}": value for name, value in tensors.items()}
         return found
 
     def validated(self, study: Study, trial: Trial) -> RowPredictions:
-        """Return what a finished trial predicts on the validation data of its seed."""
+        """Return a finished trial's predictions on the validation data of its seed."""
         found = validation_rows(self.store, trial.ref)
         if found.images is not None:
             raise _pixels(study)
@@ -134,5 +130,5 @@ def _named(
 def _pixels(study: Study) -> InputError:
     return InputError(
         f"{study.task}: only a sample of its pixels is stored, so its figures cannot be recomputed "
-        "from predictions; tasks with one label a row can"
+        "from predictions; use a task with one label per row"
     )

@@ -1,4 +1,4 @@
-"""Verification of a package: what it says is computed again, as far as that goes."""
+"""Verifies a package: computes its splits, figures, choices and some trials again."""
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -48,13 +48,13 @@ class VerifyOptions:
     """How thoroughly a package is verified.
 
     Attributes:
-        share: Of the finished trials that are computed again, in [0, 1].
-        trials: Beginnings of keys of trials that are computed again in any case.
-        seed: Draws the share; by default nobody can know it before.
+        share: Share of the ended trials that are computed again, in [0, 1].
+        trials: Prefixes of keys of trials that are always computed again.
+        seed: Draws the share; random by default, so that nobody knows it in advance.
         tolerance: Largest difference of equal figures, and of equal probabilities.
         data_root: Folder of downloaded data sets.
-        trust_plugins: Whether the code of plugins that the package brings is run.
-        revision: The code that must have computed it; by default that which verifies.
+        trust_plugins: Whether the code of the package's plugins is run.
+        revision: The revision that must have computed the package; by default that of this code.
     """
 
     share: float = SHARE
@@ -68,12 +68,12 @@ class VerifyOptions:
 
 @dataclass(frozen=True)
 class Check:
-    """One question and its answer.
+    """A check and its outcome.
 
     Attributes:
-        title: The thing checked.
-        detail: How much of it.
-        problems: Its faults, a line each; empty if there are none.
+        title: Its subject.
+        detail: Its extent.
+        problems: A line per fault.
     """
 
     title: str
@@ -83,14 +83,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verifying a package came to.
+    """The outcome of verifying a package.
 
     Attributes:
-        name: The package.
-        checks: In the order in which they were made; the first that makes others pointless is last.
+        name: Name of its file.
+        checks: In the order in which they were made; after some failures the rest is skipped.
         retrained: The trials that were computed again.
-        options: How it was verified.
-        table: Its comparison table as Markdown; empty where it could not be read.
+        table: Its comparison table as Markdown; empty if it could not be read.
     """
 
     name: str
@@ -101,22 +100,22 @@ class Verdict:
 
     @property
     def accepted(self) -> bool:
-        """Return True if nothing is wrong."""
+        """Return True if no check found a problem."""
         return not any(check.problems for check in self.checks)
 
     @property
     def problems(self) -> list[str]:
-        """Return all that is wrong, a line each."""
+        """Return the problems of all checks."""
         return [problem for check in self.checks for problem in check.problems]
 
 
 def verify(
     path: Path, options: VerifyOptions | None = None, progress: Progress = lambda text: None
 ) -> Verdict:
-    """Verify a package; nothing in it is trusted, and nothing outside a scratch folder written.
+    """Verify a package without trusting it; only a scratch folder is written.
 
-    First whatever costs no training: files, data, splits, labels, figures, and whether the search
-    leads to the configurations. Then trials are computed again.
+    Checks without training come first: files, data, splits, labels, figures, and the choices of the
+    search. Then trials are computed again.
     """
     wanted = options or VerifyOptions()
     checks: list[Check] = []
@@ -137,13 +136,13 @@ def verify(
     except UnfitError:
         raise
     except MALFORMED as error:
-        told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        checks.append(Check("reading", "the package", (one_line(told, LONGEST),)))
+        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        checks.append(Check("reading", "the package", (one_line(text, LONGEST),)))
     return Verdict(path.name, tuple(checks), tuple(retrained), wanted, table)
 
 
 def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
-    """Yield the checks that need the package alone."""
+    """Yield the checks that need only the package."""
     fault = check_header(package)
     yield Check("metrics and bins", "as this version computes them", (fault,) if fault else ())
     count = len(package.ledgers)
@@ -159,10 +158,10 @@ def _read(package: Package, options: VerifyOptions) -> Iterator[Check]:
             package.load_plugins(package.ledgers)
             yield Check("plugins, whose code was run", plugins)
     problems = tuple(check_derived(package))
-    yield Check("derived files", "equal to those made again", problems)
+    yield Check("derived files", "equal to newly derived ones", problems)
     if not problems and any((package.folder / name).is_file() for name in FROZEN):
         problems = tuple(check_frames(package, options.tolerance))
-        detail = "equal to those made again; index.html is not compared"
+        detail = "equal to newly derived ones; index.html is not compared"
         yield Check("Parquet tables", detail, problems)
     problems = tuple(check_figures(package, options.tolerance))
     yield Check("figures from the predictions", many(len(package.cells), "cell"), problems)
@@ -176,7 +175,7 @@ def _named(package: Package) -> list[Pinned]:
 
 
 def _require_fit(package: Package, options: VerifyOptions) -> None:
-    """Raise ``UnfitError`` if the trials that are asked for cannot be computed again here."""
+    """Raise ``UnfitError`` if the requested trials cannot be computed again here."""
     if (named := _named(package)) and not options.trust_plugins:
         listing = ", ".join(
             f"{Path(plugin.path).stem} (code {plugin.code[:12]})" for plugin in named
@@ -188,13 +187,13 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
     keys = [cell.trial.key for cell in package.trials]
     for start in options.trials:
         if not start or not any(key.startswith(start) for key in keys):
-            raise UnfitError(f"--trial {start!r}: no trial of the package has a key that begins so")
+            raise UnfitError(f"--trial {start!r}: no key of a trial in the package has this prefix")
     studies = (study for ledger in package.ledgers for study in ledger.studies.values())
     again = options.share > 0 or options.trials
     if (bare := _without_rows(package)) and options.share == 0:
         raise UnfitError(
-            f"{len(bare)} trials, {bare[0].key[:12]} first, have no validation rows in the "
-            "package, so only computing them again checks their figures; give --retrain above 0"
+            f"{len(bare)} trials, for example {bare[0].key[:12]}, have no validation rows in the "
+            "package, so their figures can only be checked by training; use --retrain above 0"
         )
     if again and any(study.origin.get("portable") for study in studies):
         try:
@@ -206,17 +205,17 @@ def _require_fit(package: Package, options: VerifyOptions) -> None:
 def _compute(
     package: Package, options: VerifyOptions, progress: Progress, retrained: list[Retrained]
 ) -> Iterator[Check]:
-    """Yield the checks that need data and search; each relies on those before."""
+    """Yield the checks that need data and search; each relies on the earlier ones."""
     with Again.opened(package, options.data_root, progress) as again:
         count = sum(len(found) for found in again.data.values())
         yield Check("data, splits and labels", f"{count} splits", (*check_splits(package, again),))
         problems = tuple(check_suites(package, again, options.tolerance))
-        yield Check("figures of suites", "from what they store of each cell", problems)
+        yield Check("figures of suites", "from their stored tensors", problems)
         problems = tuple(check_validation(package, again, options.tolerance))
-        yield Check("validation figures", "of the rows that choices compare", problems)
+        yield Check("validation figures", "from the validation rows", problems)
         problems = tuple(check_search(package, again, options.tolerance))
         trials = len(package.trials)
-        yield Check("search and choices, made again", many(trials, "trial"), problems)
+        yield Check("search and choices, repeated", many(trials, "trial"), problems)
         for trial in _drawn(package, options):
             progress(f"computing trial {trial.key[:12]} of {trial.study} again")
             retrained.append(retrain(package, again, trial, options.tolerance))
@@ -227,7 +226,7 @@ def _compute(
 
 
 def _without_rows(package: Package) -> list[Trial]:
-    """Return the finished trials whose validation figures nothing in the package supports."""
+    """Return the finished trials without validation rows in the package."""
     return [
         cell.trial
         for cell in package.trials
@@ -236,10 +235,9 @@ def _without_rows(package: Package) -> list[Trial]:
 
 
 def _drawn(package: Package, options: VerifyOptions) -> list[Trial]:
-    """Return the trials to compute again: those named, and a share of all, at least one of it.
+    """Return the trials to compute again: named ones, those without rows, and a random share.
 
-    Those that failed are among them, for they have to fail again, and all of those whose validation
-    rows are not in the package.
+    A share above 0 is at least one trial. Failed trials may be drawn: they must fail again.
     """
     ended, start = [cell.trial for cell in package.trials], tuple(options.trials)
     bare = {trial.key for trial in _without_rows(package)}

@@ -1,4 +1,4 @@
-"""A view of the sweep's journal on a tracking server, and the questions put to it."""
+"""Shows a sweep's journal on a tracking server, and queries the server."""
 
 from orchestrator.tracking._changes import Change
 from orchestrator.tracking._kinds import (

@@ -1,6 +1,6 @@
-"""The shipper's process: ``python -m orchestrator.tracking OPTIONS``, those of ``sync`` as JSON.
+"""The shipper's process: ``python -m orchestrator.tracking OPTIONS`` (of ``sync``, as JSON).
 
-The address of the tracker comes by the environment.
+The environment has the tracker's address; see ``URI_VARIABLE``.
 """
 
 import json
@@ -18,7 +18,7 @@ NICENESS = 10
 
 
 def main() -> int:
-    """Deliver a journal; return 0 when all of it is delivered, else 1."""
+    """Deliver a journal; return 0 if all of it was delivered, else 1."""
     options, uri = json.loads(sys.argv[1]), os.environ[URI_VARIABLE]
     os.nice(NICENESS)
     _log_without_secrets(uri)
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _log_without_secrets(uri: str) -> None:
-    """Send all logs, and the traceback of what nobody foresaw, to stderr, which is a file."""
+    """Send all logs, and tracebacks of unexpected errors, to stderr, which is a file."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Scrubbing(uri))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -46,14 +46,14 @@ def _log_without_secrets(uri: str) -> None:
 
 
 class _Scrubbing(logging.Formatter):
-    """Leaves an address's secrets out of whatever any library logs."""
+    """Removes the address's secrets from the logs of all libraries."""
 
     def __init__(self, uri: str) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
         self._uri = uri
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, or the lines of a traceback."""
+        """Return the message, with its traceback if it has one."""
         return scrubbed(super().format(record), self._uri)
 
 

@@ -1,7 +1,7 @@
-"""What each event of a sweep changes in the runs that show it.
+"""Turns each event of a sweep into changes of its runs.
 
-Nothing but the events decides: going through a journal twice gives the same points with the same
-times, so whatever is delivered again is recognised as already there.
+The changes depend only on the events: a second pass over a journal gives the same points at the
+same times, so the tracker recognises repeated deliveries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestrator.tracking import _names as names
 
 
 class Point(NamedTuple):
-    """One value of one metric of one run; ``time`` in milliseconds since 1970."""
+    """A value of a metric; ``time`` in milliseconds since 1970."""
 
     name: str
     value: float
@@ -40,7 +40,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Change:
-    """What one event adds to one run: nothing in it needs the changes before it."""
+    """The additions of one event to one run, independent of earlier changes."""
 
     run: str
     points: list[Point] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Change:
 
 
 class Changes:
-    """Goes through the events of one sweep; ``ledger`` is its state so far."""
+    """Turns the events of one sweep into changes; ``ledger`` is the state so far."""
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -70,7 +70,7 @@ class Changes:
         self._described: set[str] = set()
 
     def apply(self, event: Event) -> list[Change]:
-        """Take in one event; return what it changes, in the order of delivery."""
+        """Apply an event; return its changes in the order of delivery."""
         studies, trials = self.ledger.studies, self.ledger.trials
         match event:
             case StudyOpened(study=name) if name not in studies:
@@ -89,7 +89,7 @@ class Changes:
         return changes
 
     def close_open(self, time: int, status: str) -> list[Change]:
-        """Return the changes that end every open run of a sweep that is over, trials first."""
+        """Return the changes that end every open run after the sweep's end, trials first."""
         reason = f"the sweep ended ({status}) before this did"
         runs = [trial.key for trial in self.ledger.trials.values() if trial.open]
         runs += [study.name for study in self.ledger.studies.values() if study.status == "running"]
@@ -98,7 +98,7 @@ class Changes:
         ]
 
     def _changes(self, event: Event) -> list[Change]:
-        """Return what an event changes that moves no count, before the ledger takes it in."""
+        """Return the changes of an event that affects no count; the ledger gets it afterwards."""
         studies, trials, time = self.ledger.studies, self.ledger.trials, event.time
         match event:
             case StudyOpened(study=run) | TrialStarted(key=run) if run in trials or run in studies:
@@ -123,7 +123,7 @@ class Changes:
         tags = {
             names.REUSED: names.yes(event.reused),
             names.ARTIFACT: event.artifact or "",
-            names.REASON: (event.reason or "")[: names.MAX_TAG],  # Also one that was cut off.
+            names.REASON: (event.reason or "")[: names.MAX_TAG],
         }
         points = self._points(trial.key, news, event.time, max(trial.last_step, 0))
         status, study = names.STATUS_OF_TRIAL[event.status], self.ledger.studies.get(trial.study)
@@ -166,7 +166,7 @@ class Changes:
         return changes + (self._summary(study, event.time) if earlier != study.chosen else [])
 
     def _summary(self, study: Study, time: int) -> list[Change]:
-        """Return what a study chose and the mean test figures of it, over the seeds so far."""
+        """Return the chosen configuration and its mean test figures over the seeds so far."""
         chosen = study.chosen_trial
         if chosen is None:
             return []
@@ -181,7 +181,7 @@ class Changes:
                 figures[TEST_PREFIX + name] = statistics.fmean(values)
             if len(values) > 1:
                 figures[TEST_PREFIX + name + names.DEVIATION] = statistics.stdev(values)
-        # A server takes no second value of a parameter, so a later choice is told by the tags only.
+        # A server refuses a second value of a parameter, so only tags show a later choice.
         params = {} if study.name in self._described else names.flatten(chosen.configuration)
         self._described.add(study.name)
         points = self._points(study.name, figures, time, self._tick(f"choice of {study.name}"))
@@ -192,15 +192,15 @@ class Changes:
         return tick
 
     def _counts(self, study: Study, time: int) -> list[Point]:
-        """Return the points of a study's counts of search trials, each at a step of its own."""
+        """Return the points of a study's counts of search trials, at a new step."""
         counts = {names.TRIALS_FINISHED: study.finished, names.TRIALS_FAILED: study.failed}
         return self._points(study.name, counts, time, self._tick(study.name))
 
     def _points(self, run: str, metrics: Mapping[str, float], time: int, step: int) -> list[Point]:
-        """Turn metrics into points that supersede all earlier ones of the same step.
+        """Turn metrics into points that replace all earlier ones of the same step.
 
-        A tracker takes the latest time of the greatest step for the current value, so the times of
-        one run must rise even where the machine's clock does not.
+        A tracker shows the latest point of the greatest step, so the times of a run must rise even
+        if the machine's clock does not.
         """
         clock = self._clocks[run] = max(time, self._clocks.get(run, 0) + 1)
         return [Point(name, float(value), clock, step) for name, value in metrics.items()]

@@ -1,4 +1,4 @@
-"""Which studies are asked about, and which of them may be ranked together."""
+"""Selects the studies that may be ranked together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainables.common.errors import InputError
 from trainables.common.paths import redacted
 
 ANY = "any"
-"""As a filter of fingerprint or code: rank different ones together."""
+"""As a filter of fingerprint or code: rank studies with different ones together."""
 
 Describe = Callable[["TrackedStudy"], str]
 Key = Callable[["TrackedStudy"], object]
@@ -27,9 +27,9 @@ _SHOWN = 12  # Characters of a hash in a message.
 
 @dataclass(frozen=True)
 class StudyFilter:
-    """Which studies count, as ``best_config`` tells; times are seconds since 1970.
+    """The filters of ``best_config``; times are seconds since 1970.
 
-    With ``any`` for a fingerprint different models and protocols are ranked together too.
+    The fingerprint ``any`` ranks different models and protocols together as well.
     """
 
     since: float | None = None
@@ -39,7 +39,7 @@ class StudyFilter:
     code: str | None = None
 
     def holds(self, study: Study, tags: Mapping[str, str]) -> bool:
-        """Return True if a study counts."""
+        """Return True if a study passes the filters."""
         opened = study.time / 1000
         return (
             (self.since is None or opened >= self.since)
@@ -59,7 +59,7 @@ class StudyFilter:
 
 
 class TrackedStudy(NamedTuple):
-    """A study as it is tracked."""
+    """A study with its run."""
 
     study: Study
     run: Run
@@ -73,10 +73,10 @@ class TrackedStudy(NamedTuple):
 def comparable_studies(
     tracker: RunReader, experiments: Sequence[str], task: str, recipe: str, where: StudyFilter
 ) -> tuple[list[TrackedStudy], str]:
-    """Return the studies of a recipe on a task that are ranked together, the first opened first.
+    """Return the studies of a recipe on a task that may be ranked together, oldest first.
 
-    Those without a finished trial are left out, and so are those of other code than the latest:
-    what to say about these is returned too, empty if there are none.
+    Studies without a finished trial, or with other code than the latest, are excluded. A note about
+    those with other code is returned as well; it is empty if there are none.
     """
     every = _studies(tracker, experiments, task, recipe)
     kept = [found for found in every if where.holds(found.study, found.run.tags)]
@@ -97,7 +97,7 @@ def comparable_studies(
 def _studies(
     tracker: RunReader, experiments: Sequence[str], task: str, recipe: str
 ) -> list[TrackedStudy]:
-    # Only studies bear that tag: a database looks at few runs where it starts from it.
+    # Only studies have this tag, so a database that starts from it reads few runs.
     tags = {names.STUDY: study_id(task, recipe)}
     query = RunQuery(experiments, tags, marked=names.TRIALS)
     found = [TrackedStudy(study_of(run), run) for run in tracker.runs(query)]
@@ -107,7 +107,7 @@ def _studies(
 
 
 def check_known(tracker: RunReader, experiments: Sequence[str], wanted: Mapping[str, str]) -> None:
-    """Refuse a task, or a recipe on that task, for which there has never been a study."""
+    """Refuse a task, or a recipe on a task, that no study has."""
     so_far: dict[str, str] = {}
     for tag, value in wanted.items():
         runs = tracker.runs(RunQuery(experiments, {names.KIND: "study", **so_far}))
@@ -122,7 +122,7 @@ def check_known(tracker: RunReader, experiments: Sequence[str], wanted: Mapping[
 
 
 def _latest_code(kept: Sequence[TrackedStudy]) -> tuple[list[TrackedStudy], str]:
-    """Return the studies of the code that ran last, and what to say about the others."""
+    """Return the studies with the latest code, and a note about the others."""
     code = kept[-1].study.code
     same = [found for found in kept if found.study.code == code]
     others = [found for found in kept if found.study.code != code]
@@ -143,7 +143,7 @@ def _require_one(kept: Sequence[TrackedStudy], key: Key, describe: Describe, rem
 
 
 def _listing(kept: Sequence[TrackedStudy], describe: Describe) -> str:
-    """Return what there is, each kind with the sweeps it comes from."""
+    """Return the distinct descriptions of studies, each with its sweeps."""
     sweeps: dict[str, list[str]] = {}
     for found in kept:
         sweeps.setdefault(describe(found), []).append(found.sweep)
@@ -164,7 +164,7 @@ def _data(found: TrackedStudy) -> str:
     return f"fingerprint {_short(study.fingerprint)}, {study.model} by {study.protocol}"
 
 
-# What rules may ask for beside it, and how that is said.
+# Further keys of a rule, in words.
 _LATER = {"accuracy_errors": "accuracy errors", "keep_default": "default kept:", "stop": "stop:"}
 
 

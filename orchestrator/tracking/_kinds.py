@@ -1,7 +1,6 @@
-"""Our own trackers, by the schemes of their addresses.
+"""The built-in trackers, by the scheme of their addresses.
 
-MLflow is behind databases and servers. It takes seconds to import, and checking an address needs
-nothing of it.
+Databases and servers need MLflow, which takes seconds to import; the check of an address does not.
 """
 
 import os
@@ -65,13 +64,13 @@ class _Mlflow(TrackerKind):
 
 @TRACKERS.register("sqlite")
 class Database(_Mlflow):
-    """A SQLite file: it locks as a whole for one writer, and breaks on network file systems."""
+    """A SQLite file: one writer locks all of it, and network file systems damage it."""
 
     spans_machines = False
 
     @classmethod
     def check(cls, uri: str, written: bool = True) -> None:
-        """Refuse an address that names no file, or none that can be ``written``."""
+        """Refuse an address without a file, or if ``written``, with one that cannot be written."""
         file, where = sqlite_file(uri), f"tracking uri {shown(uri)}"
         try:
             if fault := control_fault(uri):
@@ -152,14 +151,14 @@ class Https(_Server):
 
 @TRACKERS.register("postgresql")
 class Postgresql(_Server):
-    """A database without a server of MLflow in front of it."""
+    """A database without an MLflow server."""
 
     port = 5432
 
     @classmethod
     def check(cls, uri: str) -> None:
         """Refuse an invalid address, or one whose driver is not installed."""
-        # Which driver an address without one means differs between versions of SQLAlchemy.
+        # SQLAlchemy is asked because its default driver depends on its version.
         from sqlalchemy.engine import make_url
         from sqlalchemy.exc import ArgumentError
 
@@ -170,14 +169,14 @@ class Postgresql(_Server):
             if not driver:
                 raise ValueError("a plus sign and no driver after it")
         except (ArgumentError, ValueError) as error:
-            raise InputError(f"{where} is no address; allowed: {ALLOWED}") from error
+            raise InputError(f"{where} is not an address; allowed: {ALLOWED}") from error
         if find_spec(driver) is None:
             raise InputError(f"{where} needs `pip install {PACKAGES.get(driver, driver)}`")
 
 
 @TRACKERS.register("tensorboard")
 class Tensorboard(TrackerKind):
-    """A folder with event files for TensorBoard, written by one machine."""
+    """A folder with event files for TensorBoard, used by one machine."""
 
     spans_machines = False
 
@@ -197,7 +196,7 @@ class Tensorboard(TrackerKind):
 
         cls.check(uri)
         if not create and not Path(uri.partition(":")[2]).is_dir():
-            raise InputError(f"tracking uri {shown(uri)}: there is no such folder")
+            raise InputError(f"tracking uri {shown(uri)}: the folder does not exist")
         return TensorboardTracker(uri)
 
     @classmethod
@@ -206,7 +205,7 @@ class Tensorboard(TrackerKind):
 
 
 class _Project(TrackerKind):
-    """A project of a module that has the functions of Weights & Biases, used by one machine."""
+    """A project of Weights & Biases or a compatible module, used by one machine."""
 
     spans_machines = False
 
@@ -215,8 +214,8 @@ class _Project(TrackerKind):
         super().check(uri)
         where, project = f"tracking uri {shown(uri)}", uri.partition(":")[2]
         if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}", project):
-            told = f"use {cls.name}:PROJECT with letters, digits and ._- in the name"
-            raise InputError(f"{where}: {project!r} is not a project; {told}")
+            remedy = f"use {cls.name}:PROJECT with letters, digits and ._- in the name"
+            raise InputError(f"{where}: {project!r} is not a project; {remedy}")
         _check_writable(records(uri), where)
 
     @classmethod
@@ -235,7 +234,7 @@ class _Project(TrackerKind):
 
 @TRACKERS.register("trackio")
 class Trackio(_Project):
-    """A local project of trackio, which TRACKIO_SPACE_ID moves to a Space of the Hub."""
+    """A local project of trackio, or a Space of the Hub if TRACKIO_SPACE_ID is set."""
 
     needs = "trackio"
 
@@ -248,7 +247,7 @@ class Wandb(_Project):
 
 
 def _check_writable(folder: Path, where: str) -> None:
-    """Refuse a folder that cannot be written, or created."""
+    """Refuse a folder that cannot be written or created."""
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -258,28 +257,27 @@ def _check_writable(folder: Path, where: str) -> None:
 def open_tracker(uri: str, create: bool = False) -> Tracker:
     """Return the tracker at an address; see ``check_tracking_uri``.
 
-    A file that is not there is refused, unless it may be created.
+    Without ``create`` a missing file is refused.
     """
     tracker: Tracker = tracker_kind(uri).open(uri, create)
     return tracker
 
 
 def read_tracker(uri: str) -> RunReader:
-    """Return what answers questions about the runs at an address; MLflow may not be needed."""
+    """Return a reader of the runs at an address, without MLflow if possible."""
     reader: RunReader = tracker_kind(uri).read(uri)
     return reader
 
 
 def preload(uri: str) -> None:
-    """Import what ``open_tracker`` needs for an address; whoever waits anyway has time for it."""
+    """Import the modules that ``open_tracker`` needs for an address, to save time later."""
     tracker_kind(uri).preload()
 
 
 def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
-    """Return whether a tracker answers within ``timeout`` seconds, and one line of detail.
+    """Return whether a tracker answers within ``timeout`` seconds, and a line of detail or remedy.
 
-    That holds the remedy if it does not. A file that does not exist yet is fine when it could be
-    created; it is not created.
+    A file that does not exist yet counts as an answer if it can be created; it is not created.
     """
     try:
         check_tracking_uri(uri)
@@ -289,10 +287,10 @@ def ping(uri: str, timeout: float = 5.0) -> tuple[bool, str]:
 
 
 def check_login(uri: str, timeout: float = 5.0) -> None:
-    """Refuse a login that the tracking server refuses.
+    """Raise ``LoginError`` if the tracking server refuses the login.
 
-    A server that gives no answer within ``timeout`` seconds may be away: its events wait in
-    the journal.
+    A server that does not answer within ``timeout`` seconds is no error: events wait in the
+    journal.
     """
     if urlsplit(uri).hostname and listens(uri):
         try:
@@ -303,20 +301,20 @@ def check_login(uri: str, timeout: float = 5.0) -> None:
 
 
 def listens(uri: str, timeout: float = 2.0) -> bool:
-    """Return True if anything takes connections at an address; a file or a plugin always does.
+    """Return True if something accepts connections at an address; True for files and plugins.
 
-    This costs no import of MLflow and says nothing of what answers there; ``ping`` does.
+    This needs no MLflow and does not check the server; ``ping`` does.
     """
     return tracker_kind(uri).listens(uri, timeout)
 
 
 @dataclass(frozen=True)
 class SingleRun:
-    """A run to be there once.
+    """A run that an experiment has only once.
 
     Attributes:
-        key: Its identity within the experiment.
-        name: Its shown name.
+        key: Unique in the experiment.
+        name: Displayed name.
         status: ``FINISHED`` or ``FAILED``.
         started, ended: UNIX time in milliseconds.
         metrics: Finite values.
@@ -334,11 +332,11 @@ class SingleRun:
 
 
 def deliver_run(uri: str, experiment: str, kind: str, run: SingleRun, artifact_root: Path) -> str:
-    """Bring a run to the tracker and return its id; doing it again changes nothing.
+    """Deliver a run to the tracker and return its id; a second call changes nothing.
 
-    A delivery that broke off is completed. Should the tracker have made the run twice, because its
-    answer got lost, the later ones are deleted. The experiment is created if absent, for runs of
-    that ``kind``, such as ``nights``; see ``Tracker.open_experiment``.
+    An interrupted delivery is completed. If the tracker created the run twice because its answer
+    got lost, the later ones are deleted. A missing experiment is created for runs of that ``kind``,
+    such as ``nights``; see ``Tracker.open_experiment``.
     """
     tracker = open_tracker(uri, create=True)
     try:

@@ -1,4 +1,4 @@
-"""The names under which a sweep is found on a tracking server, and how values are written there."""
+"""Names of tags and metrics on a tracking server, and how values are written there."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -48,15 +48,15 @@ TRIALS_FAILED = "trials_failed"
 CHOSEN_OBJECTIVE = "chosen_objective"
 TEST_SEEDS = "test_seeds"
 DEVIATION = "_std"
-"""Ends the name of a standard deviation over the seeds of a table."""
+"""Suffix of the standard deviation over the seeds of a table."""
 FIGURES = ("acc", "ece", "aece", "cwece", "nll")
-"""Test metrics that a study's run shows the means of."""
+"""Test metrics whose means a study's run shows."""
 
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 STATUS_OF_TRIAL = {"finished": FINISHED, "failed": FAILED, "pruned": KILLED}
 
 MAX_TAG = 8000
-"""Characters that a tracking server keeps of one tag."""
+"""Longest tag, in characters, that a tracking server keeps."""
 
 
 def yes(flag: bool) -> str:
@@ -78,7 +78,7 @@ def _leaves(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def configuration_tags(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Write a configuration exactly, as JSON, in as many tags as its length needs."""
+    """Write a configuration as JSON, split over several tags if it is long."""
     text = json.dumps(configuration, ensure_ascii=False)
     return {
         CONFIGURATION + (f".{start // MAX_TAG}" if start else ""): text[start : start + MAX_TAG]
@@ -87,7 +87,7 @@ def configuration_tags(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 
 def configuration_of(tags: Mapping[str, str]) -> dict[str, Any]:
-    """Read back what ``configuration_tags`` wrote, types included."""
+    """Read a configuration from the tags of ``configuration_tags``."""
     pieces, name = [], CONFIGURATION
     while name in tags:
         pieces.append(tags[name])

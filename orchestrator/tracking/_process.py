@@ -1,4 +1,4 @@
-"""The shipper as a process of its own, and how far it has got: no sweep waits for its tracker."""
+"""The shipper's process and its progress: a sweep never waits for its tracker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.sweep.tracking_uri import check_tracking_uri, is_plugged
 from trainables.common.files import write_whole
 
 URI_VARIABLE = "CALSWEEP_SHIPPER_URI"
-"""Hands the address over: it may hold a password, and a command line is public."""
+"""Passes the address, which may have a password: other users can read a command line."""
 
 RESTARTS = 3
 
@@ -25,14 +25,14 @@ logger = logging.getLogger(__name__)
 
 
 class Fault(NamedTuple):
-    """Why the tracker took nothing when it was asked last; ``lasting``: see ``BlockedError``."""
+    """Why the last request to the tracker failed; ``lasting``: it was a ``BlockedError``."""
 
     text: str
     lasting: bool
 
 
 def note_fault(journal: Path, fault: Fault | None) -> None:
-    """Keep a fault next to the journal for the sweep's own process, or remove the last one."""
+    """Write the fault next to the journal, for the sweep's process; None removes it."""
     path = _fault_path(journal)
     try:
         if fault is None:
@@ -49,16 +49,15 @@ def _fault_path(journal: Path) -> Path:
 
 @dataclass
 class Memory:
-    """What a restarted shipper need not ask the tracker for.
+    """The state of a delivery, so that a restarted shipper continues it.
 
     Attributes:
-        store: Digest of the tracker's address and experiment for which the rest is true.
+        store: Digest of the tracker's address and experiment to which this state belongs.
         offset: Bytes of the journal that have been delivered.
-        last: Time of the last event in them. A line in its place may be as long, after the journal
-            was cut.
+        last: Time of the last event in them. It detects a journal that was cut and continued.
         runs: Run id of each trial (by key) and study (by name).
-        ahead: About how many bytes beyond ``offset`` have been delivered; a shipper that starts
-            again delivers them again.
+        ahead: Bytes beyond ``offset`` that have been delivered, roughly; a restarted shipper sends
+            them again.
     """
 
     store: str = ""
@@ -70,7 +69,7 @@ class Memory:
 
     @classmethod
     def load(cls, journal: Path) -> Memory:
-        """Read it; a missing or damaged file, or none that can be read, is an empty memory."""
+        """Read the state; it is empty if the file is missing, damaged or unreadable."""
         path = _path(journal)
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
@@ -83,7 +82,7 @@ class Memory:
         return cls()
 
     def save(self, journal: Path) -> None:
-        """Write it, whole or not at all; without it a later shipper delivers again, and says so."""
+        """Write the state atomically; without it a later shipper delivers everything again."""
         path = _path(journal)
         content = {**vars(self), "runs": dict(self.runs)}  # Other threads may add runs meanwhile.
         try:
@@ -93,12 +92,12 @@ class Memory:
 
 
 def delivered_runs(journal: Path) -> dict[str, str]:
-    """Return the run id of each trial (by key) and study (by name) that has reached the tracker."""
+    """Return the run id of each delivered trial (by key) and study (by name)."""
     return Memory.load(journal).runs
 
 
 def delivered(journal: Path) -> tuple[int, int]:
-    """Return how many bytes of a journal have been delivered, and how many there are."""
+    """Return the delivered bytes of a journal, and its size."""
     total = journal.stat().st_size if journal.exists() else 0
     memory = Memory.load(journal)
     return min(memory.offset + memory.ahead, total), total
@@ -109,7 +108,7 @@ def _path(journal: Path) -> Path:
 
 
 class ShipperProcess:
-    """A running shipper. It ends by itself: when the sweep has ended, or its parent has died."""
+    """A running shipper. It exits when the sweep has ended or its parent has died."""
 
     def __init__(self, command: list[str], uri: str, journal: Path) -> None:
         self.journal = journal
@@ -119,25 +118,25 @@ class ShipperProcess:
         self.process = self._start()
 
     def revive(self) -> bool:
-        """Start it again if it died before its work was done; return whether that was so."""
+        """Restart the process if it died before its work was done; return whether it had."""
         if self.process.poll() in (None, 0):
             return False
         self.process = self._start()
         return True
 
     def progress(self) -> tuple[int, int]:
-        """Return how many bytes of the journal have been delivered, and how many there are."""
+        """Return the delivered bytes of the journal, and its size."""
         return delivered(self.journal)
 
     def fault(self) -> Fault | None:
-        """Return why the tracker takes nothing, if the shipper met a fault since its last try."""
+        """Return the fault of the shipper's last request, if it failed."""
         try:
             return Fault(*json.loads(_fault_path(self.journal).read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
 
     def wait_drained(self, timeout: float) -> bool:
-        """Wait, after ``sweep_ended``, until everything is delivered; return whether it is."""
+        """Wait, after ``sweep_ended``, for the delivery of all events; return True on success."""
         end, restarts = time.monotonic() + timeout, RESTARTS
         while time.monotonic() < end:
             try:
@@ -152,7 +151,7 @@ class ShipperProcess:
         return False
 
     def stop(self) -> None:
-        """End it now; undelivered events stay in the journal for ``sync``."""
+        """Kill the process; undelivered events stay in the journal for ``sync``."""
         self.process.kill()
         self.process.wait()
 
@@ -166,7 +165,7 @@ class ShipperProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # Ctrl-C is for the sweep, whose last events must still be delivered.
+                # Ctrl-C must stop only the sweep: its last events must still be delivered.
                 start_new_session=True,
             )
 
@@ -178,7 +177,7 @@ def start_shipper(
     poll_seconds: float = 1.0,
     plugins: Sequence[tuple[str, str]] = (),
 ) -> ShipperProcess:
-    """Start delivering a journal that this process writes or is about to write."""
+    """Start a process that delivers the journal which this process writes."""
     check_tracking_uri(uri)
     journal = Path(journal).resolve()
     options = {

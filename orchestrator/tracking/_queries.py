@@ -1,4 +1,4 @@
-"""Questions to a tracker: what a sweep came to, and how long stages take."""
+"""Queries to a tracker: the results of a sweep, and the duration of stages."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -14,24 +14,22 @@ from orchestrator.tracking.tracker import RunQuery, RunReader
 from trainables.common.errors import InputError
 from trainables.common.paths import ELSEWHERE, redacted
 
-RECENT = 50  # Trials whose median is told.
-MOST = 1000  # Runs that are looked at for them.
+RECENT = 50  # Trials in the median.
+MOST = 1000  # Runs searched for them.
 
 
 def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[StudyResult]:
-    """Return the studies of a sweep that are rows of its table, in the order of their opening.
+    """Return the studies of a sweep that are rows of its table, in the order of opening.
 
-    Several sweeps may have borne the name, as when a storage was thrown away and the tracking
-    server was not. They are never mixed: without ``sweep_id`` the one started last counts, and
-    ``StudyResult.sweep_id``, ``code`` and ``run_ids`` say which.
-
-    The tracker is asked for runs by tags that no others bear, so that what an answer costs depends
-    on the rows of the table, not on how many trials there were.
+    Several sweeps may have the same name, for example after their storage was deleted. They are
+    never mixed: without ``sweep_id`` the sweep started last counts; ``StudyResult.sweep_id`` names
+    it. Queries use tags that only the rows' runs have, so their cost does not grow with the number
+    of trials.
     """
     tracker = read_tracker(uri)
     experiment = find_experiments(tracker, sweep)
-    every = RunQuery(experiment, {names.ROW: names.yes(True)})
-    rows = [study_of(run) for run in tracker.runs(every)]
+    query = RunQuery(experiment, {names.ROW: names.yes(True)})
+    rows = [study_of(run) for run in tracker.runs(query)]
     if not rows:
         return []
     wanted = sweep_id or max(rows, key=lambda study: study.time).sweep_id
@@ -42,7 +40,7 @@ def study_results(uri: str, sweep: str, sweep_id: str | None = None) -> list[Stu
 
 
 def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
-    """Return the id of a sweep's experiment, or of those of all sweeps."""
+    """Return the id of a sweep's experiment, or the ids of all sweeps' experiments."""
     known = tracker.sweeps()
     if sweep is None:
         return list(known.values())
@@ -56,7 +54,7 @@ def find_experiments(tracker: RunReader, sweep: str | None) -> list[str]:
 
 
 def there_are(known: Iterable[str]) -> str:
-    """Return the end of a message about something that is not known."""
+    """Return the end of a message about an unknown name."""
     return f"there are: {', '.join(sorted(known)) or 'none'}"
 
 
@@ -66,8 +64,8 @@ def _trials(tracker: RunReader, experiments: Sequence[str], tag: str, sweep_id: 
 
 
 def stage_seconds(uri: str, task: str, setting: str, stage: str) -> float | None:
-    """Return the median seconds of the last computed trials of a stage on a task, in any sweep."""
-    # An estimate is a courtesy: a server that is away must not hold up a plan.
+    """Return the median seconds of a stage's last computed trials on a task, over all sweeps."""
+    # This is only an estimate: an absent server must not delay a plan.
     if not ping(uri)[0]:
         return None
     try:

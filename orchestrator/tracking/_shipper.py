@@ -1,4 +1,4 @@
-"""Delivers a journal to a tracker: everything, once, whatever happens in between."""
+"""Delivers every event of a journal to a tracker exactly once, despite crashes and outages."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from trainables.common.files import LOCK_MODE, is_inside
 from trainables.common.paths import redacted
 
 CHUNK = 4 << 20
-"""Bytes of journal delivered before the place reached is written down.
+"""Bytes of journal that are delivered together; then the offset is saved.
 
-The more, the fewer requests: a run's share of a piece is one request, whatever its size.
+Larger chunks need fewer requests: a chunk sends one request per run.
 """
 
 SAVE_SECONDS = 2.0
-"""Seconds between two notes of how far a piece has got."""
+"""Seconds between two saves of the progress within a chunk."""
 
 PATIENCE_ONCE = 5.0
 PATIENCE_ORPHANED = 60.0
@@ -55,12 +55,12 @@ T = TypeVar("T")
 
 
 class BusyError(InputError):
-    """Another process delivers the journal."""
+    """Another process is delivering the journal."""
 
 
 @dataclass
 class Shipment:
-    """The outcome of one call of ``sync``; ``refused`` has a line per thing never taken."""
+    """The outcome of ``sync``; ``refused`` has a line per change that the tracker refused."""
 
     events: int = 0
     runs: int = 0
@@ -79,29 +79,29 @@ def sync(
 ) -> Shipment:
     """Turn the events of a journal into runs on a tracker.
 
-    May be killed and started again at any moment: nothing is lost and nothing is there twice. Only
-    one process at a time delivers a journal.
+    The process may be killed and restarted at any moment: nothing is lost or duplicated. Only one
+    process at a time delivers a journal.
 
     Args:
-        journal: The journal; ``shipped.json`` beside it remembers how far delivery has got.
+        journal: The journal; ``shipped.json`` next to it stores the progress of the delivery.
         uri: See ``check_tracking_uri``.
-        artifact_root: Where a tracker without a place of its own keeps files; ``artifacts`` beside
-            the journal if not given.
-        interrupted: Nobody works on the sweep any more: mark runs that are still open as KILLED.
-        parent_pid: Deliver until the sweep has ended or this process has died, and wait out any
-            outage; runs that are open when it dies are KILLED. If not given, deliver all there is,
-            once.
-        poll_seconds: How long events are collected before they are sent together.
-        since: Take no end of the sweep before this time (milliseconds since 1970) for the end: it
-            is that of an earlier attempt, which is being resumed.
+        artifact_root: Folder for the files of a tracker without its own place for them; by default
+            ``artifacts`` next to the journal.
+        interrupted: No process works on the sweep any more: mark open runs as KILLED.
+        parent_pid: Deliver until the sweep has ended or this process has died, and wait during
+            outages; runs that are open when it dies are KILLED. By default deliver the existing
+            events once.
+        poll_seconds: Events are collected for this time and sent together.
+        since: Ignore an end of the sweep before this time (milliseconds since 1970): it ended an
+            earlier attempt, which is now resumed.
 
     Raises:
-        BusyError: If another process is delivering it.
+        BusyError: If another process is delivering the journal.
     """
     journal = Path(journal).resolve()
     check_tracking_uri(uri)
     follows = parent_pid is not None
-    alone = (lambda: True) if parent_pid is None else _death_of(parent_pid)
+    is_orphan = (lambda: True) if parent_pid is None else _death_of(parent_pid)
     patience = PATIENCE_ORPHANED if follows else PATIENCE_ONCE
     lock = FileLock(journal.with_name("shipped.lock"), mode=LOCK_MODE)
     try:
@@ -109,31 +109,31 @@ def sync(
             root = Path(artifact_root) if artifact_root else journal.with_name("artifacts")
             shipper = _Shipper(journal, uri, root)
             while True:
-                last = alone()  # Asked before: what it wrote in the meantime is delivered too.
-                while _patiently(shipper.step, patience, alone):
+                last = is_orphan()  # Check first, so that the parent's last events are delivered.
+                while _patiently(shipper.step, patience, is_orphan):
                     pass
                 if last or shipper.over(since):
                     break
                 time.sleep(poll_seconds)
-            if interrupted or (follows and alone()):
+            if interrupted or (follows and is_orphan()):
                 _patiently(shipper.close_open, PATIENCE_ORPHANED)
-            _patiently(shipper.remove_doubles, PATIENCE_ORPHANED)
+            _patiently(shipper.remove_duplicates, PATIENCE_ORPHANED)
             return shipper.shipment
     except Timeout as error:
         raise BusyError(f"journal {journal} is being delivered by another process") from error
 
 
 def _patiently(
-    action: Callable[[], T], patience: float, alone: Callable[[], bool] = lambda: True
+    action: Callable[[], T], patience: float, is_orphan: Callable[[], bool] = lambda: True
 ) -> T:
-    """Repeat ``action`` while the tracker is away, for ``patience`` seconds once ``alone``."""
+    """Retry ``action`` during outages: without end, or ``patience`` seconds if ``is_orphan``."""
     start, pause = time.monotonic(), 0.5
     while True:
         try:
             return action()
         except UnreachableError as error:
             now = time.monotonic()
-            if not alone():
+            if not is_orphan():
                 start = now
             elif isinstance(error, BlockedError) or now - start + pause > patience:
                 raise
@@ -143,7 +143,7 @@ def _patiently(
 
 
 def _death_of(pid: int) -> Callable[[], bool]:
-    """Return what tells whether a process has ended, reaped or not."""
+    """Return a function that checks whether a process has ended, reaped or not."""
     try:
         process = psutil.Process(pid)
     except psutil.NoSuchProcess:
@@ -174,8 +174,8 @@ class _Shipper:
         self._pending: dict[str, Change] = {}
         self._reached = 0
         self._last = 0
-        self._piece = 0
-        self._looked = False
+        self._chunk_runs = 0
+        self._adopted = False
         self._doubtful: set[str] = set()
 
     @property
@@ -183,10 +183,10 @@ class _Shipper:
         return self._changes.ledger
 
     def step(self) -> bool:
-        """Deliver the next piece of the journal; return whether more lies ready.
+        """Deliver the next chunk of the journal; return whether there may be more.
 
         Raises:
-            UnreachableError: If the tracker is away; the piece is taken up again by the next call.
+            UnreachableError: If the tracker does not answer; the next call continues the chunk.
         """
         try:
             more = self._step()
@@ -209,7 +209,7 @@ class _Shipper:
             for event in events:
                 self._collect(self._changes.apply(event))
                 self._last = event.time
-            self._piece = len(self._pending)
+            self._chunk_runs = len(self._pending)
         self._deliver_pending()
         if self._reached != before:
             self._memory.offset, self._memory.ahead = self._reached, 0
@@ -222,14 +222,14 @@ class _Shipper:
         return self._ledger.ended is not None and self._ledger.ended >= since
 
     def close_open(self) -> None:
-        """Mark open runs as KILLED, unless the journal itself has ended the sweep."""
+        """Mark open runs as KILLED, unless the journal has the end of the sweep."""
         if self._ledger.ended is None and not self._pending:
             now = time.time_ns() // 1_000_000
             self._collect(self._changes.close_open(now, "interrupted"))
         self._deliver_pending()
 
-    def remove_doubles(self) -> None:
-        """Delete runs that a server created although its answer never came, perhaps late."""
+    def remove_duplicates(self) -> None:
+        """Delete duplicate runs, which a server created although its answer got lost."""
         if self._doubtful:
             tags = {names.SWEEP_ID: self._ledger.sweep_id}
             for run in list(self._tracker.runs(RunQuery([self._experiment], tags))):
@@ -239,7 +239,7 @@ class _Shipper:
         self.shipment.runs = len(self._memory.runs)
 
     def _connect(self) -> bool:
-        """Open the tracker and find out how far earlier attempts got; false without any event."""
+        """Open the tracker and restore the progress; False if the journal has no event yet."""
         if not self.journal.exists():
             return False
         first, _ = read_events(self.journal, 0, limit=1)
@@ -249,10 +249,10 @@ class _Shipper:
             raise InputError(f"journal {self.journal}, line 1: not the start of a sweep")
         self._tracker = open_tracker(self._uri, create=True)
         experiment, created = self._tracker.open_experiment(first[0].sweep, self._artifact_root)
-        self._experiment, self._looked = experiment.id, created
-        # Not of the whole address: a short password can be found from its digest.
-        told = f"{redacted(self._uri)} {experiment.id}@{experiment.created}"
-        fresh = Memory(hashlib.sha256(told.encode()).hexdigest(), first[0].sweep_id)
+        self._experiment, self._adopted = experiment.id, created
+        # The digest excludes the password: a short one could be guessed from it.
+        store = f"{redacted(self._uri)} {experiment.id}@{experiment.created}"
+        fresh = Memory(hashlib.sha256(store.encode()).hexdigest(), first[0].sweep_id)
         self._memory = Memory.load(self.journal)
         if (self._memory.store, self._memory.sweep_id) != (fresh.store, fresh.sweep_id):
             self._memory = fresh
@@ -263,7 +263,7 @@ class _Shipper:
         return True
 
     def _replay(self, until: int) -> bool:
-        """Take in what has been delivered already; false if that is not what the journal holds."""
+        """Apply the delivered events; False if the journal no longer has all of them."""
         place = 0
         while place < until:
             events, end = read_events(self.journal, place, min(CHUNK, until - place))
@@ -282,18 +282,18 @@ class _Shipper:
                 known.absorb(change)
 
     def _deliver_pending(self) -> None:
-        """Deliver all that is collected, studies first: their runs are the parents of trials'."""
+        """Deliver all collected changes, studies first: their runs are the parents of trials'."""
         studies = [run for run in self._pending if run in self._ledger.studies]
         trials = [run for run in self._pending if run not in self._ledger.studies]
-        if not self._looked and any(run not in self._memory.runs for run in self._pending):
+        if not self._adopted and any(run not in self._memory.runs for run in self._pending):
             self._adopt({names.SWEEP_ID: self._ledger.sweep_id})
-            self._looked = True
+            self._adopted = True
         for group in (studies, trials):
             if group:
                 self._deliver_group(group)
 
     def _deliver_group(self, runs: list[str]) -> None:
-        """Deliver the changes of some runs, several at once; stop at the first that cannot be."""
+        """Deliver the changes of some runs in parallel; stop at the first failure."""
         saved = time.monotonic()
         with ThreadPoolExecutor(self._tracker.lanes) as pool:
             futures = [pool.submit(self._deliver, run, self._pending[run]) for run in runs]
@@ -301,7 +301,7 @@ class _Shipper:
                 for future in as_completed(futures):
                     future.result()
                     if time.monotonic() - saved > SAVE_SECONDS:
-                        share = 1 - len(self._pending) / max(1, self._piece)
+                        share = 1 - len(self._pending) / max(1, self._chunk_runs)
                         self._memory.ahead = int(share * (self._reached - self._memory.offset))
                         self._memory.save(self.journal)
                         saved = time.monotonic()
@@ -329,23 +329,23 @@ class _Shipper:
             self._guarded(run, lambda: tracker.set_status(run_id, status, time))
 
     def _log(self, run_id: str, change: Change) -> None:
-        """Add a change to a run, all but its parameters where these are refused."""
+        """Log a change; if its parameters are refused, log the rest without them."""
         try:
             self._tracker.log(run_id, change)
         except RefusedError:
-            if change.params:  # After a cut another trial may be chosen: a run keeps the first's.
+            if change.params:  # After a cut of the journal a study may choose another trial.
                 self._tracker.log(run_id, replace(change, params={}))
             raise
 
     def _upload(self, run_id: str, name: str, path: Path) -> None:
-        """Upload a file of the chosen trials; a changed journal may name a private file."""
+        """Upload a file of a chosen trial, no other: an edited journal may name a private file."""
         real, folder = path.resolve(), SweepFolder(self.journal.parent).chosen
         if real.is_file() and not is_inside(real, folder):
             raise RefusedError(f"artifact {name}: {real} is not delivered: it is outside {folder}")
         self._tracker.upload(run_id, name, real)
 
     def _now_at(self, path: str) -> Path:
-        """Return where a file of the sweep's folder lies, which may have been moved since."""
+        """Return the path of a file of the sweep, whose folder may have been moved."""
         folder = self.journal.parent
         inside = path.rpartition(f"/{folder.parent.name}/{folder.name}/")[2]
         return folder / inside if (folder / inside).is_file() else Path(path)

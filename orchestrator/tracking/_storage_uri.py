@@ -1,4 +1,4 @@
-"""Where the runs of a storage are tracked, whatever it lies in."""
+"""The tracking address of a storage, in a folder or a bucket."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,13 +14,13 @@ from trainables.common.yaml_text import read_mapping
 
 
 def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
-    """Return the address of ``default_tracking_uri``, ready to be asked."""
+    """Return the address of ``default_tracking_uri``, after delivery of missing events to it."""
     uri, place = default_tracking_uri(storage), Storage(storage)
     if uri != database_uri(place.folder):
         return uri
     named = [place.sweep(name) for name in sweeps or () if is_sweep_name(name)]
-    database, begun = place.folder / DATABASE, (place.folder / "sweeps").is_dir()
-    if sweeps is None and place.address is None and begun and not database.exists():
+    database, has_sweeps = place.folder / DATABASE, (place.folder / "sweeps").is_dir()
+    if sweeps is None and place.address is None and has_sweeps and not database.exists():
         named = place.sweeps()
     for folder in named:
         folder.fetch()
@@ -38,7 +38,7 @@ def storage_uri(storage: str, sweeps: Iterable[str] | None = None) -> str:
 
 
 def _named_uri(spec: Path) -> str | None:
-    """Return the tracker that a stored sweep file names; None for none, or where there is none."""
+    """Return the tracker's address in a stored sweep file; None without a file or an address."""
     if not spec.is_file():
         return None
     document = read_mapping(read_document(spec, str(spec)), str(spec), "a sweep", "tracking")

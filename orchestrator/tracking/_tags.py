@@ -1,4 +1,4 @@
-"""How studies and trials are written as runs, and read back from them."""
+"""Writes studies and trials as runs, and reads them from runs."""
 
 import json
 from collections.abc import Mapping
@@ -11,27 +11,27 @@ from orchestrator.storage.results import as_text
 from orchestrator.tracking import _names as names
 from orchestrator.tracking.tracker import Run
 
-# Attributes that are tags of their name.
+# Attributes that are tags of the same name.
 _STUDY = ("study", "task", "recipe", "fingerprint", "dataset", "model", "protocol", "setting")
 _TRIAL = ("study", "key", "role", "stage")
 
 
 def study_name(study: Study) -> str:
-    """Return the name shown for a study's run."""
+    """Return the displayed name of a study's run."""
     return f"{study.recipe} on {study.task}"
 
 
 def trial_name(trial: Trial, ledger: Ledger) -> str:
-    """Return the name shown for a trial's run."""
+    """Return the displayed name of a trial's run."""
     recipe = _task_and_recipe(trial, ledger)[1]
     return f"{recipe} #{trial.number}" if trial.role == SEARCH else f"{recipe} ~{trial.seed}"
 
 
 def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
-    """Return the tags with which a study's run is created."""
+    """Return the first tags of a study's run."""
     return {
         **{names.VERSION + name: str(version) for name, version in study.versions.items()},
-        **_guessable(study),
+        **_plain_tags(study),
         **_common_tags(ledger, "study", study, _STUDY),
         names.KEY: study.name,
         names.NUMBER: str(study.index),
@@ -44,10 +44,10 @@ def study_tags(study: Study, ledger: Ledger) -> dict[str, str]:
 
 
 def trial_tags(trial: Trial, ledger: Ledger) -> dict[str, str]:
-    """Return the tags with which a trial's run is created."""
+    """Return the first tags of a trial's run."""
     study, (task, recipe) = ledger.studies.get(trial.study), _task_and_recipe(trial, ledger)
     return {
-        **({} if study is None else _guessable(study)),
+        **({} if study is None else _plain_tags(study)),
         "seed": str(trial.seed),
         "stage": trial.stage,
         **_common_tags(ledger, "trial", trial, _TRIAL),
@@ -114,22 +114,22 @@ def _below(named: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {k.removeprefix(prefix): value for k, value in named.items() if k.startswith(prefix)}
 
 
-def _guessable(study: Study) -> dict[str, str]:
-    """Return tags under the names that a stranger looks for; a sweep's own tags go before them."""
+def _plain_tags(study: Study) -> dict[str, str]:
+    """Return tags with names that are easy to guess; a sweep's own tags replace them."""
     facts = ("task", "recipe", "dataset", "model", "protocol")
     return {name: value for name in facts if (value := getattr(study, name))}
 
 
 def _common_tags(
-    ledger: Ledger, kind: str, told: Study | Trial, attributes: tuple[str, ...]
+    ledger: Ledger, kind: str, record: Study | Trial, attributes: tuple[str, ...]
 ) -> dict[str, str]:
     return {
         **(ledger.spec.get("tags") or {}),
         names.KIND: kind,
         names.SWEEP: ledger.sweep,
         names.SWEEP_ID: ledger.sweep_id,
-        names.GIT_COMMIT: told.code,
-        **{names.PREFIX + name: getattr(told, name) for name in attributes},
+        names.GIT_COMMIT: record.code,
+        **{names.PREFIX + name: getattr(record, name) for name in attributes},
     }
 
 

@@ -1,4 +1,4 @@
-"""Best configurations: which trial of the studies that are ranked together is best."""
+"""Finds the best configurations: the best trials of studies that are ranked together."""
 
 import json
 import textwrap
@@ -27,12 +27,12 @@ from trainables.common.paths import redacted
 from trainables.common.yaml_text import write_mapping
 
 _ORDER = (names.OBJECTIVE, names.TRIAL_NUMBER)
-SPARE = 50  # Runs asked for beyond those wanted, so that one page is likely to be enough.
+SPARE = 50  # Additional runs per query, so that one page usually suffices.
 
 
 @dataclass(frozen=True)
 class TrackedTrial:
-    """A finished trial as it is tracked; ``note`` names runs left out for being other code."""
+    """A finished trial on a tracker; ``note`` lists runs excluded because of other code."""
 
     trial: Trial
     study: Study
@@ -41,14 +41,14 @@ class TrackedTrial:
 
     @property
     def rank(self) -> Rank:
-        """Return what it is ranked by."""
+        """Return the sort key."""
         if self.trial.objective is None:
             raise ValueError(f"trial {self.trial.key} has not been scored")
         return Rank(self.trial.objective, self.trial.number, self.study.time)
 
     @property
     def kept(self) -> bool:
-        """Tell whether it was chosen by a rule under which a lower objective may not suffice."""
+        """Whether a rule chose this trial although another one may have a lower objective."""
         return "keep_default" in self.study.rule and self.trial.key == self.study.chosen
 
 
@@ -61,16 +61,16 @@ class BestConfig:
         run_id: Its MLflow run.
         number: The trial's number within its study.
         objective: Its validation objective, a fraction (or nats for NLL), lower is better.
-        rule: What made it the best: ``objective`` (the validation metric), ``accuracy_tolerance``
-            (of the guard), ``epoch`` (whose metrics count), ``tie`` (who wins it); empty for sweeps
-            that did not write it down.
-        fixed: Part to its parameters: what ``search.fixed`` of another sweep file takes.
+        rule: The rule of the choice: ``objective`` (the validation metric), ``accuracy_tolerance``
+            (of the guard), ``epoch`` (whose metrics count), ``tie`` (which trial wins); empty if
+            the sweep did not record it.
+        fixed: Parameters by part, for ``search.fixed`` of another sweep file.
         validation: Its validation metrics, fractions.
-        sweep_id: Identifies the sweep for good.
-        fingerprint: Hash of the data and of how they were split.
-        code: Git commit that it ran with.
+        sweep_id: Unique, unlike the sweep's name.
+        fingerprint: Hash of the data and their splits.
+        code: Git commit of the code.
         started: When its study was opened, local time, ISO 8601.
-        note: The runs left out because another version of the code made them; else empty.
+        note: Runs excluded because of another version of the code; else empty.
     """
 
     task: str
@@ -89,22 +89,22 @@ class BestConfig:
     note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the note, as plain values."""
+        """Return all fields except the note as plain values."""
         return {name: value for name, value in self.__dict__.items() if name != "note"}
 
     def to_yaml(self) -> str:
-        """Return it as YAML, with the block that goes below ``search:`` of a sweep file."""
+        """Return all fields except the note as YAML."""
         return write_mapping(self.to_dict())
 
     def _repr_html_(self) -> str:
         return html_table(("best configuration", ""), self.to_dict().items())
 
     def to_json(self) -> str:
-        """Return it as JSON."""
+        """Return all fields except the note as JSON."""
         return json.dumps(self.to_dict(), indent=2)
 
     def to_fixed(self) -> str:
-        """Return only the ``fixed:`` block, indented for below ``search:`` of a sweep file."""
+        """Return the ``fixed:`` block, indented for ``search:`` of a sweep file."""
         block = write_mapping({"fixed": self.fixed})
         origin = f"# {self.recipe} on {self.task}: trial {self.number} of sweep {self.sweep}\n"
         return textwrap.indent(f"{origin}{block}", "  ")
@@ -123,30 +123,30 @@ def best_config(
     fingerprint: str | None = None,
     code: str | None = None,
 ) -> list[BestConfig]:
-    """Ask the tracking server for the best configurations of a recipe on a task.
+    """Return the best configurations of a recipe on a task, from the tracking server.
 
     "Best" is the lowest validation objective among finished search trials; the earlier trial wins
-    a tie. What a study chose by a rule that keeps the published default comes first, though another
-    trial's objective may be lower. Test metrics take no part. Studies on other data, with another
-    model or protocol under the same name, or that chose by another rule are never ranked together:
-    the call is refused until the filters leave one kind. Of several versions of the code the one
-    that ran last counts, and ``BestConfig.note`` names those left out.
+    a tie. If a study's rule keeps the published default, the trial that it chose comes first even
+    if another objective is lower. Test metrics are not used. Studies with different data, models,
+    protocols or rules are never ranked together: the call fails until the filters leave one kind.
+    If there are several versions of the code, only the latest counts, and ``BestConfig.note``
+    lists the others.
 
     Args:
         task: ``dataset/model/protocol``, or the task's name in the sweep file.
-        recipe: Such as ``mbls+macal``.
-        tracking_uri: Tracking server to ask; see ``default_tracking_uri``.
+        recipe: For example ``mbls+macal``.
+        tracking_uri: Address of the tracking server; see ``default_tracking_uri``.
         sweep: Only trials of this sweep.
-        top: How many, best first.
+        top: Number of configurations, best first.
         since: Only studies opened then or later.
         until: Only studies opened before.
         tags: Only sweeps with these ``tags`` in their file.
-        fingerprint: Only data whose hash begins so; ``any`` ranks different data together.
-        code: Only code whose git commit begins so; ``any`` ranks all versions together.
+        fingerprint: Only data whose hash has this prefix; ``any`` ranks different data together.
+        code: Only code whose git commit has this prefix; ``any`` ranks all versions together.
 
     Raises:
-        InputError: If there is no such task, recipe or sweep, nothing fulfils the filters, or what
-            does cannot be compared; the text lists what there is.
+        InputError: If there is no such task, recipe or sweep, no study passes the filters, or the
+            studies cannot be compared; the text lists the known ones.
     """
     where = StudyFilter(
         since=None if since is None else since.timestamp(),
@@ -159,16 +159,16 @@ def best_config(
     return [_best_config(run) for run in runs]
 
 
-def _best_config(found: TrackedTrial) -> BestConfig:
-    trial, study = found.trial, found.study
+def _best_config(tracked: TrackedTrial) -> BestConfig:
+    trial, study = tracked.trial, tracked.study
     opened = datetime.fromtimestamp(study.time / 1000).astimezone()
     return BestConfig(
         task=study.task,
         recipe=study.recipe,
-        sweep=found.sweep,
+        sweep=tracked.sweep,
         run_id=trial.run_id,
         number=trial.number,
-        objective=found.rank.objective,
+        objective=tracked.rank.objective,
         rule=dict(study.rule),
         fixed={part: dict(values) for part, values in trial.configuration.items()},
         validation={k: v for k, v in trial.metrics.items() if k.startswith("val_")},
@@ -176,14 +176,14 @@ def _best_config(found: TrackedTrial) -> BestConfig:
         fingerprint=study.fingerprint,
         code=trial.code,
         started=opened.isoformat(timespec="seconds"),
-        note=found.note,
+        note=tracked.note,
     )
 
 
 def known_studies(
     uri: str, sweep: str | None = None, task: str | None = None, recipe: str | None = None
 ) -> list[tuple[str, str]]:
-    """Return task and recipe of every study, or of those of a sweep, a task or a recipe."""
+    """Return task and recipe of every study; each argument that is given is a filter."""
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     wanted = {tag: name for tag, name in ((names.TASK, task), (names.RECIPE, recipe)) if name}
@@ -204,7 +204,7 @@ def best_trials(
 ) -> list[TrackedTrial]:
     """Return the best search trials of ended studies, best first; see ``best_config``."""
     if top < 1:
-        raise InputError(f"top={top} is outside [1, inf)")
+        raise InputError(f"top: expected 1 or more, got {top}")
     tracker = read_tracker(uri)
     experiments = find_experiments(tracker, sweep)
     kept, note = comparable_studies(tracker, experiments, task, recipe, where or StudyFilter())
@@ -219,29 +219,29 @@ def tracked_trial(uri: str, run_id: str) -> TrackedTrial:
     except RefusedError as error:
         raise InputError(f"no run {run_id!r} on {redacted(uri)}: {error}") from error
     if run.tags.get(names.KIND) != "trial" or run.parent is None:
-        raise InputError(f"run {run_id!r} on {redacted(uri)} is no trial of a sweep")
+        raise InputError(f"run {run_id!r} on {redacted(uri)} is not a trial of a sweep")
     if run.status != names.FINISHED or names.OBJECTIVE not in run.metrics:
-        raise InputError(f"run {run_id!r} on {redacted(uri)} is no finished trial")
+        raise InputError(f"run {run_id!r} on {redacted(uri)} is not a finished trial")
     parent = tracker.run(run.parent)
     return _tracked(run, TrackedStudy(study_of(parent), parent))
 
 
 def _ranked(
-    tracker: RunReader, chosen: Sequence[TrackedStudy], top: int, note: str
+    tracker: RunReader, studies: Sequence[TrackedStudy], top: int, note: str
 ) -> list[TrackedTrial]:
-    sweeps = {found.study.sweep_id: found for found in chosen}
+    sweeps = {tracked.study.sweep_id: tracked for tracked in studies}
     winners = _winners(tracker, sweeps)
     runs = {run.id: run for run in winners or ()}
     if winners is None or top > 1:
         runs |= {run.id: run for run in _search(tracker, sweeps, top)}
     best = [_tracked(run, sweeps[run.tags[names.SWEEP_ID]], note) for run in runs.values()]
-    return sorted(best, key=lambda found: (not found.kept, found.rank))[:top]
+    return sorted(best, key=lambda tracked: (not tracked.kept, tracked.rank))[:top]
 
 
 def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run] | None:
-    """Return what each study chose, which is its best trial; None if one is still open.
+    """Return the run that each study chose, its best; None if a study is still open.
 
-    The tag by which they are found is on no other run, so that the tracker need not look at those.
+    Only chosen runs have the tag of this query, so the tracker reads no others.
     """
     states = [found.run.status for found in sweeps.values()]
     if not {names.FINISHED, names.FAILED}.issuperset(states):
@@ -257,12 +257,12 @@ def _winners(tracker: RunReader, sweeps: Mapping[str, TrackedStudy]) -> list[Run
 
 
 def _search(tracker: RunReader, sweeps: Mapping[str, TrackedStudy], top: int) -> list[Run]:
-    """Return the best trials of some studies; the tracker filters, orders and limits."""
+    """Return the best trials of some studies, filtered and sorted by the tracker."""
     tags = {names.STUDY: next(iter(sweeps.values())).study.name}
     experiments = sorted({found.run.experiment for found in sweeps.values()})
     found: list[Run] = []
-    # Runs without an objective come last in the tracker's order. What else must hold is looked at
-    # here: every further condition costs the tracker more than a few runs too many.
+    # Runs without an objective come last in the tracker's order. The other conditions are checked
+    # here: each further one would cost the tracker more than a few superfluous runs.
     page = min(top, PAGE) + SPARE
     ranked = RunQuery(experiments, tags, status=names.FINISHED, order=_ORDER, page=page)
     for run in tracker.runs(ranked):
@@ -274,5 +274,5 @@ def _search(tracker: RunReader, sweeps: Mapping[str, TrackedStudy], top: int) ->
     return found
 
 
-def _tracked(run: Run, found: TrackedStudy, note: str = "") -> TrackedTrial:
-    return TrackedTrial(trial_of(run), found.study, found.sweep, note)
+def _tracked(run: Run, study: TrackedStudy, note: str = "") -> TrackedTrial:
+    return TrackedTrial(trial_of(run), study.study, study.sweep, note)

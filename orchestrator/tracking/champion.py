@@ -1,4 +1,4 @@
-"""The champion of a task: chosen weights in a registry of models."""
+"""The champion of a task: the chosen weights in a model registry."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from trainables.data import PreparedData
 from trainables.stages.export import export_chain
 
 CHAMPION = "champion"
-"""The alias."""
 
 
 @dataclass(frozen=True)
 class Champion:
-    """A version of a registered model that is now its task's champion.
+    """The version of a registered model that is now its task's champion.
 
     Attributes:
         model: Name of the registered model: the task's, with ``.`` for ``/`` and ``-`` for ``:``.
-        new: Whether another version, or none, was the champion before.
+        new: Whether this version was not the champion before.
     """
 
     model: str
@@ -40,13 +39,13 @@ def promote(
 ) -> Champion:
     """Register the weights of a run and make them their task's champion.
 
-    The whole chain of stages is stored with the run: weights as safetensors, and JSON that says how
-    to rebuild it. Doing it again changes nothing.
+    The run stores the whole chain of stages: weights as safetensors, and JSON from which the chain
+    is rebuilt. A second call changes nothing.
 
     Args:
         run_id: A finished trial.
-        tracking_uri: Store and registry; see ``default_tracking_uri``.
-        storage: Storage folder of the sweep, which holds the weights.
+        tracking_uri: Address of runs and registry; see ``default_tracking_uri``.
+        storage: Storage folder of the sweep, with the weights.
     """
     uri = tracking_uri or default_tracking_uri(storage)
     found = tracked_trial(uri, run_id)

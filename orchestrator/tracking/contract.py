@@ -1,6 +1,6 @@
-"""What every tracker keeps to; each function is one check, of a tracker and an empty folder.
+"""The contract of trackers; each function checks one rule, with a tracker and an empty folder.
 
-A check that is not kept raises whatever it raises. It leaves an experiment of a name of its own.
+A check raises an exception if the rule is broken. It creates experiments with new names.
 """
 
 import inspect
@@ -30,7 +30,7 @@ def creates_an_experiment_once(tracker: Tracker, folder: Path) -> None:
     _equal((again, created, created_again), (made, True, False))
     known = tracker.sweeps()
     _equal((known.get(name), known.get(f"{name} nights")), (made.id, None))
-    require(other.id != made.id, f"two experiments are {made.id}")
+    require(other.id != made.id, f"two experiments have the id {made.id}")
 
 
 def returns_a_run_as_it_was_made(tracker: Tracker, folder: Path) -> None:
@@ -50,7 +50,7 @@ def returns_a_run_as_it_was_made(tracker: Tracker, folder: Path) -> None:
 
 
 def keeps_the_latest_of_the_greatest_step(tracker: Tracker, folder: Path) -> None:
-    """Of a metric the latest value of the greatest step counts."""
+    """The value of a metric is the latest one of the greatest step."""
     run_id = _run(tracker, _experiment(tracker, folder))
     for value, time, step in ((1.0, 10, 0), (2.0, 10, 3), (3.0, 20, 3), (4.0, 30, 2)):
         tracker.log(run_id, Change("k", [Point("loss", value, time, step)]))
@@ -58,7 +58,7 @@ def keeps_the_latest_of_the_greatest_step(tracker: Tracker, folder: Path) -> Non
 
 
 def takes_the_same_twice(tracker: Tracker, folder: Path) -> None:
-    """What is logged again changes nothing, a tag is replaced, a parameter refused."""
+    """A repeated log changes nothing, a new tag replaces the old, a new parameter is refused."""
     run_id = _run(tracker, _experiment(tracker, folder))
     change = Change("k", [Point("loss", 1.5, 10, 0)], {"p": "1"}, {"chosen": "false"})
     for _ in range(2):
@@ -73,7 +73,7 @@ def takes_the_same_twice(tracker: Tracker, folder: Path) -> None:
 
 
 def sets_a_status_and_takes_it_back(tracker: Tracker, folder: Path) -> None:
-    """A status is set, taken back and set again."""
+    """A status can be set and changed again."""
     run_id = _run(tracker, _experiment(tracker, folder), status="")
     for time, status in enumerate(("KILLED", "RUNNING", "FAILED", "FINISHED"), start=7_000):
         tracker.set_status(run_id, status, time)
@@ -106,8 +106,8 @@ def sorts_runs_by_metrics_then_by_age(tracker: Tracker, folder: Path) -> None:
         {"objective": math.nan, "number": 1.0},
     ]
     made = [
-        _run(tracker, experiment, started, metrics=its)
-        for started, its in zip((4, 9, 1, 8, 2, 3), figures, strict=True)
+        _run(tracker, experiment, started, metrics=metrics)
+        for started, metrics in zip((4, 9, 1, 8, 2, 3), figures, strict=True)
     ]
     expected = [made[index] for index in (3, 0, 1, 2, 5, 4)]
     by_age = [made[index] for index in (2, 4, 5, 0, 3, 1)]
@@ -118,7 +118,7 @@ def sorts_runs_by_metrics_then_by_age(tracker: Tracker, folder: Path) -> None:
 
 
 def refuses_what_is_not_there(tracker: Tracker, folder: Path) -> None:
-    """A deleted run is gone; what is done to a run that is not there is refused."""
+    """A deleted run is gone, and changes of a missing run are refused."""
     experiment = _experiment(tracker, folder)
     gone, kept = _run(tracker, experiment), _run(tracker, experiment)
     tracker.delete_run(gone)
@@ -126,7 +126,7 @@ def refuses_what_is_not_there(tracker: Tracker, folder: Path) -> None:
     tagged = Change("k", tags={"a": "b"})
     _refuses(partial(tracker.log, gone, tagged), "a change of a deleted run")
     for absent in ABSENT:
-        _refuses(partial(tracker.run, absent), f"a look at run {absent}")
+        _refuses(partial(tracker.run, absent), f"reading run {absent}")
         _refuses(partial(tracker.log, absent, tagged), f"a change of run {absent}")
         _refuses(partial(tracker.set_status, absent, "FINISHED", 9), f"the end of run {absent}")
         _refuses(partial(tracker.delete_run, absent), f"deleting run {absent}")
@@ -135,7 +135,7 @@ def refuses_what_is_not_there(tracker: Tracker, folder: Path) -> None:
 def replaces_a_champion(tracker: Tracker, folder: Path) -> None:
     """A run's folder becomes the one version that an alias names."""
     if type(tracker).register is Tracker.register:
-        return  # It keeps no models.
+        return  # This tracker stores no models.
     experiment, task = _experiment(tracker, folder), f"{uuid4().hex}/net"
     first, second = _run(tracker, experiment), _run(tracker, experiment)
     exported = folder / "exported"
@@ -147,7 +147,7 @@ def replaces_a_champion(tracker: Tracker, folder: Path) -> None:
         return tracker.register(task, run_id, exported, {"calsweep.recipe": "ce"}, "champion")
 
     name, version, new = promote(first)
-    require(new, "the first champion is said to be none")
+    require(new, "the first champion was not reported as new")
     _equal(promote(first), (name, version, False))
     again, other, moved = promote(second)
     _equal((again, other == version, moved), (name, False, True))
@@ -168,14 +168,14 @@ TRACKER_CHECKS: tuple[Callable[[Tracker, Path], None], ...] = (
 
 
 def tracker_checks(uri: str) -> Iterator[Check]:
-    """Yield the checks of what keeps the runs behind an address; they write there."""
+    """Yield the checks of the tracker at an address; they write there."""
     tracker, part = open_tracker(uri, create=True), f"tracker {uri.partition(':')[0]}"
     for check in TRACKER_CHECKS:
-        says = (inspect.getdoc(check) or "").rstrip(".")
-        yield Check(part, says, partial(_tried, check, tracker))
+        rule = (inspect.getdoc(check) or "").rstrip(".")
+        yield Check(part, rule, partial(_in_folder, check, tracker))
 
 
-def _tried(check: Callable[[Tracker, Path], None], tracker: Tracker) -> None:
+def _in_folder(check: Callable[[Tracker, Path], None], tracker: Tracker) -> None:
     with TemporaryDirectory(prefix="calsweep-") as folder:
         check(tracker, Path(folder))
 
@@ -206,13 +206,13 @@ def _found(
     return [run.id for run in tracker.runs(RunQuery([experiment], tags or {}, **more))]
 
 
-def _equal(found: object, expected: object) -> None:
-    require(found == expected, f"{found!r} came back, {expected!r} was expected")
+def _equal(returned: object, expected: object) -> None:
+    require(returned == expected, f"expected {expected!r}, got {returned!r}")
 
 
-def _refuses(action: Callable[[], object], what: str) -> None:
+def _refuses(action: Callable[[], object], request: str) -> None:
     try:
         action()
     except RefusedError:
         return
-    raise AssertionError(f"{what} raises no RefusedError")
+    raise AssertionError(f"{request}: expected a RefusedError, got no error")

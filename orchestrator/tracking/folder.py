@@ -1,4 +1,4 @@
-"""Keeps runs as JSON files in a folder, without MLflow.
+"""Stores runs as JSON files in a folder, without MLflow.
 
 The folder has ``experiments/NAME/experiment.json``, ``.../runs/ID.json`` and ``.../files/ID/``.
 """
@@ -31,12 +31,12 @@ from trainables.common.files import drafted, make_folders, write_whole
 from trainables.common.paths import SYNC
 
 Record = dict[str, Any]
-SETTLED = 100_000_000  # Nanoseconds after which no other change can have a folder's time.
-_latest: dict[Path, tuple[int, list[Run]]] = {}  # The experiment that was asked for last.
+SETTLED = 100_000_000  # Nanoseconds after which a change must give a folder another time.
+_latest: dict[Path, tuple[int, list[Run]]] = {}  # The experiment of the last query.
 
 
 class FolderTracker(Tracker):
-    """A folder of runs, created where missing; one process at a time writes an experiment."""
+    """A folder of runs, created if missing; one process at a time writes an experiment."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
@@ -140,7 +140,7 @@ class FolderTracker(Tracker):
 
     @contextmanager
     def _changed(self, run_id: str) -> Iterator[Record]:
-        """Yield the content of a run's file, and write what has become of it."""
+        """Yield the content of a run's file, and write the file with the changes."""
         file = self._file(run_id)
         record = _read(file)
         yield record
@@ -148,20 +148,20 @@ class FolderTracker(Tracker):
 
 
 def _rank(value: float | None) -> tuple[bool, bool, float]:
-    """Return what sorts numbers before NaN, and that before a metric that is missing."""
+    """Return a sort key: numbers first, then NaN, then missing metrics."""
     number = math.nan if value is None else value
     return value is None, math.isnan(number), 0.0 if math.isnan(number) else number
 
 
 def _runs_in(folder: Path) -> list[Run]:
-    """Return the runs of an experiment, read once by many questions: each change renames a file."""
+    """Return the runs of an experiment, cached by the time of its folder (changes rename files)."""
     changed = folder.stat().st_mtime_ns if folder.exists() else 0
     if _latest.get(folder, (0,))[0] != changed or not changed:
-        found = [_run(file) for file in folder.glob("*.json")]
+        runs = [_run(file) for file in folder.glob("*.json")]
         _latest.clear()
         if time.time_ns() - changed < SETTLED:
-            return found
-        _latest[folder] = changed, found
+            return runs
+        _latest[folder] = changed, runs
     return _latest[folder][1]
 
 
@@ -197,7 +197,7 @@ def _write(file: Path, record: Record) -> None:
 
 @contextmanager
 def translated(place: Path) -> Iterator[None]:
-    """Raise faults of the disk as those of a tracker that may come back."""
+    """Raise disk errors as ``UnreachableError``: they may pass."""
     try:
         yield
     except OSError as error:

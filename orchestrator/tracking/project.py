@@ -1,7 +1,7 @@
 """Shows the figures of runs in a project of trackio or Weights & Biases.
 
-Their modules have the same functions: https://docs.wandb.ai/ref/python/ and
-https://huggingface.co/docs/trackio, which says so. Both work without a connection by default.
+Both modules have the same functions (https://docs.wandb.ai/ref/python/,
+https://huggingface.co/docs/trackio) and work offline by default.
 """
 
 import io
@@ -18,20 +18,20 @@ from orchestrator.tracking._changes import Change
 from orchestrator.tracking.folder import FolderTracker, Record, translated
 from orchestrator.tracking.tracker import UnreachableError
 
-QUIET = {"auto_log_cpu": False, "auto_log_gpu": False}  # A run has figures of its own only.
+QUIET = {"auto_log_cpu": False, "auto_log_gpu": False}  # Keep machine metrics out of the runs.
 
 
 def records(uri: str) -> Path:
-    """Return the folder of a project's runs: these modules cannot be asked for tags."""
+    """Return the folder of a project's runs (the modules cannot search by tag)."""
     kind, _, project = uri.partition(":")
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(home).expanduser() / "calsweep" / kind / project
 
 
 class ProjectTracker(FolderTracker):
-    """A folder of runs, each of which is sent to a project when it ends, and what comes later.
+    """A folder of runs; figures are sent to the project when a run ends, and later ones too.
 
-    Everything is read from the folder.
+    Runs are read from the folder.
     """
 
     def __init__(self, uri: str) -> None:
@@ -48,7 +48,7 @@ class ProjectTracker(FolderTracker):
         self._send_news(run_id)
 
     def _send_news(self, run_id: str) -> None:
-        """Send the figures of a run that has ended, those apart that were sent before."""
+        """Send those figures of an ended run that were not sent before."""
         record = self._record(run_id)
         sent = record.get("sent", {})
         rows: dict[int, dict[str, float]] = defaultdict(dict)

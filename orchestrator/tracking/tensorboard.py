@@ -9,19 +9,19 @@ from orchestrator.tracking._changes import Change, Point
 from orchestrator.tracking.folder import FolderTracker, translated
 from trainables.common.files import make_folders
 
-LONGEST = 60  # Characters of a run's name that its folder has.
+LONGEST = 60  # Characters of a run's name that are kept in the name of its folder.
 
 
 class TensorboardTracker(FolderTracker):
     """A folder of runs whose metrics are also event files, ``events/EXPERIMENT/NAME-ID/``.
 
-    Event files can only be added to. Everything else, such as tags and parameters, is in the JSON
-    files, from which runs are read.
+    Events can only be appended. Tags and parameters are in the JSON files, and runs are read from
+    these.
     """
 
     def log(self, run_id: str, change: Change) -> None:
-        held = self._record(run_id)["metrics"]
-        known = {(name, *point) for name, points in held.items() for point in points}
+        metrics = self._record(run_id)["metrics"]
+        known = {(name, *point) for name, points in metrics.items() for point in points}
         super().log(run_id, change)
         news = [
             point
@@ -39,7 +39,7 @@ class TensorboardTracker(FolderTracker):
 
 
 def _append(file: Path, points: Sequence[Point]) -> None:
-    """Add points to an event file in one write; the first event of a file is its version."""
+    """Append points to an event file in one write; the first event of a file is its version."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.proto.summary_pb2 import Summary
 

@@ -1,4 +1,4 @@
-"""What the orchestrator asks of whatever keeps its runs."""
+"""The interface of trackers: they store the runs of sweeps and answer queries about them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,31 +11,31 @@ from trainables.common.errors import InputError
 from trainables.common.paths import redacted
 
 PAGE = 1000
-"""Runs asked for at once."""
+"""Runs per page of an answer."""
 
 MODEL_PLACE = "model"
 """Folder among a run's files that holds its exported model."""
 
 
 class UnreachableError(InputError):
-    """A tracker gave no answer, or one that may be another the next time."""
+    """A tracker did not answer, or failed in a way that may pass."""
 
 
 class BlockedError(UnreachableError):
-    """A tracker takes nothing until someone mends it: waiting does not help."""
+    """A tracker accepts nothing until someone repairs it: waiting does not help."""
 
 
 class LoginError(BlockedError):
-    """A tracker wants another login, unless its operator admits this one."""
+    """A tracker refuses the login."""
 
 
 class RefusedError(ValueError):
-    """A tracker will never take this, however often it is sent."""
+    """A tracker will never accept this, however often it is sent."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A group of runs, by its id on its tracker; created then, in milliseconds since 1970."""
+    """A group of runs on a tracker; ``created`` in milliseconds since 1970."""
 
     id: str
     created: int
@@ -43,15 +43,14 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Run:
-    """A run as a tracker holds it.
+    """A run on a tracker.
 
     Attributes:
-        id: Names it on its tracker.
         experiment: Id of its experiment.
-        parent: Id of the run that it belongs to; None if it stands alone.
+        parent: Id of the run that it belongs to, if any.
         status: ``RUNNING``, ``FINISHED``, ``FAILED`` or ``KILLED``.
-        started: When, milliseconds since 1970.
-        metrics: Name to the last value: the latest of the greatest step.
+        started: Milliseconds since 1970.
+        metrics: Name to the last value: of the points with the greatest step, the latest.
     """
 
     id: str
@@ -65,14 +64,14 @@ class Run:
 
 @dataclass(frozen=True)
 class RunQuery:
-    """Which runs are asked for.
+    """A query for runs.
 
     Attributes:
-        tags: Tags with the values they must have.
-        marked: A tag that they must have, whatever its value.
-        order: Metrics to sort by, the lowest first, runs without them last, of equals the oldest
-            first; None for the newest first.
-        page: How many are fetched at once.
+        tags: Required tags and their values.
+        marked: A required tag with any value but "".
+        order: Metrics to sort by: the lowest first, runs without them last, ties by age (oldest
+            first). None sorts by age, newest first.
+        page: Runs fetched at once.
     """
 
     experiments: Sequence[str]
@@ -84,30 +83,29 @@ class RunQuery:
 
 
 class RunReader(ABC):
-    """Answers questions about runs; see ``Tracker`` for errors."""
+    """Answers queries about runs; see ``Tracker`` for errors."""
 
     uri: str
 
     @abstractmethod
     def sweeps(self) -> dict[str, str]:
-        """Return the ids of the experiments that hold sweeps, by name."""
+        """Return the ids of the sweeps' experiments, by name."""
 
     @abstractmethod
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        """Yield the matching runs; callers that stop early save further pages."""
+        """Yield the matching runs, fetched page by page."""
 
     @abstractmethod
     def run(self, run_id: str) -> Run:
-        """Return a run by its id."""
+        """Return a run."""
 
 
 class Tracker(TrackerKind, RunReader):
-    """Keeps experiments that hold runs, and a registry of models that come from runs.
+    """Stores runs in experiments, and models of runs in a registry.
 
-    Every method raises ``UnreachableError`` if the tracker gives no answer, and ``RefusedError`` if
-    it will never obey. Logging what it holds already changes nothing. It should be sent
-    as many requests at once as it has ``lanes``. Who keeps no models leaves ``register``
-    out.
+    Every method raises ``UnreachableError`` if the tracker does not answer, and ``RefusedError`` if
+    it will never accept the request. Logging the same values again changes nothing. ``lanes`` is
+    the best number of parallel requests. A tracker without models does not override ``register``.
     """
 
     lanes = 1
@@ -119,13 +117,13 @@ class Tracker(TrackerKind, RunReader):
     def open_experiment(
         self, name: str, artifact_root: Path, kind: str = "sweep"
     ) -> tuple[Experiment, bool]:
-        """Return the experiment of that name, and whether it had to be created, for that kind.
+        """Return the experiment of that name, and whether it was created now, with that kind.
 
-        Under ``artifact_root`` a tracker without a place of its own keeps files.
+        A tracker without its own place for files stores them under ``artifact_root``.
         """
 
     def deletion(self, sweep: str) -> str:
-        """Return that a sweep was deleted and how to restore it; "" for any other sweep."""
+        """Return how to restore a sweep if it was deleted, else ""."""
         return ""
 
     @abstractmethod
@@ -148,11 +146,11 @@ class Tracker(TrackerKind, RunReader):
 
     @abstractmethod
     def upload(self, run_id: str, name: str, path: Path) -> None:
-        """Store a file with a run under the name given."""
+        """Store a file with a run, under a name."""
 
     @abstractmethod
     def set_status(self, run_id: str, status: str, time: int) -> None:
-        """Set a run's status, and when it ended unless it is RUNNING (again)."""
+        """Set a run's status, and the time as its end unless the status is RUNNING."""
 
     @abstractmethod
     def delete_run(self, run_id: str) -> None:
@@ -161,17 +159,17 @@ class Tracker(TrackerKind, RunReader):
     def register(
         self, task: str, run_id: str, folder: Path, tags: Mapping[str, str], alias: str
     ) -> tuple[str, str, bool]:
-        """Make a run's folder the version of its task's model that an alias points to.
+        """Register a run's folder as a version of the task's model, and point the alias to it.
 
-        A run has one version at most: doing it again changes nothing but the alias. Returned are
-        the model's name, the version, and whether the alias pointed to another one before.
+        A run has at most one version: a second call only moves the alias. Return the model's name,
+        the version, and whether the alias was moved.
 
         Raises:
-            InputError: If another task's model has the name, or the tracker keeps no models.
+            InputError: If another task's model has the name, or the tracker stores no models.
         """
-        raise InputError(f"tracking {redacted(self.uri)} keeps no models")
+        raise InputError(f"tracking {redacted(self.uri)} stores no models")
 
 
 def model_name(task: str) -> str:
-    """Return a task's name with the signs that a registry accepts."""
+    """Return a task's name in characters that a registry accepts."""
     return task.replace("/", ".").replace(":", "-")

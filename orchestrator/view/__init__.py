@@ -1,8 +1,8 @@
 """All HTML pages: one set of templates, one style, one script.
 
-``from_folder`` gathers everything that is stored of a sweep, and ``write_report`` writes its page
-as one file that asks no server. ``orchestrator.view.server`` serves the pages while sweeps run.
-Published and nightly pages use the same ``environment`` of templates.
+``from_folder`` reads a stored sweep, and ``write_report`` writes its page as one file that needs no
+server. ``orchestrator.view.server`` serves the pages while sweeps run. Published and nightly pages
+use the same ``environment`` of templates.
 """
 
 from orchestrator.view._lines import LIVE, study_lines, study_state

@@ -1,4 +1,4 @@
-"""How far each study of a sweep is."""
+"""The progress of each study of a sweep."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
@@ -16,13 +16,13 @@ OVER = ("died", "interrupted", "failed", "CANCELLED")
 
 
 class StudyLine(NamedTuple):
-    """One study.
+    """The progress of one study.
 
     Attributes:
         state: ``waiting``, ``queued``, ``running``, ``pausing``, ``paused``, ``interrupted``,
             ``failed`` or ``finished``.
         reason: Why it waits or failed; else empty.
-        best: Its best trial so far; None where no trial has a score.
+        best: The chosen trial, or the best one so far; None before the first score.
         hours, gpu_hours: See ``hours_of``.
     """
 
@@ -38,12 +38,12 @@ class StudyLine(NamedTuple):
 
 
 def study_lines(ledger: Ledger, state: str, reason: str = "") -> list[StudyLine]:
-    """Return a line for each study; ``state`` and its ``reason`` are those of the sweep."""
+    """Return a line for each study; ``state`` and ``reason`` are those of the sweep."""
     return [_line(study, ledger, state, reason) for study in ledger.studies.values()]
 
 
 def study_state(study: Study, ledger: Ledger, state: str, reason: str = "") -> tuple[str, str]:
-    """Return the state of a study within a sweep of a state, and why it waits or failed."""
+    """Return the state of a study, and why it waits or failed; see ``study_lines``."""
     if study.status != "running":
         return study.status, "" if study.status == "finished" else study.reason
     if state in OVER:
@@ -61,7 +61,7 @@ def study_state(study: Study, ledger: Ledger, state: str, reason: str = "") -> t
 def figure_states(
     lines: Iterable[StudyLine], results: Sequence[StudyResult], seeds: int
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Yield why test figures are not complete yet, by recipe and task: in a word, and in a line."""
+    """Yield recipe and task of incomplete test figures, and the reason: a word, and a line."""
     measured = {(result.recipe, result.task): len(result.test) for result in results}
     for line in lines:
         place, state = (line.study.recipe, line.study.task), line.state
@@ -69,8 +69,8 @@ def figure_states(
             counts = f"{line.ended} of {many(line.trials, 'trial')} ended"
             yield place, (state, f"{state} {line.reason}" if line.reason else f"{state}, {counts}")
         elif state == "finished" and measured.get(place, seeds) < seeds:
-            found = f"{measured[place]} of {many(seeds, 'seed')} measured on test data"
-            yield place, ("not measured", found)
+            counts = f"{measured[place]} of {many(seeds, 'seed')} measured on test data"
+            yield place, ("not measured", counts)
 
 
 def _line(study: Study, ledger: Ledger, state: str, reason: str) -> StudyLine:

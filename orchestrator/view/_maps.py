@@ -1,4 +1,4 @@
-"""What recipes say of some test images, pixel by pixel: their confidence, and where it is wrong."""
+"""Pictures of some test images with each recipe's confidence and errors per pixel."""
 
 import base64
 import io
@@ -13,39 +13,39 @@ from trainables.common.stages import ArtifactRef
 from trainables.data import MASK_OUTSIDE
 from trainables.store.artifacts import Artifact, ArtifactStore
 
-IMAGES, WIDTH = 2, 168  # Of each recipe, and of each of their three columns in pixels.
+IMAGES, WIDTH = 2, 168  # Images per recipe, and pixels of each of the three columns.
 QUALITY = 80
 WHITE = 255
 
 
 class Maps(NamedTuple):
-    """The images of one recipe, as a picture that a page can hold."""
+    """The picture of one recipe; ``address`` is a data URI."""
 
     recipe: str
     address: str
 
 
 def confidence_maps(results: Sequence[StudyResult], store: ArtifactStore) -> list[Maps]:
-    """Return the maps of each recipe's first seed; none where predictions are not of pixels."""
+    """Return the maps of each recipe's first seed, if its predictions are of pixels."""
     maps = []
     for result in results:
-        found = (
+        artifact = (
             store.find(ArtifactRef("evaluate", result.predictions[0]))
             if result.predictions
             else None
         )
-        if found is not None and (found.directory / "maps.safetensors").is_file():
-            maps.append(Maps(result.recipe, _picture(found)))
+        if artifact is not None and (artifact.directory / "maps.safetensors").is_file():
+            maps.append(Maps(result.recipe, _picture(artifact)))
     return maps
 
 
-def _picture(found: Artifact) -> str:
-    maps = {name: values.numpy() for name, values in found.tensors("maps").items()}
+def _picture(artifact: Artifact) -> str:
+    maps = {name: values.numpy() for name, values in artifact.tensors("maps").items()}
     return map_picture(maps, range(min(IMAGES, len(maps["rows"]))))
 
 
 def map_picture(maps: Mapping[str, np.ndarray], rows: Iterable[int]) -> str:
-    """Return a line per row of ``shown_maps``: image, confidence, errors; as a data URI."""
+    """Return a data URI with a line of image, confidence and errors per row of ``shown_maps``."""
     kinds = ("rows", "confidence", "predicted")
     lines = [_line(*(maps[kind][row] for kind in kinds)) for row in rows]
     stream = io.BytesIO()
@@ -54,7 +54,7 @@ def map_picture(maps: Mapping[str, np.ndarray], rows: Iterable[int]) -> str:
 
 
 def _line(row: np.ndarray, confidence: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Return three pictures beside each other, (h, 3 w, 3), of one image as stored, (H, W, 4)."""
+    """Return three pictures in a line, (h, 3 w, 3), of a stored image, (H, W, 4)."""
     mask = row[..., 3]
     inside = mask != MASK_OUTSIDE
     height, width = inside.any(1).sum(), inside.any(0).sum()

@@ -1,4 +1,4 @@
-"""The page: its parts gathered, put into the template, written."""
+"""Fills the template of a sweep's page and writes the page."""
 
 import base64
 import itertools
@@ -37,14 +37,14 @@ def render_report(
 ) -> str:
     """Return the page as text.
 
-    The baseline, with which other recipes are compared, is ``usual_baseline`` where none is named
-    and there is one. ``progress`` is called with the steps that are done and their total.
+    Recipes are compared with the baseline, by default ``usual_baseline``. ``progress`` is called
+    with the number of finished steps and their total.
     """
     if not source.results:
         raise InputError(f"sweep {source.name} has no study yet, so there is nothing to report")
     recipes = list(dict.fromkeys(result.recipe for result in source.results))
     if baseline is not None and baseline not in recipes:
-        raise InputError(f"baseline {baseline!r} is no recipe; {known_names(baseline, recipes)}")
+        raise InputError(f"baseline {baseline!r} is not a recipe; {known_names(baseline, recipes)}")
     count = itertools.count(1)
     studies = len(source.history.studies) if source.history else 0
     total = (1 + len(COMPARED)) * len(source.results) + min(studies, MOST_STUDIES)
@@ -60,15 +60,15 @@ def render_report(
 def overview(
     source: ReportSource, baseline: str, status: SweepStatus | None = None
 ) -> dict[str, Any]:
-    """Return the content of a sweep's page as far as it takes milliseconds.
+    """Return the content of a sweep's page that takes milliseconds.
 
-    Without its status, the state of the sweep is the one in its journal.
+    Without ``status`` the state is that of the journal.
     """
     history, several = source.history, len(source.tasks) > 1
     known = history.status if history else ""
     state, reason = (status.state, status.reason) if status else (known, "")
     live = status is not None and state in LIVE
-    # Without its places: the address of a server may hold a password.
+    # Without addresses, which may have a password.
     spec = without_places(history.spec) if history else {}
     lines = study_lines(history, state, reason) if history else []
     states = figure_states(lines, source.results, len(spec.get("seeds") or [0])) if live else ()
@@ -108,7 +108,7 @@ NO_DETAILS: dict[str, Any] = {
 def details(
     source: ReportSource, baseline: str, done: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Return the content that takes seconds: intervals, reliability, ranks, importance."""
+    """Return the content of the page that takes seconds: intervals, ranks, importance, ..."""
     history, several = source.history, len(source.tasks) > 1
     diagram, no_ranks = _records.ranks(source) if several else (None, "")
     measured = {t: measure(source.of_task(t), source.store, baseline, done) for t in source.tasks}
@@ -127,7 +127,7 @@ def details(
 
 
 def environment(served: bool = False) -> Environment:
-    """Return the templates of served pages, or of single files; they escape every text."""
+    """Return the templates of served pages, or of single files; all texts are escaped."""
     found = templates(__package__, autoescape=True)
     assert found.loader is not None
     found.tests["finite"] = math.isfinite
@@ -135,7 +135,7 @@ def environment(served: bool = False) -> Environment:
     found.globals["served"] = served
     found.globals["vega"] = lambda: base64.b64encode(bundle()).decode()
     for name in ("style.css", "script.js"):
-        # Ours, and no text of a run is in it.
+        # These files have no text of a run, so they need no escaping.
         text = found.loader.get_source(found, name)[0]
         found.globals[name.replace(".", "_")] = Markup(text)
     return found
@@ -147,7 +147,7 @@ def write_report(
     baseline: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Write the page of ``render_report`` to a file, whole or not at all; return its path."""
+    """Write the page of ``render_report`` to a file atomically; return its path."""
     text = render_report(source, baseline, progress)
     with writing(f"report {path}", UnwrittenError):
         path.parent.mkdir(parents=True, exist_ok=True)

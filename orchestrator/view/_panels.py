@@ -1,4 +1,4 @@
-"""Figures of one task from its stored predictions, and the charts of each recipe."""
+"""Computes figures and charts of one task from its stored predictions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,19 +32,19 @@ from trainables.metrics import (
 from trainables.store.artifacts import ArtifactStore
 
 COMPARED = ("acc", "ece")  # Metrics that are compared with the baseline.
-FEWEST = 10  # Rows kept at the left end of a risk-coverage curve; fewer jump about.
+FEWEST = 10  # Rows at the left end of a risk-coverage curve; with fewer it is too noisy.
 TONES = {"reference": "var(--reference)", "ours": "var(--blue)"}
-NORMAL = 1.96  # Standard errors within which 95 % lie.
-FAR = 3.0  # How many times the usual reach of an interval still fits; others are cut off.
+NORMAL = 1.96  # Standard errors of a 95 % interval.
+FAR = 3.0  # Intervals longer than this multiple of the median are cut off.
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One recipe's.
+    """The curves of one recipe.
 
     Attributes:
-        reliability: Of the rows of all seeds together.
-        risk: One a seed.
+        reliability: Over the rows of all seeds.
+        risk: One per seed.
         error: Estimated true calibration error, the mean over seeds; see ``estimated_error``.
         spread: Standard error of each bin's accuracy where rows are pixels, (bins,); else None.
     """
@@ -57,14 +57,14 @@ class Curves:
 
 @dataclass(frozen=True)
 class Measured:
-    """One task.
+    """The measurements of one task.
 
     Attributes:
-        curves: Recipe to its curves.
-        comparisons: Metric to the differences from the baseline; empty without a baseline.
-        gains: Metric to what the searches brought; empty where none did, or it is not known.
+        curves: By recipe.
+        comparisons: Differences from the baseline, by metric; empty without a baseline.
+        gains: Gains of the searches, by metric; empty if there are none or they are unknown.
         absent: Recipe to the reason why it has no curves.
-        problem: Why there is nothing at all; else empty.
+        problem: Why nothing could be measured; else empty.
     """
 
     curves: dict[str, Curves] = field(default_factory=dict)
@@ -80,11 +80,10 @@ def measure(
     baseline: str,
     done: Callable[[], None] = lambda: None,
 ) -> Measured:
-    """Read the predictions of one task and compute what the page draws.
+    """Read the predictions of one task and compute the curves and differences of the page.
 
-    Predictions that are damaged, or of different rows, are told on the page: a report of the
-    rest is better than none. ``done`` is called once a recipe has been read, and for each of
-    ``COMPARED`` once it has been compared.
+    Damaged predictions, or those of different rows, do not raise: the page names them and shows
+    the rest. ``done`` is called after each recipe is read, and after each of its comparisons.
     """
     kept = KeptPredictions(store)
     try:
@@ -116,15 +115,15 @@ def _curves(seeds: tuple[Tensor, ...], labels: Sequence[Tensor], images: Tensor 
 
 
 def chance(curves: Curves) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return where 95 % of the accuracies of each bin would lie if its confidence were right."""
+    """Return the 95 % range of each bin's accuracy if its confidence were right."""
     curve = curves.reliability
-    probability = np.clip(np.nan_to_num(curve.confidence), 1e-12, 1.0)  # Of 0 nothing is told.
+    probability = np.clip(np.nan_to_num(curve.confidence), 1e-12, 1.0)  # ``bdtrik`` is NaN at 0.
     if curves.spread is not None:
         reach = NORMAL * curves.spread
         return np.maximum(0.0, probability - reach), np.minimum(1.0, probability + reach)
     from scipy.special import bdtrik  # scipy.stats takes two seconds to import.
 
-    # Each row was counted once a seed.
+    # Each row was counted once per seed.
     rows = np.maximum(np.round(curve.count / len(curves.risk)), 1)
     low, high = (np.ceil(bdtrik(end, rows, probability)) / rows for end in (0.025, 0.975))
     return low, high
@@ -136,7 +135,7 @@ def risk_panel(
     highest: float,
     recipe: str,
 ) -> Chart:
-    """Return the error among the most confident rows, the baseline's in grey, per seed."""
+    """Return the chart of the error among the most confident rows, with the baseline in grey."""
     label = f"{recipe}: error of the most confident rows against their share"
     ticks = {"format": "%", "tickCount": 4}
     x = amount("coverage", "share of rows, most confident first", axis=ticks)
@@ -164,7 +163,7 @@ def risk_panel(
 
 
 def _mean_risk(own: Sequence[RiskCoverageCurve], highest: float) -> dict[str, list[float]]:
-    """Return the mean over seeds; what does not fit on the axis runs along its edge."""
+    """Return the mean over seeds; values beyond the axis are clipped to its edge."""
     coverage = own[0].coverage
     risk = np.minimum(np.mean([curve.risk for curve in own], axis=0), highest)
     places = thinned(range(min(FEWEST, len(risk)) - 1, len(risk)))
@@ -172,7 +171,7 @@ def _mean_risk(own: Sequence[RiskCoverageCurve], highest: float) -> dict[str, li
 
 
 def widest(comparison: TaskComparison) -> float:
-    """Return the difference at the edges of the intervals of one column."""
+    """Return the difference at the edges of a column's interval drawings."""
     differences = comparison.bootstrap.differences.values()
     found = (max(abs(difference.low), abs(difference.high)) for difference in differences)
     ends = [end for end in found if end]  # A default that was kept has no interval.
@@ -180,12 +179,12 @@ def widest(comparison: TaskComparison) -> float:
 
 
 class IntervalBar(NamedTuple):
-    """A difference and its interval in a cell, from 0 at the left end to 100 at the right one.
+    """The drawing of a difference and its interval, from 0 (left) to 100 (right).
 
     Attributes:
         low, high: Ends of the bar.
-        value: Place of the dot; None if it does not fit.
-        cut: Sides on which the interval extends beyond the cell.
+        value: Position of the dot; None if it does not fit.
+        cut: Sides on which the interval is cut off.
     """
 
     low: float
@@ -195,7 +194,7 @@ class IntervalBar(NamedTuple):
 
 
 def interval_bar(found: Difference, limit: float) -> IntervalBar:
-    """Return the places of a difference and its interval around zero, which is at 50."""
+    """Return the positions of a difference and its interval; zero is at 50."""
     ends = (max(-limit, min(limit, end)) for end in (found.low, found.high, found.value))
     low, high, value = (50 + 50 * end / limit for end in ends)
     sides = {"left": -found.low, "right": found.high}

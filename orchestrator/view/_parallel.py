@@ -1,4 +1,4 @@
-"""Parallel coordinates: the searched parameters of a study and its objective, a line a trial."""
+"""Parallel coordinates of a study: searched parameters and objective, one line per trial."""
 
 import math
 import operator
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.tables.columns import column
-from orchestrator.view._search import in_unit, some
+from orchestrator.view._search import in_unit, sampled
 from trainables.charts.chart import (
     Chart,
     Spec,
@@ -23,12 +23,12 @@ from trainables.charts.chart import (
 )
 
 Value = bool | int | float | str
-MARKS = 3  # Of an axis of numbers.
-BESIDE: Spec = {"align": "left", "dx": 4, "fontSize": 11, "clip": False}
+MARKS = 3  # Marks on an axis of numbers.
+LABEL: Spec = {"align": "left", "dx": 4, "fontSize": 11, "clip": False}
 
 
 class _Axis(NamedTuple):
-    """One axis: trials' ``places``, from 0 (lowest) to 1, and its ``marks``."""
+    """One axis: the trials' ``places``, from 0 (lowest) to 1, and the ``marks``."""
 
     name: str
     values: Sequence[Value]
@@ -39,12 +39,12 @@ class _Axis(NamedTuple):
 def parallel_coordinates(
     study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
 ) -> list[Chart]:
-    """Return a chart of trials with all of several searched parameters; of many, some."""
+    """Return a chart of trials that have all searched parameters, or a sample of them."""
     shown = column(history.objective)
     whole = [trial for trial in study.scored if searched.keys() <= trial.parameters.keys()]
     if len(searched) < 2 or len(whole) < 2:
         return []
-    kept = some(whole, study)
+    kept = sampled(whole, study)
     objectives = [shown.factor * (trial.objective or 0.0) for trial in kept]
     unit = f"validation {in_unit(shown)}"
     axes = [_axis(name, [trial.parameters[name] for trial in kept]) for name in searched]
@@ -112,6 +112,6 @@ def _layers(axes: Sequence[_Axis], unit: str, lines: Sequence[Spec]) -> list[Spe
         layer(
             "trial", "line", encoding, lines, params=[click], transform=flat, point="transparent"
         ),
-        layer("halo", "text", text, marks, stroke="var(--paper)", strokeWidth=3, **BESIDE),
-        layer("marks", "text", text, marks, **BESIDE),
+        layer("halo", "text", text, marks, stroke="var(--paper)", strokeWidth=3, **LABEL),
+        layer("marks", "text", text, marks, **LABEL),
     ]

@@ -1,4 +1,4 @@
-"""Charts by recipe: the best objective so far by trial, and learning curves over seeds."""
+"""Charts of recipes: the best objective so far by trial, and learning curves over seeds."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.storage.ledger import Ledger, Study, Trial
 from orchestrator.storage.results import trials_of_choice
 from orchestrator.tables.columns import Column, column
-from orchestrator.view._search import dots, in_unit, some
+from orchestrator.view._search import dots, in_unit, sampled
 from trainables.charts.chart import (
     Chart,
     Spec,
@@ -26,7 +26,7 @@ from trainables.charts.chart import (
 )
 
 HEIGHT = 240
-NAMED, LINE = 8, 9  # Recipes that have a colour, and pixels of each in a legend: two share a line.
+NAMED, LINE = 8, 9  # Recipes with a colour, and the height of each in a legend of two columns.
 WHOLE = {"tickMinStep": 1, "format": "d"}
 
 
@@ -39,7 +39,7 @@ def progress(history: Ledger) -> list[Chart]:
     for task, studies in tasks.items():
         ending = f", {task}" if len(tasks) > 1 else ""
         named = [study.recipe for study in sorted(studies, key=_lowest)[:NAMED]]
-        studies.sort(key=lambda study: study.recipe in named)  # Drawn last: in front of the others.
+        studies.sort(key=lambda study: study.recipe in named)  # The last ones are in front.
         charts += best_by_recipe(studies, history, named, ending)
         charts += over_seeds(studies, named, ending)
     return charts
@@ -66,13 +66,13 @@ def best_by_recipe(
 
 
 def best_of_study(study: Study, history: Ledger) -> list[Chart]:
-    """Return the objective of each trial, and the lowest one so far; of very many trials some."""
+    """Return the chart of each trial's objective and the lowest so far; many trials are sampled."""
     scored, shown = study.scored, column(history.objective)
     if len(scored) < 2:
         return []
     every = [
-        {**_told(trial, trial.objective, shown), "chosen": trial is study.chosen_trial}
-        for trial in some(scored, study)
+        {**_point(trial, trial.objective, shown), "chosen": trial is study.chosen_trial}
+        for trial in sampled(scored, study)
     ]
     rows = list(_bests(study.recipe, scored, shown))
     line = _line(shown, every, {"color": {"value": "var(--reference)"}}, rows=rows)
@@ -84,7 +84,7 @@ def best_of_study(study: Study, history: Ledger) -> list[Chart]:
 
 
 def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> Spec:
-    """Return the layer of the best so far, whose axes have room for the given rows."""
+    """Return the line of the best so far; the axis has room for the heights."""
     unit = f"validation {in_unit(shown)}"
     encoding = {
         "x": amount("trial", "trial number", axis=WHOLE),
@@ -95,7 +95,7 @@ def _line(shown: Column, heights: Iterable[Spec], looks: Spec, **more: Any) -> S
     return layer("best", "line", looks, interpolate="step-after", point={"size": 25}, **more)
 
 
-def _told(trial: Trial, objective: float | None, shown: Column) -> Spec:
+def _point(trial: Trial, objective: float | None, shown: Column) -> Spec:
     return {"trial": trial.number, "value": shown.factor * (objective or 0.0)}
 
 
@@ -106,11 +106,11 @@ def _bests(recipe: str, trials: Sequence[Trial], shown: Column) -> Iterable[Spec
         objective = trial.objective or 0.0
         if objective < best or trial is trials[-1]:
             best = min(best, objective)
-            yield {"recipe": recipe, **_told(trial, best, shown)}
+            yield {"recipe": recipe, **_point(trial, best, shown)}
 
 
 def _coloured(recipes: Collection[str], named: Sequence[str]) -> Spec:
-    """Return the channels that tell recipes apart: those named have colours, others are grey."""
+    """Return the channels that distinguish recipes: ``named`` have colours, others are grey."""
     known = [recipe for recipe in recipes if recipe in named]
     legend = {"orient": "bottom", "columns": 2, "labelLimit": 130}
     colour = names("recipe", "recipe", scale={"domain": known}, legend=legend)
@@ -122,7 +122,7 @@ def _coloured(recipes: Collection[str], named: Sequence[str]) -> Spec:
 
 
 def _height(recipes: int) -> int:
-    """Return the height of a chart whose legend names recipes."""
+    """Return the height of a chart with this many recipes in its legend."""
     return HEIGHT + LINE * recipes
 
 
@@ -131,8 +131,8 @@ def over_seeds(
 ) -> list[Chart]:
     """Return validation ECE and accuracy by epoch of the chosen configurations.
 
-    A line is the median over seeds, the area around it reaches from the lowest to the highest.
-    Recipes without two epochs, or with too few seeds, are left out.
+    A line is the median over seeds; the area around it is the range. Recipes with one epoch, or
+    with fewer than ``fewest`` seeds, are skipped.
     """
     charts = []
     for metric in ("ece", "acc"):
@@ -145,7 +145,7 @@ def over_seeds(
 
 
 def _band(study: Study, metric: str) -> Spec | None:
-    """Return a whole curve in one row, its figures in percent; None where there is none."""
+    """Return a curve as one row, in percent; None without two epochs."""
     chosen = study.chosen_trial
     if chosen is None:
         return None
@@ -168,8 +168,8 @@ def _bands(title: str, unit: str, rows: Sequence[Spec], named: Sequence[str]) ->
     log = spread_widely(value for row in rows for value in (*row["low"], *row["high"]))
     x = amount("epoch", "epoch", axis=WHOLE)
     y = {name: amount(name, unit, log=log) for name in ("value", "low")}
-    told = {"value": "median over seeds", "low": "lowest", "high": "highest", "seeds": "seeds"}
-    tip = tips(recipe="recipe", epoch="epoch", **told)
+    titles = {"value": "median over seeds", "low": "lowest", "high": "highest", "seeds": "seeds"}
+    tip = tips(recipe="recipe", epoch="epoch", **titles)
     looks = {"x": x, **_coloured([row["recipe"] for row in rows], named)}
     faint = {"condition": {**opacity["condition"], "value": 0.2}, "value": 0.03}
     band = {**looks, "y": y["low"], "y2": {"field": "high"}, "fillOpacity": faint}

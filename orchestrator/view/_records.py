@@ -1,4 +1,4 @@
-"""What the page says of the sweep as a whole: its size, ranks, cost, failures, provenance."""
+"""The facts about a whole sweep on its page: size, ranks, cost, failures, provenance."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from trainables.common.errors import InputError
 from trainables.common.stages import GIVEN
 from trainables.common.words import duration, many
 
-SHORT = 12  # Letters of a key that are shown.
+SHORT = 12  # Displayed characters of a key.
 
 
 class Failure(NamedTuple):
@@ -38,7 +38,7 @@ class Failure(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The run behind the figures of one seed; unknown fields are empty."""
+    """The run of one seed's figures; unknown fields are empty."""
 
     recipe: str
     task: str
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 
 
 def summary(source: ReportSource) -> str:
-    """Return the size and the state of the sweep in a sentence."""
+    """Return the size and the outcome of the sweep in a sentence."""
     results = source.results
     seeds = max((len(result.test) for result in results), default=0)
     failed = sum(result.trials_failed for result in results)
@@ -62,7 +62,7 @@ def summary(source: ReportSource) -> str:
 
 
 def ranked_by(source: ReportSource) -> str:
-    """Return the metric of the ranks: of calibrators of given logits a proper score."""
+    """Return the metric of the ranks: a proper score if calibrators get given logits."""
     return "nll" if usual_baseline(source.results) == GIVEN else "ece"
 
 
@@ -77,7 +77,7 @@ def ranks(source: ReportSource) -> tuple[Chart | None, str]:
 
 
 def arena_of(source: ReportSource) -> tuple[Arena | None, str]:
-    """Return how calibrators of several sets of logits do against each other, or why not."""
+    """Return the arena of calibrators of given logits, or why there is none."""
     baseline = usual_baseline(source.results)
     if baseline != GIVEN:
         return None, ""
@@ -88,14 +88,14 @@ def arena_of(source: ReportSource) -> tuple[Arena | None, str]:
 
 
 def costs(source: ReportSource) -> dict[tuple[str, str], float]:
-    """Return the seconds of each task and recipe's chosen configuration, the mean over seeds."""
+    """Return the mean seconds of the chosen configurations, by task and recipe."""
     return {
         (r.task, r.recipe): sum(r.seconds) / len(r.seconds) for r in source.results if r.seconds
     }
 
 
 def computed(history: Ledger) -> str:
-    """Return in a sentence what the sweep computed, and what it could reuse."""
+    """Return the numbers of computed and reused stages in a sentence."""
     trials = [trial for study in history.studies.values() for trial in study.begun.values()]
     fresh = [trial for trial in trials if not trial.reused]
     stages = {"train": "training", "refine": "refinement", "calibrate": "calibration"}
@@ -104,14 +104,14 @@ def computed(history: Ledger) -> str:
     spent = duration(sum(trial.seconds or 0.0 for trial in fresh))
     return (
         f"{many(len(trials), 'trial')} computed {listing or 'nothing'} in {spent} of processing; "
-        f"{len(trials) - len(fresh)} took an outcome that was stored already."
+        f"{len(trials) - len(fresh)} reused a stored outcome."
     )
 
 
 def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
-    """Yield every failed trial with its reason, and every study without a result.
+    """Yield all failed trials with their reasons, and all studies without a result.
 
-    While the sweep is live, a study that has not ended is no failure.
+    If the sweep is live, studies that are still running are skipped.
     """
     history = source.history or Ledger()
     lost = ("failed", "running") if history.status == "finished" else ("failed",)
@@ -131,7 +131,7 @@ def failures(source: ReportSource, live: bool = False) -> Iterator[Failure]:
 
 
 def runs(source: ReportSource) -> Iterator[Run]:
-    """Yield the runs that the figures come from, one a recipe, task and seed."""
+    """Yield the runs of the figures, one per recipe, task and seed."""
     for result in source.results:
         trials = _evaluated_trials(source, result)
         for position in range(len(result.test)):
@@ -148,7 +148,7 @@ def runs(source: ReportSource) -> Iterator[Run]:
 
 
 def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
-    """Return the trials of a result's test figures, in their order; none if that is not known."""
+    """Return the trials of a result's test figures in their order; none if they are unknown."""
     study = source.study(result)
     chosen = study.chosen_trial if study else None
     if study is None or chosen is None or chosen.configuration != result.configuration:
@@ -158,7 +158,7 @@ def _evaluated_trials(source: ReportSource, result: StudyResult) -> list[Trial]:
 
 
 def notes(source: ReportSource) -> Iterator[tuple[str, str, str]]:
-    """Yield all notes: what each is about, the place of its page below the sweep's, the text."""
+    """Yield the subject, the page (relative to the sweep's) and the text of all notes."""
     history = source.history or Ledger()
     for about, text in source.notes.items():
         kind, _, name = about.partition(" ")
@@ -171,12 +171,12 @@ def notes(source: ReportSource) -> Iterator[tuple[str, str, str]]:
 
 
 def facts(source: ReportSource) -> list[tuple[str, str]]:
-    """Return where the figures are from, as names and what belongs to them."""
+    """Return the provenance of the figures as names and texts."""
     results = source.results
-    begun = min((r.started for r in results if r.started), default=None)
+    first = min((r.started for r in results if r.started), default=None)
     found = [
         ("Sweep", f"{source.name} {_listing(r.sweep_id for r in results)}"),
-        ("Begun", f"{datetime.fromtimestamp(begun, UTC):%Y-%m-%d %H:%M} UTC" if begun else ""),
+        ("Started", f"{datetime.fromtimestamp(first, UTC):%Y-%m-%d %H:%M} UTC" if first else ""),
         ("Code", _listing(r.code for r in results) or "not known"),
         *((f"Data of {task}", _data(results, task)) for task in source.tasks),
         ("Choice", _listing(_rule(r) for r in results)),
@@ -204,7 +204,7 @@ def _rule(result: StudyResult) -> str:
     return (
         f"lowest {rule.get('objective', '?')}, accuracy tolerance "
         f"{rule.get('accuracy_tolerance', '?')}, epoch: {rule.get('epoch', '?')}, "
-        f"of equals the {rule.get('tie', '?')}"
+        f"tie: {rule.get('tie', '?')}"
         + (f", plus {rule['accuracy_errors']} standard errors" if "accuracy_errors" in rule else "")
         + (", the published default unless clearly beaten" if "keep_default" in rule else "")
     )

@@ -1,4 +1,4 @@
-"""Accuracy against calibration error, with the recipes that no other beats in both."""
+"""Accuracy against calibration error, with the Pareto front of recipes."""
 
 import operator
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from trainables.charts.chart import (
     tips,
 )
 
-SPREAD = 6.0  # Ratio of the errors from which their axis is logarithmic.
+SPREAD = 6.0  # Smallest ratio of errors with a logarithmic axis.
 STAGES = {
     "train": ("circle", "var(--blue)"),
     "refine": ("diamond", "var(--orange)"),
@@ -28,7 +28,7 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Place:
-    """One recipe: its accuracy and error in percent, and the stage that it ends with."""
+    """One recipe: its accuracy and error in percent, and its last stage."""
 
     recipe: str
     accuracy: float
@@ -37,9 +37,9 @@ class Place:
 
 
 def unbeaten(costs: Sequence[tuple[float, ...]]) -> list[bool]:
-    """Tell of each whether no other is lower somewhere and higher nowhere; of equals all stay."""
+    """Return for each cost whether no other dominates it; equal ones do not dominate each other."""
     kept, front = [False] * len(costs), list[tuple[float, ...]]()
-    # Whatever beats another one comes before it in this order.
+    # In this order each cost comes after those that dominate it.
     for place in sorted(range(len(costs)), key=costs.__getitem__):
         one = costs[place]
         if not any(other != one and all(map(operator.le, other, one)) for other in front):
@@ -49,16 +49,16 @@ def unbeaten(costs: Sequence[tuple[float, ...]]) -> list[bool]:
 
 
 def pareto_front(places: Iterable[Place]) -> list[Place]:
-    """Return those that no other beats in accuracy and error, in the order of their errors."""
+    """Return the places that no other dominates in accuracy and error, sorted by error."""
     found = list(places)
     kept = compress(found, unbeaten([(place.error, -place.accuracy) for place in found]))
     return sorted(kept, key=lambda place: (place.error, place.accuracy))
 
 
 def scatter(places: Sequence[Place], baseline: str, floor: float | None) -> Chart:
-    """Return all recipes as a chart; the front is joined, it and the baseline are named.
+    """Return the chart of all recipes, with the front as a line and names at front and baseline.
 
-    The noise floor is the baseline's, in percent.
+    The noise floor is that of the baseline, in percent.
     """
     errors = [place.error for place in places]
     log = spread_widely(errors, SPREAD)
@@ -79,7 +79,7 @@ def scatter(places: Sequence[Place], baseline: str, floor: float | None) -> Char
         layer("front", "line", at, [*map(_row, front)], tone="soft", interpolate="step-after"),
         layer("ring", "point", at, ring, size=260, tone="ink"),
         layer("mark", "point", {**at, **shown}, params=[ZOOM], size=70, filled=True, opacity=1),
-        # Neighbours on the front are named above and below it in turn.
+        # Names on the front are alternately above and below it, so that they do not overlap.
         _names("above", at, named[::2], dy=-13),
         _names("below", at, named[1::2], dy=15),
     ]
@@ -93,7 +93,7 @@ def _names(name: str, at: Spec, places: Iterable[Place], **looks: Any) -> Spec:
 
 
 def _floor(floor: float | None, errors: Sequence[float], x: Spec) -> list[Spec]:
-    """Return the errors that a perfectly calibrated network would show, if they are on the axis."""
+    """Return the layers of the noise floor, if it is on the axis."""
     if floor is None or floor < min(errors):
         return []
     rows = [{"error": min(floor, max(errors)), "text": "noise floor"}]
@@ -105,5 +105,5 @@ def _floor(floor: float | None, errors: Sequence[float], x: Spec) -> list[Spec]:
 
 
 def _row(place: Place) -> dict[str, Any]:
-    told = {"at_accuracy": f"{place.accuracy:.2f} %", "at_error": f"{place.error:.2f} %"}
-    return {**vars(place), **told}
+    texts = {"at_accuracy": f"{place.accuracy:.2f} %", "at_error": f"{place.error:.2f} %"}
+    return {**vars(place), **texts}

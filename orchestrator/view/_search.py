@@ -26,7 +26,7 @@ from trainables.charts.chart import (
 )
 
 CURVES = ("val_ece", "val_acc", "q", "spared")  # Metrics that are drawn by epoch.
-DOTS = 400  # Most trials of one chart: more hide each other.
+DOTS = 400  # Most trials in one chart: more would overlap.
 
 
 def in_unit(shown: Column) -> str:
@@ -35,7 +35,7 @@ def in_unit(shown: Column) -> str:
 
 
 def searched_parameters(study: Study) -> dict[str, list[Trial]]:
-    """Return the parameters that have scores for several values, and the scored trials."""
+    """Return the parameters with several scored values, each with its scored trials."""
     scored = study.scored
     found = dict.fromkeys(chain.from_iterable(trial.parameters for trial in scored))
     trials = {name: [trial for trial in scored if name in trial.parameters] for name in found}
@@ -50,12 +50,12 @@ def _vary(name: str, trials: Sequence[Trial]) -> bool:
 def objective_by_parameter(
     study: Study, history: Ledger, searched: Mapping[str, Sequence[Trial]]
 ) -> list[Chart]:
-    """Return the objective over each searched parameter, then each metric of ``pareto``."""
+    """Return charts of the objective, and each metric of ``pareto``, by searched parameter."""
     charts, chosen = list[Chart](), study.chosen_trial
     numbers = [trial.number for trials in searched.values() for trial in (trials[0], trials[-1])]
     shown = _searched_metrics(history)
     for name, found in searched.items():
-        kept = some(found, study)
+        kept = sampled(found, study)
         for index, metric in enumerate(shown):
             heights = [metric.factor * searched_for(trial, history)[index] for trial in kept]
             rows = [
@@ -73,8 +73,8 @@ def objective_by_parameter(
     return charts
 
 
-def some(trials: Sequence[Trial], study: Study) -> list[Trial]:
-    """Return those trials of a study that a chart shows: not too many, and the chosen one."""
+def sampled(trials: Sequence[Trial], study: Study) -> list[Trial]:
+    """Return about ``DOTS`` of the trials, with the chosen one."""
     kept, chosen = thinned(trials, DOTS), study.chosen_trial
     if any(trial is chosen for trial in kept):
         return kept
@@ -84,7 +84,7 @@ def some(trials: Sequence[Trial], study: Study) -> list[Trial]:
 def _slice(
     name: str, shown: Column, word: str, rows: list[Spec], numbers: Sequence[int], joined: bool
 ) -> Chart:
-    """Return one metric over one parameter; ``numbers`` are those of all trials of the study."""
+    """Return the chart of a metric by a parameter; ``numbers`` are those of all trials."""
     are_names = any(isinstance(row["x"], bool | str) for row in rows)
     if are_names:
         x = names("value", name, axis={"labelAngle": 0})
@@ -101,7 +101,7 @@ def _slice(
 def dots(
     encoding: Spec, rows: Sequence[Spec], numbers: Sequence[int], zoom: bool = True
 ) -> list[Spec]:
-    """Return a ring around the chosen trial and a dot per trial, to be chosen by a click."""
+    """Return a dot per trial, which a click selects, and a ring around the chosen trial."""
     click, opacity = pick("trial")
     at = {name: encoding[name] for name in ("x", "y")}
     chosen = [row for row in rows if row["chosen"]]
@@ -118,30 +118,30 @@ def _searched_metrics(history: Ledger) -> list[Column]:
 
 
 def searched_for(trial: Trial, history: Ledger) -> list[float]:
-    """Return a trial's objective and the further metrics, as fractions."""
+    """Return a trial's objective and further searched metrics, as fractions."""
     return [trial.objective or 0.0, *(trial.metrics[f"val_{name}"] for name in history.pareto)]
 
 
 def fronts(study: Study, history: Ledger) -> list[Chart]:
-    """Return each further metric against the objective; trials that another beats are grey."""
+    """Return charts of each further metric against the objective; dominated trials are grey."""
     trials, shown = study.scored if history.pareto else [], _searched_metrics(history)
     if len(trials) < 2:
         return []
     rows = [searched_for(trial, history) for trial in trials]
     signs = [-1 if found.higher else 1 for found in shown]
     kept = unbeaten([tuple(map(operator.mul, signs, row)) for row in rows])
-    told = [
-        {**_told(trial, shown, row), "kept": on, "chosen": trial is study.chosen_trial}
+    all_dots = [
+        {**_dot(trial, shown, row), "kept": on, "chosen": trial is study.chosen_trial}
         for trial, row, on in zip(trials, rows, kept, strict=True)
     ]
-    if len(told) > DOTS:
-        others = [dot for dot in told if not (dot["kept"] or dot["chosen"])]
-        told = thinned(others, DOTS) + [dot for dot in told if dot["kept"] or dot["chosen"]]
-    return [_front(shown, place, told) for place in range(1, len(shown))]
+    if len(all_dots) > DOTS:
+        others = [dot for dot in all_dots if not (dot["kept"] or dot["chosen"])]
+        all_dots = thinned(others, DOTS) + [d for d in all_dots if d["kept"] or d["chosen"]]
+    return [_front(shown, place, all_dots) for place in range(1, len(shown))]
 
 
-def _told(trial: Trial, shown: Sequence[Column], row: Sequence[float]) -> Spec:
-    """Return a trial's metrics ``m0``, ``m1`` ..., as numbers and as they are printed."""
+def _dot(trial: Trial, shown: Sequence[Column], row: Sequence[float]) -> Spec:
+    """Return a trial's metrics ``m0``, ``m1``, ..., as numbers and as texts."""
     figures = {f"m{place}": c.factor * row[place] for place, c in enumerate(shown)}
     texts = {f"told{place}": c.show(row[place]) for place, c in enumerate(shown)}
     parameters = ", ".join(f"{name} {value}" for name, value in trial.parameters.items())
@@ -157,9 +157,9 @@ def _front(shown: Sequence[Column], place: int, rows: Sequence[Spec]) -> Chart:
         )
         for channel, index in (("x", 0), ("y", place))
     }
-    words = ["objective", *(found.label for found in shown[1:])]
-    told = {f"told{index}": word for index, word in enumerate(words)}
-    tip = tips(trial="trial", **told, parameters="parameters")
+    words = ["objective", *(metric.label for metric in shown[1:])]
+    titles = {f"told{index}": word for index, word in enumerate(words)}
+    tip = tips(trial="trial", **titles, parameters="parameters")
     layers = dots({**at, "tooltip": tip}, rows, [row["trial"] for row in rows])
     search = layers[-1]["encoding"]
     search["color"] = {
@@ -171,7 +171,7 @@ def _front(shown: Sequence[Column], place: int, rows: Sequence[Spec]) -> Chart:
 
 
 def best_trials(study: Study, metric: str = "") -> list[Trial]:
-    """Return the search trials with a curve (of a metric), the chosen one first, then the best."""
+    """Return the search trials with a curve (of a metric): the chosen one, then the best."""
     trials = [t for t in study.searched if (len(t.curve(metric)[0]) if metric else t.epochs) > 1]
 
     def key(trial: Trial) -> tuple[bool, float]:
@@ -182,7 +182,7 @@ def best_trials(study: Study, metric: str = "") -> list[Trial]:
 
 
 def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return validation ECE, accuracy and, with a margin, spared rows by epoch, per trial."""
+    """Return charts of validation ECE, accuracy and, with a margin, spared rows by epoch."""
     figures = []
     for metric in ("ece", "acc"):
         unit = f"validation {column(metric).label} %"
@@ -196,20 +196,20 @@ def learning_curves(study: Study, trials: Sequence[Trial]) -> list[Chart]:
 
 
 def retention(title: str, study: Study, trials: Sequence[Trial]) -> list[Chart]:
-    """Return MaC-Cal's q by epoch, coloured by gamma; trials of further seeds are dashed."""
+    """Return the chart of MaC-Cal's q by epoch, coloured by gamma; further seeds are dashed."""
     lines = [{**_line(trial, "q", study), "gamma": gamma(trial)} for trial in reversed(trials)]
     scale = {"domain": [0, 1.05], "padding": 0}
     return _by_epoch(title, lines, "gamma", "retention probability q", scale)
 
 
 def gamma(trial: Trial) -> float | None:
-    """Return the gamma of the part that comes last: the refinement's, not the loss's."""
-    found = [float(part["gamma"]) for part in trial.configuration.values() if "gamma" in part]
-    return found[-1] if found else None
+    """Return the gamma of the last part: that of the refinement, not of the loss."""
+    gammas = [float(part["gamma"]) for part in trial.configuration.values() if "gamma" in part]
+    return gammas[-1] if gammas else None
 
 
 def _line(trial: Trial, metric: str, study: Study) -> Spec:
-    """Return a trial's curve; one of the search may be the chosen one, another is of a seed."""
+    """Return a trial's curve; it is ``seed`` unless the trial is of the search."""
     factor = column(metric[4:]).factor if metric.startswith("val_") else 1.0
     found = zip(*trial.curve(metric), strict=True)
     points = thinned([(step, factor * v) for step, v in found if math.isfinite(v)])
@@ -224,7 +224,7 @@ def _line(trial: Trial, metric: str, study: Study) -> Spec:
 def _by_epoch(
     title: str, lines: Iterable[Spec], tone: str, unit: str, scale: Spec | None = None
 ) -> list[Chart]:
-    """Return the chart of lines coloured by a field, or nothing where none has two points."""
+    """Return the chart of lines coloured by a field; none if no line has two points."""
     rows = [line for line in lines if len(line["epoch"]) > 1]
     if not rows:
         return []

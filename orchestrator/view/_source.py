@@ -1,4 +1,4 @@
-"""What a report is made of: the results, the journal behind them, the stored predictions."""
+"""The content of a report: results, journal and stored predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,13 +17,13 @@ from trainables.store.artifacts import ArtifactStore
 
 @dataclass(frozen=True)
 class ReportSource:
-    """Everything stored of one sweep.
+    """The stored data of one sweep.
 
     Attributes:
-        results: One a recipe and task, in the order of the table.
-        history: What its journal tells; None where the journal is not at hand.
-        store: Where its artifacts lie.
-        runs: Run id of each trial (by key) on the tracking store, as far as known.
+        results: One per recipe and task, in the order of the table.
+        history: The ledger of its journal; None without a journal.
+        store: Its artifacts.
+        runs: Run id of each trial (by key) on the tracking server, as far as known.
         notes: See ``read_notes``.
         facts: Further names and texts of its provenance.
     """
@@ -42,31 +42,31 @@ class ReportSource:
         return list(dict.fromkeys(result.task for result in self.results))
 
     def of_task(self, task: str) -> list[StudyResult]:
-        """Return the results of one task; predictions that are not in the store are left out."""
-        return [self._at_hand(result) for result in self.results if result.task == task]
+        """Return the results of one task, without predictions that are not in the store."""
+        return [self._with_stored(result) for result in self.results if result.task == task]
 
-    def _at_hand(self, result: StudyResult) -> StudyResult:
-        def there(*keys: str) -> bool:
+    def _with_stored(self, result: StudyResult) -> StudyResult:
+        def stored(*keys: str) -> bool:
             return all(self.store.contains(ArtifactRef("evaluate", key)) for key in keys)
 
-        if not there(result.searched_predictions, result.default_predictions):
+        if not stored(result.searched_predictions, result.default_predictions):
             result = replace(result, default_predictions="")
-        return result if there(*result.predictions) else replace(result, predictions=())
+        return result if stored(*result.predictions) else replace(result, predictions=())
 
     def study(self, result: StudyResult) -> Study | None:
-        """Return what the journal tells of a result's study, or None if it tells nothing."""
+        """Return the study of a result; None if the journal does not have it."""
         studies = self.history.studies if self.history else {}
         return studies.get(study_id(result.task, result.recipe))
 
     def stage(self, result: StudyResult) -> str:
-        """Return the stage that a recipe ends with, ``train`` if nothing else is known."""
+        """Return the last stage of a recipe, ``train`` if it is unknown."""
         study = self.study(result)
         stage = next((t.stage for t in study.begun.values()), "train") if study else "train"
         return "train" if stage == "given" else stage
 
 
 def from_folder(folder: SweepFolder, results: Sequence[StudyResult] | None = None) -> ReportSource:
-    """Gather what a sweep's folder holds, with the journal's results if none are given."""
+    """Read a sweep's folder; the results are those of its journal unless given."""
     from orchestrator.tracking import delivered_runs
 
     name, store, path = folder.name, folder.storage.store(), folder.journal

@@ -1,4 +1,4 @@
-"""The part of the page that shows the search, study by study."""
+"""The part of the page that shows the searches."""
 
 from __future__ import annotations
 
@@ -18,16 +18,13 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 MOST_CURVES = 16
-MOST_STUDIES = 100  # Of one page, which browsers have to hold.
-TREES = 16  # As near the truth as more, see docs/results/importance.md.
-ENOUGH = 10  # Trials: a forest grown on fewer finds importance in noise.
+MOST_STUDIES = 100  # Studies on one page: more are too slow in a browser.
+TREES = 16  # More do not improve the estimate, see docs/results/importance.md.
+ENOUGH = 10  # Fewest trials: with fewer a forest finds importance in noise.
 
 
 def study_parts(history: Ledger, done: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-    """Return what the template shows of the first ``MOST_STUDIES``; some have nothing to draw.
-
-    ``done`` is called after each.
-    """
+    """Return the template's data for the first ``MOST_STUDIES``; ``done`` is called after each."""
     parts = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         parts.append(study_part(study, history))
@@ -41,10 +38,10 @@ def _name(study: Study, history: Ledger) -> str:
 
 
 def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, Any]:
-    """Return what the template shows of one study.
+    """Return the template's data for one study.
 
-    One that is watched ``live`` has the curves of running trials first, and no importance, which
-    takes up to seconds.
+    If it is ``live``, curves of running trials come first, and importance, which can take seconds,
+    is skipped.
     """
     scored, searched = study.scored, _search.searched_parameters(study)
     shares = {} if live else importance(scored, list(searched))
@@ -59,7 +56,7 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
         "best": _progress.best_of_study(study, history),
         "parallel": parallel_coordinates(study, history, searched),
         "importance": sorted(shares.items(), key=lambda pair: -pair[1]),
-        "weighed": _weighed(shares, len(scored)) if searched and not live else "",
+        "weighed": _importance_note(shares, len(scored)) if searched and not live else "",
         "slices": _search.objective_by_parameter(study, history, searched),
         "fronts": _search.fronts(study, history),
         "curves": _search.learning_curves(study, trials[:MOST_CURVES]),
@@ -68,13 +65,13 @@ def study_part(study: Study, history: Ledger, live: bool = False) -> dict[str, A
     }
 
 
-def _weighed(shares: dict[str, float], scored: int) -> str:
-    """Return what the importance of parameters rests on, or why there is none."""
+def _importance_note(shares: dict[str, float], scored: int) -> str:
+    """Return the basis of the importance of parameters, or why there is none."""
     if shares:
         return f"Share of the objective's variance (fANOVA, {many(scored, 'trial')})."
     if scored < ENOUGH:
-        return f"Importance needs {ENOUGH} trials; there are fewer: {scored}."
-    return "These trials do not tell which parameter is important."
+        return f"Importance needs {ENOUGH} trials, got {scored}."
+    return "Importance cannot be estimated from these trials."
 
 
 def _outcome(study: Study, history: Ledger) -> str:
@@ -92,13 +89,13 @@ def _outcome(study: Study, history: Ledger) -> str:
 
 
 def trial_curves(study: Study, trial: Trial) -> list[Chart]:
-    """Return what one trial has reported by epoch."""
+    """Return the charts of one trial's metrics by epoch."""
     retained = _search.retention("retention probability q by epoch", study, [trial])
     return [*_search.learning_curves(study, [trial]), *retained]
 
 
 def retention_figures(history: Ledger) -> list[Chart]:
-    """Return q by epoch of every study with trials that report it, coloured by gamma."""
+    """Return the charts of q by epoch, coloured by gamma, of all studies that report it."""
     figures = []
     for study in islice(history.studies.values(), MOST_STUDIES):
         trials = _search.best_trials(study, "q")[:MOST_CURVES]
@@ -112,8 +109,8 @@ def retention_figures(history: Ledger) -> list[Chart]:
 def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float]:
     """Return each parameter's share of the objective's variance, by Optuna's fANOVA.
 
-    The shares are of the range that was tried, and sum to 1. There are none with fewer than
-    ``ENOUGH`` trials, or where the objective does not vary. All trials of the study have a score.
+    The shares refer to the range that was tried, and sum to 1. There are none with fewer than
+    ``ENOUGH`` trials, or if the objective does not vary. All trials must have a score.
     """
     whole = [trial for trial in trials if all(name in trial.parameters for name in names)]
     if not names or len(whole) < ENOUGH or len({trial.objective for trial in whole}) == 1:
@@ -136,7 +133,7 @@ def importance(trials: Sequence[Trial], names: Sequence[str]) -> dict[str, float
 
 
 def distribution(values: Sequence[bool | int | float | str]) -> BaseDistribution:
-    """Return Optuna's distribution over the range of some values, logarithmic if they lie far."""
+    """Return Optuna's distribution over the range of some values, logarithmic if it is wide."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if any(isinstance(value, bool | str) for value in values):

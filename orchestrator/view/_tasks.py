@@ -1,4 +1,4 @@
-"""The part of the page that one task fills: its tables and the charts of its recipes."""
+"""The section of one task on the page: its tables and the charts of its recipes."""
 
 import math
 from collections.abc import Iterator
@@ -21,16 +21,16 @@ from trainables.common.words import many
 METRICS = ("acc", "ece", "ece_floor")
 FURTHER = ("debiased_ece", "smooth_ece", "aece", "cwece", "mce", "nll", "brier")
 SUITE_METRICS = ("acc", "ece", "auroc", "fpr95")
-MOST = 16  # Columns of figures on other test sets.
+MOST = 16  # Most columns of figures on other test sets.
 
 
 class Shift(NamedTuple):
-    """A difference from the baseline, as it is shown.
+    """The cell of a difference from the baseline.
 
     Attributes:
         text, value: The difference, as text and as a fraction.
-        tone: ``better``, ``worse`` or, where chance can explain it, ``similar``.
-        ends, bar: Its interval, as text and drawn, if it has one.
+        tone: ``better``, ``worse`` or, if chance can explain it, ``similar``.
+        ends, bar: Its interval, as text and as a drawing, if it has one.
     """
 
     text: str
@@ -46,19 +46,16 @@ KEPT = Shift("the default was chosen", 0.0, "similar", "", None)
 def task_part(
     source: ReportSource, task: str, measured: Measured | None, baseline: str
 ) -> dict[str, Any]:
-    """Return the content of one task's section.
-
-    Without what was measured on its predictions, nothing is read from the store.
-    """
+    """Return the content of one task's section; without ``measured`` the store is not read."""
     maps = confidence_maps(source.of_task(task), source.store) if measured else []
     measured = measured or Measured()
     results = [result for result in source.results if result.task == task]
-    there = {name for result in results for seed in result.test for name in seed}
-    table = build_table(results, [name for name in METRICS if name in {*there, *COMPARED}])
-    suites = sorted(n for n in there if "/" in n and n.rpartition("/")[2] in SUITE_METRICS)
+    known = {name for result in results for seed in result.test for name in seed}
+    table = build_table(results, [name for name in METRICS if name in {*known, *COMPARED}])
+    suites = sorted(n for n in known if "/" in n and n.rpartition("/")[2] in SUITE_METRICS)
     own = dict.fromkeys(name for result in results for name in result.metrics)
     further = {
-        "Other measures of the same configurations": [n for n in (*FURTHER, *own) if n in there],
+        "Other measures of the same configurations": [n for n in (*FURTHER, *own) if n in known],
         "The same configurations on other test sets": suites[:MOST],
     }
     compared, gains = measured.comparisons.get("ece"), measured.gains.get("ece")
@@ -103,7 +100,7 @@ def _tone(comparison: TaskComparison, recipe: str) -> str:
 
 
 def _lead(table: ComparisonTable, measured: Measured, baseline: str) -> Iterator[str]:
-    """Yield what there is to see, in sentences."""
+    """Yield the main findings as sentences."""
     yield from (f"{line}." for line in table.copies())
     task, show = table.tasks[0], column("ece").show
     found = {row.label: table.summary(row.label, task, "ece") for row in table.rows}
@@ -112,9 +109,9 @@ def _lead(table: ComparisonTable, measured: Measured, baseline: str) -> Iterator
         yield "No recipe has a test figure yet."
         return
     best = min(means, key=lambda label: means[label])
-    text = f"The lowest ECE is that of {best}, {show(means[best])} %"
+    text = f"{best} has the lowest ECE, {show(means[best])} %"
     if baseline in means and best != baseline:
-        text += f"; that of {baseline} is {show(means[baseline])} %"
+        text += f"; {baseline} has {show(means[baseline])} %"
     floor = table.summary(best, task, "ece_floor")
     if floor:
         text += (
@@ -131,7 +128,7 @@ def _count(comparison: TaskComparison, baseline: str) -> str:
     better, worse, similar = map(tones.count, ("better", "worse", "similar"))
     return (
         f"Compared with {baseline}, {_have(better)} a lower ECE beyond chance and {_have(worse)} a "
-        f"higher one; {many(similar, 'recipe')} cannot be told from it by these test data."
+        f"higher one; for {many(similar, 'recipe')} chance can explain the difference."
     )
 
 

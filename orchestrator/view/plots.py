@@ -1,4 +1,4 @@
-"""Plots of a sweep from its journal: the report's charts of the search as files."""
+"""Writes the report's charts of the search as files."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,12 +15,7 @@ from trainables.common.files import drafted, writing
 
 
 class Plot(NamedTuple):
-    """One file: charts side by side.
-
-    Attributes:
-        kind: ``slice``, ``front``, ``learning`` or ``q``.
-        title: What the charts show together.
-    """
+    """One file of charts side by side; ``kind`` is ``slice``, ``front``, ``learning`` or ``q``."""
 
     kind: str
     title: str
@@ -32,26 +27,25 @@ class Plot(NamedTuple):
 
 
 def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
-    """Draw what a journal tells and write it as SVG files, named by study and kind of plot.
+    """Draw the searches of a journal as SVG files, named by study and kind of plot.
 
-    ``-slice``: each searched parameter against the objective, and against each further metric that
-    was searched for, one point a trial, coloured by its number, the chosen one ringed; for studies
-    of several trials. ``-front``: each further searched metric against the objective; grey
-    trials are beaten. ``-learning``: validation ECE and accuracy per epoch, one line a trial, the
-    chosen one thick. ``-q``: for trials that report it, MaC-Cal's retention probability per epoch,
-    coloured by gamma; further seeds are dashed.
+    ``-slice``: objective, and further searched metrics, against each searched parameter; one point
+    per trial, coloured by its number, with a ring around the chosen one. ``-front``: each further
+    searched metric against the objective; dominated trials are grey. ``-learning``: validation ECE
+    and accuracy by epoch, one line per trial, the chosen one thick. ``-q``: MaC-Cal's retention
+    probability by epoch, coloured by gamma; further seeds are dashed.
 
     The events are those of one journal from its start; the sweep may still be running.
 
     Returns:
-        The files, in the order of the studies; a study without anything to draw has none.
+        The files, in the order of the studies; a study with nothing to draw has none.
     """
     history = Ledger(events, _search.CURVES)
     folder = Path(directory)
     written, stems = [], set[str]()
     for study in history.studies.values():
         stem = re.sub(r"[^A-Za-z0-9.+-]+", "-", study.name.replace("|", "--"))
-        while stem in stems:  # Of a study whose name differs in signs alone.
+        while stem in stems:  # Names of two studies may differ only in special characters.
             stem += "-2"
         stems.add(stem)
         for plot in study_plots(study, history):
@@ -65,7 +59,7 @@ def write_plots(events: Iterable[Event], directory: str | Path) -> list[Path]:
 
 
 def study_plots(study: Study, history: Ledger) -> Iterator[Plot]:
-    """Yield the plots of one study that have something to show."""
+    """Yield the plots of one study that are not empty."""
     shown = column(history.objective)
     objective = f"validation {_search.in_unit(shown)}"
     if history.guarded:

@@ -1,4 +1,4 @@
-"""A champion as MLflow loads it: ``mlflow.pyfunc.load_model("models:/NAME@champion")``."""
+"""Loads a champion for ``mlflow.pyfunc.load_model("models:/NAME@champion")``."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ class Champion:
         self._log_probs = load_chain(folder)
 
     def predict(self, rows: Any, params: Any = None) -> np.ndarray:
-        """Return probabilities (N, K), float32, of rows as ``load_chain`` takes them."""
-        found: np.ndarray = self._log_probs(np.asarray(rows)).exp().numpy()
-        return found
+        """Return probabilities (N, K), float32; see ``load_chain`` for the rows."""
+        probabilities: np.ndarray = self._log_probs(np.asarray(rows)).exp().numpy()
+        return probabilities
 
 
 def _load_pyfunc(folder: str) -> Champion:
-    """Return what MLflow wraps: this name and its argument are MLflow's."""
+    """Load a champion; MLflow requires this name and argument."""
     return Champion(folder)

@@ -1,4 +1,4 @@
-"""Reads runs from a SQLite file of MLflow's without MLflow, which takes seconds to import."""
+"""Reads runs from MLflow's SQLite file without MLflow, which takes seconds to import."""
 
 import math
 import sqlite3
@@ -13,35 +13,35 @@ from orchestrator.tracking.mlflow.sqlite import opened
 from orchestrator.tracking.tracker import RefusedError, Run, RunQuery, RunReader, UnreachableError
 
 PARENT = "mlflow.parentRunId"
-SCHEMA = "dc11669786a5"  # Of MLflow 3.17; another one is read by MLflow itself.
-MOST = 500  # Runs whose tags are asked for at once: SQLite limits the values of a question.
+SCHEMA = "dc11669786a5"  # MLflow 3.17; files with another schema are read with MLflow.
+MOST = 500  # Runs per query for tags: SQLite limits the number of values.
 Row: TypeAlias = tuple[Any, ...]
 FIELDS = "SELECT r.run_uuid, r.experiment_id, r.status, r.start_time FROM runs r"
 
 
 def is_readable(file: Path) -> bool:
-    """Return True if a database has the schema that is known here."""
+    """Return True if a database has the known schema."""
     try:
         with closing(opened(file)) as database:
             found = database.execute("SELECT version_num FROM alembic_version").fetchall()
     except sqlite3.Error:
-        return False  # MLflow says what is wrong with it.
+        return False  # MLflow reports the fault.
     return found == [(SCHEMA,)]
 
 
 class DatabaseReader(RunReader):
-    """The runs of a database; see ``is_readable``. What was deleted is not among them."""
+    """The runs of a database, without deleted ones; see ``is_readable``."""
 
     def __init__(self, uri: str, file: Path) -> None:
         self.uri, self._file = uri, file
 
     def sweeps(self) -> dict[str, str]:
-        held = (
+        statement = (
             "SELECT e.name, e.experiment_id FROM experiments e JOIN experiment_tags t "
             "ON t.experiment_id = e.experiment_id AND t.key = ? AND t.value = 'sweep' "
             "WHERE e.lifecycle_stage = 'active' ORDER BY e.creation_time DESC"
         )
-        return {name: str(number) for name, number in self._ask(held, [names.KIND])}
+        return {name: str(number) for name, number in self._ask(statement, [names.KIND])}
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
         text, values = _statement(query)
@@ -56,11 +56,11 @@ class DatabaseReader(RunReader):
         return next(self._whole(found))
 
     def _whole(self, rows: Sequence[Row]) -> Iterator[Run]:
-        """Yield runs with their tags and metrics, a few hundred per question."""
+        """Yield runs with their tags and metrics, ``MOST`` per query."""
         for start in range(0, len(rows), MOST):
             some = rows[start : start + MOST]
             tags = self._values("SELECT run_uuid, key, value FROM tags", some)
-            # As MLflow, which stores 0 for a metric that is not a number.
+            # MLflow stores 0 for NaN, and sets is_nan.
             kept = "SELECT run_uuid, key, iif(is_nan, NULL, value) FROM latest_metrics"
             metrics = self._values(kept, some)
             for run_id, experiment, status, started in some:
@@ -83,7 +83,7 @@ class DatabaseReader(RunReader):
 
 
 def _statement(query: RunQuery) -> tuple[str, list[object]]:
-    """Return the question for the runs of a query, in its order, and its values."""
+    """Return the SQL statement of a query, and its values."""
     joins = ""
     values: list[object] = []
     for number, (name, value) in enumerate(query.tags.items()):

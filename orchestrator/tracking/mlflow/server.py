@@ -1,6 +1,6 @@
-"""Runs on an MLflow server or in a database of MLflow's: explicit run ids, no active run.
+"""Runs on an MLflow server or in an MLflow database: explicit run ids, no active run.
 
-Importing it imports MLflow, which takes seconds; the sweep's own process has no need to.
+Imports MLflow, which takes seconds; the sweep's own process does not need this module.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import TypeVar
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-# A POST that MLflow itself repeats may create a run twice; callers look before they repeat.
+# If MLflow repeats a POST, a run may be created twice. Callers check for the run and then repeat.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
 
@@ -52,23 +52,23 @@ from trainables.common.errors import InputError
 from trainables.common.files import drafted, inherit
 from trainables.common.paths import redacted, scrubbed
 
-# MLflow logs a traceback of each error that it raises as well; the caller tells it in one line.
+# MLflow also logs a traceback of each error that it raises; the caller reports it in one line.
 logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
 
 T = TypeVar("T")
 LANES = 4
-"""Requests at once to a server: one at a time would mostly wait for answers."""
+"""Parallel requests to a server, which hide its latency."""
 
 
-MAX_NAME = 250  # Characters of the name of a metric or parameter.
+MAX_NAME = 250  # Characters in the name of a metric or parameter.
 MAX_DIGEST = 36
-# A database keeps 200 characters of a run's place, which adds "/", the run's id and "/artifacts".
+# A database keeps 200 characters of a run's address, which ends in "/RUN_ID/artifacts".
 MAX_PLACE = 200 - 43
 _FORBIDDEN = re.compile(r"[^\w\-. :/]")
 
 
 class MlflowTracker(Tracker):
-    """A tracking server, or a database without one; a SQLite file is created where missing."""
+    """A tracking server, or a database without a server; a missing SQLite file is created."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
@@ -90,7 +90,7 @@ class MlflowTracker(Tracker):
         with translated(self.uri):
             found = self.client.get_experiment_by_name(name)
             if found is None:
-                own = self.uri.startswith("http")  # A server keeps files where it wants to.
+                own = self.uri.startswith("http")  # A server chooses the place of its files.
                 if len(place) > MAX_PLACE and not own and sqlite_file(self.uri) is None:
                     raise RefusedError(
                         f"artifacts at {place}: {len(place)} characters, and {redacted(self.uri)} "
@@ -104,15 +104,15 @@ class MlflowTracker(Tracker):
         if fault := self._deletion(found):
             raise BlockedError(fault)
         file = sqlite_file(self.uri)
-        # A database that was moved together with the files beside it learns of that.
+        # The database may have been moved together with the files next to it.
         if file and file.resolve().parent == artifact_root.resolve().parent:
             with translated(self.uri):
                 relocate(file, found.experiment_id, found.artifact_location, place)
         return Experiment(found.experiment_id, found.creation_time or 0), False
 
     def sweeps(self) -> dict[str, str]:
-        held = f"tags.`{names.KIND}` = 'sweep'"
-        ask = partial(self.client.search_experiments, filter_string=held)
+        condition = f"tags.`{names.KIND}` = 'sweep'"
+        ask = partial(self.client.search_experiments, filter_string=condition)
         return {found.name: found.experiment_id for found in self._pages(ask)}
 
     def deletion(self, sweep: str) -> str:
@@ -130,7 +130,7 @@ class MlflowTracker(Tracker):
         )
 
     def runs(self, query: RunQuery) -> Iterator[Run]:
-        # A database starts from the first condition: it looks at few runs if few have that tag.
+        # The first condition should be the rarest: a database starts its search from it.
         conditions = [f"tags.`{query.marked}` != ''"] if query.marked else []
         conditions += [f"attributes.status = '{query.status}'"] if query.status else []
         conditions += [f"tags.`{name}` = {_quoted(value)}" for name, value in query.tags.items()]
@@ -145,7 +145,7 @@ class MlflowTracker(Tracker):
         return map(_run, self._pages(ask) if query.experiments else ())
 
     def _pages(self, ask: Callable[..., PagedList[T]]) -> Iterator[T]:
-        """Yield what a search finds, fetched a page at a time."""
+        """Yield the results of a search, page by page."""
         page = None
         while page is None or page.token:
             with translated(self.uri):
@@ -174,7 +174,7 @@ class MlflowTracker(Tracker):
         tags = [mlf.RunTag(name, value) for name, value in change.tags.items()]
         if metrics or params or tags:
             with translated(self.uri):
-                # The client cuts this into as few requests as the server's limits allow.
+                # The client splits this into requests within the server's limits.
                 self.client.log_batch(run_id, metrics, params, tags, synchronous=True)
                 if data := _dataset(change.tags):
                     self.client.log_inputs(run_id, [mlf.DatasetInput(data)])
@@ -227,13 +227,14 @@ class MlflowTracker(Tracker):
             return self.client.create_registered_model(name, tags={names.TASK: task})
         if model.tags.get(names.TASK) != task:
             raise InputError(
-                f"registered model {name!r} is not that of task {task!r}; rename or delete it"
+                f"registered model {name!r} belongs to another task than {task!r}; rename or "
+                "delete it"
             )
         return model
 
 
 def probe(uri: str, timeout: float) -> str:
-    """Ask a server one question; return a line about it, or raise ``UnreachableError``."""
+    """Send one request to a server; return a line about it, or raise ``UnreachableError``."""
     seconds = max(1, round(timeout))
     with translated(uri):
         if uri.startswith("postgresql"):
@@ -251,12 +252,12 @@ def probe(uri: str, timeout: float) -> str:
 
 
 def allowed_name(name: str) -> str:
-    """Return a metric's or parameter's name as MLflow accepts it, which refuses a batch for one."""
+    """Return a valid name of a metric or parameter: MLflow refuses a whole batch for one name."""
     return _FORBIDDEN.sub("_", name)[:MAX_NAME]
 
 
 def _dataset(tags: Mapping[str, str]) -> mlf.Dataset | None:
-    """Return the data set that tags name by its hash, as MLflow lists the inputs of a run."""
+    """Return the data set in a run's tags, for MLflow's list of the run's inputs."""
     if not (tags.get(names.DATASET) and tags.get(names.FINGERPRINT)):
         return None
     name, digest = tags[names.DATASET], tags[names.FINGERPRINT]
@@ -264,7 +265,7 @@ def _dataset(tags: Mapping[str, str]) -> mlf.Dataset | None:
 
 
 def _mlmodel(run_id: str) -> str:
-    """Return the description by which ``mlflow.pyfunc.load_model`` finds how to load a champion."""
+    """Return the MLmodel file with which ``mlflow.pyfunc.load_model`` loads a champion."""
     from mlflow.models import Model  # Both take a second to import.
     from mlflow.pyfunc import add_to_model
 
@@ -273,8 +274,8 @@ def _mlmodel(run_id: str) -> str:
     return str(model.to_yaml())
 
 
-def _run(found: mlf.Run) -> Run:
-    info, tags = found.info, found.data.tags
+def _run(run: mlf.Run) -> Run:
+    info, tags = run.info, run.data.tags
     return Run(
         info.run_id,
         info.experiment_id,
@@ -282,38 +283,38 @@ def _run(found: mlf.Run) -> Run:
         info.status,
         info.start_time,
         tags,
-        found.data.metrics,
+        run.data.metrics,
     )
 
 
 def _quoted(value: str) -> str:
-    """Quote a value for MLflow's filter language, which has no way to escape."""
+    """Quote a value for MLflow's filter language, which has no escape character."""
     mark = '"' if "'" in value else "'"
     if mark in value:
-        raise InputError(f"{value!r} cannot be looked up: it holds both ' and \"")
+        raise InputError(f"{value!r} cannot be searched: it has both ' and \"")
     return f"{mark}{value}{mark}"
 
 
 def _create(file: Path) -> None:
-    """Have MLflow make its tables, all or none: it never mends a part of them."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # A server needs none.
+    """Create all of MLflow's tables or none: MLflow never completes a part of them."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # Servers do not need it.
 
-    for left in file.parent.glob(f".{file.name}.*.tmp*"):
-        left.unlink()
-    # A name of its own each time: MLflow keeps the connection to a file that it failed with.
+    for remainder in file.parent.glob(f".{file.name}.*.tmp*"):
+        remainder.unlink()
+    # Each draft has a new name: after a failure MLflow keeps its connection to the file.
     with drafted(file) as draft:
-        # Without a place for files MLflow puts the current folder, unquoted, into its SQL.
+        # Without a folder for files MLflow puts the current folder, unquoted, into its SQL.
         place = file.parent.absolute() / "mlflow-artifacts"
         SqlAlchemyStore(mlflow_uri(sqlite_uri(draft)), place.as_uri())
         inherit(draft)
 
 
 MAX_TEXT = 180
-"""About how many characters are shown of MLflow's own words; the reason stands at their end."""
+"""Characters shown of MLflow's message: its start and its end, where the reason is."""
 
 SERVER_LOGIN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 DATABASE_LOGIN = "set PGPASSWORD, or write the password into ~/.pgpass"
-"""How to log in: an address is stored without its password, so that a resumed sweep needs it."""
+"""Sweeps store addresses without passwords, so the environment must have the password."""
 
 _DATABASE_DENIED = re.compile("authentication failed|no password supplied")
 _DAMAGED = re.compile("disk image is malformed|file is not a database")
@@ -327,7 +328,7 @@ _DENIED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 @contextmanager
 def translated(uri: str) -> Iterator[None]:
-    """Raise the errors of MLflow and its database as those of ``Tracker``."""
+    """Raise the errors of MLflow and its database as errors of a ``Tracker``."""
     try:
         yield
     except MlflowException as error:
@@ -346,7 +347,7 @@ def translated(uri: str) -> Iterator[None]:
 
 
 def _raise_blocked(error: Exception, uri: str) -> None:
-    """Raise a ``BlockedError`` if a SQLite file cannot be used until someone mends it."""
+    """Raise ``BlockedError`` if a SQLite file is unusable until someone repairs it."""
     file, text = sqlite_file(uri), _one_line(error, uri)
     if file is not None and _DAMAGED.search(text):
         raise BlockedError(
@@ -370,9 +371,9 @@ def _no_answer(error: Exception, uri: str) -> str:
 
 
 def _one_line(error: Exception, uri: str) -> str:
-    # SQLAlchemy, and MLflow after it, put the driver's own words between others.
+    # SQLAlchemy and MLflow wrap the driver's message, which is the useful part.
     causes = (getattr(each, "orig", None) for each in (error, error.__cause__))
-    said = str(next(filter(None, causes), error))
-    text = " ".join(scrubbed(said, uri).split())
+    message = str(next(filter(None, causes), error))
+    text = " ".join(scrubbed(message, uri).split())
     half = MAX_TEXT // 2
     return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"

@@ -1,4 +1,4 @@
-"""The SQLite file of a tracking database: what can be done without MLflow, which takes seconds."""
+"""Handles the SQLite file of a tracking database without MLflow, which takes seconds to import."""
 
 import sqlite3
 import time
@@ -14,26 +14,26 @@ from trainables.common.files import LOCK_MODE, why
 from trainables.common.paths import ELSEWHERE, SYNC, sync_command
 
 OPEN_WAIT = 120.0
-"""Seconds that another process may take to create a database."""
+"""Seconds to wait for another process that creates the database."""
 
 HEADER = b"SQLite format 3\0"
 
 
 def require_database(file: Path, hint: str = ELSEWHERE) -> None:
-    """Refuse a file that is no database, or absent: ``hint`` says how to name another."""
+    """Refuse a file that is absent or not a database; ``hint`` says how to name another."""
     try:
         with open(file, "rb") as stream:
             if stream.read(len(HEADER)) not in (b"", HEADER):
                 raise InputError(f"{file} is not a SQLite database; {renewal(file)}")
     except FileNotFoundError as error:
-        told = f"no tracking database at {file} {hint}; {_delivery(file)[0]} builds it"
-        raise InputError(told) from error
+        text = f"no tracking database at {file} {hint}; {_delivery(file)[0]} builds it"
+        raise InputError(text) from error
     except OSError as error:
         raise InputError(f"tracking database {file} cannot be read: {why(error)}") from error
 
 
 def renewal(file: Path) -> str:
-    """Return the remedy for a damaged database; ``sync`` renames that of a storage."""
+    """Return the remedy for a damaged database; ``sync`` renames the database of a storage."""
     command, own = _delivery(file)
     if own:
         return f"{command} renames it and builds it again"
@@ -41,14 +41,14 @@ def renewal(file: Path) -> str:
 
 
 def _delivery(file: Path) -> tuple[str, bool]:
-    """Return the command that fills a database, and whether it is that of a storage with sweeps."""
+    """Return the command that fills a database, and whether a storage with sweeps owns it."""
     own = file == sqlite_file(database_uri(file.parent))
-    found = sorted(file.parent.glob("sweeps/*/journal.jsonl")) if own else []
-    return f"`{sync_command(found[0].parent) if found else SYNC}`", bool(found)
+    journals = sorted(file.parent.glob("sweeps/*/journal.jsonl")) if own else []
+    return f"`{sync_command(journals[0].parent) if journals else SYNC}`", bool(journals)
 
 
 def describe_database(file: Path) -> str:
-    """Return one line about a database, or about the place of one that is not there yet."""
+    """Return one line about a database, which may not exist yet."""
     if not file.exists():
         return f"{file} does not exist yet; the first sweep creates it"
     try:
@@ -56,33 +56,33 @@ def describe_database(file: Path) -> str:
             version = database.execute("SELECT version_num FROM alembic_version").fetchone()
     except sqlite3.Error as error:
         raise InputError(
-            f"{file} is no MLflow database ({error}); move it away or name another file"
+            f"{file} is not an MLflow database ({error}); move it away or name another file"
         ) from error
     return f"{file}, schema {version[0] if version else 'unknown'}"
 
 
 def require_readable(file: Path) -> None:
-    """Read from a database once: MLflow repeats for a minute, although it is damaged."""
+    """Read from a database once: MLflow would retry a damaged one for a minute."""
     with closing(opened(file)) as database:
         database.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
 def damage_of(file: Path) -> str:
-    """Return the fault of a whole database, or "" where there is none, or no database."""
+    """Check a whole database and return its fault; "" if there is none, or no database."""
     if not file.is_file() or not file.stat().st_size:
         return ""
     try:
         with closing(opened(file)) as database:
-            found = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+            verdict = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.OperationalError:
-        return ""  # It is locked, or cannot be opened: whoever opens it next says so.
+        return ""  # Locked, or cannot be opened: the next access reports it.
     except sqlite3.DatabaseError as error:
         return str(error)
-    return "" if found == "ok" else " ".join(found.split())
+    return "" if verdict == "ok" else " ".join(verdict.split())
 
 
 def set_aside(file: Path) -> Path:
-    """Rename a database, with the files that SQLite keeps next to it; return the new path."""
+    """Rename a database with SQLite's files next to it; return the new path."""
     mark = f".damaged-{time.strftime('%Y%m%d-%H%M%S')}"
     with exclusive(file):
         for end in ("-journal", "-wal", "-shm", ""):
@@ -93,22 +93,22 @@ def set_aside(file: Path) -> Path:
 
 
 def opened(file: Path, mode: str = "rw") -> sqlite3.Connection:
-    """Return a connection to a database that is there."""
-    # Read-only, SQLite refuses what a writer that was killed has left to be rolled back.
+    """Return a connection to an existing database."""
+    # In read-only mode SQLite cannot roll back the transaction of a writer that was killed.
     uri = f"{file.resolve().as_uri()}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=OPEN_WAIT)
 
 
 @contextmanager
 def exclusive(file: Path) -> Iterator[None]:
-    """Keep others from creating the same database at the same time, which breaks its schema."""
+    """Lock the creation of a database: two processes at once would break its schema."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(file.with_name(f"{file.name}.lock"), OPEN_WAIT, LOCK_MODE):
         yield
 
 
 def relocate(file: Path, experiment: str, before: str, place: str) -> None:
-    """Have files of an experiment looked for and written in a place, which MLflow cannot change."""
+    """Change the folder of an experiment's files from ``before`` to ``place``; MLflow cannot."""
     if before == place:
         return
     with closing(sqlite3.connect(file, timeout=OPEN_WAIT)) as database, database:

@@ -1,7 +1,7 @@
-"""A view of all sweeps of a storage that a browser shows while they run, and afterwards.
+"""Serves all sweeps of a storage to a browser, during the runs and afterwards.
 
-``application`` is the ASGI application, ``serve`` runs it. Nothing but notes is
-written: a storage that was copied to another machine will do.
+``application`` is the ASGI application, ``serve`` runs it. It only writes notes, so a copy of a
+storage works as well.
 """
 
 from orchestrator.view.server._application import application

@@ -1,4 +1,4 @@
-"""The ASGI application: who may see what, and which page answers which address."""
+"""The ASGI application: the addresses and their pages."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -17,16 +17,16 @@ from orchestrator.storage.ledger import FollowedSweep, Ledger, Study, Trial
 from orchestrator.storage.status import SweepStatus, status_of, title
 from orchestrator.view import LIVE, environment
 from orchestrator.view.server import _pages
-from orchestrator.view.server._asked import asked_text, choice, metrics, number
 from orchestrator.view.server._book import Book
 from orchestrator.view.server._details import Details
 from orchestrator.view.server._differences import Chosen, differences_page
 from orchestrator.view.server._guard import Guard
+from orchestrator.view.server._requests import choice, form_text, metrics, number
 from orchestrator.view.server._row_pages import Measured, RowPages
 from trainables.charts.bundle import bundle
 from trainables.common.errors import InputError
 
-LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two looks of a page at what has changed.
+LIVE_SECONDS, STILL_SECONDS = 5, 60  # Between two updates of a page.
 FOLLOW_SECONDS = 2.0
 NOTED = (
     "/sweeps/{name}",
@@ -36,7 +36,7 @@ NOTED = (
 
 
 def application(book: Book, token: str) -> Starlette:
-    """Return the application that shows the sweeps of a storage to who knows the token."""
+    """Return the application that shows the sweeps of a storage to users with the token."""
     view = _View(book)
     return Starlette(
         routes=[
@@ -50,7 +50,7 @@ def application(book: Book, token: str) -> Starlette:
 
 
 class _View:
-    """Answers requests from what the journals tell."""
+    """Answers requests from the journals."""
 
     def __init__(self, book: Book) -> None:
         self._book, self._row_pages = book, RowPages(book.storage)
@@ -59,7 +59,7 @@ class _View:
         own = {"title": title, "reason_or_parameters": _pages.reason_or_parameters}
         self._templates.globals |= own
         for name in self._templates.list_templates(["html"]):
-            self._templates.get_template(name)  # Compiled now, not while somebody waits.
+            self._templates.get_template(name)  # Compile now, not during the first request.
 
     def routes(self) -> dict[str, Callable[[Request], Response]]:
         return {
@@ -79,11 +79,11 @@ class _View:
 
     @asynccontextmanager
     async def follow(self, _: Starlette) -> AsyncIterator[None]:
-        """Read journals while they grow, so that no page has much left to read."""
+        """Read growing journals in the background, so that pages are fast."""
 
         async def read_on() -> None:
             while True:
-                with suppress(InputError):  # The storage is away: pages say so.
+                with suppress(InputError):  # Pages report a storage that does not answer.
                     await anyio.to_thread.run_sync(self._book.read_on)
                 await anyio.sleep(FOLLOW_SECONDS)
 
@@ -117,10 +117,10 @@ class _View:
         return self._page("problem.html", {"text": str(error)}, status)
 
     def _followed(self, name: str) -> FollowedSweep:
-        found = self._book.sweeps().get(name)
-        if found is None:
-            raise HTTPException(404, f"There is no sweep {name!r} in this storage.")
-        return found
+        sweep = self._book.sweeps().get(name)
+        if sweep is None:
+            raise HTTPException(404, f"This storage has no sweep {name!r}.")
+        return sweep
 
     def _named(self, request: Request) -> FollowedSweep:
         return self._followed(request.path_params["name"])
@@ -140,8 +140,8 @@ class _View:
         sweep = self._named(request)
         with sweep.ledger() as ledger:
             status = self._status(sweep, ledger)
-            asked = metrics(request.query_params.get("metrics", ""))
-            content = _pages.sweep_page(sweep.folder, ledger, status, self._details, asked)
+            columns = metrics(request.query_params.get("metrics", ""))
+            content = _pages.sweep_page(sweep.folder, ledger, status, self._details, columns)
             return self._page("sweep.html", {**content, "problem": sweep.problem})
 
     def _study(self, request: Request) -> Response:
@@ -159,30 +159,30 @@ class _View:
             study = _study_at(ledger, request.path_params["index"])
             measured = Measured.of(sweep.folder, ledger)
             common = _pages.common(sweep.folder, ledger)
-        # The ledger is free again: the first look at many rows takes a while.
-        found = self._row_pages.rows(measured, study, request.query_params)
-        return self._page("rows.html", {**common, **found})
+        # The first read of many rows is slow, so the ledger is not locked here.
+        rows = self._row_pages.rows(measured, study, request.query_params)
+        return self._page("rows.html", {**common, **rows})
 
     def _row(self, request: Request) -> Response:
-        sweep, asked = self._named(request), request.path_params
+        sweep, parts = self._named(request), request.path_params
         with sweep.ledger() as ledger:
             measured = Measured.of(sweep.folder, ledger)
             common = _pages.common(sweep.folder, ledger)
-        found = self._row_pages.row(measured, asked["task"], asked["row"])
-        return self._page("row.html", {**common, **found})
+        row = self._row_pages.row(measured, parts["task"], parts["row"])
+        return self._page("row.html", {**common, **row})
 
     def _trials(self, request: Request) -> Response:
-        sweep, asked = self._named(request), request.query_params
-        state = asked.get("state", "")
+        sweep, query = self._named(request), request.query_params
+        state = query.get("state", "")
         if state:
             choice("state", state, _pages.STATES)
-        if order := asked.get("sort.trials", ""):
+        if order := query.get("sort.trials", ""):
             choice("sort.trials", order, _pages.ORDERS)
         with sweep.ledger() as ledger:
-            given = asked.get("study")
-            study = None if given is None else _study_at(ledger, number("study", given))
-            page = number("page", asked.get("page", "1"))
-            text = asked.get("filter.trials", "")
+            index = query.get("study")
+            study = None if index is None else _study_at(ledger, number("study", index))
+            page = number("page", query.get("page", "1"))
+            text = query.get("filter.trials", "")
             content = _pages.trials_page(sweep.folder, ledger, study, state, order, text, page)
             return self._page("trials.html", content)
 
@@ -193,21 +193,21 @@ class _View:
             return self._page("trial.html", content)
 
     async def note(self, request: Request) -> Response:
-        """Keep the note of a form, and show its page again."""
-        text = await asked_text(request)
+        """Store the note of a form, and show its page again."""
+        text = await form_text(request)
         await anyio.to_thread.run_sync(self._keep, request, text)
         return RedirectResponse(f"{request.url.path.removesuffix('/note')}#notes", 303)
 
     def _keep(self, request: Request, text: str) -> None:
-        sweep, asked = self._named(request), request.path_params
+        sweep, parts = self._named(request), request.path_params
         if self._book.storage.lacks:
             raise HTTPException(404, "Notes are kept in a storage; a .calsweep file has none.")
         with sweep.ledger() as ledger:
             about = notes.SWEEP
-            if "index" in asked:
-                about = f"study {_study_at(ledger, asked['index']).name}"
-            elif "key" in asked:
-                about = f"trial {_trial_at(ledger, asked['key']).key}"
+            if "index" in parts:
+                about = f"study {_study_at(ledger, parts['index']).name}"
+            elif "key" in parts:
+                about = f"trial {_trial_at(ledger, parts['key']).key}"
         notes.write_note(sweep.folder, about, text)
 
     def _compare(self, request: Request) -> Response:
@@ -225,28 +225,28 @@ class _View:
             raise HTTPException(404, "Choose two trials.")
         first, second = (self._followed(sweep) for sweep, _, _ in places)
         with first.ledger() as one, second.ledger() as other:
-            found = ((first.folder, one), (second.folder, other))
+            sweeps = ((first.folder, one), (second.folder, other))
             pair = [
                 Chosen(folder, ledger, _trial_at(ledger, key))
-                for (folder, ledger), (_, _, key) in zip(found, places, strict=True)
+                for (folder, ledger), (_, _, key) in zip(sweeps, places, strict=True)
             ]
             return self._page("differences.html", differences_page(*pair))
 
 
 def _vega(request: Request) -> Response:
-    """Return what draws charts; it stays in the browser for an hour."""
+    """Return the chart library; browsers cache it for an hour."""
     headers = {"Content-Encoding": "gzip", "Cache-Control": "private, max-age=3600"}
     return Response(bundle(), media_type="text/javascript", headers=headers)
 
 
 def _trial_at(ledger: Ledger, key: str) -> Trial:
     if key not in ledger.trials:
-        raise HTTPException(404, f"There is no trial {key!r} in this sweep.")
+        raise HTTPException(404, f"This sweep has no trial {key!r}.")
     return ledger.trials[key]
 
 
 def _study_at(ledger: Ledger, index: int) -> Study:
     studies = list(ledger.studies.values())
     if not 0 <= index < len(studies):
-        raise HTTPException(404, f"There is no study {index} in this sweep.")
+        raise HTTPException(404, f"This sweep has no study {index}.")
     return studies[index]

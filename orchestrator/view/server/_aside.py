@@ -1,4 +1,4 @@
-"""Computes with PyTorch in a process of its own, so that the server stays small."""
+"""Computes with PyTorch in another process, so that the server stays small."""
 
 import pickle
 import select
@@ -13,37 +13,37 @@ from typing import Any, TypeVar
 from trainables.common.errors import InputError
 
 T = TypeVar("T")
-IDLE_SECONDS = 60.0  # Importing PyTorch again takes seconds.
-# As a program of its own: multiprocessing would import the program that serves once more.
+IDLE_SECONDS = 60.0  # Not shorter: importing PyTorch again takes seconds.
+# A separate program, because multiprocessing would import the server's main module again.
 PROGRAM = (
     f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import answer_calls; answer_calls()"
 )
 
 
 class Aside:
-    """Calls functions of modules in another process, which ends when it has been idle for long."""
+    """Calls functions of modules in another process, which ends after ``IDLE_SECONDS``."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return or raise what a function does; here, if PyTorch is imported here anyway."""
+        """Call a function in the other process, or here if PyTorch is already imported here."""
         if "torch" in sys.modules:
             return function(*arguments)
         with self._lock:
-            for _ in range(2):  # An idle process may end while it is asked.
+            for _ in range(2):  # An idle process may end during the call.
                 try:
-                    good, found = self._asked((function, arguments))
+                    succeeded, result = self._answer((function, arguments))
                 except (EOFError, OSError, pickle.UnpicklingError):
                     self._process = None
                     continue
-                if not good:
-                    raise found
-                return found
+                if not succeeded:
+                    raise result
+                return result
         raise InputError("the process that reads predictions was killed; is the memory full?")
 
-    def _asked(self, call: tuple[Any, ...]) -> tuple[bool, Any]:
+    def _answer(self, call: tuple[Any, ...]) -> tuple[bool, Any]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -56,8 +56,8 @@ class Aside:
 
 
 def answer_calls() -> None:
-    """Answer the calls of ``Aside`` until it is gone, or has asked nothing for a while."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A Ctrl-C is the server's, whose end ends this.
+    """Answer the calls of ``Aside`` until it is gone, or there was none for ``IDLE_SECONDS``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, and so this process.
     calls, answers = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr
     while select.select([calls], [], [], IDLE_SECONDS)[0]:

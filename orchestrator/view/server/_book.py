@@ -1,4 +1,4 @@
-"""All sweeps of a storage."""
+"""The sweeps of a storage, followed while they run."""
 
 import time
 from collections.abc import Callable
@@ -12,31 +12,30 @@ from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.view import CURVES
 from trainables.common.errors import InputError
 
-JOB_SECONDS = 10.0  # Between two questions to SLURM.
+JOB_SECONDS = 10.0  # Between two queries to SLURM.
 
 
 class Book:
-    """The sweeps of a storage by name, those that come later too.
+    """The sweeps of a storage by name, including later ones.
 
-    A sweep is left out if its folder or journal leads out of the storage, or if one of its small
-    files is a link, a pipe or a device.
+    A sweep is excluded if its folder or journal is a link out of the storage, or if one of its
+    state files is a link, a pipe or a device.
 
     Attributes:
-        storage: Where they are.
         folder: The storage's folder.
-        outside: Names of the sweeps that are left out.
-        note: Why states of SLURM jobs may be old; empty if they are not.
+        outside: Names of excluded sweeps.
+        note: Why states of SLURM jobs may be old; else empty.
     """
 
     def __init__(self, storage: Storage) -> None:
         self.storage, self._lock = storage, Lock()
         self._known: dict[str, FollowedSweep] = {}
         self.folder, self.outside = storage.folder, list[str]()
-        self._jobs, self._asked, self.note = dict[str, Job](), -JOB_SECONDS, ""
+        self._jobs, self._queried, self.note = dict[str, Job](), -JOB_SECONDS, ""
         self.sweeps()
 
     def sweeps(self) -> dict[str, FollowedSweep]:
-        """Return the sweeps that there are now."""
+        """Return the current sweeps."""
         folders, outside = list[SweepFolder](), list[SweepFolder]()
         for sweep in self.storage.sweeps():
             (folders if self._inside(sweep) else outside).append(sweep)
@@ -58,17 +57,17 @@ class Book:
         return with_job(status, self.storage.sweep(status.sweep), self._jobs.get(status.sweep))
 
     def ask_slurm(self) -> None:
-        """Look the jobs of the sweeps up, unless that was done a moment ago."""
-        if time.monotonic() - self._asked < JOB_SECONDS:
+        """Query SLURM for the sweeps' jobs, at most every ``JOB_SECONDS``."""
+        if time.monotonic() - self._queried < JOB_SECONDS:
             return
         try:
             self._jobs, self.note = find_jobs(each.folder for each in self.sweeps().values())
         except InputError as error:  # The number of a job is damaged.
             self.note = str(error)
-        self._asked = time.monotonic()
+        self._queried = time.monotonic()
 
     def read_on(self, progress: Callable[[int, int], None] = lambda done, total: None) -> None:
-        """Read all journals as far as they go; ``progress`` hears of those read, and of all."""
+        """Read the new events of all journals; ``progress`` gets the number read and the total."""
         self.ask_slurm()
         found = self.sweeps()
         for count, sweep in enumerate(found.values(), 1):

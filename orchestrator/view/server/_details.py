@@ -26,7 +26,7 @@ Results = list[StudyResult]
 
 
 class Details:
-    """What takes seconds to compute, once for each state of a journal or choice of columns.
+    """Computes slow parts once for each state of a journal, and each choice of columns.
 
     A ``frozen`` storage is that of a ``.calsweep`` file.
     """
@@ -37,7 +37,7 @@ class Details:
         self._lock, self._aside = Lock(), Aside()
 
     def of(self, folder: SweepFolder, ledger: Ledger, status: SweepStatus) -> dict[str, Any] | None:
-        """Return the ``details`` of a sweep; None while it runs, or while they are computed.
+        """Return the ``details`` of a sweep; None while it runs or they are being computed.
 
         The first request after its end, or after its journal has grown, starts the computation.
         """
@@ -49,9 +49,9 @@ class Details:
     def columns(
         self, folder: SweepFolder, results: Results, names: Sequence[str]
     ) -> tuple[Results, list[str], bool]:
-        """Return results with metrics of source ``rows``, lines about them, and if they are ready.
+        """Return results with metrics of source ``rows``, notes, and whether they are ready.
 
-        The first request starts the computation of what is not in the journal.
+        The first request starts the computation of metrics that are not in the journal.
         """
         wanted, predictions = METRICS.columns(names), [each.predictions for each in results]
         if not wanted or self._frozen:
@@ -68,7 +68,7 @@ class Details:
     def _later(
         self, key: tuple[Any, ...], failed: Callable[[str], Any], function: Any, *arguments: Any
     ) -> Any:
-        """Return a result, or what ``failed`` makes of an error; None until it is computed."""
+        """Return a result, or that of ``failed`` after an error; None until it is computed."""
         with self._lock:
             if key not in self._found:
                 self._found[key] = None
@@ -79,14 +79,14 @@ class Details:
     def _compute(
         self, key: tuple[Any, ...], failed: Callable[[str], Any], function: Any, *arguments: Any
     ) -> None:
-        found = failed(FAILED)  # Unless this ends well; the thread's error is printed.
+        result = failed(FAILED)  # For unexpected errors, which the thread prints.
         try:
-            found = self._aside.call(function, *arguments)
+            result = self._aside.call(function, *arguments)
         except InputError as error:
-            found = failed(f"{error}.")
+            result = failed(f"{error}.")
         finally:
             with self._lock:
-                self._found[key] = found
+                self._found[key] = result
 
 
 def _size(journal: Path) -> int:

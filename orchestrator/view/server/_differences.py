@@ -1,4 +1,4 @@
-"""Two trials side by side: which of their settings differ, and their figures."""
+"""Compares the settings and figures of two trials."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Chosen(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """One setting of two trials; None where one does not have it."""
+    """One setting of two trials; None if a trial does not have it."""
 
     name: str
     first: Any
@@ -25,12 +25,12 @@ class Setting(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Return True if both trials do not agree."""
+        """Return True if the values differ."""
         return bool(self.first != self.second)
 
 
 def differences_page(*pair: Chosen) -> dict[str, Any]:
-    """Return the settings of two trials, those that differ first, and their figures."""
+    """Return the settings of two trials, differing ones first, and their figures."""
     first, second = (dict(_settings(each)) for each in pair)
     settings = [Setting(n, first.get(n), second.get(n)) for n in dict.fromkeys([*first, *second])]
     ours, theirs = (dict(_figures(each.trial)) for each in pair)

@@ -1,4 +1,4 @@
-"""Who may see a page, and what a browser may do with it."""
+"""Protects the pages: a token for access, and headers that restrict the browser."""
 
 import secrets
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ POLICY = (
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # With "no-referrer" forms of our own would have no origin.
+    "Referrer-Policy": "same-origin",  # With "no-referrer" our own forms would send no origin.
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -28,7 +28,7 @@ READ = ("GET", "HEAD")
 
 
 class Guard:
-    """Lets in who brings the token: in the address at first, in a cookie from then on.
+    """Requires the token: first in the URL, then in a cookie.
 
     Requests that change something must come from its own pages.
     """
@@ -37,7 +37,7 @@ class Guard:
         self._app, self._token = app, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or hand it on."""
+        """Refuse or redirect a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -50,13 +50,13 @@ class Guard:
             await send(message)
 
         request = Request(scope)
-        await (self._turned_away(request) or self._app)(scope, receive, send_guarded)
+        await (self._refusal(request) or self._app)(scope, receive, send_guarded)
 
-    def _turned_away(self, request: Request) -> Response | None:
-        # Cookies do not know ports: two servers on one machine need two names.
+    def _refusal(self, request: Request) -> Response | None:
+        # Cookies ignore ports, so two servers on one machine need two names.
         cookie = f"calsweep-{request.url.port or 0}"
-        given = request.query_params.get("token")
-        if given is not None and self._is_token(given):
+        token = request.query_params.get("token")
+        if token is not None and self._is_token(token):
             address = request.url.remove_query_params("token")
             path = URL(path="/" + address.path.lstrip("/"), query=address.query)
             response = RedirectResponse(str(path), 303)
@@ -65,7 +65,7 @@ class Guard:
         if not self._is_token(request.cookies.get(cookie, "")):
             return PlainTextResponse(UNKNOWN, 403)
         origin = urlsplit(request.headers.get("origin", "")).netloc
-        # Another server on this machine is the same site, so it would get the cookie.
+        # A page of another server on this machine is the same site, so it sends the cookie.
         if request.method not in READ and origin != request.headers.get("host"):
             return PlainTextResponse(FOREIGN, 403)
         return None

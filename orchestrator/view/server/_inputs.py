@@ -1,4 +1,4 @@
-"""The inputs of test rows as pages show them: pictures, words, values."""
+"""The inputs of test rows on pages: pictures, words or values."""
 
 import base64
 import io
@@ -25,7 +25,7 @@ from trainables.data import (
 )
 
 SMALL, LARGE = 64, 320  # Longer side of pictures in a list, and of small ones on their own page.
-WORDS, VALUES = 40, 8  # Of one row in a list.
+WORDS, VALUES = 40, 8  # Most words or values of one row in a list.
 OPEN = 8  # Data sets whose files are kept open.
 
 
@@ -44,14 +44,14 @@ class StoredInputs(NamedTuple):
     rows: RowArrays
 
     def holds(self, place: int, label: int) -> bool:
-        """Return whether the row at a place has a label; given logits are found by number."""
+        """Return whether the row at a place has this label; True for given logits."""
         found = self.rows.labels[place : place + 1].tolist()
         return found == [label] or not self.info.inputs.trains
 
     def show(self, place: int, large: bool = False) -> Shown:
         """Return the input at a place, whole if ``large``, else shortened."""
         if isinstance(self.info.inputs, GivenLogits):
-            return Shown()  # Nobody gave the inputs.
+            return Shown()  # Given logits have no inputs.
         (values,) = self.info.inputs.decoded(self.rows.values[place : place + 1])
         return show_input(self.info.inputs, values, large)
 
@@ -64,7 +64,7 @@ class InputBook:
         self._open: LRUCache[str, StoredInputs] = LRUCache(OPEN)
 
     def find(self, key: str) -> StoredInputs | None:
-        """Return the test rows of the data with a key; None if they are damaged or not there."""
+        """Return the test rows of the data with a key; None if they are damaged or missing."""
         with self._lock:
             if key not in self._open:
                 try:
@@ -100,13 +100,13 @@ def _picture(values: np.ndarray, masked: bool, large: bool) -> Shown:
     if masked:
         inside = values[..., 3] != MASK_OUTSIDE
         values = values[: inside.any(1).sum(), : inside.any(0).sum(), :3]
-    if values.shape[2] != 3:  # Other channels have no colour: they are next to each other.
+    if values.shape[2] != 3:  # Show channels other than RGB next to each other.
         values = np.hstack(list(np.moveaxis(values, 2, 0)))
     image = Image.fromarray(np.ascontiguousarray(values))
     if not large:
         image = image.reduce(-(-max(image.size) // SMALL))
     scale = max(1, (LARGE if large else SMALL) // max(image.size))
     stream = io.BytesIO()
-    image.save(stream, "PNG", compress_level=1)  # Of 50 on a page, time counts more than size.
+    image.save(stream, "PNG", compress_level=1)  # Fast: a page has up to 50 images.
     address = f"data:image/png;base64,{base64.b64encode(stream.getvalue()).decode()}"
     return Shown(address, (scale * image.width, scale * image.height))

@@ -1,4 +1,4 @@
-"""What each page shows, as data for its template."""
+"""The data of the pages' templates."""
 
 import math
 from collections import defaultdict
@@ -35,10 +35,10 @@ from trainables.common.files import open_inside
 COMPARED = ("acc", "ece", "nll")
 LISTED = 100  # Trials on one page.
 SHOWN = 20  # Running and failed trials on the page of a sweep.
-LOG_BYTES = 100_000  # Of the end of a log.
+LOG_BYTES = 100_000  # Only the end of a log is shown.
 AT_THE_END = f"{SLOW} are shown when the sweep has ended."
 STATES = ("running", "finished", "failed", "pruned")
-# The columns of a table of trials, in order; None comes last in either direction.
+# Sort keys of the columns of a table of trials; None is always last.
 KEYS: tuple[Callable[[Trial], Any], ...] = (
     title,
     lambda trial: trial.status,
@@ -53,13 +53,13 @@ ORDERS = [f"{place}-{way}ending" for place in range(len(KEYS)) for way in ("asc"
 
 
 def reason_or_parameters(trial: Trial) -> str:
-    """Return the last words of a trial's line in a table."""
-    given = (f"{name} {short(value)}" for name, value in trial.parameters.items())
-    return trial.reason or ", ".join(given)
+    """Return the text of the last column in a table of trials."""
+    parameters = (f"{name} {short(value)}" for name, value in trial.parameters.items())
+    return trial.reason or ", ".join(parameters)
 
 
 class Difference(NamedTuple):
-    """One figure of two sweeps; None where one has it not."""
+    """A figure of two sweeps; None if a sweep does not have it."""
 
     shown: Column
     first: Summary | None
@@ -74,7 +74,7 @@ class Difference(NamedTuple):
 
 
 def sweeps_page(found: Iterable[tuple[SweepStatus, str]], note: str) -> dict[str, Any]:
-    """Return all sweeps, each with the fault of its journal, those that run first; and a note."""
+    """Return all sweeps with the faults of their journals, running ones first, and a note."""
     listed = sorted(found, key=lambda each: (each[0].state not in LIVE, -each[0].began))
     live = any(status.state in LIVE for status, _ in listed)
     return {"sweeps": listed, "live": live, "note": note}
@@ -87,7 +87,7 @@ def sweep_page(
     details: Details,
     metrics: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return one sweep: its report, with ``details`` if they are found, and columns asked for."""
+    """Return one sweep: its report, with ``details`` once they are ready, and chosen columns."""
     found, live = details.of(folder, ledger, status), status.state in LIVE
     results = current_results(folder, ledger)
     noted = _noted(folder, SWEEP)
@@ -118,7 +118,7 @@ def sweep_page(
 def _with_table(
     task: Mapping[str, Any], results: Iterable[StudyResult], metrics: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the part of a task with other columns in its table."""
+    """Return the section of a task with other columns in its table."""
     own = [result for result in results if result.task == task["name"]]
     plain = not task["shifts"].keys() & {*metrics}
     return {**task, "table": build_table(own, metrics), "plain": plain}
@@ -140,7 +140,7 @@ def common(
 
 
 def _noted(folder: SweepFolder, about: str, place: str = "") -> dict[str, Any]:
-    """Return all notes of a sweep, the one about a page, and where its form sends it."""
+    """Return all notes of a sweep, the note about a page, and the address for changes."""
     address = f"/sweeps/{quote(folder.name, safe='')}{place}"
     try:
         found, problem = read_notes(folder), ""
@@ -150,13 +150,13 @@ def _noted(folder: SweepFolder, about: str, place: str = "") -> dict[str, Any]:
 
 
 def _behind(folder: SweepFolder, ledger: Ledger) -> dict[str, dict[str, str]]:
-    """Return the addresses of the test rows by task and recipe, as far as these are on record."""
-    found = defaultdict[str, dict[str, str]](dict)
+    """Return the addresses of recorded test rows, by task and recipe."""
+    addresses = defaultdict[str, dict[str, str]](dict)
     for study, trial in cells_of(ledger):
         if trial.predictions:
             address = f"/sweeps/{quote(folder.name, safe='')}/studies/{study.index}/rows"
-            found[study.task][study.recipe] = address
-    return found
+            addresses[study.task][study.recipe] = address
+    return addresses
 
 
 def study_page(
@@ -166,7 +166,7 @@ def study_page(
     status: SweepStatus,
     found: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return one study: the charts of its search, with importance if ``found``; its best trials."""
+    """Return one study: its charts, with importance if ``found`` has it, and its best trials."""
     kept = {part["index"]: part for part in (found or {}).get("studies", ())}
     state, reason = study_state(study, ledger, status.state, status.reason)
     return {
@@ -194,14 +194,14 @@ def trials_page(
 ) -> dict[str, Any]:
     """Return the trials of a sweep, or of one study, in one state or in any; pages count from 1.
 
-    The order is one of ``ORDERS``; empty: the last first. Every word of the text must occur in a
-    trial's name, state, objective, reason or parameters.
+    The order is one of ``ORDERS``, by default the last trial first. Every word of the text must
+    occur in a trial's name, state, objective, reason or parameters.
     """
     about, words = common(folder, ledger), text.lower().split()
     every = (study.begun if study else ledger.trials).values()
     known = [trial for trial in every if state in ("", trial.status)][::-1]
-    told = partial(_told, shown=about["shown"], over=about["over"])
-    kept = [t for t in known if all(map(told(t).__contains__, words))] if words else known
+    text_of = partial(_searchable, shown=about["shown"], over=about["over"])
+    kept = [t for t in known if all(map(text_of(t).__contains__, words))] if words else known
     found = _ordered(kept, order)
     pages = max(1, math.ceil(len(found) / LISTED))
     page = min(max(page, 1), pages)
@@ -220,8 +220,8 @@ def trials_page(
     }
 
 
-def _told(trial: Trial, shown: Column, over: bool) -> str:
-    """Return the words that a trial is found by, in lower case."""
+def _searchable(trial: Trial, shown: Column, over: bool) -> str:
+    """Return the text in which a search looks for words, in lower case."""
     state = "interrupted" if over and trial.open else trial.status
     value = "" if trial.objective is None else shown.show(trial.objective)
     return f"{title(trial)} {state} {value} {reason_or_parameters(trial)}".lower()
@@ -252,7 +252,7 @@ def trial_page(folder: SweepFolder, ledger: Ledger, trial: Trial) -> dict[str, A
 
 
 def _log(path: Path, storage: Path) -> str:
-    """Return the end of a log; nothing where there is none."""
+    """Return the end of a log, "" if there is none."""
     try:
         with open_inside(path, storage) as stream:
             size = stream.seek(0, 2)
@@ -266,7 +266,7 @@ def _log(path: Path, storage: Path) -> str:
 
 
 def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
-    """Return two sweeps side by side: how far they are, what differs, and test figures."""
+    """Return the progress, differences and test figures of two sweeps."""
     (first, one), (second, other) = pair
     statuses = [status_of(folder, ledger) for folder, ledger in pair]
     found = [current_results(folder, ledger) for folder, ledger in pair]
@@ -284,7 +284,7 @@ def compare_page(pair: Sequence[tuple[SweepFolder, Ledger]]) -> dict[str, Any]:
 
 
 def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
-    """Yield why figures of two sweeps may differ, beside chance."""
+    """Yield reasons besides chance why figures of two sweeps may differ."""
     first, second = (defaultdict[str, set[str]](set) for _ in range(2))
     for settings, ledger in ((first, one), (second, other)):
         for study in ledger.studies.values():
@@ -299,7 +299,7 @@ def _remarks(one: Ledger, other: Ledger) -> Iterable[str]:
 def _compared(
     task: str, first: Sequence[StudyResult], second: Sequence[StudyResult]
 ) -> Iterable[tuple[str, list[Difference]]]:
-    """Yield the recipes of one task with the figures of both sweeps."""
+    """Yield the recipes of one task, with the figures of both sweeps."""
     tables = [
         build_table(ours, COMPARED) if (ours := [r for r in results if r.task == task]) else None
         for results in (first, second)

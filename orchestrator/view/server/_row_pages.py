@@ -1,4 +1,4 @@
-"""What the pages of test rows show, as data for their templates."""
+"""The data of the templates for test rows."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from orchestrator.storage.results import cells_of, usual_baseline
 from orchestrator.storage.storage import Storage, SweepFolder
 from orchestrator.tables.figures import percent
 from orchestrator.view import map_picture
-from orchestrator.view.server._asked import Asked, choice, within
 from orchestrator.view.server._inputs import InputBook, Shown, StoredInputs
+from orchestrator.view.server._requests import Selection, choice, within
 from orchestrator.view.server._rows import (
     BINS,
     SHOWS,
@@ -32,11 +32,11 @@ from trainables.metrics import ReliabilityCurve
 
 T = TypeVar("T")
 LISTED = 50  # Rows on one page.
-SAME = 1e-5  # Two devices may differ by this in the ECE of the same predictions.
+SAME = 1e-5  # Difference between devices in the ECE of the same predictions.
 
 
 class Line(NamedTuple):
-    """One row of a list; ``other`` is the second recipe's prediction, if one is shown."""
+    """One row of a list; ``other`` is the prediction of a second recipe, if there is one."""
 
     ours: RowScores
     other: RowScores | None
@@ -44,7 +44,7 @@ class Line(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The studies of a sweep that have test figures, each with its trials in the table."""
+    """The measured trials of a sweep with their studies."""
 
     folder: SweepFolder
     tasks: list[str]
@@ -53,68 +53,68 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, folder: SweepFolder, ledger: Ledger) -> "Measured":
-        """Read what the journal says."""
+        """Return the measured trials in a journal."""
         tasks = list(dict.fromkeys(study.task for study in ledger.studies.values()))
         cells = [cell for cell in cells_of(ledger) if cell[1].predictions]
         return cls(folder, tasks, cells, usual_baseline(ledger.studies.values()))
 
     def trials(self, study: Study) -> dict[int, Trial]:
-        """Return the measured trials of a study by seed."""
+        """Return the measured trials of a study, by seed."""
         return {trial.seed: trial for own, trial in self.cells if own.name == study.name}
 
     def others(self, study: Study, seed: int) -> dict[str, tuple[Study, Trial]]:
         """Return the other recipes on the same task and seed, the baseline first."""
-        found = {
+        others = {
             own.recipe: (own, trial)
             for own, trial in self.cells
             if (own.task, trial.seed) == (study.task, seed) and own.name != study.name
         }
-        return dict(sorted(found.items(), key=lambda each: each[0] != self.baseline))
+        return dict(sorted(others.items(), key=lambda each: each[0] != self.baseline))
 
-    def again(self, remedy: str) -> str:
-        """Return the command that brings back what is gone, and how it does."""
-        return f"`{sweep_command('run --resume', self.folder.path)}` {remedy} again."
+    def remedy(self, effect: str) -> str:
+        """Return the command that restores missing files, and its effect."""
+        return f"`{sweep_command('run --resume', self.folder.path)}` {effect} again."
 
     def gone(self, study: Study, seed: int) -> str:
-        """Return the line about predictions that the storage does not have."""
-        which = f"{study.recipe} on {study.task}, seed {seed}"
-        computes = self.again("computes them")
-        return f"The predictions of {which}, are not in this storage; {computes}"
+        """Return the message about missing predictions."""
+        cell = f"{study.recipe} on {study.task}, seed {seed}"
+        computes = self.remedy("computes them")
+        return f"The predictions of {cell}, are not in this storage; {computes}"
 
     def without_data(self, task: str) -> str:
-        """Return the line about data that the storage does not have."""
+        """Return the message about missing data."""
         return (
             f"The prepared data of {task} are damaged or not in this storage, so inputs and names "
-            f"of classes are missing; {self.again('prepares them')}"
+            f"of classes are missing; {self.remedy('prepares them')}"
         )
 
 
 class RowPages:
-    """Makes the pages of test rows from the predictions and data of a storage."""
+    """Fills the pages of test rows with predictions and data of a storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._predictions, self._inputs = RowBook(storage), InputBook(storage)
         self._lacks = storage.lacks
 
     def rows(self, sweep: Measured, study: Study, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the bins of a study on one seed, and one page of its rows."""
+        """Return the bins of a study and seed, and one page of its rows."""
         ours = sweep.trials(study)
         if not ours:
             raise HTTPException(
                 404,
-                f"{study.recipe} on {study.task} has no rows to show: test data stay sealed until "
+                f"{study.recipe} on {study.task} has no test rows yet: test data are sealed until "
                 "its chosen configuration is measured on them.",
             )
-        asked = Asked.read(query, ours)
-        rows, lacking = _kept(self._predictions.read, sweep, study, ours[asked.seed])
+        selection = Selection.read(query, ours)
+        rows, problem = _try_read(self._predictions.read, sweep, study, ours[selection.seed])
         if rows is None:
-            raise HTTPException(404, lacking)
-        others = sweep.others(study, asked.seed)
-        asked, other, lacking = self._next_to(sweep, study, asked, others, rows)
+            raise HTTPException(404, problem)
+        others = sweep.others(study, selection.seed)
+        selection, other, problem = self._next_to(sweep, study, selection, others, rows)
         inputs, missing = self._data(sweep, study, rows)
         show = cache(inputs.show) if inputs else lambda place: Shown()  # Pixels share images.
-        within("class", asked.label, range(rows.classes))
-        places, count = _part(rows, other, asked)
+        within("class", selection.label, range(rows.classes))
+        places, count = _part(rows, other, selection)
         lines = []
         for place in places.tolist():
             scores = rows.at(place)
@@ -122,12 +122,12 @@ class RowPages:
             lines.append(Line(scores, other.at(place) if other else None, shown))
         return {
             "study": study,
-            "asked": asked,
+            "selection": selection,
             "task": sweep.tasks.index(study.task),
             "rows": rows,
             "bins": _bins(rows.curve),
             "diagram": reliability_diagram(
-                rows.curve, addresses=[f"{asked.to(bin=each)}#rows" for each in range(BINS)]
+                rows.curve, addresses=[f"{selection.to(bin=each)}#rows" for each in range(BINS)]
             ),
             "lines": lines,
             "names": inputs.info.classes if inputs else (),
@@ -137,73 +137,74 @@ class RowPages:
             "others": list(others),
             "shows": SHOWS,
             "sorts": SORTS if other is not None else SORTS[:2],
-            "problems": [*filter(None, (lacking, missing)), *_doubts(rows, ours[asked.seed])],
+            "problems": [*filter(None, (problem, missing)), *_doubts(rows, ours[selection.seed])],
         }
 
     def _next_to(
         self,
         sweep: Measured,
         study: Study,
-        asked: Asked,
+        selection: Selection,
         others: Mapping[str, tuple[Study, Trial]],
         rows: CellRows,
-    ) -> tuple[Asked, CellRows | None, str]:
-        """Return the second recipe, the first one if none is asked for, and why it is missing."""
-        recipe = choice("with", asked.other or next(iter(others), ""), others or ("",))
-        found, lacking = None, ""
+    ) -> tuple[Selection, CellRows | None, str]:
+        """Return the rows of the second recipe (by default the first other one), or a problem."""
+        recipe = choice("with", selection.other or next(iter(others), ""), others or ("",))
+        second, problem = None, ""
         if recipe:
-            found, lacking = _kept(self._predictions.read, sweep, *others[recipe])
-        if found is not None and not found.same_rows(rows):
-            found, lacking = None, f"{recipe} was tested on other rows, so it is not shown."
-        if found is None and asked.sort == SORTS[2]:
+            second, problem = _try_read(self._predictions.read, sweep, *others[recipe])
+        if second is not None and not second.same_rows(rows):
+            second, problem = None, f"{recipe} was tested on other rows, so it is not shown."
+        if second is None and selection.sort == SORTS[2]:
             text = "sort='disagreement' needs the predictions of a second recipe."
-            raise HTTPException(404, lacking or text)
-        return asked._replace(other=recipe if found is not None else ""), found, lacking
+            raise HTTPException(404, problem or text)
+        return selection._replace(other=recipe if second is not None else ""), second, problem
 
     def _data(
         self, sweep: Measured, study: Study, rows: CellRows
     ) -> tuple[StoredInputs | None, str]:
-        """Return the data of a study, and why they, or their rows, are not shown."""
-        found = self._inputs.find(study.fingerprint)
-        if found is None:
+        """Return the data of a study, or why they are not shown."""
+        inputs = self._inputs.find(study.fingerprint)
+        if inputs is None:
             return None, self._lacks or sweep.without_data(study.task)
         whole = rows.images is None and rows.numbers is None
-        if whole and not np.array_equal(found.rows.labels, rows.labels):
+        if whole and not np.array_equal(inputs.rows.labels, rows.labels):
             return None, f"The stored data of {study.task} have other labels than the predictions."
-        return found, ""
+        return inputs, ""
 
     def row(self, sweep: Measured, task: int, number: int) -> dict[str, Any]:
-        """Return one row, and its prediction by each recipe and seed that was measured."""
+        """Return one row, with the predictions of all measured recipes and seeds."""
         if task >= len(sweep.tasks):
-            raise HTTPException(404, f"There is no task {task} in this sweep.")
+            raise HTTPException(404, f"This sweep has no task {task}.")
         measured = [cell for cell in sweep.cells if cell[0].task == sweep.tasks[task]]
         read = partial(self._predictions.row, number=number)
-        kept = [_kept(read, sweep, *cell) for cell in measured]
-        found, problems = [scores for scores, _ in kept], [text for _, text in kept if text]
-        known = next(filter(None, found), None)
+        outcomes = [_try_read(read, sweep, *cell) for cell in measured]
+        predictions = [scores for scores, _ in outcomes]
+        problems = [text for _, text in outcomes if text]
+        known = next(filter(None, predictions), None)
         if known is None:
-            absent = f"There is no row {number} in the predictions of {sweep.tasks[task]}."
+            absent = f"The predictions of {sweep.tasks[task]} have no row {number}."
             raise HTTPException(404, next(iter(problems), absent))
         inputs = self._inputs.find(measured[0][0].fingerprint)
         place = number if known.image is None else known.image
         if inputs and known.image is None and not inputs.holds(place, known.label):
             inputs = None
-        lacking = [] if inputs else [self._lacks or sweep.without_data(sweep.tasks[task])]
+        missing = [] if inputs else [self._lacks or sweep.without_data(sweep.tasks[task])]
         values = inputs.rows.values[place] if inputs and known.image is not None else None
         return {
             "task": sweep.tasks[task],
             "row": known,
             "shown": inputs.show(place, large=True) if inputs else None,
-            "problems": problems + lacking,
+            "problems": problems + missing,
             "names": inputs.info.classes if inputs else (),
-            "cells": list(zip(measured, found, strict=True)),
+            "cells": list(zip(measured, predictions, strict=True)),
             "maps": [] if values is None else list(self._maps(measured, values)),
         }
 
     def _maps(
         self, measured: Sequence[tuple[Study, Trial]], values: NDArray[Any]
     ) -> Iterator[tuple[Study, Trial, str]]:
-        """Yield the maps of one image, of those cells that keep it."""
+        """Yield the maps of one image, for the cells that stored it."""
         for study, trial in measured:
             kept = self._predictions.maps(trial.predictions)
             same = [row for row, each in enumerate(kept["rows"]) if np.array_equal(each, values)]
@@ -211,10 +212,10 @@ class RowPages:
                 yield study, trial, map_picture(kept, same[:1])
 
 
-def _kept(
+def _try_read(
     read: Callable[[str], T], sweep: Measured, study: Study, trial: Trial
 ) -> tuple[T | None, str]:
-    """Return what is read of a trial's predictions, or why that cannot be read."""
+    """Return the result of ``read`` for a trial's predictions, or why they cannot be read."""
     try:
         return read(trial.predictions), ""
     except FileNotFoundError:
@@ -224,30 +225,32 @@ def _kept(
 
 
 def _bins(curve: ReliabilityCurve) -> list[tuple[float, ...]]:
-    """Return ends, count, share, confidence and accuracy of each bin."""
+    """Return both ends, count, share, confidence and accuracy of each bin."""
     share = curve.count / curve.count.sum()
     ends = (curve.edges[:-1], curve.edges[1:])
     columns = (*ends, curve.count, share, curve.confidence, curve.accuracy)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _part(rows: CellRows, other: CellRows | None, asked: Asked) -> tuple[NDArray[np.int64], int]:
-    """Return the places of the rows on a page, and how many rows there are on all pages."""
-    places = rows.chosen(asked.show, asked.bin, asked.label)
+def _part(
+    rows: CellRows, other: CellRows | None, selection: Selection
+) -> tuple[NDArray[np.int64], int]:
+    """Return the places of the rows on a page, and the number of rows on all pages."""
+    places = rows.chosen(selection.show, selection.bin, selection.label)
     pages = max(1, math.ceil(len(places) / LISTED))
-    within("page", asked.page, range(1, pages + 1))
-    start, stop = (asked.page - 1) * LISTED, asked.page * LISTED
-    if asked.sort == SORTS[0]:
+    within("page", selection.page, range(1, pages + 1))
+    start, stop = (selection.page - 1) * LISTED, selection.page * LISTED
+    if selection.sort == SORTS[0]:
         return places[start:stop], len(places)
     values = rows.confidence
-    if asked.sort == SORTS[2]:
+    if selection.sort == SORTS[2]:
         assert other is not None
         values = np.abs(rows.true - other.true)
     return largest_first(places, values, start, stop), len(places)
 
 
 def _doubts(rows: CellRows, trial: Trial) -> list[str]:
-    """Return why ECE of the rows is not that of the table."""
+    """Return why the ECE of the rows differs from that of the table."""
     known = trial.test.get("ece")
     if rows.images is not None:
         return ["Rows are pixels, a sample of those in the table's figures."]

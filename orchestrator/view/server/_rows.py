@@ -1,4 +1,4 @@
-"""The test rows behind a cell of a table: their predictions and bins, filtered and sorted."""
+"""The test rows of a table's cell: their predictions and bins, filtered and sorted."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -23,26 +23,25 @@ from trainables.common.stages import ArtifactRef
 from trainables.metrics import ReliabilityCurve, bin_table, predicted_rows
 
 BINS = 15  # As in the test metrics of every evaluation.
-BLOCK = 1 << 20  # Most probabilities that one thread reads at once.
+BLOCK = 1 << 20  # Probabilities per read of a thread.
 THREADS = min(4, os.cpu_count() or 1)
-KEPT = 1 << 26  # Bytes: the cells of a million rows and 10 classes are 11 MB each.
+KEPT = 1 << 26  # Bytes of the cache: a cell of a million rows and 10 classes has 11 MB.
 SHOWS = ("all", "right", "wrong", "over", "under")
 SORTS = ("row", "confidence", "disagreement")
 
 
 @dataclass(frozen=True, eq=False)
 class CellRows:
-    """The test rows of one recipe and seed, each array (N,).
+    """The test rows of one recipe and seed; each array has the shape (N,).
 
     Attributes:
-        labels: Classes.
         predicted: The classes with the largest score.
         confidence: The probability of the predicted class, float32.
         true: The probability of the label, float32.
         bins: The bin of ECE, from 0.
-        numbers: Number of each row in a file of logits; None where rows are numbered by place.
-        images: Image of each row where rows are pixels, else None.
-        curve: Count, confidence and accuracy of each bin, of float64 confidences.
+        numbers: Number of each row in a file of logits; None if the place is the number.
+        images: Image of each row if rows are pixels, else None.
+        curve: Count, confidence and accuracy of each bin, from float64 confidences.
         classes: Number of classes.
     """
 
@@ -67,7 +66,7 @@ class CellRows:
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Return whether each prediction is the label, (N,)."""
+        """Return whether each prediction is right, (N,)."""
         return np.asarray(self.predicted == self.labels)
 
     def same_rows(self, other: "CellRows") -> bool:
@@ -88,7 +87,7 @@ class CellRows:
     def chosen(
         self, show: str = "all", in_bin: int | None = None, label: int | None = None
     ) -> NDArray[np.int64]:
-        """Return the places of the rows that a filter leaves, ascending.
+        """Return the places of the rows that pass a filter, ascending.
 
         ``over`` are wrong rows in bins whose confidence exceeds their accuracy; ``under`` are right
         rows in bins whose accuracy exceeds their confidence.
@@ -110,7 +109,7 @@ class CellRows:
 
 
 class RowScores(NamedTuple):
-    """One row of one recipe and seed, as in ``CellRows``, with the number of its address."""
+    """One row of one recipe and seed, see ``CellRows``; ``number`` is that of its URL."""
 
     label: int
     predicted: int
@@ -124,11 +123,11 @@ class RowScores(NamedTuple):
 def largest_first(
     places: NDArray[np.int64], values: NDArray[np.float32], start: int, stop: int
 ) -> NDArray[np.int64]:
-    """Return a part of the places of rows, ordered by their values (N,), which are not negative.
+    """Return a part of the places of rows, sorted by their values (N,), which must not be negative.
 
     Equal values are in the order of rows, so that pages never overlap.
     """
-    # The bits of floats that are not negative have the floats' order; whole numbers sort fastest.
+    # The bits of non-negative floats sort like the floats, and integers sort fastest.
     keys = values[places].view(np.uint32).astype(np.uint64) << np.uint64(32)
     keys |= (len(values) - 1 - places).astype(np.uint64)
     keys.sort()
@@ -137,7 +136,7 @@ def largest_first(
 
 
 class RowBook:
-    """Test predictions of a storage, by their keys; those that were read last are kept.
+    """Test predictions of a storage by key, with a cache.
 
     Nothing is written, and no file outside the storage is read.
     """
@@ -153,7 +152,7 @@ class RowBook:
         Raises:
             FileNotFoundError: If the storage does not have them.
         """
-        with self._lock:  # Two at once would need twice the memory.
+        with self._lock:  # Two reads at once would need twice the memory.
             return self._read(key)
 
     @cachedmethod(attrgetter("_kept"))
@@ -164,7 +163,7 @@ class RowBook:
             return _rows_in(path)
 
     def row(self, key: str, number: int) -> RowScores | None:
-        """Return one row of an evaluation; None if there is no row with that number.
+        """Return the row of an evaluation with a number, None if absent.
 
         Raises:
             FileNotFoundError: If the storage does not have the evaluation.
@@ -176,7 +175,7 @@ class RowBook:
             return _row_in(path, number)
 
     def maps(self, key: str) -> dict[str, NDArray[np.uint8]]:
-        """Return the maps of the images that an evaluation of pixels keeps; see ``shown_maps``."""
+        """Return the stored maps of an evaluation of pixels; see ``shown_maps``."""
         try:
             with self._readable(key, "maps") as path:
                 return dict(load_file(path))
@@ -192,7 +191,7 @@ class RowBook:
             open_inside(path, self._folder).close()
             yield path.resolve()
         except PermissionError as error:
-            raise InputError(f"{path} is not read: it {error.strerror}") from error
+            raise InputError(f"{path} was not read: it {error.strerror}") from error
         except (SafetensorError, LookupError, ValueError) as error:
             raise InputError(f"{path} is damaged: {error}") from error
 
@@ -204,7 +203,7 @@ def _rows_in(path: Path) -> CellRows:
 
 
 def _row_in(path: Path, number: int) -> RowScores | None:
-    """Return the row of an evaluation with a number; None if there is no such row."""
+    """Return the row of an evaluation with a number, None if absent."""
     with safe_open(path, "np") as tensors:
         place = _place(tensors, number)
         if place is None:
@@ -213,14 +212,14 @@ def _row_in(path: Path, number: int) -> RowScores | None:
 
 
 def _place(tensors: Any, number: int) -> int | None:
-    """Return the place of the row with a number; None if there is no such row."""
+    """Return the place of the row with a number, None if absent."""
     if "rows" not in list(tensors.keys()):
         return number if number < tensors.get_slice("labels").get_shape()[0] else None
     return next(iter(np.flatnonzero(tensors.get_tensor("rows") == number).tolist()), None)
 
 
 def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
-    """Return some rows of an evaluation, read a block at a time."""
+    """Return some rows of an evaluation, read in blocks."""
     table, labels = (tensors.get_slice(name) for name in ("log_probs", "labels"))
     names, classes = list(tensors.keys()), table.get_shape()[1]
     step = max(1, BLOCK // classes)
@@ -236,19 +235,19 @@ def _rows_of(tensors: Any, start: int, stop: int) -> CellRows:
     return CellRows(**joined, numbers=numbers, images=images, curve=curve, classes=classes)
 
 
-def _rows_of_columns(found: Mapping[str, NDArray[Any]]) -> CellRows:
+def _rows_of_columns(columns: Mapping[str, NDArray[Any]]) -> CellRows:
     """Return the rows of a ``.calsweep`` file."""
     labels, predicted, bins, confidence = (
-        found[name] for name in ("label", "prediction", "bin", "confidence")
+        columns[name] for name in ("label", "prediction", "bin", "confidence")
     )
     sums = bin_table(bins, confidence, labels == predicted, BINS)
     return CellRows(
         labels,
         predicted,
         confidence,
-        found["confidence_in_label"],
+        columns["confidence_in_label"],
         bins,
-        numbers=found.get("row"),
+        numbers=columns.get("row"),
         images=None,
         curve=_curve(sums[None]),
         classes=1 + int(max(labels.max(), predicted.max())),
@@ -270,5 +269,5 @@ def _scored(table: NDArray[Any], labels: NDArray[Any]) -> dict[str, NDArray[Any]
 def _curve(sums: NDArray[np.float64]) -> ReliabilityCurve:
     count, confidence, right = sums.sum(0)
     filled = np.where(count > 0, count, np.nan)
-    edges = np.arange(BINS + 1) / BINS  # Those of ``width_edges``, to the last bit.
+    edges = np.arange(BINS + 1) / BINS  # Exactly equal to ``width_edges``.
     return ReliabilityCurve(edges, confidence / filled, right / filled, count.astype(np.int64))

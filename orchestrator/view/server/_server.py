@@ -1,4 +1,4 @@
-"""Serves the view until somebody ends it."""
+"""Serves the view until Ctrl-C."""
 
 import secrets
 import socket
@@ -13,14 +13,14 @@ from orchestrator.view.server._application import application
 from orchestrator.view.server._book import Book
 from trainables.common.errors import InputError
 
-PORT = 8720  # Where it serves unless another program does.
+PORT = 8720  # The default, unless another program uses it.
 
 
 class Address(NamedTuple):
-    """Where a view is served.
+    """The address of a view.
 
     Attributes:
-        url: What to open, with the token.
+        url: With the token.
         open: Whether other machines can reach it.
     """
 
@@ -29,27 +29,26 @@ class Address(NamedTuple):
 
 
 def serve(book: Book, host: str, port: int | None, started: Callable[[Address], None]) -> None:
-    """Serve the view of a storage until Ctrl-C; ``started`` hears where.
+    """Serve the view of a storage until Ctrl-C; call ``started`` with its address.
 
-    A port of None is ``PORT``, or a free one where that is taken.
+    A port of None is ``PORT``, or a free one if that is taken.
     """
     token = secrets.token_urlsafe(32)
     with bound(host, port) as listening:
-        found = listening.getsockname()
-        shown = f"[{found[0]}]" if ":" in found[0] else found[0]
-        url = f"http://{shown}:{found[1]}/?token={token}"
-        # No access log: it would hold the token.
+        name, number = listening.getsockname()[:2]
+        url = f"http://{f'[{name}]' if ':' in name else name}:{number}/?token={token}"
+        # No access log: it would have the token.
         config = uvicorn.Config(
             application(book, token), log_level="warning", access_log=False, server_header=False
         )
         config.timeout_graceful_shutdown = 2
-        started(Address(url, open=not ip_address(found[0]).is_loopback))
+        started(Address(url, open=not ip_address(name).is_loopback))
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listening])
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens: at a port, or else at ``PORT`` or, if taken, a free one."""
+    """Return a listening socket; without a port it is ``PORT`` or, if taken, a free one."""
     tries = [PORT, 0] if port is None else [port]
     for number in tries:
         try:
@@ -57,4 +56,4 @@ def bound(host: str, port: int | None) -> socket.socket:
             return socket.create_server((host, number), family=family)
         except (OSError, OverflowError) as error:
             reason = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
-    raise InputError(f"nothing can be served at {host}:{tries[-1]}: {reason}; give another --port")
+    raise InputError(f"cannot serve at {host}:{tries[-1]}: {reason}; use another --port")

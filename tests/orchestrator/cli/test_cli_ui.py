@@ -48,8 +48,7 @@ def test_a_port_that_is_taken_is_one_line(calsweep, journal_writer, empty_folder
         answer = calsweep("ui", "--port", port)
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == (
-        f"calsweep: nothing can be served at 127.0.0.1:{port}: Address already in use; "
-        "give another --port\n"
+        f"calsweep: cannot serve at 127.0.0.1:{port}: Address already in use; use another --port\n"
     )
     answer = calsweep("ui", "--host", "no.such.place.invalid")
     assert (answer.code, answer.err.count("\n")) == (2, 1)

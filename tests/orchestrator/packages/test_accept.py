@@ -59,7 +59,7 @@ def copied(base: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(("change", "code"), [(towards_labels, 0), (away_from_labels, 3)])
-def test_only_what_is_better_is_kept(
+def test_only_an_improvement_is_kept(
     base: Path, tmp_path: Path, change: Change, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new, old = changed(base, tmp_path, change), copied(base, tmp_path)
@@ -73,7 +73,7 @@ def test_only_what_is_better_is_kept(
     assert (found["p_value"] < 0.025) == (code == 0)
 
 
-def test_each_further_try_is_held_to_a_lower_level(
+def test_each_further_try_has_a_lower_level(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new, old = changed(base, tmp_path, towards_labels), copied(base, tmp_path)
@@ -101,7 +101,7 @@ def test_an_equal_package_is_discarded(
     assert capsys.readouterr().out.startswith("discard: ")
 
 
-def test_what_cannot_be_compared_is_one_line(
+def test_packages_that_cannot_be_compared_are_one_line(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     old = copied(base, tmp_path)
@@ -115,4 +115,4 @@ def test_what_cannot_be_compared_is_one_line(
         assert (told in error, error.count("\n")) == (True, 1)
     (tmp_path / "base.zip.tries.json").write_text("[]")
     assert main(["package", "accept", str(old), str(old)]) == 2
-    assert "base.zip.tries.json: the tries so far cannot be read" in capsys.readouterr().err
+    assert "base.zip.tries.json: the earlier tries cannot be read" in capsys.readouterr().err

@@ -107,7 +107,7 @@ def test_every_epoch_ends_in_the_recorded_one(
     assert (first != last).any(axis=(1, 2)).all()
 
 
-def test_a_recipe_that_is_not_there_is_one_line(
+def test_an_unknown_recipe_is_one_line(
     storage: Storage, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ("--storage", str(storage.folder), "--out", str(tmp_path / "b.npz"))

@@ -49,7 +49,7 @@ def test_rows_of_all_packages_are_sorted_marked_and_have_ties(
     for row in found:
         groups.setdefault(row[0], set()).add(row[-2])
     assert all(len(letters) == 1 and letters != {""} for letters in groups.values())
-    assert "table.csv is not what the journals say" in page
+    assert "table.csv does not agree with the journals" in page
     assert "<b>" not in page
     assert str(tmp_path) not in page
 
@@ -62,16 +62,16 @@ def forge(package: Path, path: Path) -> None:
             new.writestr(name, content.replace(b"ls", b"lz") if name == "table.csv" else content)
 
 
-def test_what_cannot_be_on_the_board_is_refused(package: Path, tmp_path: Path) -> None:
+def test_invalid_packages_and_metrics_of_a_board_are_refused(package: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a package is named twice"):
         render_board([str(package)] * 2)
     with pytest.raises(InputError, match="--metric: 'nope' is not one of acc, ece"):
         render_board([str(package)], "nope")
-    with pytest.raises(InputError, match=rf"^{tmp_path}/absent\.zip: there is no such file"):
+    with pytest.raises(InputError, match=rf"^{tmp_path}/absent\.zip: no such file"):
         render_board([str(tmp_path / "absent.zip")], "ece", OPTIONS)
     copy = tmp_path / "copy.zip"
     shutil.copy(package, copy)
     with zipfile.ZipFile(copy, "a") as archive:
         archive.writestr("journals/x.jsonl", "{")
-    with pytest.raises(InputError, match=r"copy\.zip: cannot be read: journals"):
+    with pytest.raises(InputError, match=r"copy\.zip cannot be read: journals"):
         render_board([str(copy)], "ece", OPTIONS)

@@ -128,7 +128,7 @@ def test_two_sweeps_of_one_name_are_both_shown(tmp_path: Path) -> None:
     found = {each.name: each.journal.read_text() for each in Storage(tmp_path).sweeps()}
     assert found == {"demo": "1a7e", "demo-beef": "beef"}
     ledger.sweep = "../../escape"
-    with pytest.raises(InputError, match="no sweep can be called"):
+    with pytest.raises(InputError, match="is not a valid name of a sweep"):
         _place(ledger, tmp_path)
 
 
@@ -152,7 +152,7 @@ def test_equal_results_are_equal_bytes_and_compressed_once(files: tuple[Path, Pa
     assert {each.date_time for each in found} == {(1980, 1, 1, 0, 0, 0)}
 
 
-def test_its_page_needs_nothing_and_names_no_place(file: Path, storage: Storage) -> None:
+def test_its_page_loads_nothing_and_has_no_path(file: Path, storage: Storage) -> None:
     content = members(file)
     page = content["index.html"].decode()
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", page)
@@ -202,7 +202,7 @@ def test_a_forged_table_is_found(
     content = members(files[1])
     content[member] = forged(content[member], column, change)
     found = verify(written(tmp_path / "forged.calsweep", content), CHEAP)
-    assert f"{member} is not what the journals and predictions say" in found.problems
+    assert f"{member} does not agree with the journals and predictions" in found.problems
 
 
 def links(page: str) -> list[str]:
@@ -294,7 +294,7 @@ def with_changed(name: str, change: Callable[[bytes], bytes]) -> Callable[[Membe
             with_changed("package.json", lambda data: data.replace(b'"format": 1', b'"format": 2')),
             "has format 2, this version reads format 1; use the version that wrote it, or a later",
         ),
-        (lambda content: {**content, "../../escape.txt": b""}, "which is none of a package's"),
+        (lambda content: {**content, "../../escape.txt": b""}, "an unexpected file"),
         (with_changed("predictions.parquet", lambda data: data[:-50]), "is damaged"),
         (lambda content: content, ""),
     ],
@@ -316,7 +316,7 @@ def test_a_file_that_cannot_be_shown_is_one_line(
     assert error.count("\n") == (1 if told else 0)
 
 
-def test_what_is_no_whole_file_is_one_line(
+def test_a_truncated_file_is_one_line(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "part.calsweep"
@@ -347,7 +347,7 @@ def test_a_file_without_logits_is_not_verified_or_merged(
 @pytest.mark.parametrize(
     ("column", "value"), [("confidence", 1.5), ("bin", 15), ("label", -1), ("label", None)]
 )
-def test_rows_with_impossible_values_are_told_on_the_page(
+def test_the_page_reports_rows_with_impossible_values(
     file: Path, tmp_path: Path, column: str, value: float | None
 ) -> None:
     content = members(file)

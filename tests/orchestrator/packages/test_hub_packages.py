@@ -97,7 +97,7 @@ def check_records(files: dict[str, bytes]) -> None:
         assert acc["score_details"]["score"] == pytest.approx(fmean(own))
 
 
-def test_names_that_are_alike_as_files_get_a_number() -> None:
+def test_equal_file_names_get_a_number() -> None:
     names = ["ce", "ls+ts", "ls-ts", "ls/ts", "+"]
     assert list(_short(names).values()) == ["ce", "ls-ts", "ls-ts-2", "ls-ts-3", "unnamed"]
 
@@ -163,13 +163,13 @@ def test_a_folder_has_the_same_files(
     assert package_file(str(place / FILE)) == place / FILE
 
 
-def test_what_is_not_a_repository_of_packages_is_refused(
+def test_a_repository_without_a_package_is_refused(
     hub: Hub, storage: Storage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.put(NAME, {"README.md": b"other"})
     with pytest.raises(InputError, match=r"hf:ada/results has no package\.calsweep"):
         package_file("hf:ada/results")
-    with pytest.raises(UnfitError, match="there is no such file"):
+    with pytest.raises(UnfitError, match="no such file"):
         verify(package_file("absent.zip"))
     with pytest.raises(InputError, match="use hf:ORG/NAME; results are uploaded to its branch"):
         publish_repository(storage, ["board"], "hf:ada/results@main", "")

@@ -43,7 +43,7 @@ def resumed(storage: Storage) -> list[Event]:
     return [*first, started, *again, finished, *told[place + 1 :]]
 
 
-def test_a_resumed_sweep_is_told_once_and_comes_to_the_same(
+def test_events_of_a_resumed_sweep_occur_once_with_the_same_outcome(
     storage: Storage, resumed: list[Event], tmp_path: Path
 ) -> None:
     publish(storage, ["board"], tmp_path)
@@ -85,7 +85,7 @@ def test_a_trial_without_validation_rows_is_computed_again(tmp_path: Path) -> No
     package.rmdir()
     publish(storage, ["board"], tmp_path / "site")
     archive = tmp_path / "site" / "package.zip"
-    told = f"1 trials, {beaten.key[:12]} first, have no validation rows"
+    told = f"1 trials, for example {beaten.key[:12]}, have no validation rows"
     with pytest.raises(UnfitError, match=told):
         verify(archive, VerifyOptions(share=0.0, revision="c0ffee"))
     found = verify(archive, VerifyOptions(share=0.1, revision="c0ffee", seed=0))

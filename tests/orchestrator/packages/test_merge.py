@@ -35,7 +35,7 @@ def merged(*paths: Path, out: Path) -> int:
 
 
 @pytest.mark.full
-def test_what_is_merged_is_verified_as_one(machines: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_merged_package_is_accepted(machines: tuple[Path, Path], tmp_path: Path) -> None:
     assert merged(*machines, out=tmp_path) == 0
     found = verify(tmp_path / "package.zip", VerifyOptions(share=0.2, revision="c0ffee"))
     assert found.problems == []
@@ -55,7 +55,7 @@ def test_the_order_and_a_package_twice_change_nothing(
     assert packages[0] == packages[1]
 
 
-def test_what_was_measured_on_suites_is_merged(tmp_path: Path) -> None:
+def test_figures_of_suites_are_merged(tmp_path: Path) -> None:
     names, paths = ("one", "two"), []
     for name, recipes in zip(names, ("[ce]", "[ls]"), strict=True):
         storage = board(tmp_path / name, name, recipes, "[0]", suites="[bins-10]")
@@ -105,7 +105,7 @@ def set_bins(package: Package) -> None:
     ],
     ids=["code", "data", "split", "row", "bins"],
 )
-def test_what_differs_is_refused_by_name(
+def test_a_difference_between_packages_is_named(
     machines: tuple[Path, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -67,7 +67,7 @@ def test_no_cell_takes_the_place_of_another(tmp_path: Path) -> None:
         (("--recipe", "mbls"), "recipe 'mbls' has no cell measured; there are: ce, ls, ls+ts"),
     ],
 )
-def test_what_names_no_cell_is_one_line(
+def test_options_without_a_cell_are_one_line(
     storage: Storage,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -86,9 +86,9 @@ def test_what_names_no_cell_is_one_line(
     [
         ("labels", np.array([0, 9]), "labels: 9 in row 1, allowed are 0 to 2"),
         ("logits", np.array([[0.0, np.nan, 1.0]] * 2), "logits: 2 values are not finite"),
-        ("rows", np.arange(3), "rows are int64 (3,), not one int64 a label"),
-        ("seed", np.array(0.5), "seed is float64 (), not one whole number"),
-        ("task", np.array([b"digits"]), "task and recipe are one text each"),
+        ("rows", np.arange(3), "rows: expected one int64 number per label, got int64 with shape"),
+        ("seed", np.array(0.5), "seed: expected one integer, got float64 with shape ()"),
+        ("task", np.array([b"digits"]), "task and recipe: expected one text each"),
         ("recipe", np.array({"ce": 1}, dtype=object), "it holds Python objects"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_foreign_file_is_checked(tmp_path: Path, name: str, value: np.ndarray,
     np.savez(path, **{**honest, name: value})
     assert told in refusal(RowPredictions.read, path)
     np.savez(path, **{key: value for key, value in honest.items() if key != name})
-    with pytest.raises(InputError, match="predictions are logits, labels"):
+    with pytest.raises(InputError, match="expected the arrays logits, labels"):
         RowPredictions.read(path)
 
 

@@ -49,7 +49,7 @@ def test_figures_follow_from_the_files_alone(site: Path) -> None:
     assert table.loc["ls+ts", "ece_mean"] == pytest.approx(np.mean(own))
 
 
-def test_no_place_of_this_machine_is_in_it(storage: Storage, site: Path) -> None:
+def test_it_has_no_path_of_this_machine(storage: Storage, site: Path) -> None:
     told = b"".join(text for name, text in content(site).items() if not name.endswith(".npz"))
     told += (site / "index.html").read_bytes()
     assert str(storage.folder).encode() not in told
@@ -82,7 +82,7 @@ def test_words_of_a_sweep_are_escaped_on_the_page(site: Path, tmp_path: Path) ->
     ("sweep", "told"),
     [("other", "no sweep 'other' in "), ("begun", "sweep 'begun' has not ended")],
 )
-def test_what_cannot_be_published_is_one_line(
+def test_a_sweep_that_cannot_be_published_is_one_line(
     storage: Storage,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

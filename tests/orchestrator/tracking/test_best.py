@@ -79,7 +79,7 @@ def ask(store, writer):
 
 
 @pytest.mark.parametrize("either_store", ["database", "folder"], indirect=True)
-def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
+def test_the_best_of_several_sweeps_is_found_by_tag_and_by_search(sweeps, ask):
     sweeps([0.5, 0.2, 0.4])
     sweeps([0.3, 0.3, 0.1], day=1)
     sweeps([0.7, 0.1], day=2)  # The same objective, but an earlier trial of its study.
@@ -95,20 +95,20 @@ def test_the_best_of_several_sweeps_by_either_way(sweeps, ask):
     assert quick.study.rule == {**RULE, "accuracy_tolerance": "0.01"}
 
 
-def test_of_equals_that_of_the_study_opened_first_is_the_best(sweeps, ask):
+def test_the_study_opened_first_wins_a_tie(sweeps, ask):
     later = sweeps([0.3, 0.2], day=1)
     first = sweeps([0.4, 0.2])
     assert [run.sweep for run in ask()] == [first.sweep]
     assert [run.sweep for run in ask(top=2)] == [first.sweep, later.sweep]
 
 
-def test_of_equals_of_an_open_study_that_of_the_lower_number_is_the_best(sweeps, ask):
+def test_the_lower_number_wins_a_tie_in_an_open_study(sweeps, ask):
     sweeps([0.3, 0.2])
     later = sweeps([0.2, 0.4], day=1, closed=False)
     assert [(run.trial.number, run.sweep) for run in ask()] == [(0, later.sweep)]
 
 
-def test_the_best_may_all_be_of_one_sweep(sweeps, ask):
+def test_one_sweep_may_have_all_the_best(sweeps, ask):
     sweeps([0.5])
     sweeps([0.2, 0.1], day=1)
     assert [run.trial.objective for run in ask(top=2)] == [0.1, 0.2]
@@ -149,7 +149,7 @@ BY_RULE = "val_ece with accuracy tolerance 0.01", "--tag, --since or --until, or
         ({"rule": {}}, "rule unknown", BY_RULE),
     ],
 )
-def test_what_differs_is_not_ranked_together(sweeps, ask, writer, change, told, kind):
+def test_studies_that_differ_are_not_ranked_together(sweeps, ask, writer, change, told, kind):
     first = sweeps([0.5])
     second = sweeps([0.1], day=1, **change)
     with pytest.raises(InputError) as refusal:
@@ -178,13 +178,13 @@ def test_a_study_without_a_finished_trial_does_not_count(sweeps, ask, change, fa
     assert (best.trial.objective, best.note) == (0.2, "")
 
 
-def test_where_no_trial_has_finished_there_is_no_best_one(sweeps, ask):
+def test_without_a_finished_trial_there_is_no_best_one(sweeps, ask):
     sweeps([])
     sweeps([], day=1, setting="s3")
     assert ask() == []
 
 
-def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask, writer, store):
+def test_a_fingerprint_selects_the_data(sweeps, ask, writer, store):
     first = sweeps([0.5])
     second = sweeps([0.1], day=1, fingerprint="a2b3" * 16, setting="s2")
     assert [run.trial.objective for run in ask(fingerprint="f1")] == [0.5]
@@ -200,7 +200,7 @@ def test_other_data_are_asked_for_by_their_fingerprint(sweeps, ask, writer, stor
     )
 
 
-def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, ask):
+def test_only_the_latest_code_counts_and_other_versions_are_named(sweeps, ask):
     old = sweeps([0.1], code="a1")
     sweeps([0.3], code="b2", day=1)
     sweeps([0.2], code="b2", day=2)
@@ -213,7 +213,7 @@ def test_of_several_versions_the_latest_counts_and_the_others_are_named(sweeps, 
     assert [run.trial.objective for run in ask(top=3, code="any")] == [0.1, 0.2, 0.3]
 
 
-def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
+def test_excluded_studies_are_listed_by_kind_with_some_sweeps(sweeps, ask):
     old = [sweeps([0.1], code="a" * 40).sweep for _ in range(3)]
     dirty = [sweeps([0.1], code="b" * 40 + "-dirty", day=3).sweep for _ in range(5)]
     again = [sweeps([0.1], code="d" * 40, day=3, name="again").sweep for _ in range(4)]
@@ -231,7 +231,7 @@ def test_what_is_left_out_is_told_by_kind_with_some_of_its_sweeps(sweeps, ask):
     )
 
 
-def test_of_sweeps_of_one_name_those_of_the_latest_code_count(sweeps, ask):
+def test_only_the_latest_code_counts_among_sweeps_of_one_name(sweeps, ask):
     sweeps([0.1], code="a1", name="same")
     sweeps([0.4, 0.3], code="b2", day=1, name="same")
     assert [run.trial.objective for run in ask()] == [0.3]
@@ -256,7 +256,7 @@ def test_a_trial_of_a_study_that_was_broken_off_counts(sweeps, ask, store):
     assert [run.trial.objective for run in ask()] == [0.2]
 
 
-def test_where_it_is_not_told_what_a_study_chose_its_trials_are_looked_at(sweeps, ask, tmp_path):
+def test_without_a_recorded_choice_all_trials_are_searched(sweeps, ask, tmp_path):
     """As by shippers of before there was a tag for it."""
     sweeps([0.5])
     old = sweeps([0.3, 0.1], day=1)
@@ -279,7 +279,7 @@ def test_a_default_that_was_kept_comes_before_lower_objectives(sweeps, ask):
 
 
 @pytest.mark.usefixtures("far_east")
-def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store, monkeypatch):
+def test_a_configuration_has_its_provenance(sweeps, writer, store, monkeypatch):
     other = sweeps([0.1], tags={"team": "blue"})
     sweep = sweeps([0.5, 0.2], tags={"team": "red"}, day=1)
     opened = datetime.fromtimestamp(1_800_086_400).astimezone()
@@ -325,7 +325,7 @@ def test_a_configuration_comes_with_where_it_is_from(sweeps, writer, store, monk
     assert best_config(writer.sweep, "ce", sweep=other.sweep) == [earlier]
 
 
-def test_the_code_of_a_configuration_is_that_which_computed_it(writer, store):
+def test_the_code_of_a_configuration_is_that_of_its_trial(writer, store):
     writer.start("old")
     study = writer.open("ce", task=writer.sweep, **FACTS)
     keys = [writer.trial(study, 0, 0.3)]
@@ -352,7 +352,7 @@ def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
     for key, what in said.items():
         with pytest.raises(InputError) as refusal:
             tracked_trial(store, ids[key])
-        assert str(refusal.value) == f"run '{ids[key]}' on {store} is no {what}"
+        assert str(refusal.value) == f"run '{ids[key]}' on {store} is not a {what}"
     with pytest.raises(InputError) as refusal:
         tracked_trial(store, "r1")
     folder = store.removeprefix("folder:")
@@ -360,7 +360,7 @@ def test_a_run_that_is_no_finished_trial_is_refused(writer, store):
 
 
 @pytest.mark.usefixtures("far_east")
-def test_conditions_are_told_as_options():
+def test_filters_are_printed_as_options():
     since, until = (datetime(2026, 1, day).timestamp() for day in (2, 4))
     where = StudyFilter(since, until, {"a": "b", "c": "d"}, "f1", "c0de")
     assert str(where) == (

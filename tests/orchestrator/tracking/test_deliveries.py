@@ -29,7 +29,7 @@ def folder(tmp_path):
     return tmp_path / "tracked"
 
 
-def test_a_champion_tells_where_it_comes_from(tmp_path, monkeypatch):
+def test_a_champion_has_its_provenance(tmp_path, monkeypatch):
     told = {"study": "t|ce", "task": "t", "recipe": "ce", "trials": 1, "row": True}
     study = Study(**told, index=0, fingerprint="f1", code="of the study")
     trial = Trial(
@@ -122,7 +122,7 @@ def test_runs_and_memory_are_replaced_as_a_whole(writer, folder, tmp_path, monke
     assert all(place.read_bytes() in synced for place in places)
 
 
-def test_where_nothing_is_tracked_none_are_named(folder):
+def test_without_tracking_there_are_no_runs(folder):
     uri = open_tracker(f"folder:{folder}", create=True).uri
     asked = {"task 't'": None, "sweep 's'": "s"}
     for what, sweep in asked.items():

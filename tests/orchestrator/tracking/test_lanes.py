@@ -67,7 +67,7 @@ def test_trials_are_delivered_several_at_once_after_their_study(server, writer):
     assert {run.parent for run in trials} == {study.id}
 
 
-def test_pieces_follow_each_other_and_ask_once_what_is_there(server, writer, monkeypatch):
+def test_chunks_follow_each_other_and_look_for_existing_runs_once(server, writer, monkeypatch):
     server.open_experiment = lambda name, root: (Experiment("1", 0), False)
     # The first piece is as long as that, to the byte.
     monkeypatch.setattr(_shipper, "CHUNK", len(writer.path.read_bytes().splitlines()[0]) + 1)
@@ -82,7 +82,7 @@ def test_another_password_is_no_other_tracker(server, writer):
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_progress_is_seen_within_a_piece(server, writer, monkeypatch, pieces):
+def test_progress_is_saved_within_a_chunk(server, writer, monkeypatch, pieces):
     monkeypatch.setattr(_shipper, "CHUNK", writer.path.stat().st_size // pieces)
     monkeypatch.setattr(_shipper, "SAVE_SECONDS", -1.0)
     server.lanes = 1
@@ -104,7 +104,7 @@ def test_progress_is_seen_within_a_piece(server, writer, monkeypatch, pieces):
 
 
 @pytest.mark.parametrize(("size", "told"), [(400, (150, 400)), (120, (120, 120)), (None, (0, 0))])
-def test_no_more_is_delivered_than_there_is(tmp_path, size, told):
+def test_delivered_bytes_are_at_most_the_size_of_the_journal(tmp_path, size, told):
     journal = tmp_path / "journal.jsonl"
     if size is not None:
         journal.write_bytes(b"x" * size)
@@ -114,7 +114,7 @@ def test_no_more_is_delivered_than_there_is(tmp_path, size, told):
 
 
 @pytest.mark.parametrize("content", ['{"offset": 3', "[1]", '{"unknown": 1}', "\udcff", "7"])
-def test_a_memory_that_is_damaged_is_none(tmp_path, content, caplog):
+def test_a_damaged_memory_is_ignored(tmp_path, content, caplog):
     file = tmp_path / "shipped.json"
     file.write_bytes(content.encode(errors="surrogateescape"))
     assert Memory.load(tmp_path / "journal.jsonl") == Memory()

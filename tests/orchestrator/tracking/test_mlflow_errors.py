@@ -43,7 +43,7 @@ def said(code: str, text: str = "no") -> MlflowException:
         (ZeroDivisionError("ours"), ZeroDivisionError),
     ],
 )
-def test_errors_are_told_apart(error, kind):
+def test_errors_are_classified(error, kind):
     with pytest.raises(kind) as caught, translated(URI):
         raise error
     assert type(caught.value) is kind
@@ -63,7 +63,7 @@ def test_errors_are_told_apart(error, kind):
         (TimeoutError("the lock of a file"), UnreachableError, "gives no answer"),
     ],
 )
-def test_a_database_that_someone_has_to_mend_is_told_apart(error, kind, text):
+def test_a_database_that_needs_repair_is_a_blocked_error(error, kind, text):
     told = re.escape(text)
     with pytest.raises(UnreachableError, match=told) as caught, translated(ESCAPED):
         raise error
@@ -96,7 +96,7 @@ def test_a_database_that_is_away_refuses_no_login(uri, text, kind):
         (said("BAD_REQUEST", "a\n  planted b"), "a *** b"),
     ],
 )
-def test_errors_are_told_in_a_short_line_without_secrets(error, text):
+def test_errors_are_one_short_line_without_secrets(error, text):
     with pytest.raises((UnreachableError, RefusedError)) as caught, translated(URI):
         raise error
     away = isinstance(caught.value, UnreachableError)
@@ -104,7 +104,7 @@ def test_errors_are_told_in_a_short_line_without_secrets(error, text):
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0.2, "1"), (2.6, "3")])
-def test_a_question_for_seconds_leaves_later_ones_their_time(monkeypatch, timeout, seconds):
+def test_a_short_timeout_does_not_change_later_ones(monkeypatch, timeout, seconds):
     asked = []
 
     class Client:
@@ -136,7 +136,7 @@ def test_a_database_is_asked_for_seconds_and_left(monkeypatch, timeout, seconds)
 
 
 @pytest.mark.parametrize("ask", [ping, check_login])
-def test_who_asks_whether_a_server_answers_says_how_long_it_waits(monkeypatch, ask):
+def test_ping_has_a_timeout(monkeypatch, ask):
     asked = []
     monkeypatch.setattr(server, "probe", lambda *question: asked.append(question) or "answers")
     monkeypatch.setattr("orchestrator.tracking._kinds.listens", lambda uri: True)
@@ -146,7 +146,7 @@ def test_who_asks_whether_a_server_answers_says_how_long_it_waits(monkeypatch, a
 
 
 @pytest.mark.parametrize("user", ["", "bob"])
-def test_who_may_not_do_it_is_named(monkeypatch, user):
+def test_a_denied_user_is_named(monkeypatch, user):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", user)
     with pytest.raises(LoginError) as caught, translated(URI):
         raise said("PERMISSION_DENIED")

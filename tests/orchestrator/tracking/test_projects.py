@@ -43,7 +43,7 @@ def test_a_run_is_sent_once_when_it_ends(module: Project, tmp_path: Path, capsys
     assert os.environ.get("WANDB_MODE") == ("offline" if module.__name__ == "wandb" else None)
 
 
-def test_later_figures_are_sent_alone(module: Project, tmp_path: Path) -> None:
+def test_only_new_figures_are_sent_later(module: Project, tmp_path: Path) -> None:
     tracker = open_tracker(f"{module.__name__}:ours", create=True)
     run_id = tracker.create_run(tracker.open_experiment("n", tmp_path)[0].id, "r", {}, 1_000)
     tracker.log(run_id, Change("k", POINTS))

@@ -91,7 +91,7 @@ def test_a_configuration_longer_than_a_tag_comes_back_whole(writer, study, store
 
 
 @in_both
-def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_path):
+def test_unknown_names_are_answered_with_known_ones(writer, study, store, tmp_path):
     writer.open("ce")
     for task in ("other/task/x", "another/task/x"):
         writer.open("ls", task=task)
@@ -114,7 +114,7 @@ def test_what_is_unknown_is_answered_by_what_there_is(writer, study, store, tmp_
     with pytest.raises(InputError, match="no sweep 'x'"):
         study_results(store, "x")
     for top in (0, -1):
-        with pytest.raises(InputError, match=rf"^top={top} is outside \[1, inf\)$"):
+        with pytest.raises(InputError, match=rf"^top: expected 1 or more, got {top}$"):
             best_trials(store, TASK, "ce", top=top)
     missing = tmp_path / "none"
     with pytest.raises(InputError) as refusal:
@@ -139,7 +139,7 @@ def test_a_name_that_mlflow_cannot_quote_is_refused(writer, study, database, mon
     monkeypatch.setattr("orchestrator.tracking._kinds.is_readable", lambda file: False)
     with pytest.raises(InputError) as refusal:
         best_trials(database, 'it\'s "it"', "ce")
-    text = "'it\\'s \"it\"|ce' cannot be looked up: it holds both ' and \""
+    text = "'it\\'s \"it\"|ce' cannot be searched: it has both ' and \""
     assert str(refusal.value) == text
 
 
@@ -191,7 +191,7 @@ def test_results_hold_the_rows_of_the_table(writer, store):
     assert seeds == [0, 1, 2]
 
 
-def test_rows_stand_in_the_order_of_opening_though_all_were_opened_at_once(writer, store):
+def test_rows_are_in_the_order_of_opening_even_at_equal_times(writer, store):
     writer.clock = itertools.repeat(1_800_000_000_000)
     writer.start()
     recipes = [f"r{number}" for number in range(11)]
@@ -227,7 +227,7 @@ def test_results_agree_at_every_moment_of_a_sweep_and_after_its_resumption(write
     assert len(theirs[0].run_ids) == 1
 
 
-def test_of_two_sweeps_of_one_name_the_later_counts_unless_one_is_named(writer, store, tmp_path):
+def test_the_later_of_two_sweeps_with_one_name_counts_by_default(writer, store, tmp_path):
     later = type(writer)(tmp_path / "later", writer.sweep, sweep_id="1a7e")
     later.clock = iter(range(1_900_000_000_000, 1_900_000_001_000))
     for sweep, figure in ((writer, 0.5), (later, 0.25)):
@@ -267,5 +267,5 @@ def test_a_trial_of_a_study_that_was_never_opened_is_a_run_of_its_own(writer, st
         key
     ].tags.items()
     assert found[key].parent is None
-    with pytest.raises(InputError, match=r"is no trial of a sweep$"):
+    with pytest.raises(InputError, match=r"is not a trial of a sweep$"):
         tracked_trial(store, found[key].id)

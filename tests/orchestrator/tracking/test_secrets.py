@@ -146,7 +146,7 @@ def test_a_sweep_leaves_and_shows_no_secret(gossip, tmp_path, executor):
     assert stored["tracking"]["uri"] == f"http://{place}/"
 
 
-def test_what_nobody_foresaw_is_logged_without_secrets(monkeypatch, caplog):
+def test_unexpected_errors_are_logged_without_secrets(monkeypatch, caplog):
     uri, told = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}", dict[str, Any]()
     monkeypatch.setattr(logging, "basicConfig", lambda **options: told.update(options))
     monkeypatch.setattr(sys, "excepthook", None)
@@ -228,7 +228,7 @@ def test_an_address_in_the_wrong_place_is_not_shown(value):
     assert revealed({"error": str(caught.value).encode()}) == set()
 
 
-def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret():
+def test_dumped_and_printed_sweeps_have_no_secret():
     uri = f"http://ada:{SECRET}@127.0.0.1:9?token={TOKEN}"
     spec = parse_sweep(SWEEP.format(uri=uri, storage="s"), "sweep")
     assert spec.tracking_uri == uri
@@ -237,7 +237,7 @@ def test_what_is_dumped_or_printed_of_a_sweep_holds_no_secret():
     assert spec.model_dump()["tracking"] == {"uri": "http://127.0.0.1:9"}
 
 
-def test_what_is_not_found_is_told_without_the_login(writer, tmp_path, monkeypatch):
+def test_messages_about_missing_runs_have_no_login(writer, tmp_path, monkeypatch):
     writer.start()
     study = writer.open("ce")
     key = writer.begin(study, 0)
@@ -258,7 +258,7 @@ def test_what_is_not_found_is_told_without_the_login(writer, tmp_path, monkeypat
         ),
         "no run 'r1' on http://host: ": lambda: tracked_trial(uri, "r1"),
         f"run {ids[study]!r} on http://host is no trial ": lambda: tracked_trial(uri, ids[study]),
-        f"run {ids[key]!r} on http://host is no finished ": lambda: tracked_trial(uri, ids[key]),
+        f"run {ids[key]!r} on http://host is not a finished ": lambda: tracked_trial(uri, ids[key]),
     }
     for text, ask in said.items():
         with pytest.raises(InputError) as refusal:

@@ -80,7 +80,7 @@ def test_a_sweep_becomes_a_run_a_study_and_a_run_a_trial(writer, tmp_path):
     assert runs[bad]["tags"]["calsweep.reason"] == "ValueError: loss is NaN\nin epoch 2"
 
 
-def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_path):
+def test_a_folder_has_all_facts_of_a_study_and_a_trial(writer, tmp_path):
     """A trial without epochs, of the second study; what a database holds is compared below."""
     spec = {"tags": {"team": "red", "model": "of our own"}}
     writer.start("c0de", spec, versions={"torch": "2"})
@@ -152,7 +152,7 @@ def test_a_folder_holds_of_a_study_and_a_trial_all_that_was_said(writer, tmp_pat
     }
 
 
-def test_a_database_holds_of_a_sweep_what_a_folder_does(writer, store, tmp_path, snapshot):
+def test_a_database_has_the_same_facts_as_a_folder(writer, store, tmp_path, snapshot):
     small_sweep(writer, tmp_path)
     writer.start("1a7e")
     writer.begin(writer.open("mbls", trials=3), 3)
@@ -202,7 +202,7 @@ def by_key(runs):
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_artifacts_lie_under_the_root_with_the_names_given(writer, store, tmp_path, given):
+def test_artifacts_are_under_the_root_with_their_names(writer, store, tmp_path, given):
     _, good, *_ = small_sweep(writer, tmp_path)
     root = tmp_path / "the root" if given else writer.path.with_name("artifacts")
     sync(writer.path, store, artifact_root=root if given else None)
@@ -253,7 +253,7 @@ def test_files_outside_the_folder_of_a_sweep_are_not_delivered(journal_writer, t
     assert found == ["ok.png"]
 
 
-def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, tmp_path):
+def test_nothing_refers_to_the_old_place_of_a_moved_storage(journal_writer, store, tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     writer = journal_writer(old / "sweeps" / "moving", "moving")
     shutil.copy(store.removeprefix("sqlite:///"), old / "mlflow.db")
@@ -274,7 +274,7 @@ def test_a_storage_that_was_moved_is_left_by_everything(journal_writer, store, t
     assert not old.exists()
 
 
-def test_delivering_again_changes_nothing_even_when_nothing_is_remembered(writer, tmp_path, caplog):
+def test_delivering_again_changes_nothing_even_without_memory(writer, tmp_path, caplog):
     small_sweep(writer, tmp_path)
     store = f"folder:{tmp_path}/tracked"
     sync(writer.path, store)
@@ -293,7 +293,7 @@ def test_delivering_again_changes_nothing_even_when_nothing_is_remembered(writer
     assert runs_in(tmp_path) == before
 
 
-def test_a_restart_takes_up_where_the_last_one_stopped(writer, tmp_path):
+def test_a_restart_continues_the_delivery(writer, tmp_path):
     small_sweep(writer, tmp_path)
     store = f"folder:{tmp_path}/tracked"
     lines = writer.path.read_bytes().splitlines(keepends=True)
@@ -307,7 +307,7 @@ def test_a_restart_takes_up_where_the_last_one_stopped(writer, tmp_path):
     assert sync(other, store).events == len(lines) - 2
 
 
-def test_what_a_sweep_did_anew_after_a_cut_is_delivered_whole(writer, store):
+def test_events_after_a_cut_of_the_journal_are_all_delivered(writer, store):
     writer.start()
     study = writer.open("mbls", trials=3)
     begun = writer.path.stat().st_size
@@ -323,7 +323,7 @@ def test_what_a_sweep_did_anew_after_a_cut_is_delivered_whole(writer, store):
         assert runs[key].data.metrics.keys() >= {"train_loss", "val_acc", "objective"}
 
 
-def test_what_was_delivered_of_another_sweep_counts_for_nothing(writer, tmp_path):
+def test_the_memory_of_another_sweep_is_ignored(writer, tmp_path):
     small_sweep(writer, tmp_path)
     store = f"folder:{tmp_path}/tracked"
     sync(writer.path, store)
@@ -411,7 +411,7 @@ def test_a_clock_that_goes_back_does_not_bring_back_old_values(writer, store):
     assert runs_of(store, writer.sweep)[key].data.metrics["objective"] == 0.1
 
 
-def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_path, caplog):
+def test_refused_changes_are_named_and_stop_nothing(writer, store, tmp_path, caplog):
     writer.start()
     study = writer.open("ce")
     gone = writer.begin(study, 0)
@@ -436,7 +436,7 @@ def test_what_the_store_refuses_is_named_and_stops_nothing(writer, store, tmp_pa
     assert sync(writer.path, store).events == 0
 
 
-def test_names_that_a_server_would_refuse_are_mended(writer, store):
+def test_names_that_a_server_would_refuse_are_changed(writer, store):
     writer.start()
     study = writer.open("a+b")
     key = writer.begin(study, 0, configuration={"a+b": {"µ": 1, "x" * 300: 2}})
@@ -549,7 +549,7 @@ def test_only_one_process_ships_a_journal(writer, store, monkeypatch):
 
 
 @pytest.mark.parametrize(("follows", "longest"), [(False, _shipper.LOCK_WAIT), (True, -1)])
-def test_who_follows_a_sweep_waits_for_another_shipper_as_long_as_it_takes(
+def test_a_following_shipper_waits_for_another_one_without_limit(
     writer, tmp_path, monkeypatch, follows, longest
 ):
     asked = []
@@ -657,7 +657,7 @@ def is_zombie(pid):
 
 
 @pytest.mark.full
-def test_a_database_that_could_not_be_created_whole_is_created_anew(tmp_path):
+def test_an_incomplete_database_is_created_again(tmp_path):
     """Made while files of this process may not grow, as on a full disk, and when they may."""
     for left in (".mlflow.db.killed.tmp", ".mlflow.db.killed.tmp-journal", ".other.db.new.tmp"):
         (tmp_path / left).touch()
@@ -680,7 +680,7 @@ def test_mlflow_is_quiet_repeats_nothing_and_waits_for_a_minute():
     assert {name: os.environ[f"MLFLOW_{name}"] for name in settings} == settings
 
 
-def test_while_the_store_is_away_it_outlives_its_parent_by_a_while_only(writer, monkeypatch):
+def test_during_an_outage_it_outlives_its_parent_by_a_limited_time(writer, monkeypatch):
     writer.start()
     parent = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     waits, alone = [], []
@@ -732,7 +732,7 @@ def waits(monkeypatch):
     return waited
 
 
-def test_who_finds_its_parent_dead_waits_for_a_minute(writer, waits, dead_parent):
+def test_an_orphaned_shipper_waits_for_a_minute(writer, waits, dead_parent):
     writer.start()
     with pytest.raises(UnreachableError):
         sync(writer.path, "http://127.0.0.1:5000", parent_pid=dead_parent)
@@ -740,7 +740,7 @@ def test_who_finds_its_parent_dead_waits_for_a_minute(writer, waits, dead_parent
     assert 55 <= sum(waits) <= 60
 
 
-def test_who_asks_once_waits_for_seconds_only(writer, waits, caplog):
+def test_a_single_delivery_waits_for_seconds(writer, waits, caplog):
     writer.start()
     with pytest.raises(UnreachableError):
         sync(writer.path, "http://127.0.0.1:5000")
@@ -756,7 +756,7 @@ def test_an_address_that_cannot_be_used_is_refused_at_once(writer, deliver):
 
 
 @pytest.mark.parametrize(("given", "seconds"), [({"poll_seconds": 0.25}, 0.25), ({}, 1.0)])
-def test_a_sweep_is_looked_at_every_so_many_seconds(writer, tmp_path, monkeypatch, given, seconds):
+def test_the_journal_is_polled_at_the_given_interval(writer, tmp_path, monkeypatch, given, seconds):
     slept, steps = [], [writer.start, lambda: writer.open("ce"), writer.end]
 
     def sleep(seconds):
@@ -780,7 +780,7 @@ def test_a_parent_that_died_before_is_noticed(writer, tmp_path):
     assert (run.tags["calsweep.key"], run.status) == (study, "KILLED")
 
 
-def test_the_process_is_told_all_that_was_asked_for(writer, tmp_path, monkeypatch, caplog):
+def test_the_process_gets_all_options(writer, tmp_path, monkeypatch, caplog):
     started, asked, nice = [], [], []
     caplog.set_level("INFO")
     monkeypatch.chdir(writer.path.parent)  # The process may have another folder.
@@ -844,7 +844,7 @@ def test_a_shipper_that_is_not_done_in_time_says_so(writer, tmp_path):
         ([1, None, None, None, None, None, 0], False, 2),
     ],
 )
-def test_one_that_fails_is_started_again_some_times(tmp_path, monkeypatch, codes, drained, starts):
+def test_a_failed_shipper_is_restarted_a_few_times(tmp_path, monkeypatch, codes, drained, starts):
     """Each code is what waiting half a second for it gives; None if it is still at work then."""
     started, clock, left = [], [0.0], iter(codes)
 

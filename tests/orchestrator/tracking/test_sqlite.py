@@ -29,13 +29,13 @@ from trainables.common.paths import ELSEWHERE, SYNC
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0 and more"])
-def test_a_database_or_an_empty_file_will_do(tmp_path, content):
+def test_a_database_or_an_empty_file_is_accepted(tmp_path, content):
     file = tmp_path / "mlflow.db"
     file.write_bytes(content)
     require_database(file)
 
 
-def test_what_is_no_database_is_refused(tmp_path):
+def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     file, text = tmp_path / "mlflow.db", tmp_path / "text"
     text.write_bytes(b"SQLite format 2\0")
     for path, told in (
@@ -85,7 +85,7 @@ def test_mlflow_makes_a_database_whatever_the_current_folder_is_called(tmp_path,
     assert made == ("Default", f"{folder.as_uri()}/mlflow-artifacts/0")
 
 
-def test_a_full_disk_under_a_database_is_told_at_once(tmp_path):
+def test_a_full_disk_under_a_database_is_reported_at_once(tmp_path):
     tracker = MlflowTracker(f"sqlite:///{place_database(tmp_path)}/mlflow.db")
     with files_of_at_most(4096), pytest.raises(BlockedError, match=r"mlflow\.db cannot be used: "):
         tracker.open_experiment("new", tmp_path)
@@ -101,7 +101,7 @@ def test_a_database_is_described_by_its_schema(tmp_path):
     with pytest.raises(InputError) as refusal:
         describe_database(file)
     assert str(refusal.value) == (
-        f"{file} is no MLflow database (no such table: alembic_version); "
+        f"{file} is not an MLflow database (no such table: alembic_version); "
         "move it away or name another file"
     )
     for rows, schema in (([], "unknown"), (["c0de"], "c0de")):
@@ -137,7 +137,7 @@ def test_an_experiment_and_its_runs_move_and_no_others(tmp_path, monkeypatch):
     assert moved == runs - {("1", "old/e/r/artifacts")} | {("1", "newer/place/r/artifacts")}
 
 
-def test_who_keeps_a_database_from_others_is_waited_for_not_for_ever(tmp_path, monkeypatch):
+def test_the_wait_for_a_locked_database_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(sqlite, "OPEN_WAIT", 0.1)
     file = tmp_path / "kept" / "well" / "mlflow.db"
     with exclusive(file), pytest.raises(TimeoutError), exclusive(file):

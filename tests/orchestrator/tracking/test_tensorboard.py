@@ -53,5 +53,5 @@ def test_an_address_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is not a folder that can be written"):
         open_tracker(f"tensorboard:{tmp_path}/file/board", create=True)
-    with pytest.raises(InputError, match="there is no such folder"):
+    with pytest.raises(InputError, match="the folder does not exist"):
         open_tracker(f"tensorboard:{tmp_path}/absent")

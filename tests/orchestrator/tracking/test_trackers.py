@@ -93,7 +93,7 @@ def test_more_sweeps_than_a_page_holds_are_listed(database, folder, monkeypatch)
 
 @pytest.mark.parametrize("uri", ["postgresql+psycopg2://ada@h/m", "http://h", "sqlite:///m.db"])
 @pytest.mark.parametrize("length", [157, 158])
-def test_only_a_database_elsewhere_bounds_the_place_of_files(uri, length, tmp_path, monkeypatch):
+def test_only_a_remote_database_limits_the_length_of_paths(uri, length, tmp_path, monkeypatch):
     made = []
 
     class Client:
@@ -129,7 +129,7 @@ def test_only_a_database_elsewhere_bounds_the_place_of_files(uri, length, tmp_pa
     assert place is None or len(place) == length
 
 
-def test_a_storage_named_from_where_one_is_may_be_moved_too(database, tmp_path, monkeypatch):
+def test_a_storage_with_a_relative_path_can_be_moved(database, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     old, new = Path("old"), Path("new")
     old.mkdir()
@@ -142,7 +142,7 @@ def test_a_storage_named_from_where_one_is_may_be_moved_too(database, tmp_path, 
     assert place == (tmp_path / "new" / "files" / "moved").as_uri()
 
 
-def test_whatever_is_asked_of_a_server_that_is_away_may_be_asked_again(tmp_path):
+def test_every_request_to_an_absent_server_can_be_repeated(tmp_path):
     class Away:
         def __getattr__(self, name):
             def fail(*_, **__):
@@ -179,7 +179,7 @@ def test_whatever_is_asked_of_a_server_that_is_away_may_be_asked_again(tmp_path)
 @pytest.mark.parametrize(
     ("code", "kind"), [("PERMISSION_DENIED", LoginError), ("INTERNAL_ERROR", UnreachableError)]
 )
-def test_a_model_that_cannot_be_looked_up_is_not_made_anew(code, kind, tmp_path):
+def test_a_model_is_not_created_if_the_lookup_fails(code, kind, tmp_path):
     def refuse(name):
         error = MlflowException("no")
         error.error_code = code
@@ -212,7 +212,7 @@ def test_a_champion_is_replaced(tracker, make, tmp_path, request):
     """Beside what the contract asks for: numbers, another alias, and who may not have the name."""
     task, folder = f"{request.node.name}/net", tmp_path / "exported"
     if not isinstance(tracker, MlflowTracker):
-        with pytest.raises(InputError, match=r"^tracking \w+:.* keeps no models$"):
+        with pytest.raises(InputError, match=r"^tracking \w+:.* stores no models$"):
             tracker.register(task, make(), folder, {}, "champion")
         return
     folder.mkdir()
@@ -237,7 +237,7 @@ def test_a_champion_is_replaced(tracker, make, tmp_path, request):
         tracker.register(task.replace("/", "."), first, folder, {}, "champion")
 
 
-def test_a_model_has_the_name_of_its_task_without_what_a_registry_refuses():
+def test_a_model_has_the_name_of_its_task_in_allowed_characters():
     assert model_name("npz:/own:2/convnet/short") == "npz-.own-2.convnet.short"
 
 

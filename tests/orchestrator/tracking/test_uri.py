@@ -33,7 +33,7 @@ def refusal(uri: str) -> str:
     return str(caught.value)
 
 
-def test_what_a_sweep_can_use_is_accepted(tmp_path, monkeypatch):
+def test_valid_addresses_are_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr("orchestrator.tracking._kinds.find_spec", lambda name: object())
     for uri in (
         f"sqlite:///{tmp_path}/not/yet/there/mlflow.db",
@@ -129,8 +129,8 @@ def test_a_folder_has_to_be_written_and_entered(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "address", ["postgresql+a-b://db/mlflow", "postgresql+://db/mlflow", "postgresql://db:/mlflow"]
 )
-def test_what_no_driver_can_read_is_no_address(address):
-    assert refusal(address) == f"tracking uri {address!r} is no address; {ALLOWED}"
+def test_an_address_that_no_driver_can_parse_is_refused(address):
+    assert refusal(address) == f"tracking uri {address!r} is not an address; {ALLOWED}"
 
 
 def test_sqlite_in_a_place_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
@@ -152,7 +152,8 @@ def test_ping_looks_at_a_sqlite_file_without_creating_it(tmp_path, store):
     ok, detail = ping(f"sqlite:///{file}")
     assert (ok, detail) == (
         False,
-        f"{file} is no MLflow database (file is not a database); move it away or name another file",
+        f"{file} is not an MLflow database (file is not a database); move it away or name another "
+        "file",
     )
     file.unlink()
     sqlite3.connect(file).close()
@@ -176,7 +177,7 @@ def test_ping_says_what_is_wrong_with_an_address_or_a_server():
 
 
 @pytest.mark.parametrize("kind", ["http", "postgresql+psycopg2"])
-def test_whether_anything_listens_is_told_without_asking_it(kind):
+def test_listens_sends_no_request(kind):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         uri = f"{kind}://127.0.0.1:{taken.getsockname()[1]}/mlflow"
@@ -195,7 +196,7 @@ def test_whether_anything_listens_is_told_without_asking_it(kind):
         ("https://there:8443", ("there", 8443)),
     ],
 )
-def test_an_address_without_a_port_means_that_of_its_kind(monkeypatch, uri, place):
+def test_an_address_without_a_port_has_the_default_port(monkeypatch, uri, place):
     asked = []
 
     def connect(*arguments):
@@ -208,7 +209,7 @@ def test_an_address_without_a_port_means_that_of_its_kind(monkeypatch, uri, plac
     assert asked == [(place, 0.5), (place, 2.0)]
 
 
-def test_who_looks_whether_anything_listens_hangs_up(monkeypatch):
+def test_listens_closes_its_connection(monkeypatch):
     left = []
     connection = SimpleNamespace(close=lambda: left.append("closed"))
     monkeypatch.setattr(socket, "create_connection", lambda *_: connection)
@@ -216,7 +217,7 @@ def test_who_looks_whether_anything_listens_hangs_up(monkeypatch):
     assert left == ["closed"]
 
 
-def test_where_no_address_is_given_the_environment_counts_then_the_storage(tmp_path, monkeypatch):
+def test_the_default_address_is_that_of_the_environment_then_the_storage(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     uri = default_tracking_uri(str(tmp_path))
     assert uri == f"sqlite:///{tmp_path}/mlflow.db"
@@ -238,7 +239,7 @@ def test_importing_tracking_and_checking_an_address_imports_neither_mlflow_nor_t
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_the_tracker_that_sweeps_name_is_asked(tmp_path, monkeypatch):
+def test_the_tracker_in_the_sweep_files_is_used(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     own = f"folder:{tmp_path}/runs"
     for name, uri in (("one", own), ("two", own), ("third", None), ("other", "http://h:1")):
@@ -256,7 +257,7 @@ def test_the_tracker_that_sweeps_name_is_asked(tmp_path, monkeypatch):
     assert storage_uri(str(tmp_path), ["one"]) == "http://h:2"
 
 
-def test_without_a_database_an_unnamed_sweep_is_looked_for_where_all_are_tracked(tmp_path):
+def test_without_a_database_the_common_tracker_of_all_sweeps_is_used(tmp_path):
     own = f"folder:{tmp_path}/runs"
     assert storage_uri(str(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
     for name in ("one", "two"):

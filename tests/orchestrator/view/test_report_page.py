@@ -87,7 +87,7 @@ def test_text_of_runs_is_text(parsed, page):
     assert "<script>window" not in page
 
 
-def test_nothing_is_asked_of_a_network(parsed, page):
+def test_a_page_needs_no_network(parsed, page):
     policy = next(a["content"] for _, a, _ in parsed.elements if "http-equiv" in a)
     assert policy.startswith("default-src 'none';")
     links = [a[name] for _, a, _ in parsed.elements for name in ("src", "href") if name in a]
@@ -115,7 +115,7 @@ def test_addresses_of_servers_are_not_shown(page):
     assert "secret" not in page
 
 
-def test_the_page_says_by_what_it_was_made(page):
+def test_the_page_has_the_version_that_made_it(page):
     assert f"Made by calsweep {version('calsweep')}. The page contains" in page
 
 
@@ -127,7 +127,7 @@ def test_runs_are_named_as_far_as_they_are_known(source):
     assert study.chosen.startswith(rows[0][2][0])
 
 
-def test_missing_predictions_are_told(source, tmp_path):
+def test_missing_predictions_are_named(source, tmp_path):
     text = render_report(replace(source, store=ArtifactStore(tmp_path)))
     assert "ce: no diagrams and no interval" in text
     assert "Test figures of the configurations" in text
@@ -157,7 +157,7 @@ def test_without_a_journal_the_results_alone_are_shown(source, tmp_path):
     assert "Reliability" in text
 
 
-def test_several_tasks_stand_side_by_side(make_sweep, tmp_path):
+def test_several_tasks_have_sections_and_overviews(make_sweep, tmp_path):
     source, told = make_sweep(tmp_path, ("first", "second")), []
     page = Page(render_report(source, progress=lambda *step: told.append(step)))
     assert told == [(step, 56) for step in range(1, 51)]
@@ -185,7 +185,7 @@ def test_a_baseline_must_be_a_recipe(source):
     with pytest.raises(InputError) as caught:
         render_report(replace(source, results=[*source.results] * 2), "resnet")
     names = ", ".join([*SHARPNESS, "acls"])
-    assert str(caught.value) == f"baseline 'resnet' is no recipe; there are: {names}"
+    assert str(caught.value) == f"baseline 'resnet' is not a recipe; there are: {names}"
 
 
 def test_without_the_usual_baseline_there_are_no_differences(source):
@@ -204,7 +204,7 @@ def test_a_sweep_without_studies_has_no_report(source):
 @pytest.mark.parametrize(
     ("place", "why"), [("file/report.html", "File exists"), ("folder", "Is a directory")]
 )
-def test_what_cannot_be_written_is_told(source, tmp_path, monkeypatch, place, why):
+def test_a_page_that_cannot_be_written_is_named(source, tmp_path, monkeypatch, place, why):
     monkeypatch.setattr("orchestrator.view._page.render_report", lambda *given: "a page")
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()

@@ -31,7 +31,7 @@ from trainables.metrics import (
 from trainables.store.artifacts import ArtifactStore
 
 
-def test_the_front_is_what_no_other_beats():
+def test_the_front_has_the_recipes_that_no_other_dominates():
     dice = random.Random(0)
     places = [Place(str(n), dice.randint(0, 6), dice.randint(0, 6), "train") for n in range(25)]
 
@@ -79,7 +79,7 @@ def test_stages_have_shapes_and_colours_of_their_own():
     assert [len(set(own)) for own in looks] == [3, 3]
 
 
-def test_errors_that_lie_far_apart_are_shown_by_their_ratio():
+def test_a_wide_range_of_errors_has_a_logarithmic_axis():
     for most, log in ((6.0, False), (6.1, True)):
         pair = [Place("a", 90, 1.0, "train"), Place("b", 91, most, "train")]
         assert is_log(scatter(pair, "", None), "x") is log
@@ -119,7 +119,7 @@ def test_an_interval_far_from_the_usual_does_not_decide_the_scale(ends, edge):
     assert widest(TaskComparison("t", found, {}, {})) == pytest.approx(1.05 * edge)
 
 
-def test_chance_is_that_of_the_rows_of_one_seed():
+def test_chance_refers_to_the_rows_of_one_seed():
     """Two seeds of the same rows: how often of 50 rows 40 to 45 are right, by plain sums."""
     probs = np.tile([[0.9, 0.1], [0.55, 0.45]], (50, 1))
     truths = np.tile([0, 1], 50)
@@ -153,7 +153,7 @@ def test_chance_needs_no_statistics_of_scipy_and_is_the_same(monkeypatch):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_what_is_measured_is_told_step_by_step(tmp_path):
+def test_measuring_reports_each_step(tmp_path):
     store, keys = ArtifactStore(tmp_path), ("ab" * 32, "cd" * 32)
     for key in keys:
         rows = {"log_probs": torch.randn(30, 3).log_softmax(1), "labels": torch.arange(30) % 3}

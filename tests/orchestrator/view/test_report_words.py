@@ -58,7 +58,7 @@ def told(results, store, events=None, runs=None):
 # The sweep as a whole
 
 
-def test_the_size_of_a_sweep_is_told(store):
+def test_the_summary_has_the_size_of_a_sweep(store):
     results = [
         result("ls", 0.1, trials_finished=4),
         result("ce", 0.1, 0.2, trials_finished=3, trials_failed=1),
@@ -108,7 +108,7 @@ def test_given_logits_of_several_tasks_have_ranks_and_an_arena_on_their_page(sto
     assert "× given</th>" in render_report(told(mixed, store))
 
 
-def test_an_arena_that_lacks_its_package_is_told(store, monkeypatch):
+def test_an_arena_without_its_package_has_a_reason(store, monkeypatch):
     monkeypatch.setitem(sys.modules, "choix", None)
     figures = ({"nll": 0.5, "brier": 0.25, "ece": 0.1},)
     both = [replace(result(name, model="given"), test=figures) for name in ("given", "ts")]
@@ -137,7 +137,7 @@ def reuse(writer, key, **fields):
     ("seconds", "words"),
     [(119.4, "1 min 59 s"), (7200, "2 h 00 min")],
 )
-def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds, words):
+def test_computed_and_reused_stages_are_counted(journal, tmp_path, seconds, words):
     journal.start()
     study = journal.open("ce", trials=4)
     keys = [journal.begin(study, number) for number in range(4)]
@@ -150,12 +150,12 @@ def test_what_was_computed_and_what_was_there_already(journal, tmp_path, seconds
     journal.end("interrupted")
     assert computed(gathered(tmp_path).history) == (
         f"5 trials computed 3 trainings, 1 refinement in {words} of processing; "
-        "1 took an outcome that was stored already."
+        "1 reused a stored outcome."
     )
 
 
 @pytest.mark.parametrize("ended", ["finished", "interrupted", ""])
-def test_what_failed_and_what_did_not_end(journal, tmp_path, ended):
+def test_failed_and_unfinished_trials_are_listed(journal, tmp_path, ended):
     journal.start()
     study = journal.open("ce", trials=3)
     failed = journal.begin(study, 0, configuration={"ce": {"é": 1}})
@@ -237,7 +237,7 @@ def test_rows_in_two_parts_come_first(store):
 
 
 @pytest.mark.usefixtures("far_east")
-def test_where_the_figures_are_from(journal, tmp_path, store):
+def test_the_provenance_of_the_figures(journal, tmp_path, store):
     journal.start(
         spec={"search": {"sampler": "tpe", "trials": 12}, "seeds": [3, 1]},
         versions={"torch": "2", "ray": "3"},
@@ -252,11 +252,11 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
         result("fl", task="other", **{**known, "rule": more, "code": "c1"}),
     ]
     found = facts(gathered(tmp_path, results))
-    one = "lowest ece, accuracy tolerance 0.01, epoch: last, of equals the earlier"
+    one = "lowest ece, accuracy tolerance 0.01, epoch: last, tie: earlier"
     both = f"{one}, {one}, plus 1 standard errors, the published default unless clearly beaten"
     assert found == [
         ("Sweep", "night 5eed"),
-        ("Begun", "2023-11-14 22:13 UTC"),
+        ("Started", "2023-11-14 22:13 UTC"),
         ("Code", "c0ffee, c1"),
         (f"Data of {TASK}", "f1, f2; a part of the data set: test_limit 9"),
         ("Data of other", "not known"),
@@ -271,7 +271,7 @@ def test_where_the_figures_are_from(journal, tmp_path, store):
     unknown = [("Sweep", "night "), ("Code", "not known")]
     assert facts(ReportSource("night", [], bare, store)) == [*unknown, ("State", "running")]
     part = dict(facts(told([result("ce", rule={"tie": "later"})], store)))
-    assert part["Choice"] == "lowest ?, accuracy tolerance ?, epoch: ?, of equals the later"
+    assert part["Choice"] == "lowest ?, accuracy tolerance ?, epoch: ?, tie: later"
     plain = facts(told([result("ce")], store))
     assert plain == [*unknown, (f"Data of {TASK}", "not known")]
 
@@ -345,10 +345,10 @@ def part(store):
 def test_what_is_to_be_seen_is_said(part):
     assert not part["seeds"]
     assert part["lead"] == [
-        "The lowest ECE is that of ls, 2.00 %; that of ce is 4.00 %. A perfectly calibrated "
+        "ls has the lowest ECE, 2.00 %; ce has 4.00 %. A perfectly calibrated "
         "network with the confidences of ls would show about 0.50 % on these test data.",
         "Compared with ce, 1 recipe has a lower ECE beyond chance and 1 recipe has a higher one; "
-        "2 recipes cannot be told from it by these test data.",
+        "for 2 recipes chance can explain the difference.",
     ]
 
 
@@ -356,14 +356,14 @@ def test_the_best_alone_is_not_compared_with_itself(store):
     results = [result("ce", 0.01), result("ls", 0.02), result("fl", float("nan"))]
     none = Measured(comparisons={"ece": compared("ece", {})})
     (first, second) = task_part(told(results, store), TASK, none, "ce")["lead"]
-    assert first.startswith("The lowest ECE is that of ce, 1.00 %. A perfectly calibrated")
+    assert first.startswith("ce has the lowest ECE, 1.00 %. A perfectly calibrated")
     assert second == (
         "Compared with ce, no recipe has a lower ECE beyond chance and no recipe has a higher one; "
-        "0 recipes cannot be told from it by these test data."
+        "for 0 recipes chance can explain the difference."
     )
     unknown = [StudyResult("night", TASK, "ls", "finished", test=({"ece": 0.02},))]
     alone = task_part(told(unknown, store), TASK, Measured(), "ce")
-    assert alone["lead"] == ["The lowest ECE is that of ls, 2.00 %."]
+    assert alone["lead"] == ["ls has the lowest ECE, 2.00 %."]
     assert alone["bootstrap"] is None
     empty = task_part(told([result("ce")], store), TASK, Measured(), "ce")
     assert empty["lead"] == ["No recipe has a test figure yet."]

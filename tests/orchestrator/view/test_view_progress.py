@@ -91,7 +91,7 @@ def test_a_chart_without_a_chosen_trial_has_no_empty_layer(sweep):
         assert all(rows_of(chart, each["name"]) for each in chart.spec["layer"])
 
 
-def test_of_very_many_trials_the_chosen_one_is_drawn(sweep):
+def test_a_sample_of_many_trials_has_the_chosen_one(sweep):
     writer, read = sweep
     objectives = [0.1 + number / 10_000 for number in range(500)]
     objectives[2] = 0.05
@@ -105,7 +105,7 @@ def test_of_very_many_trials_the_chosen_one_is_drawn(sweep):
     assert [line["trial"] for line in lines if line["chosen"]] == [2]
 
 
-def test_parallel_coordinates_have_an_axis_a_parameter_and_one_for_the_objective(sweep):
+def test_parallel_coordinates_have_an_axis_per_parameter_and_one_for_the_objective(sweep):
     writer, read = sweep
     given = {"alpha": [0.001, 0.1, 0.01], "kind": ["step", "flat", "flat"], "fixed": [1, 1, 1]}
     study = searched(writer, "mbls", [0.04, 0.02, 0.03], **given)

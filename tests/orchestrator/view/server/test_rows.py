@@ -247,10 +247,10 @@ def test_names_of_classes_and_recipes_are_escaped(client, view) -> None:
         ("studies/0/rows?with=ce", "with='ce' is not one of mbls, ls."),
         ("studies/0/rows?page=4", "page=4 is outside 1 to 3."),
         ("studies/0/rows?page=0", "page=0 is outside 1 to 3."),
-        ("studies/3/rows", "fl on own/net/short has no rows to show: test data stay sealed until "),
-        ("studies/9/rows", "There is no study 9 in this sweep."),
-        ("tasks/1/rows/0", "There is no task 1 in this sweep."),
-        ("tasks/0/rows/130", "There is no row 130 in the predictions of own/net/short."),
+        ("studies/3/rows", "fl on own/net/short has no test rows yet: test data are sealed until "),
+        ("studies/9/rows", "This sweep has no study 9."),
+        ("tasks/1/rows/0", "This sweep has no task 1."),
+        ("tasks/0/rows/130", "The predictions of own/net/short have no row 130."),
     ],
 )
 def test_a_bad_address_is_one_line(client, query: str, text: str) -> None:
@@ -311,7 +311,7 @@ def test_a_table_shows_the_columns_of_the_address(client, kept) -> None:
 @pytest.mark.parametrize(
     ("metrics", "text"), [("acc,nope", "unknown metric 'nope'"), ("ece,ece", "each once")]
 )
-def test_columns_that_there_are_not_are_named(client, metrics: str, text: str) -> None:
+def test_unknown_columns_are_named(client, metrics: str, text: str) -> None:
     answer = client.get(f"/sweeps/s?metrics={metrics}")
     assert answer.status_code == 404
     assert text in unescape(answer.text)
@@ -338,7 +338,7 @@ def test_lost_and_damaged_predictions_are_named_and_others_shown(copy) -> None:
     assert row(page, "ls")[3] in ("right", "wrong")
 
 
-def test_predictions_that_are_not_those_of_the_table_are_named(copy) -> None:
+def test_predictions_that_differ_from_the_table_are_named(copy) -> None:
     store = ArtifactStore(copy / "artifacts")
     places = [store.path(ArtifactRef("evaluate", key_of(number))) for number in (0, 4)]
     shutil.copy(places[1] / "test.safetensors", places[0])
@@ -351,7 +351,7 @@ def test_no_file_outside_the_storage_is_read(copy, tmp_path) -> None:
     path = store.path(ArtifactRef("evaluate", key_of(0))) / "test.safetensors"
     path.rename(tmp_path / "away")
     path.symlink_to(tmp_path / "away")
-    with pytest.raises(HTTPException, match="is not read: it leads to a place outside"):
+    with pytest.raises(HTTPException, match="was not read: it leads to a place outside"):
         shown(copy, 0)
     (values,) = (copy / "data").glob("*/test/images.npy")
     values.rename(tmp_path / "images")

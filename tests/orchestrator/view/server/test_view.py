@@ -120,7 +120,7 @@ def test_pages_run_and_fetch_nothing_of_others(view) -> None:
 
 def test_a_finished_sweep_shows_its_table_and_failures(view) -> None:
     page = view.client.get("/sweeps/night").text
-    assert "finished · begun" in words(page)
+    assert "finished · started" in words(page)
     assert re.search(r"Acc % ↑ ECE % ↓", words(page))
     failed = row(page, view.failed.study.partition("|")[2], "failures")
     assert failed[1:3] == [" ".join(REASON.split()), "trial 2"]
@@ -136,7 +136,7 @@ def test_a_finished_sweep_shows_its_table_and_failures(view) -> None:
 
 def test_a_growing_sweep_is_read_on(view) -> None:
     client, writer = view.client, view.writer
-    assert "No study has been laid out yet." in client.get("/sweeps/later").text
+    assert "No study has been opened yet." in client.get("/sweeps/later").text
     study = writer.open("ce", trials=4)
     first = writer.begin(study, 0)
     writer.epochs(first, count=3)
@@ -151,7 +151,7 @@ def test_a_growing_sweep_is_read_on(view) -> None:
     writer.trial(study, 1, 0.5)
     page = client.get("/sweeps/later").text
     assert row(page, "ce", "study-table")[2:8] == ["2/4", "0", "0", "12.30", "90.00", "2.10"]
-    assert "died · begun" in words(page)
+    assert "died · started" in words(page)
     assert row(client.get("/").text, "later")[1:3] == ["died", "2/4"]
     described = [
         each["description"] for each in charts_of(client.get("/sweeps/later/studies/0").text)
@@ -221,17 +221,17 @@ def test_trials_are_filtered_over_all_pages(view, monkeypatch, text, expected) -
     assert f"?state=failed&study=0&filter.trials={quote(text)}" in Elements(page).links()
 
 
-def test_another_journal_in_its_place_is_read_anew(view, journal_writer) -> None:
+def test_a_replaced_journal_is_read_again(view, journal_writer) -> None:
     assert row(view.client.get("/").text, "night")[2] == "39/81"
     shutil.rmtree(view.storage.sweep("night").path)
-    assert "There is no sweep" in view.client.get("/sweeps/night").text
+    assert "This storage has no sweep" in view.client.get("/sweeps/night").text
     writer = journal_writer(view.storage.sweep("night").path, "night", sweep_id="0bee")
     writer.start()
     writer.trial(writer.open("ls", trials=3), 0, 0.25)
     assert row(view.client.get("/").text, "night")[2] == "1/3"
 
 
-def test_a_damaged_journal_is_told_and_others_are_shown(view) -> None:
+def test_a_damaged_journal_is_named_and_others_are_shown(view) -> None:
     journal = view.storage.sweep("later").journal
     view.writer.trial(view.writer.open("ce"), 0, 0.5)
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -242,7 +242,7 @@ def test_a_damaged_journal_is_told_and_others_are_shown(view) -> None:
     assert view.client.get("/sweeps/night").status_code == 200
 
 
-def test_two_sweeps_stand_side_by_side(view, journal_writer, make_sweep, tmp_path) -> None:
+def test_two_sweeps_are_compared(view, journal_writer, make_sweep, tmp_path) -> None:
     other = make_sweep(tmp_path / "other", tasks=(TASK,))
     assert other.name == "night"
     shutil.copytree(tmp_path / "other/sweeps/night", view.storage.sweep("second").path)
@@ -267,7 +267,7 @@ def test_two_sweeps_stand_side_by_side(view, journal_writer, make_sweep, tmp_pat
         *("/sweeps/night/trials?study=-1", "/else"),
     ],
 )
-def test_what_is_not_there_is_one_line(view, place: str) -> None:
+def test_a_missing_page_is_one_line(view, place: str) -> None:
     answer = view.client.get(place)
     assert answer.status_code == 404
     assert answer.text.count('class="missing">') == 1 or "Not Found" in answer.text

@@ -40,7 +40,7 @@ def renewed(page, text):
     page.get_by_text(text).first.wait_for(timeout=10_000)
 
 
-def test_a_page_is_renewed_around_what_a_person_did(visit, served) -> None:
+def test_a_renewed_page_keeps_the_state_of_its_user(visit, served) -> None:
     page = visit("/sweeps/night")
     served.writer.open("ce", trials=4)
     block = page.locator("[data-filtered]", has=page.locator("#study-table"))
@@ -70,7 +70,7 @@ def again(served) -> bytes:
     )
 
 
-def test_a_server_that_went_away_is_told(visit, served) -> None:
+def test_a_page_reports_that_its_server_is_away(visit, served) -> None:
     page = visit("/sweeps/night")
     page.route("**/sweeps/night", lambda route: route.fulfill(status=200, body="something else"))
     renewed(page, "calsweep ui does not answer")
@@ -244,7 +244,7 @@ def test_typing_filters_the_trials_of_all_pages(visit, served, monkeypatch) -> N
 
 def test_a_note_that_is_being_written_outlasts_a_renewal_and_is_kept(visit, served) -> None:
     page = visit("/sweeps/night/studies/3", width=390)
-    page.get_by_label("A note for everybody").fill("too slow\nsee <b>log</b>")
+    page.get_by_label("All users of this storage").fill("too slow\nsee <b>log</b>")
     (served.storage.sweep("night").path / "notes.json").write_text('{"sweep": "of another"}')
     page.clock.fast_forward(61_000)
     page.wait_for_load_state("networkidle")

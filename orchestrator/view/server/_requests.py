@@ -1,4 +1,4 @@
-"""Questions in addresses: a bad value is answered with 404 and one line."""
+"""Reads the values of requests; a bad value raises 404 with one line."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Self
@@ -12,34 +12,34 @@ from orchestrator.tables.arrange import check_metrics
 from orchestrator.view.server._rows import BINS, SHOWS, SORTS
 from trainables.common.errors import InputError
 
-NAMES = {"label": "class", "other": "with"}  # In an address, where they are Python's words.
+NAMES = {"label": "class", "other": "with"}  # Names in a URL that are Python's keywords.
 
-FORM_BYTES = 13 * MOST  # A character takes up to four bytes, each is written as three.
+FORM_BYTES = 13 * MOST  # A character has up to four bytes, each encoded as three characters.
 
 
 def number(name: str, text: str) -> int:
-    """Return a whole number that an address gives."""
+    """Return a whole number."""
     if not text.isascii() or not text.isdigit():
         raise HTTPException(404, f"{name}={text!r} is not a whole number.")
     return int(text[:9])
 
 
 def choice(name: str, value: Any, known: Collection[Any]) -> Any:
-    """Return a value that must be one of those that are known."""
+    """Return a value, which must be known."""
     if value not in known:
         raise HTTPException(404, f"{name}={value!r} is not one of {', '.join(map(str, known))}.")
     return value
 
 
 def within(name: str, value: int | None, allowed: range) -> None:
-    """Refuse a number outside a range; None is allowed."""
+    """Refuse a number outside a range; None is accepted."""
     if value is not None and value not in allowed:
         ends = f"{allowed.start} to {allowed.stop - 1}"
         raise HTTPException(404, f"{name}={value} is outside {ends}.")
 
 
 def metrics(text: str) -> list[str]:
-    """Return the columns of a table that an address gives, separated by commas."""
+    """Return the columns of a table, given as names separated by commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     try:
         if names:
@@ -49,8 +49,8 @@ def metrics(text: str) -> list[str]:
     return names
 
 
-async def asked_text(request: Request) -> str:
-    """Return the field ``text`` of a form; a form that is too long is not read to its end."""
+async def form_text(request: Request) -> str:
+    """Return the field ``text`` of a form; reading stops if the form is too long."""
     body = b""
     async for part in request.stream():
         body += part
@@ -60,12 +60,12 @@ async def asked_text(request: Request) -> str:
     return fields.get("text", [""])[0].replace("\r\n", "\n")
 
 
-class Asked(NamedTuple):
-    """Which rows of a study a page shows; its address has all of it.
+class Selection(NamedTuple):
+    """The rows of a study that a page shows, as in its URL.
 
     Attributes:
         bin, label: Only rows of this bin, or class; None for all.
-        other: The recipe next to which rows are shown; empty for none.
+        other: The recipe that is shown next to the study's; empty for none.
     """
 
     seed: int
@@ -78,24 +78,24 @@ class Asked(NamedTuple):
 
     @classmethod
     def read(cls, query: Mapping[str, str], seeds: Collection[int]) -> Self:
-        """Read an address; a value that it leaves out, or leaves empty, is the default."""
-        given = {name: value for name, value in query.items() if value}
+        """Read a query; missing and empty values have the default."""
+        texts = {name: value for name, value in query.items() if value}
         numbers: dict[str, Any] = {
-            name: number(NAMES.get(name, name), given[NAMES.get(name, name)])
+            name: number(NAMES.get(name, name), texts[NAMES.get(name, name)])
             for name in ("seed", "bin", "label", "page")
-            if NAMES.get(name, name) in given
+            if NAMES.get(name, name) in texts
         }
-        asked = cls(min(seeds))._replace(**numbers)
-        choice("seed", asked.seed, seeds)
-        within("bin", asked.bin, range(BINS))
-        return asked._replace(
-            show=choice("show", given.get("show", asked.show), SHOWS),
-            sort=choice("sort", given.get("sort", asked.sort), SORTS),
-            other=given.get("with", ""),
+        selection = cls(min(seeds))._replace(**numbers)
+        choice("seed", selection.seed, seeds)
+        within("bin", selection.bin, range(BINS))
+        return selection._replace(
+            show=choice("show", texts.get("show", selection.show), SHOWS),
+            sort=choice("sort", texts.get("sort", selection.sort), SORTS),
+            other=texts.get("with", ""),
         )
 
     def to(self, **changes: Any) -> str:
-        """Return the query of this page with changes, beginning with its first page."""
-        asked = self._replace(**{"page": 1, **changes})
-        values = {NAMES.get(name, name): value for name, value in asked._asdict().items()}
+        """Return the query of the first page of this selection with changes."""
+        selection = self._replace(**{"page": 1, **changes})
+        values = {NAMES.get(name, name): value for name, value in selection._asdict().items()}
         return "?" + urlencode({name: v for name, v in values.items() if v not in (None, "")})
