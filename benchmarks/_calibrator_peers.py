@@ -74,7 +74,7 @@ class Peer:
     """One calibrator of another library.
 
     Attributes:
-        distribution: What has to be installed.
+        distribution: The distribution to install.
         family: The calibrator of ours that it is compared with.
         fit: How it is fitted.
     """

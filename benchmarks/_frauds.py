@@ -46,7 +46,7 @@ from trainables.stages import evaluate_on_test
 
 @dataclass
 class Forge:
-    """An honest package, unpacked, with what its author has besides: storage and a die.
+    """An unpacked honest package, with the storage of its author and a random generator.
 
     Attributes:
         sweep: Name of the package's only sweep.
@@ -68,7 +68,7 @@ class Forge:
         return next((self.folder / JOURNALS).iterdir())
 
     def events(self) -> list[Event]:
-        """Return what its journal says."""
+        """Return the events of the journal."""
         return list(iterate_events(self.journal, kinds=None))
 
     def tell(self, events: list[Event]) -> None:
@@ -196,7 +196,7 @@ def dropped_rows(forge: Forge) -> None:
 
 
 def duplicated_rows(forge: Forge) -> None:
-    """Some easy rows twice, in place of hard ones."""
+    """Some easy rows twice, instead of hard ones."""
     cell, rows = forge.some()
     order = (-rows.logits.gather(1, rows.labels[:, None])[:, 0]).argsort()
     count = forge.die.randint(1, 10)
@@ -305,7 +305,7 @@ def swapped_predictions(forge: Forge) -> None:
 
 
 def copied_seed(forge: Forge) -> None:
-    """The predictions of one seed, given out as another's too."""
+    """The predictions of one seed, used for another seed too."""
     cells = forge.package.cells
     one = forge.cell()
     same = [c for c in cells if c.study.name == one.study.name and c.trial.seed != one.trial.seed]
@@ -328,7 +328,7 @@ def edited_configuration(forge: Forge) -> None:
 
 
 def hidden_trial(forge: Forge) -> None:
-    """A search with a trial more than it tells of."""
+    """A search with one trial that it hides."""
     cell, events = forge.searched(), forge.events()
     others = [t.key for t in cell.study.searched if t.key != cell.trial.key and t.number > 0]
     key = forge.die.choice(others)
@@ -437,7 +437,7 @@ def lower_confidences(forge: Forge) -> None:
 
 
 def nearly_copied_seed(forge: Forge) -> None:
-    """The predictions of one seed, changed where nobody looks, given out as another's too."""
+    """The predictions of one seed, slightly changed, used for another seed too."""
     one, other = _two_seeds(forge)
     rows = forge.rows(one)
     noise = 1e-8 * torch.rand(rows.logits.shape, generator=torch.Generator().manual_seed(0))
@@ -445,7 +445,7 @@ def nearly_copied_seed(forge: Forge) -> None:
 
 
 def copied_method(forge: Forge) -> None:
-    """The predictions of one method, given out as another's too."""
+    """The predictions of one method, used for another method too."""
     cells = [c for c in forge.package.cells if "+" not in c.study.recipe]
     one = forge.die.choice(cells)
     same = [c for c in cells if c.trial.seed == one.trial.seed and c.study.name != one.study.name]
@@ -454,7 +454,7 @@ def copied_method(forge: Forge) -> None:
 
 
 def copied_validation(forge: Forge) -> None:
-    """Validation rows and figures of one seed, given out as another's too."""
+    """Validation rows and figures of one seed, used for another seed too."""
     one, other = _two_seeds(forge)
     events, places = forge.events(), [forge.package.rows_of(c.trial) for c in (one, other)]
     rows = replace(RowPredictions.read(places[0]), seed=other.trial.seed)
@@ -561,7 +561,7 @@ def torn_journal(forge: Forge) -> None:
 
 
 def repeated_event(forge: Forge) -> None:
-    """Two different outcomes of one trial, of which the last one counts."""
+    """Two different outcomes of one trial; the last one counts."""
     events, key = forge.events(), forge.searched().trial.key
     place = next(n for n, e in enumerate(events) if isinstance(e, TrialFinished) and e.key == key)
     told = events[place]
@@ -590,7 +590,7 @@ def other_study_said(forge: Forge) -> None:
 
 
 def event_after_the_end(forge: Forge) -> None:
-    """An outcome that is told after the end of the sweep."""
+    """An outcome after the end of the sweep."""
     events = forge.events()
     told = next(event for event in events if isinstance(event, Evaluated))
     forge.tell([*events, told])
@@ -607,7 +607,7 @@ FRAUDS: tuple[Callable[[Forge], None], ...] = tuple(
 def planted(
     honest: Path, kind: Callable[[Forge], None], root: Storage, sweep: str, seed: int, target: Path
 ) -> Path:
-    """Write an honest package anew with one fraud or mistake in it, drawn by a seed."""
+    """Write a copy of an honest package with one fraud or mistake, drawn by a seed."""
     folder = target.with_suffix("")
     with zipfile.ZipFile(honest) as archive:
         archive.extractall(folder)

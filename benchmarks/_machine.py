@@ -1,4 +1,4 @@
-"""What a measurement ran on and on which images, for the scripts that time trainings."""
+"""Machine and images of a measurement, for the scripts that time trainings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripts' pages have in common: options, setting, tables, and where they are written."""
+"""Common parts of the scripts' pages: options, setting, tables, and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training loop of the papers' repositories, written plainly: what our engine is compared with.
+"""The training loop of the papers' repositories, written plainly, for comparison with our engine.
 
 A ``DataLoader`` with workers augments one PIL image after the other with torchvision; every step
 moves a float32 batch to the device and reads the loss back. Network, order of the layers and the

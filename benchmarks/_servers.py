@@ -30,8 +30,8 @@ def mlflow_server(
 
     Args:
         folder: Where it runs, and writes ``server.log``.
-        options: Of ``mlflow server``, beside host and port.
-        mlflow: The program, where it is that of another installation.
+        options: For ``mlflow server``, besides host and port.
+        mlflow: The program of another installation.
         environment: More variables for it.
     """
     port, log = free_port(), folder / "server.log"

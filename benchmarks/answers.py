@@ -53,7 +53,7 @@ def make(root: Path) -> None:
 
 
 def seconds(command: list[str], folder: Path, code: int = 0) -> float:
-    """Return how long a process takes, which must end with an exit code."""
+    """Return the seconds of a process, which must end with the exit code."""
     started = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     taken = time.perf_counter() - started

@@ -1,8 +1,8 @@
 """A blackbox made here: whether it answers as the live sweep did, and how long searches of it take.
 
 Make it as ``python benchmarks/blackbox.py --make``, which runs the sweep below, and measure it as
-``python benchmarks/blackbox.py --out benchmarks/results/blackbox.md``. What searches it is the page
-``docs/travel.md``'s reader, which knows NumPy and Optuna only.
+``python benchmarks/blackbox.py --out benchmarks/results/blackbox.md``. The searches
+use the reader on the page ``docs/travel.md``, which only needs NumPy and Optuna.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def make(path: Path) -> None:
 
 
 def reader() -> dict[str, Any]:
-    """Return what the page defines."""
+    """Return the names that the reader's code defines."""
     page = (ROOT / "docs" / "travel.md").read_text(encoding="utf-8")
     [text] = re.findall(r'```python title="blackbox.py"\n(.*?)```', page, re.DOTALL)
     names: dict[str, Any] = {"lines": len(text.strip().splitlines())}
@@ -102,7 +102,7 @@ def page(path: Path, out: Path | None) -> None:
         ("TPE", lambda seed: optuna.samplers.TPESampler(seed=seed)),
     ):
         clock, spent = searched(path, len(studies), names, sampler)
-        told = f"{clock:.1f} s, of which {spent:.1f} s of the processor"
+        told = f"{clock:.1f} s ({spent:.1f} s of processor time)"
         rows.append((f"{SEARCHES} searches of {TRIALS} trials, {label}", told))
     said = (
         f"[{path.name}]({path.name}): the searches of {', '.join(s['recipe'] for s in studies)} on "

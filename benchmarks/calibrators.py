@@ -93,9 +93,9 @@ def ours(recipe: str) -> Fit:
 
 
 def installed(peers: str | None) -> dict[str, str]:
-    """Return what the peers' environment holds, with versions; nothing where there is none."""
+    """Return the versions of the peers' environment; nothing if there is none."""
     if peers is None:
-        print("no --peers given: other libraries are left out", file=sys.stderr)
+        print("no --peers given: other libraries are excluded", file=sys.stderr)
         return {}
     command = [peers, _calibrator_peers.__file__, "versions"]
     found: dict[str, str] = json.loads(subprocess.check_output(command, text=True))
@@ -149,7 +149,7 @@ def interval(first: np.ndarray, second: np.ndarray) -> tuple[float, float, float
 
 
 def compare(path: Path, peers: str | None, names: Sequence[str]) -> list[Outcome]:
-    """Return what every calibrator and peer does on one file."""
+    """Return the outcome of every calibrator and peer on one file."""
     rows = read_logits(path, "probs").rows
     half = len(rows) // 2
     labels = rows.labels.numpy()[half:]

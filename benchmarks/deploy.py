@@ -87,7 +87,7 @@ class Column:
 
     Attributes:
         values: (R,), by recipe.
-        told: (R, R), the sign of the difference where two are told apart, else 0.
+        told: (R, R), the sign of each significant difference, else 0.
         detectable: The smallest true difference that 80 % of tests of half of the pairs find.
     """
 
@@ -118,7 +118,7 @@ def terms_of(metric: str, test: Rows, conformal: Rows) -> Tensor:
 
 
 def reversals(first: Column, second: Column) -> tuple[int, int, int, list[str]]:
-    """Return pairs that reverse by value, that both tell apart, that reverse then, and who."""
+    """Count reversed pairs, pairs significant in both, and reversals among these; name them."""
     pairs = list(combinations(range(len(RECIPES)), 2))
     signs = [np.sign(c.values[:, None] - c.values[None]) for c in (first, second)]
     seen = sum(bool(signs[0][p] * signs[1][p] < 0) for p in pairs)

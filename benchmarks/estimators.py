@@ -157,7 +157,7 @@ def judge(
     rows: int,
     draws: int,
 ) -> dict[str, float]:
-    """Return what an estimator's values on redrawn labels differ by from the truths."""
+    """Return the errors of an estimator's values on redrawn labels."""
     values = np.empty((draws, len(found)))
     seconds = 0.0
     for draw in range(draws):

@@ -90,7 +90,7 @@ class Box:
 
     @property
     def regrets(self) -> np.ndarray:
-        """Return how much test NLL and test ECE exceed the best, (C, 2)."""
+        """Return the excess of test NLL and test ECE over the best, (C, 2)."""
         figures = self.test[:, [0, 2]]
         return figures - figures.min(axis=0)
 
@@ -273,7 +273,7 @@ def optunas(box: Box, rows: Rows, sampler: Any) -> Tried:
 
 
 def mixture(box: Box, rows: Rows, search: int) -> Tried:
-    """Return what PriorBand's mixture tries at full fidelity: whole range, default, incumbent."""
+    """Return the trials of PriorBand's mixture: whole range, default, incumbent."""
     rng, tried = np.random.default_rng(search), [0]
     for number in range(1, TRIALS):
         known = tried[: max(1, number - 3)]

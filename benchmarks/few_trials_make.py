@@ -128,7 +128,7 @@ def figures(logits: Tensor, labels: Tensor) -> tuple[float, ...]:
 def trained(
     model: str, method: str, point: Mapping[str, Any], data: PreparedData, protocol: Protocol
 ) -> dict[str, np.ndarray] | None:
-    """Return what the blackbox holds of one training; None if it diverged."""
+    """Return the arrays of one training for the blackbox; None if it diverged."""
     rows, test = data.search(), data.test()
     method_built = build_method({method: dict(point)})
     trainer = Trainer(model, method_built, rows.train, data.info, protocol, 0, CPU)

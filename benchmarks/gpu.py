@@ -45,7 +45,7 @@ BATCH, WORKERS = 128, 8
 STEPS, ROUNDS = 200, 5
 HEADS, FEATURES, CLASSES, ROWS = 64, 2048, 100, 45_000
 DEVICE = torch.device("cuda", 0)
-LIMIT_SECONDS = 600  # Of a part.
+LIMIT_SECONDS = 600  # Per part.
 RECIPE = {
     "batch_size": 512,
     "lr": 0.4,
@@ -87,7 +87,7 @@ def spread(values: list[float]) -> str:
 def rates(
     make: dict[str, Callable[[], Any]], device: torch.device, effort: Effort
 ) -> tuple[dict[str, list[float]], list[str]]:
-    """Return images a second of what is made, in turn, and what is to be said of it."""
+    """Return images per second of each loop, measured in turn, and notes."""
     found: dict[str, list[float]] = {name: [] for name in make}
     made: dict[str, Any] = {}
     said = []
@@ -165,7 +165,7 @@ def heads(device: torch.device, effort: Effort) -> list[str]:
 
 
 def dataset(data: Path) -> str:
-    """Return what sweeps call CIFAR-10 in a folder or an .npz file."""
+    """Return the name of CIFAR-10 in sweep files, for a folder or an .npz file."""
     return f"npz:{data.resolve()}" if data.suffix == ".npz" else "cifar10"
 
 
@@ -204,11 +204,11 @@ def trials(device: torch.device, data: Path, epochs: int, count: int, graph: boo
 
 
 def parts(options: argparse.Namespace) -> dict[str, Callable[[torch.device], list[str]]]:
-    """Return what gives the lines of each part on a device."""
+    """Return the functions that measure each part on a device and return its lines."""
     effort = Effort(quick=True, steps=6, rounds=1) if options.quick else Effort()
     epochs, count = (4, 1) if options.quick else (options.epochs, options.trials)
     shape = options.data, epochs, count, options.graph
-    missing = ["Not measured: `--data` did not say where CIFAR-10 lies."]
+    missing = ["Not measured: use `--data` to name the folder of CIFAR-10."]
     return {
         "Rates": lambda device: throughput(device, effort),
         "Heads": lambda device: heads(device, effort),
@@ -224,9 +224,9 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--graph", action="store_true", help="record the trials' steps")
     parser.add_argument("--quick", action="store_true", help="a few steps of everything")
-    parser.add_argument("--out", type=Path, help="Markdown file to write, or to write anew in part")
+    parser.add_argument("--out", type=Path, help="Markdown file to write or to update")
     parser.add_argument("--parts", nargs="+", metavar="PART", help="such as Heads; else all")
-    parser.add_argument("--lines", type=Path, help=argparse.SUPPRESS)  # Of a single part.
+    parser.add_argument("--lines", type=Path, help=argparse.SUPPRESS)  # For a single part.
     options = parser.parse_args()
     every = list(parts(options))
     if unknown := [name for name in options.parts or () if name not in every]:
@@ -260,7 +260,7 @@ def sections(page: Path) -> dict[str, str]:
 
 
 def measured(options: argparse.Namespace, part: str) -> list[str]:
-    """Return the lines of a part, or why there are none, and what they are of."""
+    """Return the lines of a part, or the reason of its failure, and the machine."""
     started = time.monotonic()
     try:
         lines = parts(options)[part](DEVICE)
@@ -274,7 +274,7 @@ def _told(options: argparse.Namespace, seconds: float) -> str:
     try:
         where = describe(DEVICE)
         most = f"{torch.cuda.max_memory_allocated(DEVICE) / 2**30:.2f} GiB of the card's memory"
-    except RuntimeError as error:  # A card that failed may not tell its name either.
+    except RuntimeError as error:  # After a fault, a card may not return its name either.
         where, most = reason_of(error), "unknown memory"
     flags = [f" --{name}" for name in ("graph", "quick") if getattr(options, name)]
     command = f"benchmarks/gpu.py --epochs {options.epochs} --trials {options.trials}"
@@ -284,7 +284,7 @@ def _told(options: argparse.Namespace, seconds: float) -> str:
 
 
 def in_a_process(part: str) -> str:
-    """Return what a part gives in a process of its own, which it may end."""
+    """Measure a part in its own process, so that a fault only ends that part."""
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "lines"
         command = [sys.executable, __file__, *sys.argv[1:], "--parts", part, "--lines", str(lines)]
@@ -292,7 +292,7 @@ def in_a_process(part: str) -> str:
         try:
             process.wait(LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
-            # What it has started holds the card, too.
+            # Its child processes use the card, too.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             return f"Not measured: it took more than {LIMIT_SECONDS} seconds."

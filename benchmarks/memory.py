@@ -4,8 +4,8 @@ Run ``python benchmarks/memory.py --megabytes 600``. Each trial is a process of 
 the prepared data as a search trial does and runs the engine over every image of one epoch, with a
 loss that costs next to nothing. The figure is the proportional set size (a page that two
 processes share counts half for each), summed over both, at its peak, less what the same two take
-on a hundredth of the images. Libraries are left out: other programs share them. Beside it stand two
-trials that read the images into memory of their own: what a loader without shared memory costs.
+on a hundredth of the images. Libraries are excluded, because other programs share them. For
+comparison, two trials read the images into their own memory, as without shared memory.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def peak_memory(prepared: PreparedData, copy: bool, folder: Path) -> int:
 
 
 def _memory(running: list[subprocess.Popen[bytes]]) -> int:
-    """Return what they hold at one moment, bytes.
+    """Return the memory of all processes at one moment, in bytes.
 
-    They stand still for it: a page that the second one maps after the first one has been read would
-    count for one and a half.
+    The processes are paused: a page that one maps after the other was read would count for
+    one and a half.
     """
     processes = [psutil.Process(process.pid) for process in running]
     try:

@@ -36,7 +36,7 @@ REMEMBERED = 40
 TOGETHER = 0.5
 """Share of the variance of a quality figure that all metrics of a recipe have in common."""
 OWN = 0.02
-"""Noise of one cell's time beside the machine's, which the repeats of one recipe cannot tell."""
+"""Noise of one cell's time besides the machine's; repeats of one recipe do not show it."""
 LIMITS = Limits()
 RESULTS = Path(__file__).parent / "results"
 COST_LEVELS = {"images_per_second": 10000.0, "wall_seconds": 2.0, "peak_memory": 6.4e8}
@@ -48,9 +48,8 @@ class Setting(NamedTuple):
     """Settings of a simulation.
 
     Attributes:
-        text: What the tables call it.
-        noise: Measured noise of quality that is drawn anew every night: ``arithmetic`` or
-            ``seeds``.
+        text: Its name in tables.
+        noise: Measured noise of quality, drawn every night: ``arithmetic`` or ``seeds``.
         share: Which part of it.
         seeds: Seeds behind each figure of quality.
         clock: Whose measured deviations times and speeds have.
@@ -172,7 +171,7 @@ def false_alarms(noise: Noise, histories: int, seed: int) -> FalseAlarms:
 
 
 def step_alarms(worse: Floats, judged: Judged) -> NDArray[np.bool_]:
-    """Return which cells (batch, 40) have a step or a drift that makes the last night worse."""
+    """Mark the cells (batch, 40) with a step or a drift that makes the last night worse."""
     window = worse[-STEP_WINDOW:]
     noise, threshold = judged.noise, judged.threshold
     found = np.zeros(noise.shape, dtype=bool)
@@ -213,7 +212,7 @@ CHANGES = (
 
 
 def caught(noise: Noise, change: Change, trials: int, seed: int) -> tuple[int, int]:
-    """Return how many trials alarm the changed cell by its second night, and of how many.
+    """Return the number of trials with an alarm by the second night, and of all trials.
 
     Each recipe's cell is changed in as many trials.
     """
@@ -252,7 +251,7 @@ def through_judge(noise: Noise, seed: int) -> int:
 
 
 def noise_of(setting: Setting, measured: dict[str, Any]) -> Noise:
-    """Return how figures vary in a setting."""
+    """Return the variation of figures in a setting."""
     quality = measured["quality"]
     per = len(METRICS) // len(RECIPES)
     levels, sizes = np.empty(len(METRICS)), np.zeros(len(METRICS))

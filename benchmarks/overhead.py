@@ -97,7 +97,7 @@ def time_answers(state: Any, latencies: list[float]) -> None:
 
 
 def tune_alone(folder: Path, trials: int, calls: int) -> tuple[float, float]:
-    """Return what Tune itself costs: reused actors, random search, nothing tracked.
+    """Return the cost of Tune itself: reused actors, random search, no tracking.
 
     Returns:
         Seconds a trial, and by how many megabytes the driver grew.
@@ -122,7 +122,7 @@ def tune_alone(folder: Path, trials: int, calls: int) -> tuple[float, float]:
 
 
 def tune_in_a_process(trials: int, calls: int) -> tuple[float, float]:
-    """Return what ``tune_alone`` says in a process whose memory nothing else has used."""
+    """Return the result of ``tune_alone`` in a new process."""
     command = [sys.executable, __file__, "--tune-alone", str(trials), str(calls)]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     seconds, grown = found.split()[-2:]

@@ -59,7 +59,7 @@ def replanted(bug: dict[str, Any], code: Path, whole_folder: bool = False) -> Ou
         named = _named(bug["found_by"], code)
         for tests in [[_folder(bug, code)]] if whole_folder else filter(None, named):
             exit_code = _run(tests, code, limit * len(tests))
-            # What passes under another name may be another test.
+            # A test with another name that passes may be another test.
             passed = exit_code == 0 and (whole_folder or tests == [bug["found_by"]])
             if passed or exit_code not in (NO_TEST, USAGE, 0):
                 how = {None: ENDLESS, 0: SURVIVED}.get(exit_code, FOUND)
@@ -70,7 +70,7 @@ def replanted(bug: dict[str, Any], code: Path, whole_folder: bool = False) -> Ou
 
 
 def _named(found_by: str, code: Path) -> Iterator[list[str]]:
-    """Yield what the test may be called, the most exact first, then all of its name."""
+    """Yield possible names of the test, the most exact first, then all with its name."""
     file, _, name = found_by.partition("::")
     function = name.partition("[")[0]
     if function and (code / file).is_file():

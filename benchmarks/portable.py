@@ -1,11 +1,11 @@
-"""Whether `portable: true` gives the same table on every processor, and what it costs.
+"""Whether `portable: true` gives the same table on every processor, and its cost.
 
     python benchmarks/portable.py --out docs/results/portable.md
 
 One small sweep of every method, refinement and calibrator runs as its user would run it: under
 `portable: true` on this processor and on those that QEMU pretends to be (Debian's `qemu-user`),
 whose tables are compared by byte and, where they differ, by recipe; and as sweeps are by default,
-on one thread and on two, under each of PyTorch's instruction sets, to show what differs without.
+on one thread and on two, under each of PyTorch's instruction sets, to show the differences.
 Seconds are those of the trials, as the tables have them.
 """
 
@@ -106,7 +106,7 @@ def run(case: Case, folder: Path, epochs: int) -> Rows:
         text=True,
         check=False,
     )
-    if done.returncode not in (0, 1):  # 1: a trial failed; what is left is compared.
+    if done.returncode not in (0, 1):  # 1: a trial failed; compare the others.
         raise RuntimeError(done.stderr[-500:])
     (found,) = folder.glob("calsweep-storage/sweeps/*/table.csv")
     with found.open(encoding="utf-8", newline="") as file:
@@ -117,7 +117,7 @@ def run(case: Case, folder: Path, epochs: int) -> Rows:
 
 
 def differing(rows: Rows, base: Rows) -> list[str]:
-    """Return the recipes of which any figure but seconds differs in any digit."""
+    """Return the recipes with a figure, other than seconds, that differs in any digit."""
     return [
         recipe
         for recipe in base

@@ -1,12 +1,11 @@
-"""What a sweep of many thousand trials costs its driver, on pretended slots.
+"""The cost of a sweep of many thousand trials for its driver, on pretended slots.
 
     python benchmarks/scale.py --trials 20000 --slots 1000 --studies 1000 --out page.md
 
 ``run_sweep`` itself runs it: plan, search, journal, storage, tracking, measurement on
-test data, an interruption in the middle, resumption. Only what computes is pretended: so many
-slots, in virtual time, whose trials report three times and store validation logits. What they take
-is not the driver's and not counted. Afterwards the commands that people ask such a sweep with are
-timed, those named by ``--commands``.
+test data, an interruption in the middle, resumption. Only the computation is pretended:
+slots in virtual time, whose trials report three times and store validation logits. Their time is
+not counted. Afterwards the commands of ``--commands`` are timed on this sweep.
 """
 
 from __future__ import annotations

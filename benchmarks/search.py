@@ -9,7 +9,7 @@
 
 Prints the tables of ``docs/results/search.md``. Every search draws validation rows of its own from
 the validation and test rows of its study, or, ``--untested``, from the validation rows alone, and
-what it chooses is judged on all others by each of ``JUDGES``. A task, that is a sweep, counts as
+each of ``JUDGES`` judges its choice on all others. A task, that is a sweep, counts as
 much as another, however many studies it has.
 """
 
@@ -137,7 +137,7 @@ def judged(outcome: ReplayOutcome, metric: str) -> Iterator[Judgement]:
 
 
 def terms_of(study: RecordedStudy, metric: str) -> dict[int, Tensor]:
-    """Return what each row that judges adds to a metric, by trial."""
+    """Return the terms of the judging rows in a metric, by trial."""
     return {
         found.trial.number: objective_terms(metric, found.outputs, study.test_labels)
         for found in study.trials
@@ -199,7 +199,7 @@ def mean(rows: Sequence[Judgement], name: str) -> float:
 
 
 def share(rows: Sequence[Judgement], errors: float) -> str:
-    """Return how many are worse than the published default, by more than so many errors."""
+    """Return the share that is worse than the published default by more than ``errors``."""
     return f"{100 * over_tasks(rows, [r.change > errors * r.error for r in rows]):.0f} %"
 
 

@@ -35,7 +35,7 @@ NEED_DRAWS = 2000  # As many as `calsweep table --show ties` takes.
 RECIPES = (4, 8, 16, 28)
 SEEDS = (1, 2, 3, 5, 10)
 NEED_SEEDS = (1, 2, 3, 5, 10, 20)
-NOISE = (0.02, 0.1, 0.5)  # Of test rows, beside differences of seeds of about 1.
+NOISE = (0.02, 0.1, 0.5)  # Noise of test rows; seeds differ by about 1.
 HETEROGENEITY = (0.0, 0.4, 0.8)
 WITHIN = 1.25
 Rng = np.random.Generator
@@ -118,7 +118,7 @@ def of_figures(
 
 @dataclass
 class Tally:
-    """How often anything alike was told apart, and how much of what differs."""
+    """Counts of boards with a false difference, and of true differences found."""
 
     boards: int = 0
     wrong: int = 0
@@ -220,7 +220,7 @@ def _needs_rows(boards: int) -> Iterator[list[str]]:
 
 
 def _right(cases: Sequence[tuple[str, bool, float, tuple[int, int], float]]) -> str:
-    """Return how often one number is within a quarter of the truth, or a range holds it."""
+    """Return the share of numbers within a quarter of the truth, or of ranges with it."""
     right = [
         1 / WITHIN <= ratio <= WITHIN if sure else low <= truth <= high
         for _, sure, truth, (low, high), ratio in cases
@@ -235,8 +235,8 @@ def main() -> None:
     parser.add_argument("--part", choices=("errors", "needs"), default="errors")
     wanted, began = parser.parse_args(), time.perf_counter()
     if wanted.part == "errors":
-        question = "How often does a table call alike recipes different?"
-        columns = ["boards of", "boards", "any alike told apart, %", "told of what differs, %"]
+        question = "How often does a table call equal recipes different?"
+        columns = ["boards of", "boards", "with a false difference, %", "true differences found, %"]
         rows = _error_rates(wanted.boards)
     else:
         question = "How many seeds or rows does telling the two best apart need?"

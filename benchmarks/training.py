@@ -41,7 +41,7 @@ class Side:
     """One of the two that are compared.
 
     Attributes:
-        name: What tables call it.
+        name: Its name in tables.
         epoch: Runs one short epoch.
         images: Images of an epoch.
         wall: Images a second of every round.

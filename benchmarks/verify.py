@@ -146,9 +146,9 @@ def page(honest: list[Honest], attempts: list[Attempt]) -> Iterator[str]:
             yield f"| {own[0].says} | {len(own)} | {' | '.join(str(n or '') for n in steps)} |"
     yield ""
     yield (
-        "Most are made by this very program: figures, checksums and metadata follow from what is "
-        f"planted. A share of {SHARE:g} computes one or two trials of these small packages again, "
-        "so what only training can tell is mostly found by the last step."
+        "Most are made by this program: figures, checksums and metadata agree with the fraud. "
+        f"A share of {SHARE:g} computes one or two trials of these small packages again, "
+        "so the last step mostly finds frauds that only training shows."
     )
 
 

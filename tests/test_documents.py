@@ -153,6 +153,24 @@ def test_every_command_runs(
     assert len(run_page(page)) == count
 
 
+@pytest.mark.slow
+@one_process()
+def test_the_tutorial_makes_its_table_and_its_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = read("docs/tutorial.md")
+    quick = shown.replace("epochs: 10", "epochs: 1").replace("trials: 4", "trials: 2")
+    monkeypatch.setattr(f"{__name__}.read", lambda _: quick.replace("[0, 1, 2]", "[0, 1]"))
+    assert len(run_page("docs/tutorial.md")) == 5
+    rows = re.compile(r"^\| (\w\S+) \|.*\|$", re.MULTILINE)
+    printed = capsys.readouterr().out
+    assert rows.findall(printed) == rows.findall(shown) == ["recipe", "ce", "ce+ts", "ls"]
+    assert re.findall(r"^\| recipe .*", printed, re.M) == re.findall(r"^\| recipe .*", shown, re.M)
+    (picture,) = re.findall(r"`(calsweep-storage/\S+\.png)`", shown)
+    assert Path(picture).exists()
+
+
 def code_cells(notebook: str) -> list[str]:
     cells = json.loads(read(f"examples/{notebook}.ipynb"))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
@@ -209,7 +227,16 @@ def test_no_page_is_left_out() -> None:
         "docs/index.md",
         *(
             f"docs/{page}.md"
-            for page in ("run", "search", "tables", "statistics", "nightly", "data", "travel")
+            for page in (
+                "run",
+                "search",
+                "tables",
+                "statistics",
+                "nightly",
+                "data",
+                "travel",
+                "tutorial",
+            )
         ),
     }
 
