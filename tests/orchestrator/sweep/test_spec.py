@@ -533,7 +533,8 @@ def test_features_take_a_linear_head_unless_another_is_named(task, expected):
         ("features: 3", "features=3 is not a path"),
         (
             "features: f.npz, model: convnet",
-            "model 'convnet' takes images, the data are features; for those: clip-adapter, linear, mlp, probe",
+            "model 'convnet' takes images, the data are features; for those: clip-adapter, linear, "
+            "mlp, probe",
         ),
     ],
 )
