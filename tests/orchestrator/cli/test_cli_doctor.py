@@ -67,8 +67,8 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
         "ok   tracking: there",
         f"ok   storage: {empty_folder}/kept is writable, 7 GB free",
         "ok   data sets: digits, digits-noisy",
-        f"info data sets: not here: {', '.join(absent)} -> calsweep doctor --json says how to get "
-        "each; most come when they are first used",
+        f"info data sets: not here: {', '.join(absent)} -> most are downloaded on first "
+        "use; calsweep doctor --json says how to get each",
     ]
 
 
