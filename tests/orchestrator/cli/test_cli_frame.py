@@ -16,7 +16,7 @@ COMMANDS = [
     *("resume", "cancel", "list", "doctor", "demo", "submit"),
 ]
 GROUPS = {
-    "package": ["publish", "merge", "verify", "predictions", "accept"],
+    "package": ["publish", "merge", "verify", "predictions", "accept", "board"],
     "features": ["extract"],
     "logits": ["calibrate", "apply", "arena"],
     "storage": ["sync", "gc"],
