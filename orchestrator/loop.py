@@ -1,4 +1,4 @@
-"""The loop of a sweep: take the next job, run it, write down its report."""
+"""The loop of a sweep: take the next job, run it, record its report."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,12 +10,17 @@ from orchestrator.storage.events import Epoch, Event, TrialPlaced
 from orchestrator.storage.machines import Machines
 from trainables.jobs import Job, Report, charged, next_attempt
 
-ANSWER_SECONDS = 0.5  # For so long known outcomes may hold up the reports of what runs.
-Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])  # For jobs to end; for good; by a person.
+ANSWER_SECONDS = 0.5  # How long stored results may delay the reports of running jobs.
+# No job: wait until a running one ends, the sweep is done, or the user has paused it.
+Pause = Enum("Pause", ["WAIT", "DONE", "HELD"])
 
 
 class Source(Protocol):
-    """Gives out jobs, which take ``sizes`` of CPUs and GPUs, and hears how each ended, once."""
+    """Provides jobs and receives the last report on each.
+
+    Attributes:
+        sizes: CPUs and GPUs per job, for each kind of job.
+    """
 
     sizes: Sequence[tuple[float, float]]
 
@@ -23,29 +28,35 @@ class Source(Protocol):
         """Return a job that can run now, or why there is none."""
 
     def ended(self, job: Job, report: Report) -> None:
-        """Take in the last report on a job."""
+        """Receive the last report on a job."""
 
 
 @dataclass
 class Loop:
-    """Hands jobs to an executor, and ``write``s down and ``say``s what their reports hold."""
+    """Passes jobs to an executor; writes their reports to the journal, and notices to the user.
+
+    Attributes:
+        most_failures: Maximum number of failed attempts per job.
+        answer: Returns the report on a job whose result is stored already, else None.
+        changed: Called after every report.
+    """
 
     source: Source
     write: Callable[[Event], None]
     most_failures: int
     say: Callable[[str], None] = lambda text: None
-    answer: Callable[[Job], Report | None] = lambda job: None  # Reports that are known already.
+    answer: Callable[[Job], Report | None] = lambda job: None
     changed: Callable[[], None] = lambda: None
     machines: Machines = field(default_factory=Machines)
     _running: dict[str, int] = field(default_factory=dict)  # Attempts, by key.
-    _again: list[Job] = field(default_factory=list)
-    _failed: bool = False  # Whether the last that ended was failed by a machine, on one GPU.
+    _retries: list[Job] = field(default_factory=list)
+    _failed: bool = False  # Whether the last attempt failed on a GPU and will be retried.
     _placed: set[tuple[str, int]] = field(default_factory=set)  # Attempts that workers reported.
 
     def next(self) -> Job | Pause:
-        """Return the next job to compute; one whose outcome is known ends here."""
+        """Return the next job to compute; jobs with stored results end without computation."""
         started = time.monotonic()
-        while isinstance(job := self._given_out(), Job):
+        while isinstance(job := self._next_job(), Job):
             self._running[job.key], self._failed = job.attempt, False
             if (known := self.answer(job)) is None:
                 return replace(job, avoided=job.avoided | self.machines.left_out())
@@ -55,13 +66,13 @@ class Loop:
         assert self._running or job is not Pause.WAIT, "the sweep waits for a job nobody computes"
         return Pause.WAIT if self._running else job
 
-    def _given_out(self) -> Job | Pause:
-        """Return a job: after a failure on a GPU another one first, in case this GPU is bad."""
-        job = Pause.WAIT if self._again and not self._failed else self.source.next()
-        return self._again.pop() if self._again and isinstance(job, Pause) else job
+    def _next_job(self) -> Job | Pause:
+        """Return a job; after a failure on a GPU not the same one, as the GPU may be broken."""
+        job = Pause.WAIT if self._retries and not self._failed else self.source.next()
+        return self._retries.pop() if self._retries and isinstance(job, Pause) else job
 
     def take(self, job: Job, report: Report) -> None:
-        """Take in a report; one that comes twice, or of an attempt given up, adds nothing."""
+        """Record a report; ignore repeated ones and those of abandoned attempts."""
         if self._running.get(job.key) != job.attempt:
             return
         for text in report.notices:
@@ -74,8 +85,8 @@ class Loop:
         if report.ended:
             del self._running[job.key]
             report = charged(job, report)
-            again = next_attempt(job, report, self.most_failures)
-            self._again.append(again) if again else self.source.ended(job, report)
-            self._failed = again is not None and bool(report.gpu)
-            self.machines.heard(job, report, final=again is None)
+            retry = next_attempt(job, report, self.most_failures)
+            self._retries.append(retry) if retry else self.source.ended(job, report)
+            self._failed = retry is not None and bool(report.gpu)
+            self.machines.heard(job, report, final=retry is None)
         self.changed()

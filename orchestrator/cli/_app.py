@@ -1,4 +1,4 @@
-"""The command's frame: its sub-commands, and how it fails."""
+"""The command with its sub-commands, and the handling of errors."""
 
 import gc as collector
 import signal
@@ -35,8 +35,8 @@ from trainables.common.errors import InputError, UnwrittenError
 from trainables.common.files import why
 
 UNWRITTEN, WRONG_INPUT = 1, 2
-NOTE = "DataNote"  # Its class takes PyTorch's second to import.
-INTERRUPTED = 130  # What typer makes of Ctrl-C, and a sweep that ended by it returns.
+NOTE = "DataNote"  # By name, because importing the class would import PyTorch.
+INTERRUPTED = 130  # Exit code after Ctrl-C, of typer and of interrupted sweeps.
 
 Commands = Sequence[Callable[..., Any]]
 MOVED = {
@@ -56,7 +56,7 @@ MOVED = {
 
 
 class _Commands(TyperGroup):
-    """The top-level commands, which also know where commands of older versions moved."""
+    """The top-level commands, including hints for commands that were renamed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that the first argument names."""
@@ -88,7 +88,7 @@ def _options(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
 ) -> None:
-    """Take the options that stand before a sub-command; without one, show the help."""
+    """Handle options before a sub-command; show the help if there is no sub-command."""
     _show_help(context)
 
 
@@ -110,7 +110,7 @@ GROUPS: Mapping[str, tuple[str, Commands]] = {
     ),
     "features": ("Compute features of networks, to train heads on.", (extract,)),
     "logits": ("Calibrate files of logits.", (calibrate, apply, arena)),
-    "storage": ("Deliver missing runs, and remove outcomes that no sweep needs.", (sync, gc)),
+    "storage": ("Deliver missing runs, and remove artifacts that no sweep needs.", (sync, gc)),
     "search": ("Search stored trials again, or export them.", (replay, export_blackbox)),
     "nightly": (
         "Run a fixed benchmark every night, and report when something got worse.",
@@ -134,24 +134,24 @@ for name, (about, commands) in GROUPS.items():
 
 
 def _message(error: typer.TyperException) -> str:
-    """Return what typer complains of, in one line."""
+    """Return typer's error message as one line."""
     text = error.format_message() if hasattr(error, "format_message") else str(error)
-    # pydantic, by which typer reads values, begins the messages of choices so.
+    # pydantic, which typer uses, begins messages about choices with "Value error".
     return " ".join(text.split()).replace(": Value error, ", ": ")
 
 
 @contextmanager
 def _notes_in_a_line() -> Iterator[None]:
-    """Show how data were understood as one line each, and each once."""
-    told: set[str] = set()
+    """Print each different ``DataNote`` once, as one line."""
+    printed: set[str] = set()
     with warnings.catch_warnings():
         show = warnings.showwarning
 
         def show_note(message: Warning | str, category: type[Warning], *where: Any) -> None:
             if category.__name__ != NOTE:
                 show(message, category, *where)
-            elif str(message) not in told:
-                told.add(str(message))
+            elif str(message) not in printed:
+                printed.add(str(message))
                 complain(f"note: {message}")
 
         warnings.showwarning = show_note  # type: ignore[assignment]
@@ -178,12 +178,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         outcome = INTERRUPTED
     finally:
-        if arguments is None:  # This process ends: another Ctrl-C shall not take its exit code.
+        if arguments is None:  # The process ends: another Ctrl-C must not change its exit code.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            collector.freeze()  # Else the end looks for cycles in all of PyTorch, for a second.
+            collector.freeze()  # Otherwise the final garbage collection takes a second.
     if outcome == INTERRUPTED:
-        # Ctrl-C within a library's ``exec`` of a string leaves a mark, for which ``python -m``
-        # would end as if killed by it; another ``exec`` clears that.
+        # After Ctrl-C within a library's ``exec``, ``python -m`` would report a death by signal;
+        # another ``exec`` clears that state.
         exec("")  # noqa: S102
         complain("interrupted")
     return outcome if isinstance(outcome, int) else 0

@@ -44,10 +44,10 @@ def arena(
     ] = None,
     processes: Processes = None,
 ) -> None:
-    """Fit every calibrator of a sweep of logits on every split at its published values.
+    """Fit every calibrator of a sweep of logits on every split, with its published values.
 
-    Nothing is searched, tracked or stored, so that thousands of fits take minutes. The sweep file
-    is one that `calsweep run` takes too.
+    Nothing is searched, tracked or stored, so thousands of fits take minutes. The sweep file is the
+    same as for `calsweep run`.
     """
     from orchestrator.cli._ranks import check_diagram, save_diagram
     from orchestrator.running.arena import run_arena
@@ -68,7 +68,7 @@ def arena(
 
 
 def show_arena(found: Arena, format: str) -> None:
-    """Print the standings of an arena, and what they are of."""
+    """Print the standings of an arena, with notes."""
     if format == "csv":
         print_csv(FIELDS, map(_figures, found.standings))
         return

@@ -16,7 +16,7 @@ from trainables.common.paths import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from orchestrator.tracking import BestConfig
 
-NONE_FINISHED = 1  # As of a sweep in which a study has no finished trial.
+NONE_FINISHED = 1  # Same exit code as of a sweep with a study without a finished trial.
 
 Format = Literal["yaml", "json", "fixed"]
 
@@ -29,14 +29,18 @@ def best(
         str | None, typer.Option(help="dataset/model/protocol, or the task's name; default: all.")
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="Such as mbls+macal; default: all.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many, best first.")] = 1,
-    since: Annotated[str | None, typer.Option(help="Only studies begun on DATE or later.")] = None,
-    until: Annotated[str | None, typer.Option(help="Only studies begun on DATE or before.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of trials, best first.")] = 1,
+    since: Annotated[
+        str | None, typer.Option(help="Only studies started on DATE or later.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Only studies started on DATE or before.")
+    ] = None,
     tag: Annotated[
-        list[str] | None, typer.Option(help="Only sweeps with KEY=VALUE below `tags`; repeatable.")
+        list[str] | None, typer.Option(help="Only sweeps with KEY=VALUE in `tags`; repeatable.")
     ] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(help="Only data whose hash begins so; any: rank all together.")
+        str | None, typer.Option(help="Only data with this hash prefix; any: rank all together.")
     ] = None,
     code: Annotated[
         str | None, typer.Option(help="Only this git commit; any: rank all together.")
@@ -86,7 +90,7 @@ def best(
         for position, config in enumerate(found):
             _save(config, out, f"-{position + 1}" if several else "")
     else:
-        # Whether JSON is a list follows from the options, not from what there is.
+        # The options decide whether JSON is a list, not the number of results.
         listed = top > 1 or not (task and recipe)
         echo(_text(found, "json" if as_json else format, listed), nl=False)
     if promote:
@@ -99,7 +103,7 @@ def best(
 
 
 def _text(found: list[BestConfig], format: Format, several: bool) -> str:
-    """Return configurations as one document, or as several where YAML has them."""
+    """Return configurations as one JSON document or several YAML documents."""
     if format == "json":
         listed = [config.to_dict() for config in found]
         return json.dumps(listed if several else listed[0], indent=2) + "\n"
@@ -107,7 +111,7 @@ def _text(found: list[BestConfig], format: Format, several: bool) -> str:
 
 
 def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
-    """Return the beginning of a day in local time, or of the one after it; or the very time."""
+    """Return a time as given, or the local start of a day (of the next one if ``after``)."""
     if text is None:
         return None
     try:
@@ -119,12 +123,12 @@ def _day(option: str, text: str | None, after: bool = False) -> datetime | None:
         return _local(datetime.fromisoformat(text))
     except (ValueError, OverflowError) as error:
         raise InputError(
-            f"{option} {text!r} is no date; allowed: 2026-05-01 or 2026-05-01T13:30"
+            f"{option} {text!r} is not a date; use 2026-05-01 or 2026-05-01T13:30"
         ) from error
 
 
 def _local(time: datetime) -> datetime:
-    """Return a time in this machine's zone; from Python 3.12 on the last day of all has none."""
+    """Return a time in local time; from Python 3.12 on, ``date.max`` cannot be converted."""
     if time.date() == date.max:
         return time if time.tzinfo else time.replace(tzinfo=UTC)
     return time.astimezone()

@@ -33,7 +33,7 @@ def show_claims(
     seed: int,
     format: str,
 ) -> None:
-    """Say which claims of the papers stored runs confirm, which they refute, which they cannot."""
+    """Judge claims of papers by stored runs and print the verdicts."""
     from orchestrator.statistics import judge_claim
     from orchestrator.storage.storage import Storage
 
@@ -73,12 +73,12 @@ def _show(found: list[ClaimVerdict], markdown: bool) -> None:
         where = "" if sets == "*" else f" on data sets {sets}"
         console.print(f"  no sweep here has predictions of both {both}{where}\n")
     console.print(
-        "intervals: 95 % for each row, over seeds that no search has seen and test data; p: Holm's "
-        "correction over all rows of a claim; detectable: the smallest difference found in 80 % of "
-        "cases; in this regime: networks less accurate than the paper's, or other data; on these "
-        "logits: no network was trained, and one seed is over test data alone; accuracy lost: at "
-        "most twice chance, or over 2 points below the method alone, which says nothing of "
-        "calibration"
+        "intervals: 95 % for each row, over seeds that were not used by a search and over test "
+        "data; p: Holm's correction over all rows of a claim; detectable: the smallest difference "
+        "found in 80 % of cases; in this regime: networks less accurate than the paper's, or other "
+        "data; on these logits: no network was trained, and one seed is only over test data; "
+        "accuracy lost: at most twice chance, or over 2 points below the method alone, so the row "
+        "does not count for calibration"
     )
 
 

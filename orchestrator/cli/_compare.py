@@ -1,4 +1,4 @@
-"""``calsweep compare``: differences between recipes that are more than chance."""
+"""``calsweep compare``: significant differences between recipes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def compare(
         bool, typer.Option("--ranks", help="Rank recipes over data sets and models; test them.")
     ] = False,
     claims: Annotated[
-        bool, typer.Option("--claims", help="Say which claims of papers the sweeps confirm.")
+        bool, typer.Option("--claims", help="Show which claims of papers the sweeps confirm.")
     ] = False,
     question: Annotated[
         Literal["deploy", "spread"] | None,
@@ -66,9 +66,9 @@ def compare(
     baseline: Annotated[
         str | None, typer.Option(help="The recipe to compare with; default: ce, or given.")
     ] = None,
-    metric: Annotated[str, typer.Option(help="What is compared, such as ece or acc.")] = "ece",
+    metric: Annotated[str, typer.Option(help="Metric to compare, such as ece or acc.")] = "ece",
     draws: Annotated[int, typer.Option(min=1, help="Resamples of the test data.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Decides the resamples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     over_seeds: Annotated[
         bool, typer.Option("--over-seeds", help="Intervals over seeds as well as test rows.")
     ] = False,
@@ -108,7 +108,7 @@ def compare(
         return
     use_metrics(every, [metric], storage)
     if question == "deploy" and metric != "ece":
-        raise InputError("--question deploy has metrics of its own; leave --metric out")
+        raise InputError("--question deploy has its own metrics; leave --metric out")
     if question is not None:
         answer = _show_deployment if question == "deploy" else _show_spread
         answer(_by_task(every, task), Storage(storage).store(), metric, draws, seed, shape)
@@ -139,7 +139,7 @@ def _show_differences(found: Sequence[TaskComparison], over_seeds: bool, format:
     for comparison in found:
         _show(comparison, markdown=format == "markdown")
     over = "seeds and test rows (Student's t); of one seed over rows"
-    of_rows = "test rows, of these trained networks alone; --over-seeds: of other seeds too"
+    of_rows = "test rows, only of these trained networks; --over-seeds: over seeds as well"
     output().print(f"intervals over {over if over_seeds else of_rows}")
 
 
@@ -288,7 +288,7 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
     counts = sorted({*bootstrap.seeds.values()})
     seeds = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
     yield (
-        f"{bootstrap.drawn}, {bootstrap.draws} paired resamples, seeds a recipe: {seeds}; "
+        f"{bootstrap.drawn}, {bootstrap.draws} paired resamples, seeds per recipe: {seeds}; "
         "* the interval excludes 0"
     )
     yield "detectable: the smallest true difference that would be found in 80% of cases"
@@ -296,7 +296,7 @@ def _notes(comparison: TaskComparison) -> Iterator[str]:
         yield "flipped: test rows whose predicted class is not the baseline's"
     if comparison.floors:
         yield (
-            "noise floor: what a perfectly calibrated network with the same probabilities shows; "
+            "noise floor: figure of a perfectly calibrated network with the same probabilities; "
             "≈ a difference not above it, for which the interval is too narrow"
         )
 
@@ -310,7 +310,7 @@ def _csv_rows(comparison: TaskComparison) -> Iterator[list[object]]:
         verdict = [_verdict(comparison, recipe), int(comparison.inside_floor(recipe))]
         counts = [bootstrap.rows, bootstrap.draws, bootstrap.seeds[recipe]]
         least = None if found is None or isnan(found.detectable) else found.detectable
-        told = [*figures, *verdict, *counts, comparison.flipped.get(recipe), least]
-        yield [comparison.task, bootstrap.metric, recipe, *told]
+        row = [*figures, *verdict, *counts, comparison.flipped.get(recipe), least]
+        yield [comparison.task, bootstrap.metric, recipe, *row]
     for recipe, reason in comparison.absent.items():
         yield [comparison.task, bootstrap.metric, recipe, *[None] * 5, reason, *[None] * 6]

@@ -1,4 +1,4 @@
-"""How the commands print: nothing that people named can steer a terminal or become markup."""
+"""Output of commands; control characters and markup in texts are escaped."""
 
 import csv
 import io
@@ -17,19 +17,19 @@ from rich.text import Text
 from trainables.common.errors import one_line, printable
 
 UNBOUNDED = 10_000
-LONGEST = 298  # Characters of a complaint.
+LONGEST = 298  # Maximum characters of a message on standard error.
 
 
 class _PlainConsole(Console):
-    """A console that shows texts as they are: control characters spelled, brackets no markup."""
+    """A console that escapes control characters and ignores markup."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Turn a text into its printed form."""
+        """Return the printable form of a text."""
         return super().render_str(printable(text), **options)
 
 
 def output() -> Console:
-    """Return a console on standard output; one that is no terminal cuts nothing off."""
+    """Return a console on standard output, of unlimited width unless it is a terminal."""
     console = _PlainConsole(soft_wrap=True, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = UNBOUNDED
@@ -47,7 +47,7 @@ def print_table(
     texts: Sequence[str],
     markdown: bool = False,
 ) -> None:
-    """Print a table, for a terminal or as Markdown; ``texts`` are headings of texts."""
+    """Print a table; columns with headings in ``texts`` are left-aligned."""
     table = Table(box=MARKDOWN if markdown else SIMPLE_HEAD, padding=(0, 1))
     for heading in headings:
         table.add_column(heading, justify="left" if heading in texts else "right", no_wrap=True)
@@ -61,7 +61,7 @@ def print_plain(
     rows: Iterable[Sequence[str]],
     texts: Sequence[str] | None = None,
 ) -> None:
-    """Print a table without lines; ``texts`` are headings of texts, by default all of them."""
+    """Print a table without lines; columns in ``texts`` (default: all) are left-aligned."""
     table = Table(box=None)
     for heading in headings:
         left = texts is None or heading in texts
@@ -79,12 +79,12 @@ def print_csv(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def print_json(value: object) -> None:
-    """Print plain values as JSON; a number that is not finite is null."""
+    """Print plain values as JSON; NaN and infinity become null."""
     typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=True))
 
 
 def print_records(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table as JSON, an object a row."""
+    """Print a table as JSON, an object per row."""
     print_json([dict(zip(headings, row, strict=True)) for row in rows])
 
 
@@ -103,7 +103,7 @@ def complain(text: str, command: str = "calsweep") -> None:
 
 @contextmanager
 def progress_bar(text: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal's standard error; yield a function of number done and total."""
+    """Show a progress bar if stderr is a terminal; yield a function of (number done, total)."""
     from rich.progress import Progress
 
     console = Console(stderr=True)

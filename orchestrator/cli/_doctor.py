@@ -1,4 +1,4 @@
-"""``calsweep doctor``: is this machine ready, and if not, how to mend it."""
+"""``calsweep doctor``: check this machine and show remedies."""
 
 import os
 import platform
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from trainables.plugins import Plugin
 
 DATASET = "dataset "
-STEP_SECONDS = 180  # A first start from a slow disk takes most of it.
+STEP_SECONDS = 180  # The first start from a slow disk may take that long.
 
 
 class Finding(NamedTuple):
-    """One line of the report: all is well if ``remedy`` is empty."""
+    """One line of the report; an empty ``remedy`` means that the check passed."""
 
     subject: str
     detail: str
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def doctor(
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow URI to be checked.")] = None,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow URI to check.")] = None,
     storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
     data_root: DataRoot = "data",
     as_json: Json = False,
@@ -51,42 +51,42 @@ def doctor(
         ),
     ] = None,
 ) -> int:
-    """Check versions, GPUs (by a training step), Ray, tracking, storage and data; tell remedies."""
+    """Check versions, GPUs, Ray, tracking, storage and data, and show remedies."""
     from orchestrator.storage.storage import Storage
 
     if plugin is not None:
         return check_plugin(plugin, tracking_uri, as_json)
 
-    told = []
+    findings = []
     for finding in _findings(tracking_uri, storage):
-        told.append(finding)
-        _tell(finding, as_json)
+        findings.append(finding)
+        _print(finding, as_json)
     data = list(_datasets(data_root))
     for finding in _together(data):
-        _tell(finding, as_json)
+        _print(finding, as_json)
     if as_json:
-        print_json([{"mark": each.mark, **each._asdict()} for each in (*told, *data)])
-    if any(each.mark == "FAIL" for each in told):
+        print_json([{"mark": each.mark, **each._asdict()} for each in (*findings, *data)])
+    if any(each.mark == "FAIL" for each in findings):
         return 1
     if Storage(storage).take_machine_back(os.uname().nodename) and not as_json:
-        echo("ok   machine: taken back in, sweeps start trials here again")
+        echo("ok   machine: included again, sweeps start trials here")
     return 0
 
 
-def _tell(finding: Finding, as_json: bool) -> None:
+def _print(finding: Finding, as_json: bool) -> None:
     remedy = f" -> {finding.remedy}" if finding.remedy else ""
     if not as_json:
         echo(f"{finding.mark:4} {finding.subject}: {finding.detail}{remedy}")
 
 
 def _together(data: Sequence[Finding]) -> Iterator[Finding]:
-    """Say in a line which data sets are here, and in one which are not."""
+    """Summarise present and absent data sets, in one line each."""
     names = [finding.subject.removeprefix(DATASET) for finding in data]
-    here = [name for name, finding in zip(names, data, strict=True) if finding.mark == "ok"]
-    if here:
-        yield Finding("data sets", ", ".join(here))
-    if absent := [name for name in names if name not in here]:
-        remedy = "calsweep doctor --json says how to get each; most come when they are first used"
+    present = [name for name, finding in zip(names, data, strict=True) if finding.mark == "ok"]
+    if present:
+        yield Finding("data sets", ", ".join(present))
+    if absent := [name for name in names if name not in present]:
+        remedy = "most are downloaded on first use; calsweep doctor --json says how to get each"
         yield Finding("data sets", f"not here: {', '.join(absent)}", remedy, optional=True)
 
 
@@ -117,7 +117,7 @@ def _gpus() -> Finding:
 
 
 def _steps() -> Iterator[Finding]:
-    """Have every GPU do one training step."""
+    """Run one training step on every GPU."""
     import torch
 
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
@@ -127,8 +127,8 @@ def _steps() -> Iterator[Finding]:
 
 
 def _step(device: str) -> str:
-    """Return the fault of a device that cannot do a training step; empty if it can."""
-    # In a process of its own: a GPU that is bad may never answer, or spoil the process that asks.
+    """Return why a device cannot do a training step; empty if it can."""
+    # In a separate process: a broken GPU may hang or crash it.
     command = [sys.executable, "-m", "trainables.stages.probe", device]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STEP_SECONDS)
@@ -136,12 +136,12 @@ def _step(device: str) -> str:
         return f"did no training step within {STEP_SECONDS} seconds"
     if done.returncode == 0:
         return ""
-    told = done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"]
-    return told[-1]
+    lines = done.stderr.strip().splitlines() or [f"the process ended with code {done.returncode}"]
+    return lines[-1]
 
 
 def _mps() -> Iterator[Finding]:
-    """Tell whether processes that share a GPU compute on it at the same time."""
+    """Check whether processes that share a GPU can compute at the same time."""
     import torch
 
     if not torch.cuda.is_available():
@@ -168,8 +168,8 @@ def _ray() -> Finding:
 def _token() -> Finding:
     from orchestrator.cluster.local import token_fault
 
-    what, _, remedy = token_fault().partition(": ")
-    return Finding("token", what or "none here that others could read", remedy, optional=True)
+    fault, _, remedy = token_fault().partition(": ")
+    return Finding("token", fault or "no token that others could read", remedy, optional=True)
 
 
 def _tracking(tracking_uri: str | None, storage: str) -> Finding:
@@ -220,11 +220,12 @@ def _bucket(address: str) -> Finding:
         again, found = bucket.create(name, b"another"), bucket.get(name)
         bucket.remove(name)
     except (AwayError, InputError) as error:
-        login = "look at AWS_ENDPOINT_URL, AWS_REGION and the login in the environment"
+        login = "check AWS_ENDPOINT_URL, AWS_REGION and the login in the environment"
         return Finding("storage", str(error), login)
     if written is None or again is not None or found is None or found.content != b"calsweep":
-        return Finding("storage", f"{address} takes no conditional writes", "use another service")
-    return Finding("storage", f"{address} is writable, on condition too")
+        detail = f"{address} does not support conditional writes"
+        return Finding("storage", detail, "use another service")
+    return Finding("storage", f"{address} is writable and supports conditional writes")
 
 
 def _datasets(data_root: str) -> Iterator[Finding]:
@@ -238,7 +239,7 @@ def _datasets(data_root: str) -> Iterator[Finding]:
 
 
 def check_plugin(plugin: str, tracker: str | None, as_json: bool) -> int:
-    """Check that a plugin's parts keep to all that ours do: 0 if so, 1 if not."""
+    """Run the contract tests on a plugin's parts; return 0 if all pass, else 1."""
     from trainables.plugins import load_plugins
 
     (found,) = load_plugins([plugin], installed=True)
@@ -246,7 +247,7 @@ def check_plugin(plugin: str, tracker: str | None, as_json: bool) -> int:
     for check in _plugin_checks(found, tracker):
         checks.append(check)
         if not as_json:
-            _tell_check(check, [each["error"] for each in checks[:-1]])
+            _print_check(check, [each["error"] for each in checks[:-1]])
     marks = [check["mark"] for check in checks]
     passed, failed = marks.count("ok"), marks.count("failed")
     if as_json:
@@ -260,16 +261,14 @@ def check_plugin(plugin: str, tracker: str | None, as_json: bool) -> int:
 
 
 def _plugin_checks(found: "Plugin", tracker: str | None) -> Iterator[dict[str, str]]:
-    """Yield what each check came to, and the parts that no check covers."""
+    """Yield the result of each check, and the parts without any check."""
     from orchestrator.tracking.contract import tracker_checks
     from trainables.contracts import checks_of
 
     unchecked = {f"{each.catalogue.noun} {each.name}" for each in found.additions}
     scheme = (tracker or "").partition(":")[0]
     if tracker and f"tracker {scheme}" not in unchecked:
-        raise InputError(
-            f"--tracking-uri {shown(tracker)}: the plugin brings no tracker {scheme!r}"
-        )
+        raise InputError(f"--tracking-uri {shown(tracker)}: the plugin has no tracker {scheme!r}")
     for check in chain(checks_of(found), tracker_checks(tracker) if tracker else ()):
         if (broken := check.broken()) is None or (check.is_note and not broken):
             continue
@@ -282,7 +281,7 @@ def _plugin_checks(found: "Plugin", tracker: str | None) -> Iterator[dict[str, s
         yield {"mark": "info", "part": part, "says": f"cannot be checked{hint}", "error": ""}
 
 
-def _tell_check(check: dict[str, str], before: Sequence[str]) -> None:
+def _print_check(check: dict[str, str], before: Sequence[str]) -> None:
     known = bool(check["error"]) and check["error"] in before
     echo(f"{check['mark']:6}  {check['part']}: {check['says']}{' (the same error)' * known}")
     if check["error"] and not known:

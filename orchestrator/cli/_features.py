@@ -19,7 +19,7 @@ def extract(
 ) -> None:
     """Compute the features of a network on all rows of a data set, for tasks `features: FOLDER`.
 
-    An interrupted call is continued by the same command.
+    After an interruption, run the same command again to continue.
     """
     from trainables.common.devices import default_device
     from trainables.models import PRETRAINED, begins_trained

@@ -1,4 +1,4 @@
-"""``calsweep list``: what sweep files may name."""
+"""``calsweep list``: names for sweep files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_names(
     as_json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """List what sweep files may name, with the parameters that a search varies, or the sweeps."""
+    """List names for sweep files, with the parameters that are searched, or list the sweeps."""
     if plugin and what in ("sweeps", "layouts", "protocols"):
         raise InputError(f"--plugin has no effect on `list {what}`: no plugin adds {what}")
     if storage is not None and what != "sweeps":

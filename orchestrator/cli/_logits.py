@@ -36,9 +36,9 @@ def calibrate(
 ) -> None:
     """Fit calibrators on logits and print ECE (accuracy) and the gain over the objective ce.
 
-    Rows are never scored by a calibrator that was fitted on them. Without --fit-rows or --fit, a
-    pickled pair fits on its first part and scores its second; every row of another file is scored
-    by calibrators fitted on the other four fifths.
+    No row is scored by a calibrator that was fitted on it. Without --fit-rows or --fit, calibrators
+    are fitted on the first part of a pickled pair and scored on the second; other files are scored
+    by cross-validation with five folds.
     """
     from rich.console import Console
 
@@ -70,9 +70,9 @@ def apply(
     bins: Bins = 15,
     plugin: Plugins = None,
 ) -> None:
-    """Map logits by a saved calibrator; write log-probabilities and print ECE and accuracy.
+    """Apply a saved calibrator to logits; write log-probabilities, print ECE and accuracy.
 
-    The figures are honest only for rows that the calibrator was not fitted on.
+    The figures are unbiased only for rows on which the calibrator was not fitted.
     """
     from orchestrator.logits.files import make_folder, save_log_probs
     from orchestrator.logits.scoring import score
@@ -80,7 +80,7 @@ def apply(
     from trainables.data import read_logits
 
     if out.suffix != ".npz":
-        raise InputError(f"{out}: ending {out.suffix!r}, allowed is .npz")
+        raise InputError(f"{out}: expected a name that ends with .npz, got {out.suffix!r}")
     use_plugins(plugin)
     make_folder(out.parent)
     rows = read_logits(logits, kind).rows

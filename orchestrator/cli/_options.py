@@ -1,4 +1,4 @@
-"""Options that several sub-commands share, and which options can be given together."""
+"""Options shared by several sub-commands, and rules about their combinations."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Fresh = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="As JSON, with everything.")]
 Kind = Annotated[
     str | None,
-    typer.Option(help="What the file holds: logits or probs. Needed unless its array says so."),
+    typer.Option(help="Content of the file: logits or probs; default: by its array's name."),
 ]
 Plugins = Annotated[
     list[str] | None,
     typer.Option(
-        "--plugin", help="A file or package of one's own; installed plugins need no mention."
+        "--plugin", help="Your file or package; installed plugins are loaded automatically."
     ),
 ]
-Processes = Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")]
+Processes = Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-StorageFolder = Annotated[str, typer.Option(help="Storage folder whose database is asked.")]
+StorageFolder = Annotated[str, typer.Option(help="Storage folder.")]
 DataRoot = Annotated[str, typer.Option(help="Folder of downloaded data sets.")]
 Tolerance = Annotated[float, typer.Option(min=0.0, help="Largest difference of equal figures.")]
 SweepFile = Annotated[Path, typer.Argument(help="The sweep file.", show_default=False)]
@@ -68,7 +68,7 @@ WRITTEN = ("--out", "--report", "--folder", "--diagram", "--plots")  # Options t
 
 
 def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:
-    """Replace ``~`` in the paths of a command, and refuse those that cannot be written to."""
+    """Expand ``~`` in a command's paths, and check that its output paths are writable."""
     for parameter in parameters:
         value = values.get(parameter.name)
         option = parameter.opts[0]
@@ -81,19 +81,19 @@ def use_paths(parameters: Iterable[Any], values: dict[str, Any]) -> None:
 
 
 def _expanded(value: Any, option: str) -> Any:
-    """Return a path without ``~``; anything else as it is."""
+    """Expand ``~`` in a path; return other values unchanged."""
     if isinstance(value, Path) and str(value).startswith("~"):
         return local_path(value, option)
     return value
 
 
 def _sweeps_here() -> list[str]:
-    """Return the sweeps of the usual storage, for a shell that completes words."""
+    """Return the sweeps in the default storage, for shell completion."""
     return sorted(file.parent.name for file in Path(DEFAULT_STORAGE).glob("sweeps/*/sweep.yaml"))
 
 
 def use_plugins(named: list[str] | None) -> None:
-    """Make known what these plugins and the installed ones bring."""
+    """Register everything that these plugins and the installed ones define."""
     from trainables.plugins import load_plugins  # It imports PyTorch.
 
     load_plugins(named or (), installed=True)
@@ -105,7 +105,7 @@ def split_names(text: str) -> list[str]:
 
 
 def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage: str) -> None:
-    """Make metrics of plugins computable: import the copies that the results' sweeps keep."""
+    """Load the plugins of the results' sweeps if a metric needs their code."""
     from orchestrator.storage.provenance import load_metric_plugins
     from orchestrator.storage.storage import Storage
 
@@ -115,7 +115,7 @@ def use_metrics(results: Iterable[StudyResult], metrics: Iterable[str], storage:
 def use_columns(
     results: list[StudyResult], metrics: Iterable[str], storage: str
 ) -> list[StudyResult]:
-    """Return results with metrics that are computed from stored predictions when asked for."""
+    """Add those of ``metrics`` that are computed on request from stored predictions."""
     from trainables.metrics import METRICS
 
     if not (columns := METRICS.columns(metrics)):
@@ -131,7 +131,7 @@ def use_columns(
 def tracked_results(
     sweeps: Iterable[str], tracking_uri: str | None, storage: str
 ) -> list[list[StudyResult]]:
-    """Return the results of each sweep: from its journal, if it is here and no tracker is named."""
+    """Return the results of each sweep, from its journal, or from a tracker if named or needed."""
     from orchestrator.tracking import storage_uri, study_results
 
     names = list(dict.fromkeys(sweeps))
@@ -144,7 +144,7 @@ def tracked_results(
 
 
 def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResult]]:
-    """Return the results of those sweeps whose journals a storage has, by name."""
+    """Return the results of those sweeps whose journals are in a storage, by name."""
     from orchestrator.storage.ledger import read_ledger
     from orchestrator.storage.status import current_results
     from orchestrator.storage.storage import Storage
@@ -161,7 +161,7 @@ def journal_results(names: list[str], storage: str) -> dict[str, list[StudyResul
 
 
 class Rule(NamedTuple):
-    """Options that an option excludes and why: with all of ``when``, without any of ``unless``."""
+    """Options that ``option`` excludes, if all of ``when`` and none of ``unless`` are given."""
 
     option: str
     others: str
@@ -171,7 +171,7 @@ class Rule(NamedTuple):
 
 
 PRINTS = Rule("--json", "--format", "--json is a format")
-ASKS = "only one place is asked for runs"
+ASKS = "runs are read from only one place"
 EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
     "run": (
         Rule("--dry-run", "--fresh --address --quiet --take", "a dry run only shows the plan"),
@@ -195,12 +195,12 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
         Rule(
             "--ranks",
             "--claims --task --baseline --draws --seed --over-seeds --format",
-            "all recipes are ranked over all tasks, by figures that are stored",
+            "all recipes are ranked over all tasks, using stored figures",
         ),
         Rule(
             "--claims",
             "--task --baseline --metric --over-seeds",
-            "a claim says what is compared by which metric",
+            "a claim has its own recipes, tasks and metric",
         ),
         Rule("--tracking-uri", "--storage", ASKS, when="--ranks"),
         Rule(
@@ -213,7 +213,7 @@ EXCLUDED: Mapping[str, tuple[Rule, ...]] = {
         Rule("--to", "--out --logits", "a repository has all that `package verify` needs"),
     ),
     "doctor": (Rule("--plugin", "--storage --data-root", "only the plugin is checked"),),
-    "list": (Rule("--storage", "--plugin", "sweeps of a storage come from no plugin"),),
+    "list": (Rule("--storage", "--plugin", "plugins have no sweeps"),),
 }
 NEEDED: Mapping[str, Mapping[str, str]] = {
     "submit": {
@@ -229,7 +229,7 @@ NEEDED: Mapping[str, Mapping[str, str]] = {
 
 
 class Command(TyperCommand):
-    """A command that first looks at which options were given together."""
+    """A command that first checks the combination of its options."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -246,7 +246,7 @@ class Command(TyperCommand):
 
 
 def problems(command: str, given: set[str]) -> Iterator[str]:
-    """Yield a line for each pair of options that cannot be given together, or not alone."""
+    """Yield a line for each option that excludes another one or lacks a required one."""
     for rule in EXCLUDED.get(command, ()):
         if {rule.option, *rule.when.split()} <= given and not given & {*rule.unless.split()}:
             for other in rule.others.split():

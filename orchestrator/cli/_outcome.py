@@ -1,4 +1,4 @@
-"""Runs a sweep and prints its outcome, for ``demo`` and ``run``."""
+"""Run a sweep and print its results, for ``demo`` and ``run``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_and_show(
     quiet: bool = False,
     take: bool = False,
 ) -> int:
-    """Run a sweep as ``run_sweep`` does, print the outcome and return the exit code."""
+    """Run a sweep with ``run_sweep``, print its results and return the exit code."""
     require_addresses()
     from orchestrator.cluster.interrupt import interrupt_on_sigterm
     from orchestrator.running.run import run_sweep
@@ -51,12 +51,12 @@ def run_and_show(
     try:
         with interrupt_on_sigterm():
             return show_outcome(outcome, address)
-    except KeyboardInterrupt:  # Tables and report come with the next run.
+    except KeyboardInterrupt:  # The next run writes tables and report.
         return show_outcome(replace(outcome, status="interrupted"), address)
 
 
 def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
-    """Print the table and where everything lies; return the exit code."""
+    """Print the table and the paths of all results; return the exit code."""
     whole = True
     if outcome.status == "interrupted":
         spec = outcome.spec
@@ -73,7 +73,10 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
             uri = outcome.spec.tracking_uri
             _done("tables and report are not tracked", lambda: track(outcome.spec, folder, uri))
         if folder.bucket is not None and folder.bucket.share():
-            output().print(f"not all of it has reached the bucket: {sync_command(folder.path)}")
+            output().print(
+                f"some files have not reached the bucket; deliver them with: "
+                f"{sync_command(folder.path)}"
+            )
     if not outcome.tracked:
         reason = f": {outcome.fault}" if outcome.fault else ""
         output().print(
@@ -84,7 +87,7 @@ def show_outcome(outcome: SweepOutcome, address: str | None = None) -> int:
 
 
 def _done(fault: str, action: Callable[[], object]) -> bool:
-    """Return True if the action succeeds; else print the fault and its reason in one line."""
+    """Return True if the action succeeds; else print ``fault`` and the reason in one line."""
     try:
         action()
     except InputError as error:
@@ -101,7 +104,7 @@ def _write_tables(table: ComparisonTable, folder: SweepFolder) -> None:
 
 
 def _report(folder: SweepFolder) -> None:
-    folder.fetch(files=True)  # Other machines drew the diagrams.
+    folder.fetch(files=True)  # Other machines may have drawn the diagrams.
     output().print(f"report: {_relative(write_page(from_folder(folder), folder.report))}")
 
 
@@ -112,7 +115,7 @@ def write_page(source: ReportSource, path: Path, baseline: str | None = None) ->
 
 
 def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
-    """Bring an ended sweep's file, tables and report to a tracker, in a run of their own."""
+    """Deliver an ended sweep's file, tables and report to a tracker, as a separate run."""
     from orchestrator.tracking import SingleRun, deliver_run
 
     ledger, table = read_ledger(folder.journal), folder.table("md")
@@ -122,7 +125,7 @@ def track(spec: SweepSpec, folder: SweepFolder, uri: str) -> None:
     named = [path for path in places if path.is_file()]
     for path in named:
         if path.is_symlink():
-            raise InputError(f"{path} is a link, and the file that it leads to may be private")
+            raise InputError(f"{path} is a link to a file that may be private; replace the link")
     run = SingleRun(
         "outcome",
         f"{spec.name}: tables and report",
@@ -146,7 +149,7 @@ def _where(outcome: SweepOutcome) -> str:
 
 
 def _tracking(uri: str) -> str:
-    """Return the command that shows a database of MLflow, else the address."""
+    """Return the command that shows an MLflow database, or the address of another tracker."""
     if not uri.startswith(("sqlite", "postgresql")):
         return redacted(uri)
     return f"mlflow ui --backend-store-uri {shlex.quote(mlflow_uri(redacted(uri)))}"

@@ -24,14 +24,14 @@ def plan(
     storage: SweepStorage = None,
     as_json: Json = False,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes of a cluster: what runs there at once.")
+        int | None, typer.Option(min=1, help="Show concurrent trials on a cluster of this size.")
     ] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="With --nodes: GPUs of each.")] = 0,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="With --nodes: GPUs per node.")] = 0,
     cpus_per_node: Annotated[
-        int | None, typer.Option(min=1, help="With --nodes: CPUs of each; else any number.")
+        int | None, typer.Option(min=1, help="With --nodes: CPUs per node; default: no limit.")
     ] = None,
 ) -> None:
-    """Show what a sweep file would compute, and which outcomes are stored already."""
+    """Show the trials of a sweep file, and which results are stored already."""
     from orchestrator.cluster.size import PLENTY, ClusterSize
     from orchestrator.sweep.plan import make_plan
     from orchestrator.sweep.spec import load_sweep
@@ -51,7 +51,7 @@ def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
     plan, data = make_plan(spec), preview_data(spec)
     studies = [dict(zip(FIELDS, _study(study), strict=True)) for study in plan]
     stages = preview(plan, data)
-    told: dict[str, object] = {
+    content: dict[str, object] = {
         "sweep": spec.name,
         "studies": studies,
         "stages": [{**asdict(stage), "hours": stage.hours} for stage in stages],
@@ -59,18 +59,18 @@ def _print_plan(spec: SweepSpec, size: ClusterSize | None) -> None:
         "copies": {task: copies._asdict() for task, copies in data.copies.items()},
     }
     if fault := refusal(spec):
-        told["refused"] = fault
+        content["refused"] = fault
     if size is not None:
-        told["cluster"] = {
+        content["cluster"] = {
             "nodes": size.nodes,
             "at_once": at_once(plan, size),
             "hours": fewest_hours(plan, stages, size),
         }
-    print_json(told)
+    print_json(content)
 
 
 def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
-    """Print studies, trials, distinct trainings, and what an earlier run has left to reuse."""
+    """Print studies, trials, trainings, and the number of stored results that can be reused."""
     from orchestrator.running.data import preview_data
     from orchestrator.running.preview import at_once, fewest_hours, preview, refusal
     from orchestrator.sweep.plan import make_plan
@@ -93,8 +93,7 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
             f"{many(stages['refine'], 'refinement')} on stored features, "
             f"{many(stages['calibrate'], 'calibration')} of stored logits"
         )
-        own = "with a training of its own for every trial it would be"
-        console.print(f"{own} {many(plan.trials, 'training')}")
+        console.print(f"one training per trial would be {many(plan.trials, 'training')}")
     previewed = preview(plan, data)
     _print_work(previewed)
     if size is not None:
@@ -113,8 +112,8 @@ def show_plan(spec: SweepSpec, size: ClusterSize | None = None) -> None:
     if fault := refusal(spec):
         console.print(f"calsweep run refuses this file: {fault}")
     console.print(
-        f"sweep {plan.spec.name!r}; times are of one trial after another, by the last runs on the "
-        "same data, model and protocol that the tracking store knows"
+        f"sweep {plan.spec.name!r}; times are for one trial at a time, estimated from the last "
+        "tracked runs on the same data, model and protocol"
     )
 
 
@@ -128,7 +127,7 @@ def _study(study: StudyPlan) -> tuple[str, str, str, int, str, str, bool]:
 
 
 def _print_work(stages: Sequence[StagePreview]) -> None:
-    """Print what each stage computes and reuses, then what it computes again."""
+    """Print the number of new, reused and repeated results of each stage."""
     rows = []
     for stage in stages:
         each = "" if stage.seconds is None else duration(stage.seconds)

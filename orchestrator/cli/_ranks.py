@@ -1,4 +1,4 @@
-"""``calsweep compare --ranks``: recipes that differ over data sets and models."""
+"""``calsweep compare --ranks``: rank recipes over data sets and models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def show_ranks(
     results: list[StudyResult], metric: str, control: str, out: Path | None, as_json: bool
 ) -> None:
-    """Rank recipes over (dataset, model) blocks and test whether they differ."""
+    """Rank recipes over (dataset, model) blocks and test their differences."""
     from orchestrator.statistics import block_scores, rank_comparison
     from orchestrator.tables.columns import column
 
@@ -78,12 +78,14 @@ def _pair_lines(comparison: RankComparison) -> Iterator[str]:
 
 
 def check_diagram(out: Path | None, option: str = "--out") -> None:
-    """Refuse a file that the diagram cannot be written to."""
+    """Raise ``InputError`` if the ending of a diagram's file is unknown."""
     from trainables.charts.chart import KINDS
 
     if out is not None and out.suffix not in KINDS:
         allowed = ", ".join(KINDS)
-        raise InputError(f"{option} {out}: ending {out.suffix!r}, allowed are {allowed}")
+        raise InputError(
+            f"{option} {out}: expected a name that ends with one of {allowed}, got {out.suffix!r}"
+        )
 
 
 def save_diagram(comparison: RankComparison, title: str, out: Path, option: str = "--out") -> None:

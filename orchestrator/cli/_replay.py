@@ -31,16 +31,16 @@ def replay(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="Where tables and plot go; default: STORAGE/replay."),
+        typer.Option(file_okay=False, help="Folder for tables and plot; default: STORAGE/replay."),
     ] = None,
     processes: Processes = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the table for a page.")
     ] = False,
 ) -> None:
-    """Search stored trials once more, by other strategies, without training.
+    """Repeat searches with other strategies on stored trials, without training.
 
-    Measures every stored trial on test data, after all choices were made.
+    Every stored trial is measured on test data after all choices are made.
     """
     from orchestrator.replay import replay as run
     from orchestrator.replay.output import write_replay

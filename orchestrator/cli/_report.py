@@ -37,7 +37,7 @@ def report(
     from trainables.common.errors import InputError
 
     if not is_sweep_name(sweep):
-        raise InputError(f"no sweep can be called {sweep!r}")
+        raise InputError(f"{sweep!r} is not a name of a sweep")
     root = Storage(storage)
     if plots is not None:
         _plot(root.started(sweep).journal, plots)

@@ -43,7 +43,7 @@ def reproduce(run_id: str, tracking_uri: str, data_root: str, tolerance: float, 
 
 
 def _shown(console: Console) -> Progress:
-    """Return a function that writes a line when a stage begins, and now and then while it runs."""
+    """Return a function that prints the first, the last and some other epochs of a stage."""
 
     def show(stage: str, epoch: int, epochs: int) -> None:
         if epoch in (1, epochs) or epoch % max(1, epochs // 10) == 0:

@@ -1,4 +1,4 @@
-"""``calsweep demo``, ``run`` and ``submit``: what computes sweeps."""
+"""``calsweep demo``, ``run`` and ``submit``: compute sweeps."""
 
 from collections.abc import Mapping
 from importlib.resources import files
@@ -85,13 +85,13 @@ def run(
 
 
 def _start_early(document: Mapping[str, Any]) -> None:
-    """Start the executor's processes now: they import PyTorch while this process imports it."""
+    """Start the executor's processes, so that they import PyTorch while this one does."""
     from orchestrator.sweep.executors import DEFAULT_EXECUTOR, EXECUTORS
 
     executor, resources = document.get("executor", DEFAULT_EXECUTOR), document.get("resources")
     if executor in EXECUTORS.own_names():
-        most = resources.get("concurrent") if isinstance(resources, dict) else None
-        EXECUTORS[executor].start_early(most)
+        concurrent = resources.get("concurrent") if isinstance(resources, dict) else None
+        EXECUTORS[executor].start_early(concurrent)
 
 
 def submit(
@@ -101,30 +101,30 @@ def submit(
     ] = "http://127.0.0.1:8265",
     wait: Annotated[bool, typer.Option("--wait", help="Show its output until it ends.")] = False,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="As a job of SLURM with a Ray cluster of its own.")
+        bool, typer.Option("--slurm", help="Submit a SLURM job that starts its own Ray cluster.")
     ] = False,
     nodes: Annotated[int, typer.Option(min=1, help="With --slurm: nodes.")] = 1,
-    gpus_per_node: Annotated[int, typer.Option(min=0, help="With --slurm: GPUs of each.")] = 0,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="With --slurm: GPUs per node.")] = 0,
     slurm_array: Annotated[
-        int, typer.Option(min=0, help="With --slurm: further nodes that come and go, a job each.")
+        int, typer.Option(min=0, help="With --slurm: additional preemptible nodes, a job each.")
     ] = 0,
     time: Annotated[
-        str, typer.Option(help="With --slurm: its limit; the job is queued again after it.")
+        str, typer.Option(help="With --slurm: time limit; the job is then queued again.")
     ] = SLURM_TIME,
     cpus_per_task: Annotated[
-        int, typer.Option(min=0, help="With --slurm: CPUs of each node; 0: all of them.")
+        int, typer.Option(min=0, help="With --slurm: CPUs per node; 0: all of them.")
     ] = 0,
     partition: Annotated[
-        str | None, typer.Option(help="With --slurm: its partition.", show_default=False)
+        str | None, typer.Option(help="With --slurm: the partition.", show_default=False)
     ] = None,
     account: Annotated[
-        str | None, typer.Option(help="With --slurm: the account that pays.", show_default=False)
+        str | None, typer.Option(help="With --slurm: the account.", show_default=False)
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --slurm: print the script; submit nothing.")
     ] = False,
 ) -> int:
-    """Run a sweep file on a cluster as a job, which keeps running when this machine is away."""
+    """Run a sweep file on a cluster as a job, which does not need this machine."""
     from orchestrator.cluster.slurm import Allocation
     from orchestrator.sweep.spec import load_sweep
 

@@ -1,4 +1,4 @@
-"""``calsweep storage sync`` and ``gc``: deliver the runs of a storage, and remove outcomes."""
+"""``calsweep storage sync`` and ``gc``: deliver runs, and remove artifacts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sync(
     ],
     tracking_uri: TrackingUri = None,
 ) -> None:
-    """Deliver what a tracking server or a bucket lacks of a sweep; twice changes nothing."""
+    """Deliver the missing runs and files of a sweep to a tracking server or a bucket."""
     from orchestrator.cli._outcome import track
     from orchestrator.storage.storage import Storage
     from orchestrator.tracking import sync as deliver
@@ -43,7 +43,7 @@ def sync(
 
 
 def _renew_database(folder: SweepFolder, uri: str) -> None:
-    """Rename the storage's own database if it is damaged; the journals have all that it had."""
+    """Rename the storage's database if it is damaged; the journals have the same content."""
     from orchestrator.sweep.tracking_uri import database_uri, sqlite_file
     from orchestrator.tracking.mlflow.sqlite import damage_of, set_aside
 
@@ -64,7 +64,7 @@ def _folder(place: Path) -> SweepFolder:
     folder = SweepFolder(path.parent)
     if not path.is_file() or not folder.spec_file.is_file() or len(path.parents) < 3:
         raise InputError(
-            f"{path} is no sweep's journal: that is STORAGE/sweeps/NAME/{folder.journal.name}"
+            f"{path} is not a sweep's journal; use STORAGE/sweeps/NAME/{folder.journal.name}"
         )
     return folder
 
@@ -75,7 +75,7 @@ def _deliver(place: Storage, folder: SweepFolder) -> None:
     waiting = place.store().deliver() + (folder.bucket.share() if folder.bucket else 0)
     if waiting or not sealed:
         raise InputError(
-            f"{place.address} does not answer: {many(waiting, 'file')} still to be sent"
+            f"{place.address} does not answer: {many(waiting, 'file')} still to upload; try again"
         )
     echo(f"everything of {folder.name} on this machine has reached {place.address}")
 
@@ -84,12 +84,14 @@ def gc(
     storage: Annotated[str, typer.Option(help="Storage folder.")] = DEFAULT_STORAGE,
     drop: Annotated[
         list[str] | None,
-        typer.Option(help="A sweep to give up, with all that only it needs; may be repeated."),
+        typer.Option(help="Remove this sweep and all that only it needs; may be repeated."),
     ] = None,
     take: Take = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; only tell.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be removed.")
+    ] = False,
 ) -> None:
-    """Remove stored outcomes that no kept sweep needs, and say how much."""
+    """Remove artifacts that no sweep needs, and show how much was removed."""
     from orchestrator.storage.garbage import collect_garbage
     from orchestrator.storage.storage import Storage
 

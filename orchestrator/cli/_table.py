@@ -73,13 +73,13 @@ def table(
     out: Out = None,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Print a comparison table of sweeps; where they overlap, of the one that is named first."""
+    """Print a comparison table of sweeps; of repeated rows, the sweep named first counts."""
     from orchestrator.tables.arrange import combine
     from orchestrator.tables.make import TableOptions, make_table
 
     shown, format = _words(show), "json" if as_json else format
     if format == "parquet" and out is None:
-        raise InputError("--format parquet is no text to print; name a file: --out FILE.parquet")
+        raise InputError("--format parquet cannot be printed; use --out FILE.parquet")
     if "gain" in shown and baseline is not None:
         raise InputError("--show gain and --baseline exclude each other: both follow a figure")
     found = tracked_results(sweeps or ["demo"], None, storage)
@@ -136,7 +136,7 @@ def _show(built: ComparisonTable, format: Format, out: Path | None) -> None:
 def _resampled(
     table: ComparisonTable, option: str, storage: str, measure: Callable[..., T]
 ) -> dict[tuple[str, str], T]:
-    """Return the measure of each task by each metric that can be resampled."""
+    """Return ``measure`` of each task and each metric that can be resampled."""
     from orchestrator.storage.storage import Storage
     from trainables.metrics import METRICS
 
@@ -166,7 +166,7 @@ def _with_ties(table: ComparisonTable, storage: str) -> ComparisonTable:
     from orchestrator.statistics import board, ties
     from orchestrator.tables.table import Grouping
 
-    measured = _resampled(table, "ties", storage, lambda *what, **how: ties(board(*what, **how)))
+    measured = _resampled(table, "ties", storage, lambda *args, **kwds: ties(board(*args, **kwds)))
     groups = {
         place: Grouping(found.letters, found.need.text if found.need else "", found.seeds)
         for place, found in measured.items()

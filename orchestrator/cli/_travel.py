@@ -1,4 +1,4 @@
-"""``calsweep package publish``, ``verify``, ``merge`` and ``accept``: results that travel."""
+"""``calsweep package publish``, ``verify``, ``merge`` and ``accept``."""
 
 import secrets
 from dataclasses import asdict
@@ -90,7 +90,7 @@ def verify(
         typer.Option(help="Compute the trial again whose key begins so; repeatable."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Draws the share; default: one that nobody can know.")
+        int | None, typer.Option(help="Seed for choosing these trials; default: random.")
     ] = None,
     tolerance: Tolerance = 1e-6,
     revision: Annotated[
@@ -98,7 +98,7 @@ def verify(
     ] = None,
     trust_plugins: Annotated[
         bool,
-        typer.Option("--trust-plugins", help="Run the code of plugins that the package brings."),
+        typer.Option("--trust-plugins", help="Run the code of plugins inside the package."),
     ] = False,
     report: Annotated[
         Path | None,
@@ -107,9 +107,9 @@ def verify(
     data_root: DataRoot = "data",
     as_json: Json = False,
 ) -> int:
-    """Compute again what a package says: 0 if it is so, 3 if not.
+    """Verify a package by computing its figures again: 0 if they are equal, 3 if not.
 
-    Every figure from the predictions, data, splits, the search and its choices; then some trials.
+    Checks every figure, the data, splits, searches and choices; then computes some trials again.
     """
     from orchestrator.logits.files import write_whole
     from orchestrator.packages.hub import package_file
@@ -177,14 +177,14 @@ def accept(
     new: Annotated[
         Path, typer.Argument(help="The package of the same sweep after it.", show_default=False)
     ],
-    metric: Annotated[str, typer.Option(help="What has to improve, such as ece.")] = "ece",
+    metric: Annotated[str, typer.Option(help="Metric that must improve, such as ece.")] = "ece",
     draws: Annotated[int, typer.Option(min=100, help="Resamples of the test data.")] = 2000,
-    seed: Annotated[int, typer.Option(help="Decides the resamples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the resamples.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Keep or discard a change: 0 if it is better by more than chance, 3 if not.
+    """Decide whether a change is significantly better: 0 to keep it, 3 to discard it.
 
-    The level is corrected for the changes tried so far, which BASE.tries.json lists.
+    The level is corrected for the changes tried so far, which are in BASE.tries.json.
     """
     from orchestrator.packages.accept import accept as decide
     from orchestrator.tables.columns import column
@@ -216,7 +216,7 @@ def export_blackbox(
     ] = False,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Write every configuration a sweep tried with its predictions, as a benchmark for searches."""
+    """Write all trials of a sweep with their predictions, as a benchmark for searches."""
     from orchestrator.packages.blackbox import export_blackbox as export
     from orchestrator.storage.storage import Storage
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Port = Annotated[
     int | None,
-    typer.Option(min=0, max=65535, help="Default: a usual one, or a free one if it is taken."),
+    typer.Option(min=0, max=65535, help="Default: a fixed one, or a free one if that is taken."),
 ]
 
 
@@ -33,10 +33,7 @@ def ui(
     ] = "127.0.0.1",
     port: Port = None,
 ) -> None:
-    """Show all sweeps of a storage in a browser while they run, and afterwards; Ctrl-C ends it.
-
-    Or show the sweeps in a file that `package publish` wrote.
-    """
+    """Show the sweeps of a storage, or of a .calsweep file, in a browser; Ctrl-C ends it."""
     from orchestrator.storage.storage import Storage
 
     if file is not None:
@@ -56,11 +53,11 @@ def _serve(storage: Storage, host: str, port: int | None) -> None:
         book.read_on(show)
     for name in book.outside:
         complain(f"sweep {name!r} is not shown: it has links out of the storage, or pipes")
-    serve(book, host, port, _tell)
+    serve(book, host, port, _announce)
 
 
-def _tell(address: Address) -> None:
+def _announce(address: Address) -> None:
     echo(f"open {address.url}")
-    echo("Ctrl-C ends it; nothing but notes is written, and sweeps keep running")
+    echo("Ctrl-C ends it; only notes are written, and sweeps keep running")
     if address.open:
         complain("other machines can reach this, and the token travels unencrypted")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.storage.status import SweepStatus
     from orchestrator.storage.storage import SweepFolder
 
-LISTED = 20  # Failures and trials that are shown; --json has them all.
+LISTED = 20  # Maximum of failures and of trials that are shown; --json has all.
 
 
 def status(
@@ -30,7 +30,7 @@ def status(
     storage: StorageFolder = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
-    """Show what runs where and since when, what is left, failures, and GPU hours by recipe."""
+    """Show running trials and their machines, remaining time, failures, and hours by recipe."""
     from orchestrator.cluster.slurm_queue import with_job
     from orchestrator.storage.status import sweep_status
     from orchestrator.storage.storage import Storage
@@ -54,8 +54,8 @@ def status(
             echo(f"resume it with: {_about(folders[0], 'run --resume')}")
         if found[0].job:
             output = folders[0].path / f"slurm-{found[0].job}.out"
-            told = f"its output: {output}" if output.exists() else "it has no output yet"
-            echo(f"SLURM job {found[0].job}; {told}")
+            where = f"its output: {output}" if output.exists() else "it has no output yet"
+            echo(f"SLURM job {found[0].job}; {where}")
 
 
 def _jobs(folders: "Iterable[SweepFolder]") -> "dict[str, Job]":
@@ -140,7 +140,7 @@ def logs(
     as_json: Json = False,
     storage: StorageFolder = DEFAULT_STORAGE,
 ) -> None:
-    """Show the log of a trial or of a job of SLURM's; without one, the last line of each."""
+    """Show the log of a trial or of a SLURM job; without one, the last line of each log."""
     from orchestrator.cluster.slurm_queue import outputs
     from orchestrator.storage.ledger import read_ledger
     from orchestrator.storage.status import title
@@ -159,9 +159,9 @@ def logs(
             lines = folder.text(file).splitlines()
             why = "its outcome was stored already" if called in reused else "nothing was computed"
             last = lines[-1] if lines else f"no log: {why}"
-            job = jobs.get(called)  # Ray's words are the last of a job that ended.
-            told = job is not None and job.state not in ("", "running", "finished")
-            found[called] = str(job) if told else last
+            job = jobs.get(called)  # The log of a job that ended has only Ray's last messages.
+            ended = job is not None and job.state not in ("", "running", "finished")
+            found[called] = str(job) if ended else last
         if as_json:
             print_json([{"log": called, "last_line": last} for called, last in found.items()])
         for called, last in () if as_json else found.items():
@@ -197,16 +197,16 @@ def cancel(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take
 
 
 def pause(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> None:
-    """Start no other trial of a sweep; running ones finish."""
+    """Start no more trials of a sweep; running ones finish."""
     from orchestrator.storage.storage import PAUSE
 
     folder = _running(name, storage, take)
     folder.set_control(PAUSE)
-    echo(f"{name} starts no other trial; continue it with {_about(folder, 'resume')}")
+    echo(f"{name} starts no more trials; continue it with {_about(folder, 'resume')}")
 
 
 def resume(name: SweepName, storage: StorageFolder = DEFAULT_STORAGE, take: Take = False) -> int:
-    """Continue a paused sweep; run on one that stopped, as `calsweep run --resume NAME` does."""
+    """Continue a paused sweep; resume a stopped one, as `calsweep run --resume NAME` does."""
     from orchestrator.cluster.slurm_queue import queued_job
     from orchestrator.storage.storage import PAUSE
 
@@ -236,6 +236,6 @@ def _existing(name: str, storage: str) -> "SweepFolder":
 def _running(name: str, storage: str, take: bool) -> "SweepFolder":
     folder = _existing(name, storage)
     if not folder.is_owned():
-        raise InputError(f"sweep {name!r} does not run now; `{_about(folder, 'status')}` says more")
+        raise InputError(f"sweep {name!r} is not running; `{_about(folder, 'status')}` says more")
     folder.require_own(take)
     return folder

@@ -1,6 +1,6 @@
 """``calsweep nightly``: a fixed benchmark, run every night."""
 
-from __future__ import annotations  # Evaluated, some would import PyTorch.
+from __future__ import annotations  # Evaluating some annotations would import PyTorch.
 
 import re
 import traceback
@@ -25,7 +25,7 @@ from trainables.common.words import many
 
 File = Annotated[
     Path | None,
-    typer.Argument(help="The nightly file; the benchmark that ships with calsweep if left out."),
+    typer.Argument(help="The nightly file; default: the benchmark that comes with calsweep."),
 ]
 RepositoryFolder = Annotated[
     Path | None, typer.Option("--repository", help="The repository's folder.", show_default=False)
@@ -38,14 +38,14 @@ NIGHT = re.compile(r"\d{4}-\d{2}-\d{2}(\.\d+)?")
 
 
 def load(file: Path | None) -> nightly.Nightly:
-    """Read the nightly file that a command names."""
+    """Read a nightly file; None means the benchmark that comes with calsweep."""
     return nightly.load_nightly(file or nightly.benchmark_file())
 
 
 def judged_nights(
     benchmark: nightly.Nightly,
 ) -> list[tuple[nightly.NightRecord, nightly.Verdict]]:
-    """Return record and verdict of every night that has both; refuse a benchmark without any."""
+    """Return record and verdict of all judged nights; raise ``InputError`` if there are none."""
     judged = benchmark.book().judged()
     if not judged:
         raise InputError(f"{benchmark.name} has no night with a verdict in {benchmark.folder}")
@@ -53,12 +53,12 @@ def judged_nights(
 
 
 def all_cells(records: Sequence[nightly.NightRecord]) -> list[nightly.CellKey]:
-    """Return every cell that one of the nights holds."""
+    """Return the cells of all nights."""
     return list(dict.fromkeys(cell for record in records for cell in record.cells))
 
 
 def matching_cells(text: str, known: Sequence[nightly.CellKey]) -> list[nightly.CellKey]:
-    """Return the cells that ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK`` names, one or more."""
+    """Return the cells of ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK``; at least one."""
     try:
         wanted = nightly.CellKey.parse(text)
     except ValueError as error:
@@ -79,7 +79,7 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Run one night, or resume one that broke off: exit 0 fine, 3 alarm, 4 could not run."""
+    """Run or resume one night; exit codes: 0 fine, 3 alarm, 4 could not run."""
     benchmark = load(file)
     if night is not None:
         _check_night(night)
@@ -88,7 +88,7 @@ def run(
         return _run(benchmark, name, address, quiet, as_json)
     except nightly.BusyError as error:
         _complain(str(error))
-    except Exception as error:  # noqa: BLE001 - nobody watches: every failure is told to people
+    except Exception as error:  # noqa: BLE001 - nobody watches, so report every failure
         text = " ".join(str(error).split())
         reason = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}"
         _complain(f"could not run: {reason}")
@@ -104,7 +104,7 @@ def _check_night(night: str) -> None:
     try:
         date.fromisoformat(night.partition(".")[0])
     except ValueError as error:
-        raise InputError(f"--night: {night!r} is of no date that exists: {error}") from error
+        raise InputError(f"--night: {night!r} is not a valid date: {error}") from error
 
 
 def _run(
@@ -130,7 +130,7 @@ def _run(
 
 
 def _keep_traceback(benchmark: nightly.Nightly, error: Exception) -> list[str]:
-    """Write down what only a programmer can read; return lines for the person watching."""
+    """Write the traceback of an unexpected error to a file; return messages about the file."""
     if isinstance(error, InputError):
         return []
     path = benchmark.folder / "error.txt"
@@ -144,10 +144,10 @@ def _keep_traceback(benchmark: nightly.Nightly, error: Exception) -> list[str]:
 def status(
     file: File = None,
     last: Annotated[int, typer.Option(min=1, help="Nights to list.")] = 7,
-    metric: Annotated[str, typer.Option(help="Whose trend is drawn.")] = "ece",
+    metric: Annotated[str, typer.Option(help="Metric whose trends are drawn.")] = "ece",
     as_json: Json = False,
 ) -> int:
-    """Show the last verdicts, and trends as small charts."""
+    """Show the last verdicts, and the trends of a metric."""
     benchmark = load(file)
     book = benchmark.book()
     lines = [(night.name, *_outcome(night)) for night in book.nights()[-last:]]
@@ -160,7 +160,7 @@ def status(
         return 0
     if not lines:
         output().print(f"{benchmark.name}: no night has run yet")
-    print_plain(("night", "verdict", "what"), lines)
+    print_plain(("night", "verdict", "findings"), lines)
     _print_trends(records, cells, metric)
     return 0
 
@@ -187,7 +187,7 @@ def _cells_of(records: Sequence[nightly.NightRecord], metric: str) -> list[night
 def _print_trends(
     records: Sequence[nightly.NightRecord], cells: Sequence[nightly.CellKey], metric: str
 ) -> None:
-    """Print one metric's series of every recipe, drawn in a line each."""
+    """Print the series of one metric for every recipe, drawn as one line each."""
     rows = []
     for cell in cells:
         values = nightly.series_of(records, cell)
@@ -237,16 +237,16 @@ def accept(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--from", help="First night of the new series; default: where it began."),
+        typer.Option("--from", help="First night of the new series; default: of the change."),
     ] = None,
 ) -> int:
-    """Record that a change is intended: the cell's series starts anew."""
+    """Record that a change is intended: the cell's series restarts."""
     benchmark = load(file)
     judged = judged_nights(benchmark)
     if not why.strip():
         raise InputError("--why: give a reason, for those who read the series later")
-    told = chain.from_iterable(judged[-1][1].findings.values())
-    known = [*all_cells([record for record, _ in judged]), *(found.cell for found in told)]
+    findings = chain.from_iterable(judged[-1][1].findings.values())
+    known = [*all_cells([record for record, _ in judged]), *(found.cell for found in findings)]
     matching_cells(cell, known)
     changed = nightly.CellKey.parse(cell)
     names = [record.night for record, _ in judged]
@@ -256,12 +256,12 @@ def accept(
     now = datetime.now(UTC).isoformat(timespec="seconds")
     entry = nightly.Acceptance(changed, night, " ".join(why.split()), now)
     benchmark.book(fresh=False).accept(entry)
-    echo(f"{changed}: the series starts anew on {night}")
+    echo(f"{changed}: the series restarts on {night}")
     return 0
 
 
 def _first_night(verdict: nightly.Verdict, cell: nightly.CellKey, names: Sequence[str]) -> str:
-    """Return the night on which a cell's change began; ``names`` are in the order of running."""
+    """Return the first night of a cell's change; ``names`` are in the order of running."""
     found = chain.from_iterable(verdict.findings.values())
     since = [f.since for f in found if cell in (f.cell, f.cell._replace(metric="")) and f.since]
     places = {night: place for place, night in enumerate(names)}
@@ -280,7 +280,7 @@ def gate(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> int:
-    """Run the benchmark on a revision and on the working tree: exit 0 fine, 3 worse."""
+    """Run the benchmark on a revision and on the working tree; exit codes: 0 fine, 3 worse."""
     benchmark = load(file)
     console = None if quiet else Console(stderr=True)
     found = nightly.gate(benchmark, revision, repository, console)

@@ -1,7 +1,7 @@
-"""Nightly runs of a fixed benchmark, and the verdict on each."""
+"""Run a fixed benchmark every night and judge whether its results got worse."""
 
 import lazy_loader
 
-# Imported when first used: a command that judges nothing needs no SciPy, one that runs nothing no
-# torch.
+# Imported on first use: commands that judge no night do not need SciPy, those that run none do not
+# need torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,4 +1,4 @@
-"""All nights of one benchmark, in a folder or a bucket: figures, verdicts, accepted nights."""
+"""Store all nights of one benchmark in a folder or a bucket: figures, verdicts, acceptances."""
 
 import json
 import logging
@@ -25,19 +25,19 @@ TOLD = "told.json"
 REPORTS = {"markdown": "report.md", "html": "report.html", "junit": "junit.xml"}
 ACCEPTED = "accepted.jsonl"
 FILES = {FACTS, RECORD, VERDICT, DELIVERED, TOLD, ACCEPTED, *REPORTS.values()}
-"""Names of the files that tell of nights; the rest is what a night computes."""
+"""Files that describe a night; all others are its computed artifacts."""
 
-LOCK_SECONDS = 1.0  # Whoever is about to end keeps a start waiting, not away.
+LOCK_SECONDS = 1.0  # Long enough for a run that is just ending to release the lock.
 T = TypeVar("T")
 
 
 class BusyError(InputError):
-    """Another run of the same benchmark is under way."""
+    """Another run of the same benchmark is active."""
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """A change that somebody intended; ``cell`` without a metric is all of its pair."""
+    """An intended change; a ``cell`` without a metric covers all metrics of its recipe and task."""
 
     cell: CellKey
     night: str
@@ -45,7 +45,7 @@ class Acceptance:
     time: str
 
     def line(self) -> str:
-        """Return it as a line of the file of accepted changes."""
+        """Return its line in ``accepted.jsonl``."""
         return json.dumps({**vars(self), "cell": str(self.cell)}) + "\n"
 
 
@@ -53,7 +53,7 @@ class Night:
     """The folder ``nightly/NAME/nights/NIGHT``; ``written`` is called with each new file."""
 
     def __init__(self, folder: Path, written: Callable[[Path], None] = lambda path: None) -> None:
-        self.folder, self._written = folder, written
+        self.folder, self._on_write = folder, written
 
     @property
     def name(self) -> str:
@@ -62,31 +62,31 @@ class Night:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return all that is known since its beginning, or nothing if it has not begun.
+        """Return the content of ``night.json``, empty if the night has not started.
 
-        ``number`` (rising in the order of running), ``started``, ``environment``, and ``given_up``
-        (why, if it was).
+        Keys: ``number`` (rises in the order of running), ``started``, ``environment``, and
+        ``given_up`` (the reason, only if the night was given up).
         """
         return self.read(FACTS) or {}
 
     @property
     def number(self) -> int:
-        """Return its place in the order of running; 0 if it has not begun."""
+        """Return its position in the order of running; 0 if it has not started."""
         return self._parsed(FACTS, lambda facts: int(facts["number"])) or 0
 
     @property
     def record(self) -> NightRecord | None:
-        """Return what it measured, once it has; raise ``InputError`` if the file is damaged."""
+        """Return its measurements, if it has any; raise ``InputError`` if the file is damaged."""
         return self._parsed(RECORD, NightRecord.from_json)
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return what it came to, once judged; raise ``InputError`` if the file is damaged."""
+        """Return its verdict, if it has one; raise ``InputError`` if the file is damaged."""
         return self._parsed(VERDICT, Verdict.from_json)
 
     @property
     def unfinished(self) -> bool:
-        """Return True if it began, has no verdict, and was not given up."""
+        """Return True if it started, has no verdict and was not given up."""
         facts = self.facts
         return bool(facts) and "given_up" not in facts and not (self.folder / VERDICT).exists()
 
@@ -96,7 +96,7 @@ class Night:
         return (self.folder / DELIVERED).exists()
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """Return what one of its files holds; see ``read_json``."""
+        """Return the content of one of its files; see ``read_json``."""
         return read_json(self.folder / name)
 
     def _parsed(self, name: str, parse: Callable[[dict[str, Any]], T]) -> T | None:
@@ -107,18 +107,18 @@ class Night:
             raise InputError(f"{self.folder / name} is damaged: {error!r}") from error
 
     def write(self, name: str, content: Mapping[str, Any] | str) -> None:
-        """Write one of its files, text or a value for JSON; see ``write_text``."""
+        """Write text, or a value as JSON, to one of its files; see ``write_text``."""
         if not isinstance(content, str):
             content = json.dumps(content, indent=1, allow_nan=False)
         write_text(self.folder / name, content)
-        self._written(self.folder / name)
+        self._on_write(self.folder / name)
 
     def shrink(self) -> list[Path]:
-        """Remove everything but what later nights and readers need; return what stayed."""
-        parts = [self.folder / part for part in ("artifacts", "sweeps")]
-        for part in parts:
-            shutil.rmtree(part, ignore_errors=True)
-        return [part for part in parts if part.exists()]
+        """Remove artifacts and sweeps; return the folders that could not be removed."""
+        folders = [self.folder / name for name in ("artifacts", "sweeps")]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        return [folder for folder in folders if folder.exists()]
 
 
 class Book:
@@ -129,17 +129,17 @@ class Book:
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Own all nights within the block, or refuse.
+        """Lock all nights within the block.
 
         Yields:
-            Whom they were taken over from, for a person to read; empty if that one ended in order.
+            Description of the previous owner if it crashed, else an empty string.
 
         Raises:
-            BusyError: If another process holds them.
+            BusyError: If another process holds the lock.
         """
         path, owner = self.folder / "run.lock", self.folder / "owner"
 
-        def named() -> str:
+        def named_owner() -> str:
             with suppress(FileNotFoundError):
                 return owner.read_text(encoding="utf-8", errors="replace")
             return ""
@@ -148,39 +148,39 @@ class Book:
             try:
                 make_folders(self.folder)
                 stack.enter_context(FileLock(path, timeout=LOCK_SECONDS, mode=LOCK_MODE))
-                gone = named()
+                crashed = named_owner()
                 owner.write_text(f"process {os.getpid()} on {os.uname().nodename}", "utf-8")
             except Timeout as error:
-                holder = named() or "another process"
+                holder = named_owner() or "another process"
                 raise BusyError(f"another run is under way: {holder} holds {path}") from error
             except OSError as error:
                 why = error.strerror or error
                 raise InputError(f"lock {path} cannot be written: {why}") from error
             stack.callback(owner.unlink, missing_ok=True)
-            yield gone
+            yield crashed
 
     def written(self, path: Path) -> None:
-        """Hear of a file in the folder that was written."""
+        """Called when a file in the folder has been written."""
 
     def settle(self) -> None:
-        """Wait until all writes are where all nights lie; see ``BucketBook``."""
+        """Wait until all writes have reached the shared storage; see ``BucketBook``."""
 
     def night(self, name: str) -> Night:
-        """Return a night by its name, begun or not."""
+        """Return the night of this name, which need not have started."""
         return Night(self.folder / "nights" / name, self.written)
 
     def nights(self) -> list[Night]:
-        """Return the nights that began, in the order in which they did, whatever the clock said."""
+        """Return all nights that have started, in the order of running."""
         paths = (self.folder / "nights").glob(f"*/{FACTS}")
         return sorted((self.night(path.parent.name) for path in paths), key=lambda n: n.number)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of no night; see ``write_text``."""
+        """Write a file that belongs to the whole book; see ``write_text``."""
         write_text(self.folder / name, text)
         self.written(self.folder / name)
 
     def begin(self, name: str, started: float, environment: Mapping[str, str]) -> Night:
-        """Open a night, with the next number; one that is open keeps its number."""
+        """Start a night with the next number; a night that was started before keeps its number."""
         night = self.night(name)
         last = max((known.number for known in self.nights()), default=0)
         number = night.facts.get("number", last + 1)
@@ -189,7 +189,7 @@ class Book:
         return night
 
     def give_up(self, night: Night, why: str) -> None:
-        """Note that a night will get no verdict."""
+        """Record that a night will not get a verdict."""
         night.write(FACTS, {**night.facts, "given_up": why})
 
     def judged(self) -> list[tuple[NightRecord, Verdict]]:
@@ -198,7 +198,7 @@ class Book:
         return [(r, v) for r, v in pairs if r is not None and v is not None]
 
     def restarts(self) -> dict[CellKey, str]:
-        """Return the night from which on each accepted cell's series starts anew."""
+        """Return, for each accepted cell, the night at which its series restarts."""
         path = self.folder / ACCEPTED
         if not path.exists():
             return {}
@@ -209,7 +209,7 @@ class Book:
             raise InputError(f"{path} is damaged: {error}") from error
 
     def accept(self, entry: Acceptance) -> None:
-        """Add a line to the accepted changes; nothing is ever taken out."""
+        """Append to the accepted changes."""
         path = self.folder / ACCEPTED
         with writing(path, StorageError):
             make_folders(path.parent)
@@ -218,21 +218,21 @@ class Book:
                 write_whole(path, before + entry.line(), durable=True)
 
     def prune(self, keep: int) -> None:
-        """Shrink all nights but the last ``keep``; one not delivered yet stays whole."""
+        """Shrink all but the last ``keep`` nights, except nights that are not delivered yet."""
         for night in self.nights()[:-keep]:
             if night.delivered or "given_up" in night.facts:
                 night.shrink()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and have the disk keep it."""
+    """Write a file atomically and flush it to disk."""
     with writing(path, StorageError):
         make_folders(path.parent)
         write_whole(path, text, durable=True)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return what a file holds, None if it is not there."""
+    """Return the content of a JSON file, None if the file does not exist."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -243,11 +243,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 log = logging.getLogger(__name__)
 LAST_SECONDS = 30.0
-"""For how long a start waits for a bucket that is away, at its beginning and its end."""
+"""How long a run waits for an unreachable bucket, at its start and at its end."""
 
 
 class BucketBook(Book):
-    """Nights that any machine runs and reads: their files lie in a bucket, the folder is a copy."""
+    """Nights in a bucket, which any machine can run and read; the folder is a local copy."""
 
     def __init__(self, folder: Path, address: str) -> None:
         super().__init__(folder)
@@ -258,28 +258,28 @@ class BucketBook(Book):
         )
 
     def fetch(self) -> None:
-        """Take what the bucket has and this machine has not."""
+        """Download files that are missing here or have another size in the bucket."""
         with answering():
             self._fetch()
 
     def _fetch(self) -> set[Path]:
-        """Do so; return where all that the bucket has lies here."""
-        found = self._cache.bucket.listed(self._name)
-        sizes = {self._cache.folder / one.name: one.bytes for one in found}
-        # By size, not by time: a file that was added to elsewhere may be as old as the one here.
-        lacking = (
+        """Do the same; return the local paths of all files in the bucket."""
+        entries = self._cache.bucket.listed(self._name)
+        sizes = {self._cache.folder / entry.name: entry.bytes for entry in entries}
+        # Compare sizes, not times: a longer file in the bucket may be as old as the copy.
+        outdated = (
             path
             for path, size in sizes.items()
             if path.name in FILES
             and not self._cache.waits(path)
             and not (path.exists() and path.stat().st_size == size)
         )
-        self._cache.each(self._cache.replace, lacking)
+        self._cache.each(self._cache.replace, outdated)
         return set(sizes)
 
     @contextmanager
     def held(self) -> Iterator[str]:
-        """Own all nights within the block; before, the folder and the bucket agree."""
+        """Lock all nights within the block, after making the folder and the bucket equal."""
         with answering():
             self._lease.claim(lambda holder: BusyError(f"another run is under way: by {holder}"))
         with self._lease:
@@ -288,47 +288,54 @@ class BucketBook(Book):
                     self._give_way()
                 self._cache.deliver(LAST_SECONDS)
                 with answering():
-                    there = self._fetch()
-                for path in {*(self.folder / "nights").glob("*/*")} - there:
+                    in_bucket = self._fetch()
+                for path in {*(self.folder / "nights").glob("*/*")} - in_bucket:
                     if path.name in FILES:
-                        self.written(path)  # Its note was lost in a crash.
+                        self.written(path)  # A crash lost the request to upload it.
                 yield ""
             finally:
                 if left := self._cache.deliver(LAST_SECONDS):
-                    log.warning("%d files wait here for %s", left, self._cache.bucket.address)
+                    log.warning(
+                        "%d files are not in %s yet; the next start uploads them",
+                        left,
+                        self._cache.bucket.address,
+                    )
 
     def _give_way(self) -> None:
-        """Forget what waits of a night that another machine has judged meanwhile."""
+        """Cancel uploads of nights that another machine has judged meanwhile."""
         for verdict in self.folder.glob(f"nights/*/{VERDICT}"):
             if not self._cache.waits(verdict):
                 continue
-            there = self._cache.bucket.get(self._cache.name(verdict))
-            if there is not None and there.content != verdict.read_bytes():
-                log.warning("night %s: another machine has run it too", verdict.parent.name)
+            other = self._cache.bucket.get(self._cache.name(verdict))
+            if other is not None and other.content != verdict.read_bytes():
+                log.warning(
+                    "night %s: another machine has run it too; its files are used",
+                    verdict.parent.name,
+                )
                 for name in FILES:
                     self._cache.forget(verdict.parent / name)
 
     def written(self, path: Path) -> None:
-        """Send a file; raise ``BusyError`` if another process has taken the nights over."""
+        """Upload a file; raise ``BusyError`` if another process has taken over the lock."""
         if self._lease.lost:
-            raise BusyError(f"the nights were taken over by {self._lease.holder()}; this run stops")
+            raise BusyError(f"{self._lease.holder()} has taken over the nights; this run stops")
         try:
             self._cache.promise(path)
         except OSError as error:
-            raise StorageError(f"{path} cannot be sent: {error.strerror or error}") from error
+            raise StorageError(f"{path} cannot be uploaded: {error.strerror or error}") from error
         self._cache.keep(path)
 
     def settle(self) -> None:
-        """Wait until all is sent, or the bucket is away."""
+        """Wait until all files are uploaded, or the bucket cannot be reached."""
         self._cache.settle(LAST_SECONDS)
 
     def accept(self, entry: Acceptance) -> None:
-        """Add a line to the accepted changes there, then here."""
+        """Append to the accepted changes in the bucket, then to the local copy."""
         path = self.folder / ACCEPTED
         bucket, name = self._cache.bucket, self._cache.name(path)
         with answering():
             added = None
-            while added is None:  # Somebody else may add a line at once.
+            while added is None:  # Another process may append at the same time.
                 found = bucket.get(name)
                 content = (found.content if found else b"") + entry.line().encode()
                 if found:

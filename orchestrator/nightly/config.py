@@ -1,4 +1,4 @@
-"""The nightly file: a sweep of fixed configurations, limits, and where to report."""
+"""Read the nightly file: a sweep of fixed configurations, limits, and report settings."""
 
 import hashlib
 import json
@@ -22,20 +22,20 @@ from trainables.common.yaml_text import read_mapping, write_mapping
 from trainables.store.artifacts import stage_key
 
 COSTS = ("images_per_second", "wall_seconds", "peak_memory")
-"""What every recipe costs, recorded beside the metrics that a nightly file names."""
+"""Costs of every recipe, recorded in addition to the metrics in the nightly file."""
 
 
 class ReportModel(StrictModel):
-    """Where a night's outcome goes, besides the folder of the night.
+    """Where a night's verdict is reported, besides the folder of the night.
 
     Attributes:
-        markdown: Copy of the summary; ``STORAGE/nightly/NAME/report.md`` if left out.
-        html: The same as one page without anything from elsewhere.
-        junit: JUnit XML, one test case for each recipe and task.
-        webhook: http(s) address that gets a JSON object by POST.
-        mail: A local command that takes the text on its standard input, such as ``[mail, -s,
-            "{subject}", team@example.org]``; run without a shell, ``{subject}`` filled in.
-        when: ``alarm`` tells people of alarms and of nights that could not run, ``always`` of all.
+        markdown: Path of the summary; ``STORAGE/nightly/NAME/report.md`` if left out.
+        html: Path of the summary as a self-contained page.
+        junit: Path of the JUnit XML, with one test case for each recipe and task.
+        webhook: http(s) address that receives a JSON object by POST.
+        mail: Local command that reads the text from standard input, such as ``[mail, -s,
+            "{subject}", team@example.org]``. It runs without a shell; ``{subject}`` is replaced.
+        when: ``alarm`` reports alarms and nights that could not run, ``always`` every night.
     """
 
     markdown: str | None = None
@@ -63,7 +63,7 @@ class ReportModel(StrictModel):
         except InputError:
             fits = False
         if not fits:
-            # Not shown: any part of it may be secret.
+            # The value is not shown: any part of it may be secret.
             raise InputError(
                 "report.webhook: must be http://HOST[:PORT]/... or https://HOST[:PORT]/... with a "
                 "port from 1 to 65535, without @ (write %40), spaces, or letters beyond ASCII"
@@ -75,10 +75,10 @@ class GateModel(StrictModel):
     """How ``nightly gate`` runs the benchmark on another revision.
 
     Attributes:
-        repository: Folder of the repository; by default the current folder's.
-        setup: Command run in each checked-out commit before, without a shell, such as ``[make,
-            setup]``. If it leaves a ``.venv``, that one's Python runs the night, so that changes of
-            ``constraints.txt`` count; without it all commits use the installed libraries.
+        repository: Folder of the repository; by default that of the current folder.
+        setup: Command that prepares each checked-out commit, such as ``[make, setup]``; it runs
+            without a shell. If it creates a ``.venv``, the night runs with its Python, so that
+            changes of ``constraints.txt`` count. Otherwise all commits use the installed libraries.
     """
 
     repository: str | None = None
@@ -94,11 +94,11 @@ class NightlyModel(StrictModel):
     """The keys of a nightly file.
 
     Attributes:
-        sweep: A sweep as in a sweep file, or the path of one, relative to the nightly file.
+        sweep: Content of a sweep file, or its path relative to the nightly file.
         metrics: Test metrics that are judged, such as ``ece`` or ``cifar10-c/ece``.
-        history: Most nights before that are looked at.
-        keep: Nights that keep weights, logits and journals; older ones keep record,
-            verdict and summaries.
+        history: Largest number of earlier nights that a night is compared with.
+        keep: Number of nights whose weights, logits and journals are kept; of older ones only
+            record, verdict and summaries.
     """
 
     sweep: dict[str, Any] | str
@@ -114,13 +114,13 @@ class NightlyModel(StrictModel):
     def _are_quality(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for metric in value:
             if measure_of(metric).family != "quality":
-                raise ValueError(f"{metric!r} is recorded in any case; name metrics of quality")
+                raise ValueError(f"{metric!r} is always recorded; name quality metrics such as ece")
         return value
 
 
 @dataclass(frozen=True)
 class Nightly:
-    """A nightly file, checked, and the sweep that every night computes."""
+    """A validated nightly file and the sweep that every night computes."""
 
     path: Path
     model: NightlyModel
@@ -137,22 +137,22 @@ class Nightly:
         return Storage.of(self.sweep).nightly(self.name)
 
     def book(self, fresh: bool = True) -> Book:
-        """Return all nights; without ``fresh``, as far as this machine knows them."""
+        """Return all nights; if ``fresh``, download those in the bucket first."""
         address = Storage.of(self.sweep).address
         if address is None:
             return Book(self.folder)
-        found = BucketBook(self.folder, address)
+        book = BucketBook(self.folder, address)
         if fresh:
-            found.fetch()
-        return found
+            book.fetch()
+        return book
 
     def sweep_folder(self, night: str) -> SweepFolder:
-        """Return the folder of a night's sweep, in a storage of the night's own."""
+        """Return the folder of a night's sweep; each night has its own storage."""
         return Storage(self.folder / "nights" / night).sweep(f"{self.name}-{night}")
 
     @property
     def shape(self) -> Shape:
-        """Return what every night must hold."""
+        """Return the recipes, tasks, metrics and seeds that every night must have."""
         return Shape(
             recipes=tuple(recipe.name for recipe in self.sweep.expanded),
             tasks=tuple(task.id for task in self.sweep.tasks),
@@ -162,7 +162,7 @@ class Nightly:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash (hex) of the computation; places and resources do not count."""
+        """Return a hash (hex) of the computation, without paths and resources."""
         content = self.sweep.model_dump(mode="json")
         facts = {key: content[key] for key in ("tasks", "recipes", "variants", "search")}
         if plugins := self.sweep.used_plugins:
@@ -171,20 +171,22 @@ class Nightly:
 
     @property
     def rows(self) -> dict[tuple[str, str], Row]:
-        """Return what each recipe computes on each task, and the night as a whole."""
+        """Return the definitions of each recipe on each task, and of the whole night."""
         content = self.sweep.model_dump(mode="json")
-        search = {k: v for k, v in content["search"].items() if k not in ("spaces", "fixed")}
+        # A night has one trial per study, so `stop` has no effect; older records lack it.
+        unused = ("spaces", "fixed", "stop")
+        search = {k: v for k, v in content["search"].items() if k not in unused}
         rows = {}
         for recipe, task in product(self.sweep.expanded, self.sweep.tasks):
             parts = {part: [self.sweep.base(part), self.sweep.fixed(part)] for part in recipe.parts}
-            what = _digest(task.model_dump(mode="json"), parts, search)
-            rows[recipe.name, task.id] = Row(recipe.stage, what)
+            definition = _digest(task.model_dump(mode="json"), parts, search)
+            rows[recipe.name, task.id] = Row(recipe.stage, definition)
         whole = _digest([row.definition for row in rows.values()], content["seeds"])
         return {**rows, WHOLE_NIGHT: Row("", whole)}
 
 
 def _digest(*content: Any) -> str:
-    """Return a hash (hex) of plain values; it outlives versions of calsweep."""
+    """Return a hash (hex) of plain values that is the same in all versions of calsweep."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -205,8 +207,8 @@ def load_nightly(path: str | Path) -> Nightly:
         sweep = parse_sweep(text, f"{path}: sweep", path.parent)
     if sweep.search.trials != 1 or sweep.search.sampler == "grid":
         raise InputError(
-            f"{path}: sweep.search: a night compares fixed configurations, so `trials` must be 1 "
-            f"and `sampler` not grid, got trials {sweep.search.trials}, {sweep.search.sampler}; "
-            "values other than the published go under search.fixed"
+            f"{path}: sweep.search: a night compares fixed configurations, so expected `trials: 1` "
+            f"and a sampler other than grid, got trials {sweep.search.trials}, sampler "
+            f"{sweep.search.sampler}; write values other than the published ones in search.fixed"
         )
     return Nightly(path, model, sweep)

@@ -1,4 +1,4 @@
-"""What a night's sweep measured, read from its journal."""
+"""Read the measurements of a night from the journal of its sweep."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -16,16 +16,16 @@ TOTAL = CellKey(*WHOLE_NIGHT, "total_seconds")
 
 
 def current_environment(nightly: Nightly, data: Mapping[str, PreparedData]) -> dict[str, str]:
-    """Return what may explain a change of the figures, by readable names."""
-    facts, found = provenance(), defaultdict[str, set[str]](set)
-    # Of several tasks, or of several seeds, the data of one name are all of them.
+    """Return possible causes of a change: libraries, hardware, code, data and benchmark."""
+    facts, datasets = provenance(), defaultdict[str, set[str]](set)
+    # Tasks and seeds may prepare a dataset in several ways: list the keys of all.
     for task, seed in product(nightly.sweep.tasks, nightly.sweep.all_seeds):
-        found[f"data {task.dataset_name}"].add(data[task.data_name(seed)].key[:12])
+        datasets[f"data {task.dataset_name}"].add(data[task.data_name(seed)].key[:12])
     return {
         **facts["versions"],
         **{f"hardware {name}": _text(value) for name, value in facts["hardware"].items()},
         "code": facts["git_commit"] or "not from a repository",
-        **{name: ", ".join(sorted(keys)) for name, keys in found.items()},
+        **{name: ", ".join(sorted(keys)) for name, keys in datasets.items()},
         "benchmark": nightly.fingerprint,
     }
 
@@ -41,14 +41,15 @@ def measure_night(
     data: Mapping[str, PreparedData],
     seconds: float | None,
 ) -> NightRecord:
-    """Return a night's record, from what the journal of its sweep tells.
+    """Return a night's record from the journal of its sweep.
 
-    Test metrics are those of the chosen configurations. ``wall_seconds`` is what the whole chain of
-    stages cost; ``images_per_second`` (training images, or validation rows for a calibrator, by the
-    mean epoch, on a CPU in seconds of the processor) and ``peak_memory`` are those of the recipe's
-    own last stage. ``seconds`` is the wall time of the whole sweep; None if it was interrupted.
+    Test metrics are those of the chosen configurations. ``wall_seconds`` is the cost of the whole
+    chain of stages; ``images_per_second`` and ``peak_memory`` are those of the recipe's last stage.
+    Images are training images, or validation rows for a calibrator; seconds are those of the mean
+    epoch (CPU time on a CPU). ``seconds`` is the wall time of the whole sweep, None if it was
+    interrupted.
     """
-    # One search trial a study, so that each seed has one trial.
+    # A night has one search trial per study, so each seed has one trial.
     trials = {(trial.study, trial.seed): trial for trial in ledger.trials.values()}
     tasks = {task.id: task for task in nightly.sweep.tasks}
     cells: dict[CellKey, dict[int, float]] = {}
@@ -74,12 +75,12 @@ def measure_night(
 
 
 def artifacts_with_costs(ledger: Ledger) -> set[str]:
-    """Return the keys of all artifacts whose cost the journal knows: not of those a crash left."""
+    """Return the keys of all artifacts whose cost is in the journal (a crash may lose it)."""
     return {trial.artifact for trial in ledger.trials.values() if trial.epoch_seconds}
 
 
 def _failure(study: Study, trials: Mapping[tuple[str, int], Trial], seeds: Iterable[int]) -> str:
-    """Return why a study has not been measured with every seed, or an empty string."""
+    """Return why a study lacks test metrics of some seed, or an empty string."""
     if study.chosen is None:
         return (study.closed and study.closed.reason) or "it has no finished trial"
     for seed in seeds:

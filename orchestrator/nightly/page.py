@@ -1,4 +1,4 @@
-"""What a person is told: a night as Markdown, HTML and JUnit XML; a series as blocks, plot, CSV."""
+"""Show a night as Markdown, HTML and JUnit XML, and a series as sparkline, chart and CSV."""
 
 import base64
 import csv
@@ -40,7 +40,7 @@ HEADLINES = {
 }
 BLOCKS = "▁▂▃▄▅▆▇█"
 GAP = "·"
-RAREST = 1e-6  # Chances below are not told: no noise is known that well.
+RAREST = 1e-6  # Smaller chances are not shown: noise is not known that precisely.
 COLUMNS = 3
 NIGHTS = {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": 10}
 UNITS = {"peak_memory": (1 / MEMORY, "MB"), "images_per_second": (1, "images/s")}
@@ -51,7 +51,7 @@ Series = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Block:
-    """A heading with paragraphs and rows of text below it; the first row is the table's head."""
+    """A heading with paragraphs and a table, whose first row is its header."""
 
     heading: str
     lines: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Block:
 
 
 def headline(name: str, night: str, verdict: Verdict) -> str:
-    """Return the outcome in one line."""
+    """Return the verdict in one line."""
     groups = grouped(verdict.alarms or verdict.suspicions)
     tail = f": {told(groups[0])}" if groups else ""
     others = len(groups) - 1
@@ -68,25 +68,25 @@ def headline(name: str, night: str, verdict: Verdict) -> str:
 
 
 def told(group: Group) -> str:
-    """Return the faults in a group of findings: the worst by how much, how sure, what with it."""
+    """Return the worst finding of a group (size, certainty) and the number of other ones."""
     worst, more = group[0], len(group) - 1
     text = worst.text
     if worst.kind == "soft" and worst.value is not None:
         before, after = figure(worst.cell, worst.expected), figure(worst.cell, worst.value)
         text = f"{worst.cell} {before} -> {after} ({difference(worst)}; {_sureness(worst)})"
-    beside = f", and {many(more, 'more figure')} with it" if more else ""
-    return " ".join(f"{text}{beside}".split())
+    others = f", and {many(more, 'more figure')} with it" if more else ""
+    return " ".join(f"{text}{others}".split())
 
 
 def difference(found: Finding) -> str:
-    """Return by how much a figure differs: in points, in percent for costs, else as it is."""
+    """Return the difference of a figure from its expectation; see ``change``."""
     if found.value is None or found.expected is None:
         return "-"
     return change(found.cell, found.value - found.expected, found.expected)
 
 
 def change(cell: CellKey, difference: float, expected: float) -> str:
-    """Return a difference as people read it; of a cost, as a share of the expected one."""
+    """Write a difference in percent (costs), in points (percentages), or as it is."""
     if measure_of(cell.metric).ratio:
         return f"{signed(difference / expected, 1, 100)} %"
     percent = METRICS[cell.metric.rsplit("/", 1)[-1]].percent
@@ -120,12 +120,14 @@ def night_summary(
         Block("Changes since the night before", changes(history[-2:]) or ("none",)),
         Block("Figures (mean over seeds)", table=_by_metric(record, means)),
         *([Block(SIGHT, table=_by_metric(record, seen))] if seen else []),
-        Block("Environment", table=(("what", "value"), *record.environment.items())),
+        Block("Environment", table=(("name", "value"), *record.environment.items())),
     ]
 
 
 def _findings(heading: str, findings: Sequence[Finding]) -> Block:
-    rows = [("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")]
+    rows = [
+        ("worst", "tonight", "expected", "change", "since", "finding", "with it", "likely causes")
+    ]
     for group in grouped(findings):
         found = group[0]
         value, expected = (figure(found.cell, number) for number in (found.value, found.expected))
@@ -144,7 +146,7 @@ def _findings(heading: str, findings: Sequence[Finding]) -> Block:
 
 
 def _by_metric(record: NightRecord, texts: Mapping[CellKey, str]) -> tuple[tuple[str, ...], ...]:
-    """Return a row for each task and recipe, with the text of each metric's cell."""
+    """Return a table with a row per task and recipe and a column per metric."""
     metrics, rows = record.shape.metrics, []
     for task, recipe in product(record.shape.tasks, record.shape.recipes):
         reason = record.failed.get((recipe, task))
@@ -154,19 +156,19 @@ def _by_metric(record: NightRecord, texts: Mapping[CellKey, str]) -> tuple[tuple
 
 
 def figure(cell: CellKey, value: float | None) -> str:
-    """Write a figure in the unit that people read."""
+    """Write a figure in the unit of its metric."""
     return measured(cell.metric, value)
 
 
 def to_markdown(blocks: Sequence[Block]) -> str:
-    """Render blocks as Markdown; nothing in them can become markup."""
+    """Render blocks as Markdown; special characters in them are escaped."""
     environment = templates(__package__, keep_trailing_newline=True)
     environment.filters["plain"] = _plain
     return environment.get_template("page.md.j2").render(blocks=blocks)
 
 
 def to_html(blocks: Sequence[Block], charts: Sequence[Chart] = ()) -> str:
-    """Render blocks as one page that loads nothing, charts as images (mail runs no script)."""
+    """Render blocks as a self-contained page; charts are images, as mail runs no scripts."""
     from orchestrator.view import environment
 
     images = [{"label": chart.label, "address": _address(chart)} for chart in charts]
@@ -186,12 +188,12 @@ def _address(chart: Chart) -> str:
 
 
 def night_junit(name: str, record: NightRecord, verdict: Verdict) -> str:
-    """Return the JUnit XML of a judged night; a case fails by the alarms of its cells."""
+    """Return the JUnit XML of a judged night: a recipe on a task fails if any cell has an alarm."""
     shape = record.shape
     pairs = [(recipe, task) for task in shape.tasks for recipe in shape.recipes]
-    others = (found.cell.pair for found in verdict.alarms)
+    alarmed = (found.cell.pair for found in verdict.alarms)
     cases = []
-    for pair in dict.fromkeys([*pairs, WHOLE_NIGHT, *others]):
+    for pair in dict.fromkeys([*pairs, WHOLE_NIGHT, *alarmed]):
         metric = "total_seconds" if pair == WHOLE_NIGHT else "wall_seconds"
         seconds = sum(record.cells.get(CellKey(*pair, metric), {}).values())
         named = ("night", record.night) if pair == WHOLE_NIGHT else pair
@@ -201,7 +203,7 @@ def night_junit(name: str, record: NightRecord, verdict: Verdict) -> str:
 
 
 def failure_junit(name: str, night: str, started: float, reason: str) -> str:
-    """Return the JUnit XML of a night that could not run: one case, an error."""
+    """Return the JUnit XML of a night that could not run: one case with an error."""
     case = _case(night, "night", Error(writable(reason), "could not run"))
     return _junit(f"{name} {night}", started, [case], {})
 
@@ -228,20 +230,20 @@ def _junit(
     for key, value in properties.items():
         suite.add_property(writable(key), writable(value))
     suite.add_testcases(list(cases))
-    suite.time = 0.0  # A stage's seconds stand in every recipe that builds on it.
+    suite.time = 0.0  # No sum: recipes that share a stage each count its seconds.
     document = JUnitXml()
     document.add_testsuite(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + document.tostring().decode() + "\n"
 
 
 def series_of(records: Sequence[NightRecord], cell: CellKey) -> list[float | None]:
-    """Return a cell's mean over seeds, night by night; None where there is no finite one."""
+    """Return a cell's mean over seeds for each night, None where it is missing or not finite."""
     values = (record.mean(cell) for record in records)
     return [value if value is not None and math.isfinite(value) else None for value in values]
 
 
 def sparkline(values: Series) -> str:
-    """Draw a series in one line of text; a dot for a night without a figure."""
+    """Draw a series as one line of text, with a dot for a missing figure."""
     return "".join(
         GAP if height is None else BLOCKS[round(height * (len(BLOCKS) - 1))]
         for height in heights(values)
@@ -249,7 +251,7 @@ def sparkline(values: Series) -> str:
 
 
 def heights(values: Series) -> list[float | None]:
-    """Return values between 0 and 1; all in the middle if they are equal."""
+    """Scale values to 0 to 1; equal values become 0.5."""
     known = [value for value in values if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     share = {value: (value - low) / (high - low) if high > low else 0.5 for value in known}
@@ -271,7 +273,7 @@ def to_csv(records: Sequence[NightRecord], cells: Sequence[CellKey]) -> str:
 def series_chart(
     records: Sequence[NightRecord], cell: CellKey, alarmed: Sequence[int] = ()
 ) -> Chart:
-    """Return one series as a chart, oldest night first, those marked that raised an alarm."""
+    """Return a chart of one series, oldest night first, with marks at ``alarmed`` nights."""
     values = series_of(records, cell)
     factor, unit = UNITS.get(cell.metric, (1, "s" if cell.metric.endswith("_seconds") else ""))
     rows = [
@@ -295,6 +297,6 @@ def plotted(
     cells: Sequence[CellKey],
     alarmed: Mapping[CellKey, Sequence[int]],
 ) -> Chart:
-    """Return the series of all cells, one panel a cell."""
+    """Return a chart with one panel per cell."""
     charts = [series_chart(records, cell, alarmed.get(cell, ())) for cell in cells]
     return side_by_side([f"{len(records)} nights; orange: alarms"], charts, COLUMNS)

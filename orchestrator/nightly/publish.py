@@ -1,4 +1,4 @@
-"""Where a night's outcome goes: files, people, the tracking server."""
+"""Publish a night's verdict to files, people and the tracking server."""
 
 import json
 import math
@@ -38,31 +38,32 @@ WAYS = ("webhook", "mail")
 
 
 class Publisher:
-    """Brings verdicts to files, people, the tracking server; the next start sends what failed."""
+    """Publishes verdicts; the next start repeats the steps that failed."""
 
     def __init__(self, nightly: Nightly, book: Book) -> None:
         self._nightly = nightly
         self._book = book
         self._failed_ways: set[str] = set()
-        self._untracked = False  # Whether the tracking server has failed.
-        self._unwritten = False  # Whether the summaries of the night at hand have.
+        self._untracked = False  # Whether the tracking server failed.
+        self._unwritten = False  # Whether writing this night's summaries failed.
 
     def publish(self, night: Night) -> list[str]:
-        """Publish what has not been of a night; return what a person must know, a line each."""
+        """Do the publishing steps of a night that are still open; return problems, a line each."""
         record, verdict = night.record, night.verdict
-        if record is None or verdict is None or (night.delivered and not self._untold(night)):
+        if record is None or verdict is None or (night.delivered and not self._unsent(night)):
             return []
         problems: list[str] = []
-        steps = {"written": self._write, "told": self._tell, "tracked": self._track}
+        steps = {"written": self._write, "sent": self._notify, "tracked": self._track}
         for done, step in steps.items():
             try:
                 problems += step(night, record, verdict)
-            except Exception as error:  # noqa: BLE001 - the verdict stands, and later nights run
+            except Exception as error:  # noqa: BLE001 - keep the verdict, let later nights run
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 if isinstance(error, InputError):
                     reason = str(error)
                 problems.append(
-                    f"the verdict on {night.name} waits for the next start to be {done}: {reason}"
+                    f"the verdict on {night.name} was not {done}; the next start tries again: "
+                    f"{reason}"
                 )
         return problems
 
@@ -88,27 +89,27 @@ class Publisher:
         self._unwritten = False
         return []
 
-    def _tell(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
-        """Send the verdict to people, once a way, and note the ways that are still left."""
-        untold, failed = self._untold(night), {}
-        if not untold and (night.folder / TOLD).exists():
+    def _notify(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
+        """Send the verdict by webhook and mail; record the ways that failed for the next start."""
+        unsent, failed = self._unsent(night), {}
+        if not unsent and (night.folder / TOLD).exists():
             return []
         if not verdict.raised and self._nightly.model.report.when != "always":
-            untold = []
-        ways = [way for way in untold if way not in self._failed_ways]
+            unsent = []
+        ways = [way for way in unsent if way not in self._failed_ways]
         if ways:
             title = page.headline(self._nightly.name, night.name, verdict)
             text = (night.folder / REPORTS["markdown"]).read_text(encoding="utf-8")
             body = {"nightly": self._nightly.name, "code": verdict.code, **verdict.to_json()}
             failed = _send(self._nightly, ways, title, body, text)
             self._failed_ways |= set(failed)
-        left = [way for way in untold if way in self._failed_ways]
+        left = [way for way in unsent if way in self._failed_ways]
         night.write(TOLD, {"problems": list(failed.values()), "left": left})
         return list(failed.values())
 
-    def _untold(self, night: Night) -> list[str]:
-        told, ways = night.read(TOLD), _ways(self._nightly)
-        return ways if told is None else [way for way in ways if way in told["left"]]
+    def _unsent(self, night: Night) -> list[str]:
+        sent, ways = night.read(TOLD), _ways(self._nightly)
+        return ways if sent is None else [way for way in ways if way in sent["left"]]
 
     def _track(self, night: Night, record: NightRecord, verdict: Verdict) -> list[str]:
         if night.delivered or self._untracked:
@@ -117,7 +118,7 @@ class Publisher:
         sweep = self._nightly.sweep
         storage = Storage.of(sweep)
         artifacts, journal = storage.tracked_files, self._nightly.sweep_folder(night.name).journal
-        # The runs of a night lie on its own machine, though any tells of its verdict.
+        # Any machine can publish a verdict, but only the one that ran the night has its journal.
         whole = storage.address is None or journal.exists()
         if journal.exists():
             sync(journal, sweep.tracking_uri, artifacts, interrupted=True)
@@ -135,13 +136,13 @@ class Publisher:
         )
         deliver_run(sweep.tracking_uri, f"{sweep.name}-nights", "nights", run, artifacts)
         self._untracked = False
-        if whole and not self._unwritten:  # Else the next start would leave the night alone.
+        if whole and not self._unwritten:  # Otherwise the next start would skip this night.
             night.write(DELIVERED, {"uri": redacted(sweep.tracking_uri)})
         return []
 
 
 def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
-    """Write and tell that a night could not run; what fails on the way is returned."""
+    """Write and send the message that a night could not run; return problems, a line each."""
     blocks = [page.Block(f"nightly {nightly.name}, {night}: could not run", (reason,))]
     texts = {
         "markdown": page.to_markdown(blocks),
@@ -163,8 +164,8 @@ def publish_failure(nightly: Nightly, night: str, reason: str) -> list[str]:
 
 def _write_latest(nightly: Nightly, book: Book, texts: dict[str, str]) -> None:
     for kind, text in texts.items():
-        if asked := getattr(nightly.model.report, kind):
-            write_text(Path(asked).expanduser().absolute(), text)
+        if path := getattr(nightly.model.report, kind):
+            write_text(Path(path).expanduser().absolute(), text)
         else:
             book.write(REPORTS[kind], text)
 
@@ -185,15 +186,15 @@ def _send(
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A message that is sent on becomes a question: so a redirection counts as a failure."""
+    """Treats a redirection as a failure: urllib would repeat the POST as a GET."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Return no further request."""
+        """Send no further request."""
 
 
 def _post(url: str, body: dict[str, Any]) -> str:
-    """Send a JSON object; return what went wrong, or nothing."""
-    # An address may hold a secret in its path: messages name the host alone.
+    """Send a JSON object; return the problem, or an empty string."""
+    # The path of an address may be secret, so messages name only the host.
     where = f"webhook at {urlsplit(url).hostname}"
     request = urllib.request.Request(
         url,
@@ -210,15 +211,15 @@ def _post(url: str, body: dict[str, Any]) -> str:
         except (OSError, ValueError, HTTPException) as error:
             faults[:] = [_fault(error)]
 
-    # Beside this one: an answer that comes in drops keeps no time limit of a socket's.
+    # A socket timeout does not limit a response that arrives slowly, so set a deadline as well.
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
     sender.join(WEBHOOK_SECONDS)
-    return "".join(f"{where} was not reached: {fault}" for fault in faults)
+    return "".join(f"{where} failed: {fault}" for fault in faults)
 
 
 def _fault(error: Exception) -> str:
-    """Return what went wrong, in no words of the other side's: they may hold anything."""
+    """Describe an error without the server's own text, which may contain anything."""
     if isinstance(error, HTTPError):
         return f"it answered with status {error.code}"
     inner = getattr(error, "reason", error)
@@ -232,8 +233,7 @@ def _mail(command: Sequence[str], title: str, text: str) -> str:
         done = subprocess.run(
             arguments,
             input=text.encode("utf-8", "replace"),
-            # What it says may be anything, and any amount of it.
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # It may print anything, of any length.
             stderr=subprocess.DEVNULL,
             timeout=MAIL_SECONDS,
         )

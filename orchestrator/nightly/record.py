@@ -1,4 +1,4 @@
-"""What one night measured and what it came to, as plain values that can be stored and compared."""
+"""Measurements and verdict of one night, as plain values that can be stored and compared."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Status = Literal["ok", "not comparable", "suspicious", "regression", "incomplete
 Reason = Literal["failed", "missing", "unexpected", "not finite", "limit", "twin", "nights", "step"]
 
 MISSING: tuple[Reason, ...] = ("failed", "missing", "unexpected")
-"""Reasons of alarms about results that are not there, or that nobody asked for."""
+"""Reasons of alarms about results that are missing or not in the nightly file."""
 
 
 class CellKey(NamedTuple):
     """One series of the benchmark: a metric of a recipe on a task.
 
     Attributes:
-        recipe, task: Such as ``mbls+ts`` and ``digits/convnet/digits``; both ``*`` for a figure of
-            the whole night.
-        metric: A name that ``Limits`` knows, such as ``ece`` or ``wall_seconds``; empty for the
-            pair of recipe and task as a whole.
+        recipe, task: Such as ``mbls+ts`` and ``digits/convnet/digits``; both are ``*`` for a figure
+            of the whole night.
+        metric: A key of ``MEASURES``, such as ``ece`` or ``wall_seconds``; empty for all metrics of
+            the recipe on the task.
     """
 
     recipe: str
@@ -38,12 +38,11 @@ class CellKey(NamedTuple):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Recipe and task."""
         return self.recipe, self.task
 
     @classmethod
     def parse(cls, text: str) -> CellKey:
-        """Read ``RECIPE on TASK: METRIC`` or the pair alone; raise ``ValueError`` for neither."""
+        """Read ``RECIPE on TASK: METRIC`` or ``RECIPE on TASK``; else raise ``ValueError``."""
         pair, _, metric = text.partition(": ")
         recipe, _, task = map(str.strip, pair.partition(" on "))
         if not (recipe and task):
@@ -54,12 +53,12 @@ class CellKey(NamedTuple):
 FINE, ALARM, COULD_NOT_RUN = 0, 3, 4
 """Exit codes of ``calsweep nightly run``."""
 WHOLE_NIGHT = ("*", "*")
-"""Recipe and task of figures of the whole night, which are in no table."""
+"""Recipe and task of figures of the whole night; tables leave them out."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The table that the nightly file asks for: every recipe, metric, task and seed."""
+    """All recipes, tasks, metrics and seeds that the nightly file asks for."""
 
     recipes: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
@@ -69,12 +68,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Row:
-    """What a recipe computes on a task.
+    """The computation of a recipe on a task.
 
     Attributes:
-        stage: The last one, whose speed and memory are measured: ``train``, ``refine``,
+        stage: Last stage, whose speed and memory are measured: ``train``, ``refine``,
             ``calibrate`` or ``given``.
-        definition: Hash of recipe, parameters and task; figures of two definitions are not
+        definition: Hash of recipe, parameters and task; only figures with the same definition are
             comparable.
     """
 
@@ -89,11 +88,11 @@ class NightRecord:
     Attributes:
         night: Such as ``2026-11-21``.
         started: UNIX time, seconds.
-        cells: Values by seed; fractions for quality, images a second, seconds, bytes.
-        failed: Reason by recipe and task, for those that have no figures.
-        environment: What may explain a change, by a readable name: hardware, library versions,
-            ``code`` (commit), ``data DATASET`` (fingerprint), ``benchmark`` (hash of its file).
-        rows: The rows by recipe and task; none in records of before 1.0.
+        cells: Values by seed; fractions for quality, images per second, seconds, bytes.
+        failed: Reason by recipe and task, where figures are missing.
+        environment: Possible causes of a change: hardware, library versions, ``code`` (commit),
+            ``data DATASET`` (fingerprint), ``benchmark`` (hash of its file).
+        rows: Computations by recipe and task; empty in records from before version 1.0.
     """
 
     night: str
@@ -105,18 +104,18 @@ class NightRecord:
     rows: Mapping[tuple[str, str], Row] = field(default_factory=dict)
 
     def comparable(self, other: NightRecord, pair: tuple[str, str]) -> bool:
-        """Return True if both nights compute the same for a recipe and task."""
+        """Return True if both nights define a recipe and task in the same way."""
         if pair in self.rows and pair in other.rows:
             return self.rows[pair].definition == other.rows[pair].definition
         return self.environment.get("benchmark") == other.environment.get("benchmark")
 
     def mean(self, cell: CellKey) -> float | None:
-        """Return a figure's mean over seeds; None where the night has none."""
+        """Return a figure's mean over seeds, None if the night has no such figure."""
         values = self.cells.get(cell)
         return fmean(values.values()) if values else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``; numbers that are not finite become text."""
+        """Return plain values for ``json.dumps``; see ``plain``."""
         cells = [{**key._asdict(), "values": values} for key, values in self.cells.items()]
         failed = [
             {"recipe": recipe, "task": task, "reason": reason}
@@ -147,21 +146,21 @@ class NightRecord:
 
 @dataclass(frozen=True)
 class Finding:
-    """One cell that differs from the nights before, or breaks a hard limit.
+    """A cell that differs from earlier nights or violates a hard limit.
 
     Attributes:
-        cell: Which; without a metric if it is about a recipe on a task as a whole.
+        cell: Without a metric if the finding is about all metrics of a recipe on a task.
         kind: ``hard`` (one night is enough) or ``soft`` (outside the control limits and beyond the
             practical threshold).
-        reason: ``twin`` for a recipe that has come to equal another one,
+        reason: ``twin`` for a recipe that has become equal to another one,
             ``nights`` for two nights in a row, ``step`` for a step or a drift in the series.
         value: Tonight's figure over the seeds, in the metric's unit.
-        expected: What the nights before let expect, in the same unit.
-        lower, upper: Control limits, or the hard limit; None where that side is open.
+        expected: Figure expected from earlier nights, in the same unit.
+        lower, upper: Control limits, or the hard limit; None if there is no limit on that side.
         threshold: Difference that matters in practice, in the same unit.
-        chance: How often the noise of nights alone would give a difference as large (a fraction);
-            None where no noise explains it.
-        nights: Nights of history behind ``expected``.
+        chance: Probability that noise alone causes a difference this large; None if noise cannot
+            explain it.
+        nights: Number of earlier nights from which ``expected`` was computed.
         causes: Changes of hardware, libraries, code or data between the last good night and
             ``since``, such as ``torch: 2.11.0 -> 2.12.0``.
     """
@@ -183,16 +182,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a night came to.
+    """The verdict on a night.
 
     Attributes:
-        status: ``ok``; ``not comparable`` (the benchmark computes something else than the night
-            before, and nothing else is wrong); ``suspicious`` (something is worse, for one night so
-            far); ``regression`` (an alarm about figures); ``incomplete`` (alarms about missing
-            results alone).
-        alarms: What raises the alarm, hard ones first.
-        suspicions: What would raise it if tomorrow night were the same.
-        improvements: What got better by as much, two nights in a row or more; never an alarm.
+        status: ``ok``; ``not comparable`` (the benchmark was redefined since the night before, and
+            nothing else is wrong); ``suspicious`` (something is worse, for one night so far);
+            ``regression`` (an alarm about figures); ``incomplete`` (all alarms are about missing
+            results).
+        alarms: Findings that raise the alarm, hard ones first.
+        suspicions: Findings that will raise it if the next night is the same.
+        improvements: Figures that were better for two nights in a row; they never raise an alarm.
     """
 
     night: str
@@ -204,12 +203,12 @@ class Verdict:
 
     @property
     def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """All findings by their kind."""
+        """All findings by kind."""
         return {kind: getattr(self, kind) for kind in ("alarms", "suspicions", "improvements")}
 
     @property
     def raised(self) -> bool:
-        """Whether people must be told: status ``regression`` or ``incomplete``."""
+        """Whether there is an alarm: status ``regression`` or ``incomplete``."""
         return bool(self.alarms)
 
     @property
@@ -218,7 +217,7 @@ class Verdict:
         return ALARM if self.raised else FINE
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values for ``json.dumps``."""
+        """Return plain values for ``json.dumps``; see ``plain``."""
         return plain(asdict(self))
 
     @classmethod
@@ -235,7 +234,7 @@ _VERDICTS = TypeAdapter(Verdict)
 
 
 def plain(value: Any) -> Any:
-    """Return a value for ``json.dumps``; numbers that are not finite as text."""
+    """Return a value for ``json.dumps``; NaN and infinite numbers become text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""One night: compute the sweep afresh, measure, judge, tell; what broke off is resumed."""
+"""Run one night, or resume it: compute the sweep, measure, judge and publish."""
 
 import shutil
 import time
@@ -26,13 +26,13 @@ from trainables.common.files import make_folders
 from trainables.common.stages import EVERY_STAGE
 from trainables.data import PreparedData
 
-LEAST_ROOM = 100 * 2**20  # Asked for before the first night has told.
-SPARE = 1.2  # Room asked for, as a multiple of what the last night took.
+LEAST_ROOM = 100 * 2**20  # Bytes of free disk that every night needs.
+SPARE = 1.2  # Required disk space, as a multiple of the largest recent night.
 
 
 @dataclass(frozen=True)
 class NightOutcome:
-    """The outcome of a start; ``fresh`` is false if nothing was computed."""
+    """The outcome of ``run_night``; ``fresh`` is false if nothing was computed."""
 
     night: Night
     verdict: Verdict
@@ -43,30 +43,27 @@ class NightOutcome:
 def run_night(
     nightly: Nightly, name: str, *, address: str | None = None, console: Console | None = None
 ) -> NightOutcome:
-    """Run a night, once.
+    """Run a night, unless it has its verdict already.
 
-    A night that broke off is resumed: its finished trials are kept, its unfinished ones are
-    computed again. An earlier one is finished first, then tonight's runs. If code, libraries,
-    hardware or data have changed since it began, an earlier one is given up and tonight's starts
-    anew: half a night of each would say nothing about either. A night that has its verdict is
-    not run again.
-
-    Its name is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``; the address is of a Ray cluster to join, None
-    for Ray on this machine alone.
+    Nights that were interrupted are resumed, earlier ones first: finished trials are kept,
+    unfinished ones are computed again. If code, libraries, hardware or data have changed since the
+    start of a night, an earlier one is given up and tonight's restarts, because a night computed
+    half by each version says nothing about either. ``name`` is ``YYYY-MM-DD`` or ``YYYY-MM-DD.N``.
+    ``address`` is the Ray cluster to join; None starts Ray on this machine.
 
     Raises:
-        BusyError: If another run is under way.
-        KeyboardInterrupt: If it was interrupted; likewise.
+        BusyError: If another run is active.
+        KeyboardInterrupt: If the sweep was interrupted.
     """
     book = nightly.book(fresh=False)
-    with book.held() as gone:
-        if gone:
-            say(console, f"taken over from {gone}, which is gone")
-        return _Start(nightly, book, address, console).run(name)
+    with book.held() as crashed:
+        if crashed:
+            say(console, f"taken over from {crashed}, which has ended without releasing it")
+        return _Run(nightly, book, address, console).run(name)
 
 
-class _Start:
-    """One start of the command, which owns the benchmark's folder."""
+class _Run:
+    """One run of the command, which holds the lock of the benchmark's folder."""
 
     def __init__(
         self, nightly: Nightly, book: Book, address: str | None, console: Console | None
@@ -79,7 +76,7 @@ class _Start:
         self._publisher = Publisher(nightly, book)
 
     def run(self, name: str) -> NightOutcome:
-        """Finish what broke off, run a night, then publish what has not reached everybody."""
+        """Finish interrupted nights, run this one, then publish all that is not published yet."""
         for night in self._book.nights():
             if night.unfinished and night.name != name:
                 self._finish_earlier(night)
@@ -95,11 +92,11 @@ class _Start:
     def _finish_earlier(self, night: Night) -> None:
         spec = self._spec(night)
         if night.facts["environment"] == current_environment(self._nightly, prepare_data(spec)):
-            say(self._console, f"night {night.name} broke off: it is finished first")
+            say(self._console, f"night {night.name} was interrupted: it is finished first")
             self._compute(night)
             self._messages += self._publisher.publish(night)
             return
-        why = "it broke off, and code, libraries, hardware or data have changed since"
+        why = "it was interrupted, and code, libraries, hardware or data have changed since"
         self._messages.append(f"night {night.name} is given up: {why}")
         self._discard(night, spec)
         self._book.give_up(night, why)
@@ -110,13 +107,13 @@ class _Start:
         environment = current_environment(self._nightly, data)
         resumed, why = night.unfinished, ""
         if resumed and night.facts["environment"] != environment:
-            why = "its surroundings have changed"
+            why = "code, libraries, hardware or data have changed"
         elif resumed and not SweepFolder.of(spec).journal.exists():
-            why = "what it computed is not on this machine"
+            why = "its sweep is not on this machine"
         if why:
-            say(self._console, f"night {night.name} begins anew: {why}")
-            if stayed := self._discard(night, spec):
-                raise StorageError(f"{stayed[0]} cannot be removed: it is of other surroundings")
+            say(self._console, f"night {night.name} restarts: {why}")
+            if remaining := self._discard(night, spec):
+                raise StorageError(f"{remaining[0]} cannot be removed; remove it, because {why}")
             resumed = False
         self._require_room(night)
         if resumed:
@@ -141,7 +138,7 @@ class _Start:
         return verdict
 
     def _spec(self, night: Night) -> SweepSpec:
-        """Return a night's sweep: storage of its own, data and tracking those of all nights."""
+        """Return a night's sweep, which has its own storage but shares data and tracking."""
         sweep = self._nightly.sweep
         storage = Storage.of(sweep)
         make_folders(night.folder)
@@ -154,36 +151,36 @@ class _Start:
         return sweep.model_copy(update={**own, "tracking": TrackingModel(uri=sweep.tracking_uri)})
 
     def _discard(self, night: Night, spec: SweepSpec) -> list[Path]:
-        """Remove what a night computed and end its tracked runs; return paths that remain."""
+        """Remove a night's sweep and end its tracked runs; return folders that remain."""
         journal = SweepFolder.of(spec).journal
         if journal.exists():
-            # A server that is away keeps runs of an attempt that nobody asks for.
+            # If the tracking server cannot be reached, its runs of this attempt stay open.
             with suppress(InputError):
                 sync(journal, spec.tracking_uri, Storage.of(spec).tracked_files, True)
         return night.shrink()
 
     def _require_room(self, night: Night) -> None:
-        """Refuse to begin with less disk than the last nights took and a fifth more."""
+        """Require ``SPARE`` times the disk space of the largest of the last three nights."""
         sizes = [_size(past.folder) for past in self._book.nights()[-3:]]
         needed = max([LEAST_ROOM, *(SPARE * size for size in sizes)])
         free = shutil.disk_usage(night.folder).free
         if free + _size(night.folder) < needed:
             raise StorageError(
-                f"{night.folder}: {free / 2**20:.0f} MB are free, a night needs about "
-                f"{needed / 2**20:.0f}"
+                f"{night.folder}: {free / 2**20:.0f} MB are free, but a night needs about "
+                f"{needed / 2**20:.0f} MB; free disk space"
             )
 
 
 def _size(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # Drafts come and go.
+        with suppress(FileNotFoundError):  # Temporary files may vanish meanwhile.
             total += path.lstat().st_size
     return total
 
 
 def _forget_uncosted(spec: SweepSpec) -> None:
-    """Remove outcomes whose cost was lost in a crash: they are computed again."""
+    """Remove artifacts whose cost was lost in a crash, so that they are computed again."""
     known = artifacts_with_costs(read_ledger(SweepFolder.of(spec).journal))
     for stage in EVERY_STAGE:
         for artifact in (Storage.of(spec).artifacts / stage).glob("*/*"):

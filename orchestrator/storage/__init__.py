@@ -1,1 +1,1 @@
-"""What a sweep leaves in its storage folder: the journal, results and provenance."""
+"""Read and write a storage folder: journals, results and provenance of sweeps."""

@@ -1,4 +1,4 @@
-"""A sweep whose storage lies in a bucket: its lease, its journal in sealed segments, its files."""
+"""Store a sweep in a bucket: its lock, the segments of its journal, and its files."""
 
 import logging
 import threading
@@ -15,13 +15,13 @@ from trainables.store.locks import Lease
 
 SPEC, NOTES = "sweep.yaml", "notes.json"
 SHARED = (SPEC, "report.html", "chosen", "logs", "plots")
-"""What of a sweep's folder is for other machines too, beside its tables; never a token."""
+"""Files and folders of a sweep that are uploaded, besides its tables; they have no secrets."""
 
 logger = logging.getLogger(__name__)
 
 
 class BucketSweep:
-    """The parts of one sweep in a bucket; the journal is in numbered segments, written once."""
+    """One sweep in a bucket; its journal consists of numbered segments that never change."""
 
     def __init__(self, path: Path, address: str) -> None:
         self._path, self._sealed = path, path / "journal"
@@ -30,12 +30,12 @@ class BucketSweep:
         self.bucket = self._cache.bucket
 
     def lease(self, who: str = "") -> Lease:
-        """Return the lock of whoever runs the sweep."""
+        """Return the lock of the process that runs the sweep."""
         return Lease(self.bucket, f"{self.name}/lease", who)
 
     @contextmanager
     def held(self, who: str) -> Iterator[Lease]:
-        """Hold the lease within the block, and bring the local copy up to date."""
+        """Hold the lock within the block, and update the local copy."""
         lease = self.lease(who)
         lease.claim(lambda by: InputError(f"sweep {self._path.name!r} is being run by {by}"))
         try:
@@ -45,28 +45,27 @@ class BucketSweep:
             lease.release()
 
     def control(self) -> str:
-        """Return ``pause``, ``cancel`` or nothing, as a user asks."""
-        found = self.bucket.get(f"{self.name}/control")
-        return found.content.decode() if found else ""
+        """Return the user's request: ``pause``, ``cancel`` or ""."""
+        request = self.bucket.get(f"{self.name}/control")
+        return request.content.decode() if request else ""
 
     def set_control(self, wanted: str) -> None:
-        """Write what a person wants; raises as ``control`` does."""
+        """Write the user's request."""
         if wanted:
             self.bucket.put(f"{self.name}/control", wanted.encode())
         else:
             self.bucket.remove(f"{self.name}/control")
 
     def put(self, path: Path) -> None:
-        """Write a file of the sweep; raises as ``control`` does."""
+        """Upload a file of the sweep."""
         self.bucket.put(self._cache.name(path), path)
 
     def fetch(self, files: bool = False) -> None:
-        """Bring the local copy of the sweep's specification, notes and journal up to date.
+        """Update the local copy of the sweep's specification, notes and journal.
 
-        Its other ``files``, logs and diagrams, are many: they come when asked for.
-
-        A local journal that has more stays: the next run seals it. One that differs, since another
-        machine went on without it, is put aside.
+        The many other ``files`` (logs and diagrams) are downloaded only on request. A longer local
+        journal is kept, and the next run uploads the rest. One that differs, because another
+        machine resumed the sweep without its last lines, is renamed.
 
         Raises:
             AwayError: If the bucket does not answer.
@@ -86,11 +85,11 @@ class BucketSweep:
             self._join()
 
     def segments(self) -> list[Path]:
-        """Return the segments of the journal that are known here, in order."""
+        """Return the local segments of the journal, in order."""
         return sorted(self._sealed.glob("[0-9]*"))
 
     def segment(self, number: int) -> Path:
-        """Return where a segment lies in the local copy, numbered from 1."""
+        """Return the local path of a segment, numbered from 1."""
         return self._sealed / f"{number:08d}"
 
     def object_of(self, path: Path) -> str:
@@ -110,30 +109,30 @@ class BucketSweep:
         draft.replace(journal)
 
     def share(self, again: bool = False) -> int:
-        """Send files that the bucket lacks, tables and report anyway; return how many remain."""
+        """Upload missing files, and table and report again; return how many are still waiting."""
         try:
-            there = set(self.bucket.names(self.name))
+            uploaded = set(self.bucket.names(self.name))
         except AwayError:
-            there = set()
+            uploaded = set()
         for path in self._path.rglob("*"):
             inside = path.relative_to(self._path)
             if path.is_file() and _is_shared(inside):
                 if not self._is_public(path):
-                    logger.warning("%s is not sent: it links to a file that may be private", path)
+                    logger.warning("%s is not uploaded: it links to a file outside the sweep", path)
                     continue
-                fresh = inside.name.startswith(("table.", "report."))
-                if fresh or self._cache.name(path) not in there:
+                changes = inside.name.startswith(("table.", "report."))
+                if changes or self._cache.name(path) not in uploaded:
                     self._cache.keep(path)
         return self._cache.deliver()
 
     def _is_public(self, path: Path) -> bool:
-        """Return True if the file that a path leads to is for other machines too."""
+        """Return True if a path, with links resolved, is a file that may be uploaded."""
         real, folder = path.resolve(), self._path.resolve()
         return real.is_relative_to(folder) and _is_shared(real.relative_to(folder))
 
 
 def _is_shared(inside: Path) -> bool:
-    """Return True if a file, by its path in the sweep's folder, is for other machines too."""
+    """Return True if a file, by its path in the sweep's folder, may be uploaded."""
     return inside.parts[0] in SHARED or inside.name.startswith("table.")
 
 
@@ -141,19 +140,19 @@ SEAL_SECONDS = 3.0
 """Seconds between two segments."""
 
 LAST_SECONDS = 30.0
-"""Seconds for which the last segment is offered to a bucket that is away."""
+"""How long the upload of the last segment is retried."""
 
 
 class BucketJournal(Journal):
-    """Writes a journal, and every few seconds seals the new lines as a segment in the bucket."""
+    """Writes a journal, and every few seconds uploads the new lines as a segment."""
 
     def __init__(self, path: Path, sweep: BucketSweep, lease: Lease) -> None:
         super().__init__(path)
         self._sweep, self._lease = sweep, lease
-        known = sweep.segments()
-        self._count, self._sealed = len(known), sum(found.stat().st_size for found in known)
+        segments = sweep.segments()
+        self._count, self._sealed = len(segments), sum(path.stat().st_size for path in segments)
         self._refusal = ""
-        self._sealing, self._over = threading.Lock(), threading.Event()
+        self._sealing, self._closing = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._seal_often, daemon=True)
         self._thread.start()
 
@@ -165,7 +164,7 @@ class BucketJournal(Journal):
         super().append(event, durable)
 
     def delivered(self) -> bool:
-        """Return True once the bucket has all that was written; False if it is away for long."""
+        """Wait until the bucket has all lines; return False after ``LAST_SECONDS``."""
         end = time.monotonic() + LAST_SECONDS
         while self._sealed < self._end and not self._refusal:
             try:
@@ -177,14 +176,14 @@ class BucketJournal(Journal):
         return not self._refusal
 
     def close(self) -> None:
-        """Stop sealing and close; harmless when closed already."""
-        if not self._over.is_set():
-            self._over.set()
+        """Stop uploading and close; may be called again."""
+        if not self._closing.is_set():
+            self._closing.set()
             self._thread.join()
         super().close()
 
     def _seal_often(self) -> None:
-        while not self._over.wait(SEAL_SECONDS):
+        while not self._closing.wait(SEAL_SECONDS):
             with suppress(AwayError):
                 try:
                     self._seal()
@@ -192,7 +191,7 @@ class BucketJournal(Journal):
                     self._refusal = str(error)
 
     def _seal(self) -> None:
-        """Write the lines not sealed yet as the next segment, if any."""
+        """Upload the new lines, if any, as the next segment."""
         with self._sealing:
             with self._lock:
                 end = self._end
@@ -204,11 +203,11 @@ class BucketJournal(Journal):
             place = self._sweep.segment(self._count + 1)
             name = self._sweep.object_of(place)
             if self._sweep.bucket.create(name, lines) is None:
-                found = self._sweep.bucket.get(name)
-                if found is None or not lines.startswith(found.content):
+                existing = self._sweep.bucket.get(name)
+                if existing is None or not lines.startswith(existing.content):
                     self._refuse()
                     return
-                lines = found.content  # Of an attempt of ours whose answer was lost.
+                lines = existing.content  # Our own earlier upload, whose answer was lost.
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(lines)
             self._count, self._sealed = self._count + 1, self._sealed + len(lines)

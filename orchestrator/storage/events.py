@@ -1,11 +1,11 @@
-r"""The events of a sweep, and how each of them is written as one line of its journal.
+r"""The events of a sweep, and their format as lines of its journal.
 
-A line is an object with ``event``, ``time`` (milliseconds since 1970) and the fields of that event.
+A line is an object with ``event``, ``time`` (milliseconds since 1970) and the fields of the event.
 It begins with ``{"event":`` and ends with its checksum, ``,"crc":"1a2b3c4d"}``: the CRC-32 of the
 bytes before that comma. Numbers are strict JSON: neither NaN nor infinity.
 
-A field without a default must be there; a missing one, or null, has its default, and unknown fields
-are ignored.
+Fields without a default are required; other fields that are missing or null get their default.
+Unknown fields are ignored.
 """
 
 import json
@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 from pydantic_core import from_json
 
 TEST_PREFIX = "test_"
-"""Starts the names of metrics measured on test data; only ``Evaluated`` may carry them."""
+"""Prefix of metrics that were measured on test data; only ``Evaluated`` may have them."""
 
 SEAL = b',"crc":"%08x"}\n'
 SEAL_BYTES = len(SEAL % 0)
 NAMED = b'{"event":"'
 
-# Left out of a line where they are not known.
+# Fields that are left out of a line if they are None.
 SPARSE = frozenset(
     ("epoch_seconds", "peak_memory", "host", "traceback", "error", "margin", "default_predictions")
 )
@@ -40,7 +40,7 @@ class Event:
 
 @dataclass(slots=True, kw_only=True)
 class SweepStarted(Event):
-    """A run of the sweep began, the first one or one that resumes it.
+    """A run of the sweep started, or resumed it.
 
     Attributes:
         spec: The resolved sweep file.
@@ -56,16 +56,16 @@ class SweepStarted(Event):
 
 @dataclass(slots=True, kw_only=True)
 class StudyOpened(Event):
-    """A study was laid out.
+    """A study was opened.
 
     Attributes:
         study: ``<task>|<recipe>``.
-        block: Trials suggested at once; None in the oldest journals.
-        row: False if it exists only because others build on it, and is no row of a table.
-        fingerprint: Hash of the data as split.
+        block: Number of trials suggested at once; None in the oldest journals.
+        row: Whether it is a row of the table; False if only other studies need it.
+        fingerprint: Hash of the data and their split.
         setting: Hash of data, model and protocol.
-        origin: What a trial's configuration leaves open, so that it can be computed again, and the
-            ``seeds`` of the table.
+        origin: All settings besides a trial's configuration that are needed to compute it again,
+            and the ``seeds`` of the table.
     """
 
     event: ClassVar[str] = "study_opened"
@@ -87,14 +87,14 @@ class StudyOpened(Event):
 
 @dataclass(slots=True, kw_only=True)
 class TrialStarted(Event):
-    """A trial was given out.
+    """A trial was started.
 
     Attributes:
-        number: From 0 within the study and role.
-        key: Hex, names the trial for good.
+        number: Counted from 0 within the study and role.
+        key: Unique id (hex).
         stage: ``train``, ``refine`` or ``calibrate``.
-        parameters: Those searched in this study, ``{"mbls.margin": 6.0}``.
-        configuration: The whole chain, one mapping a part,
+        parameters: Parameters that this study searches, such as ``{"mbls.margin": 6.0}``.
+        configuration: Parameters of the whole chain by part, such as
             ``{"mbls": {"margin": 6.0, "weight": 0.1}, "macal": {...}}``.
     """
 
@@ -111,7 +111,7 @@ class TrialStarted(Event):
 
 @dataclass(slots=True, kw_only=True)
 class TrialPlaced(Event):
-    """A worker on ``host`` began an attempt at a trial that its first report did not end."""
+    """A worker on ``host`` started an attempt; not written if its first report ended the trial."""
 
     event: ClassVar[str] = "trial_placed"
     key: str
@@ -120,9 +120,9 @@ class TrialPlaced(Event):
 
 @dataclass(slots=True, kw_only=True)
 class Epoch(Event):
-    """A trial came a step further: one event a step, rising.
+    """A trial has completed a step (an epoch); steps rise.
 
-    A step that comes again is a resumed trial's and adds nothing.
+    A resumed trial may report a step again; the repetition is ignored.
     """
 
     event: ClassVar[str] = "epoch"
@@ -136,12 +136,12 @@ class TrialFinished(Event):
     """A trial ended.
 
     Attributes:
-        reused: Whether its outcome came from the store.
-        epoch_seconds, peak_memory: Mean of an epoch, and bytes; None if it was reused.
+        reused: Whether its artifact was already in the store.
+        epoch_seconds, peak_memory: Mean seconds per epoch, and bytes; None if it was reused.
         status: ``finished``, ``failed`` or ``pruned``.
-        fault: ``machine`` if it failed by no fault of its configuration, so that a resumed sweep
-            tries it again; else empty.
-        host, traceback: Where it failed, if that is known.
+        fault: ``machine`` if the machine caused the failure, so that a resumed sweep tries the
+            trial again; else empty.
+        host, traceback: Machine and traceback of a failure, if known.
     """
 
     event: ClassVar[str] = "trial_finished"
@@ -161,11 +161,11 @@ class TrialFinished(Event):
 
 @dataclass(slots=True, kw_only=True)
 class TrialScored(Event):
-    """A trial got its guarded validation objective, lower is better, perhaps after its end.
+    """A trial was scored: its validation objective with the accuracy guard, lower is better.
 
     Attributes:
-        error: Paired standard error of its accuracy's difference from plain cross-entropy's, if the
-            guard asks for it.
+        error: Paired standard error of the difference between its accuracy and that of plain
+            cross-entropy, if the guard uses it.
     """
 
     event: ClassVar[str] = "trial_scored"
@@ -176,14 +176,14 @@ class TrialScored(Event):
 
 @dataclass(slots=True, kw_only=True)
 class StudyClosed(Event):
-    """A study settled on a trial, or on none.
+    """A study has chosen a trial, or failed.
 
     Attributes:
         chosen: Key of the trial, or None.
-        finished, failed: How many of its search trials did.
-        reason: Of the first failed trial, or why nothing could run; else empty.
-        margin: By how much the best trial beats the published default, and its paired standard
-            error, ``difference`` and ``error``, if that decided.
+        finished, failed: Number of search trials that finished or failed.
+        reason: Reason of the first failed trial, or why no trial could run; else empty.
+        margin: ``difference`` between the published default and the best trial, and its paired
+            standard ``error``, if the choice depended on them.
     """
 
     event: ClassVar[str] = "study_closed"
@@ -200,13 +200,13 @@ class Evaluated(Event):
     """A chosen configuration was measured on test data.
 
     Attributes:
-        metrics: ``test_*``.
+        metrics: Metrics on test data, ``test_*``.
         predictions: Key of the ``evaluate`` artifact.
-        default_predictions: That of the published default, the study's first trial, measured beside
-            the trial that was chosen; None where nothing was searched.
-        seconds: What the chain of stages cost to compute, if that is known.
-        computed: On what each stage of the chain was computed: by stage, see ``computed_on``.
-        artifacts: File name to absolute path.
+        default_predictions: Key of the ``evaluate`` artifact of the published default, which is
+            measured as well; None if nothing was searched.
+        seconds: Cost of computing the chain of stages, if known.
+        computed: Code and hardware of each stage of the chain; see ``computed_on``.
+        artifacts: Absolute paths by file name.
     """
 
     event: ClassVar[str] = "evaluated"
@@ -249,22 +249,22 @@ _REQUIRED = {
 }
 
 DECISIONS: frozenset[type[Event]] = frozenset(_KINDS) - {Epoch}
-"""All kinds of events but the epochs, which are most of a journal."""
+"""All kinds of events except epochs, which are most of a journal."""
 
 
 def fields_of(event: Event, kind: type[Event]) -> dict[str, Any]:
-    """Return the fields of a kind of event, of one or of a record that extends it."""
+    """Return the fields of ``kind`` from an event, or from a subclass such as ``Trial``."""
     return {name: getattr(event, name) for name in _NAMES[kind]}
 
 
 def to_fields(event: Event) -> dict[str, Any]:
     """Return an event as plain values, in the order in which they are written."""
-    found = {"event": event.event, **fields_of(event, type(event))}
-    return {name: value for name, value in found.items() if value is not None or name not in SPARSE}
+    values = {"event": event.event, **fields_of(event, type(event))}
+    return {key: value for key, value in values.items() if value is not None or key not in SPARSE}
 
 
 def from_fields(values: Any) -> Event:
-    """Return the event of plain values; raise ``ValueError`` if they are none."""
+    """Return the event of plain values; raise ``ValueError`` if they are not an event."""
     name = values.get("event") if isinstance(values, Mapping) else None
     if not isinstance(name, str) or name not in _KIND_OF:
         raise ValueError(f"event={name!r} is not one of {', '.join(_KIND_OF)}")
@@ -278,7 +278,7 @@ def from_fields(values: Any) -> Event:
         field: value for field in names if (value := get(field)) is not None or field in required
     }
     if isinstance(known.get("metrics"), dict):
-        # Thousands of trials bear the same names.
+        # Thousands of trials have metrics of the same names.
         known["metrics"] = {intern(metric): value for metric, value in known["metrics"].items()}
     return kind(**known)
 
@@ -287,13 +287,13 @@ def to_line(event: Event) -> bytes:
     """Return the line of an event.
 
     Raises:
-        ValueError: If it holds NaN or infinity, or figures of test data where none belong.
+        ValueError: If it has NaN, infinity, or test metrics in an event other than ``Evaluated``.
     """
     name = event.event
     if isinstance(event, Epoch | TrialFinished):
         tests = [metric for metric in event.metrics if metric.startswith(TEST_PREFIX)]
         if tests:
-            raise ValueError(f"event {name!r} holds {tests[0]}: test metrics belong to 'evaluated'")
+            raise ValueError(f"event {name!r} has {tests[0]}: only 'evaluated' has test metrics")
     try:
         text = json.dumps(
             to_fields(event), allow_nan=False, ensure_ascii=False, separators=(",", ":")
@@ -304,10 +304,10 @@ def to_line(event: Event) -> bytes:
 
 
 def from_line(line: bytes, kinds: Collection[type[Event]] | None = None) -> Event | None:
-    """Return the event of a line with its end; None for one of a kind that is not wanted.
+    """Return the event of a line that includes its line end; None if not one of ``kinds``.
 
     Raises:
-        ValueError: If the line is damaged; the text says how.
+        ValueError: If the line is damaged; the message says how.
     """
     if line != _sealed(line[:-SEAL_BYTES]):
         raise ValueError("it does not match its checksum")
@@ -315,7 +315,7 @@ def from_line(line: bytes, kinds: Collection[type[Event]] | None = None) -> Even
     if kinds is not None and kind is not None and kind not in kinds:
         return None
     try:
-        event = from_fields(from_json(line))  # In a third of the time of json.loads.
+        event = from_fields(from_json(line))  # Three times as fast as json.loads.
     except (ValueError, RecursionError, TypeError) as error:
         raise ValueError("not one whole event") from error
     return event if kinds is None or type(event) in kinds else None
@@ -327,5 +327,5 @@ def _kind(line: bytes) -> type[Event] | None:
 
 
 def _sealed(content: bytes) -> bytes:
-    """Return the line of an object that is given without its closing brace."""
+    """Add the checksum and the line end to an object without its closing brace."""
     return content + SEAL % zlib.crc32(content)

@@ -1,4 +1,4 @@
-"""Removes stored outcomes that no kept sweep needs."""
+"""Remove artifacts that no sweep needs."""
 
 import time
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ from trainables.common.paths import sweep_command
 from trainables.common.stages import EVERY_STAGE, ArtifactRef
 from trainables.store.artifacts import ArtifactStore
 
-RECENT_SECONDS = 3600.0  # An older draft was left by a process that died.
+RECENT_SECONDS = 3600.0  # The process that wrote an older draft has died.
 
-Entry = tuple[Path, bool]  # Something in the storage, and whether it is kept.
+Entry = tuple[Path, bool]  # A path in the storage, and whether it is kept.
 
 
 @dataclass(frozen=True)
 class Removal:
-    """How much was removed, or would be, and is left of a stage's artifacts or of another kind."""
+    """Counts and sizes of removed and kept artifacts of a stage, or of another ``kind``."""
 
     kind: str
     removed: int
@@ -32,18 +32,22 @@ class Removal:
 def collect_garbage(
     storage: Storage, drop: Iterable[str] = (), dry_run: bool = False, take: bool = False
 ) -> list[Removal]:
-    """Remove artifacts that no kept sweep needs, and tell how many and how large.
+    """Remove artifacts that no kept sweep needs; return counts and sizes.
 
-    Needed are the outcomes that closed studies chose, for every seed, what these build on, and
-    their test predictions and those of the published defaults that they were chosen over; of a
-    study that is not closed yet everything, to resume it. A sweep that was cut short can be
-    resumed afterwards, a finished one needs nothing computed again but what the machine failed.
+    A closed study needs the artifacts of its choice for every seed, their upstream artifacts, and
+    the test predictions of its choice and of the published default. A study that is not closed
+    needs all its artifacts, so that it can be resumed.
 
-    While a kept sweep is open (it runs, was interrupted, its journal was cut short, or the machine
-    failed trials of it), what no journal names is kept too: it may be what that sweep computed
-    last. While one runs, so is what anybody stored or read within the hour. Of sweeps to ``drop``
-    the folders go, and what only they need; another user's only if they may be taken. A
-    ``dry_run`` changes nothing.
+    A sweep is open while it runs, or if it was interrupted, its journal was cut, or a machine
+    failed some of its trials. While any kept sweep is open, artifacts that are in no journal are
+    kept too, because it may have just computed them. While any sweep runs, everything that was
+    stored or read within the last hour is kept.
+
+    Args:
+        storage: The storage to clean.
+        drop: Sweeps to remove, with all artifacts that only they need.
+        dry_run: Change nothing.
+        take: Allow to drop sweeps of other users.
     """
     sweeps = storage.sweeps()
     dropped = [_named(name, sweeps, storage) for name in drop]
@@ -55,18 +59,18 @@ def collect_garbage(
             )
     for sweep in () if dry_run else dropped:
         sweep.require_own(take)
-    kept = [_Needs(_known(sweep)) for sweep in sweeps if sweep not in dropped]
-    given_up = [_Needs(_left(sweep)) for sweep in dropped]
+    kept = [_Needs(_intact_ledger(sweep)) for sweep in sweeps if sweep not in dropped]
+    given_up = [_Needs(_readable_ledger(sweep)) for sweep in dropped]
     shelf = Shelf(storage.artifacts)
     if storage.address is not None:
         shelf = BucketShelf(storage.artifacts, storage.address)
-    found = _entries(shelf, kept, given_up, bool(running))
-    found["sweeps"] = [(sweep.path, sweep not in dropped) for sweep in sweeps]
-    return [_clear(shelf, kind, entries, dry_run) for kind, entries in found.items() if entries]
+    by_kind = _entries(shelf, kept, given_up, bool(running))
+    by_kind["sweeps"] = [(sweep.path, sweep not in dropped) for sweep in sweeps]
+    return [_clear(shelf, kind, entries, dry_run) for kind, entries in by_kind.items() if entries]
 
 
 def _named(name: str, sweeps: Iterable[SweepFolder], storage: Storage) -> SweepFolder:
-    """Return the folder of a sweep, whatever is left in it."""
+    """Return the folder of a sweep, even if files are missing in it."""
     known = {sweep.name: sweep for sweep in sweeps}
     if name not in known:
         listing = ", ".join(known) or "none"
@@ -74,8 +78,8 @@ def _named(name: str, sweeps: Iterable[SweepFolder], storage: Storage) -> SweepF
     return known[name]
 
 
-def _known(sweep: SweepFolder) -> Ledger:
-    """Return what a journal tells, if it tells something and all of it is intact."""
+def _intact_ledger(sweep: SweepFolder) -> Ledger:
+    """Return the ledger of a sweep; raise ``InputError`` if its journal is missing or damaged."""
     path, name = sweep.journal, sweep.name
     remedies = (
         f"put its journal back, resume it with `{sweep_command('run --resume', sweep.path)}`, "
@@ -83,41 +87,41 @@ def _known(sweep: SweepFolder) -> Ledger:
     )
     if not path.exists():
         raise InputError(
-            f"sweep {name!r} has no {path.name}, so what it needs is unknown: {remedies}"
+            f"sweep {name!r} has no {path.name}, so its artifacts are unknown: {remedies}"
         )
     try:
         ledger = read_ledger(path)
     except InputError as error:
         if isinstance(error.__cause__, PermissionError):
             raise
-        what, _, _ = str(error).partition("; ")
-        raise InputError(f"sweep {name!r}: {what}: {remedies}") from error
+        problem, _, _ = str(error).partition("; ")
+        raise InputError(f"sweep {name!r}: {problem}: {remedies}") from error
     if not ledger.sweep_id:
         raise InputError(f"sweep {name!r}: its {path.name} is empty: {remedies}")
     return ledger
 
 
-def _left(sweep: SweepFolder) -> Ledger:
-    """Return what the journal of a sweep that is given up still tells."""
+def _readable_ledger(sweep: SweepFolder) -> Ledger:
+    """Return the ledger of a dropped sweep, empty if its journal cannot be read."""
     try:
         return read_ledger(sweep.journal)
     except InputError:
-        return Ledger()  # What no other journal names goes once no kept sweep is open.
+        return Ledger()  # Its artifacts are removed later, once no kept sweep is open.
 
 
 class Dropper:
-    """Drops the weights of what a sweep has beaten, unless another sweep there needs them."""
+    """Removes the weights of trials that were not chosen, unless another sweep needs them."""
 
     def __init__(self, sweep: SweepFolder, store: ArtifactStore) -> None:
         self._sweep, self._store = sweep, store
         self._others: dict[Path, tuple[float, set[ArtifactRef]]] = {}
 
     def drop(self, names: Iterable[ArtifactRef]) -> None:
-        """Drop the weights of outcomes; none if the needs of other sweeps are not known."""
+        """Remove the weights of artifacts; none if the journal of another sweep is damaged."""
         try:
             needed = self._needed()
         except (InputError, PermissionError) as error:
-            self._store.notice(f"weights of beaten trials stay: {error}")
+            self._store.notice(f"weights of trials that were not chosen are kept: {error}")
             return
         for name in names:
             if name not in needed:
@@ -134,11 +138,11 @@ class Dropper:
 
 
 class _Needs:
-    """The ``artifacts`` that one sweep needs, of those ``named`` in its journal."""
+    """The ``artifacts`` that one sweep needs; ``named`` are all that are in its journal."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.open = ledger.status in ("running", "interrupted")
-        # One that was opened again may choose another trial.
+        # A study that was opened again may choose another trial.
         closed = [study for study in ledger.studies.values() if study.status == "finished"]
         chosen = {study.name: study.chosen for study in closed}
         if any(trial.fault for trial in ledger.trials.values()):
@@ -166,7 +170,7 @@ def _clear(shelf: Shelf, kind: str, entries: list[Entry], dry_run: bool) -> Remo
 def _entries(
     shelf: Shelf, needs: list[_Needs], given_up: list[_Needs], running: bool
 ) -> dict[str, list[Entry]]:
-    """Return everything in a store by kind, with whether it is kept."""
+    """Return all paths in a store by kind, and whether each is kept."""
     any_open = any(need.open for need in needs)
     needed = {name for need in needs for name in need.artifacts}
     if any_open:
@@ -178,13 +182,13 @@ def _entries(
         needed |= stored.difference(*(sweep.named for sweep in [*needs, *given_up]))
     kept = _with_upstream(shelf, needed)
     predictions = {key for need in needs for key in need.predictions}
-    found: dict[str, list[Entry]] = {}
+    entries: dict[str, list[Entry]] = {}
     old = time.time() - RECENT_SECONDS
     for kind in shelf.kinds():
         if kind == "checkpoints":
-            found[kind] = [(path, any_open) for path in shelf.checkpoints()]
+            entries[kind] = [(path, any_open) for path in shelf.checkpoints()]
         else:
-            found[kind] = [
+            entries[kind] = [
                 (
                     path,
                     path.name in predictions
@@ -193,8 +197,8 @@ def _entries(
                 )
                 for path in shelf.artifacts(kind)
             ]
-    found["drafts"] = [(path, shelf.used(path) > old) for path in shelf.drafts()]
-    return found
+    entries["drafts"] = [(path, shelf.used(path) > old) for path in shelf.drafts()]
+    return entries
 
 
 def _is_kept(
@@ -203,26 +207,26 @@ def _is_kept(
     if stage in EVERY_STAGE:
         return ArtifactRef(stage, directory.name) in kept
     if stage == "features" and not any_open:
-        return False  # They serve further refinements only.
+        return False  # Only more refinements would use them.
     upstream = _upstream(shelf, directory).key
     return any(ref.key == upstream for ref in kept)
 
 
 def _with_upstream(shelf: Shelf, names: set[ArtifactRef]) -> set[ArtifactRef]:
-    """Add what artifacts build on, as their records tell."""
-    found: set[ArtifactRef] = set()
+    """Add the direct and indirect upstream artifacts, according to the records."""
+    complete: set[ArtifactRef] = set()
     pending = set(names)
     while pending:
         ref = pending.pop()
-        found.add(ref)
-        before = _upstream(shelf, shelf.root / ref.stage / ref.key[:2] / ref.key)
-        if before.key and before not in found:
-            pending.add(before)
-    return found
+        complete.add(ref)
+        upstream = _upstream(shelf, shelf.root / ref.stage / ref.key[:2] / ref.key)
+        if upstream.key and upstream not in complete:
+            pending.add(upstream)
+    return complete
 
 
 def _upstream(shelf: Shelf, directory: Path) -> ArtifactRef:
-    """Return the artifact that an artifact builds on; empty for none or a damaged record."""
+    """Return an artifact's upstream artifact; empty for none or a damaged record."""
     record = shelf.record(directory)
     request = record.get("request") or {}
     if not isinstance(request, dict):

@@ -1,13 +1,11 @@
-"""The journal of a sweep: append-only JSON lines, the truth that tracking and tables are views of.
+"""The journal of a sweep: append-only JSON lines, from which tracking and tables are derived.
 
-What may happen, and how it is written, stands in ``orchestrator.storage.events``. What a resumed
-sweep would say again (a trial's start and place, epochs, its objective) is written without waiting
-for the disk; everything else, and with it what came before, is there for good when ``append``
-returns. A power cut may therefore leave holes after the last event that was synced: those lines
-count as not written.
+``orchestrator.storage.events`` has the events and their format. ``append`` does not wait for the
+disk if a resumed sweep would write the event again (a trial's start and place, epochs, its
+objective). Any other event, and all lines before it, are on disk when ``append`` returns. So a
+power cut may leave holes after the last synced event; the lines there count as not written.
 
-A resumed sweep appends to the same journal. Every event may therefore occur again; the later one
-counts, and saying a thing twice changes nothing.
+A resumed sweep appends to the same journal, so events may be repeated. The last one counts.
 """
 
 import os
@@ -33,11 +31,11 @@ from trainables.common.files import make_folders, sync, why
 from trainables.common.paths import sweep_command
 
 SAID_AGAIN = (TrialStarted, TrialPlaced, Epoch, TrialScored)
-HOLE = b"\0"  # What a file holds where a write was lost and a later one was not.
+HOLE = b"\0"  # Content of a file where a write was lost but a later one was not.
 
 
 class Journal(AbstractContextManager["Journal"]):
-    """Writes the journal of one sweep, after the last whole line; for threads of one process."""
+    """Appends to the journal of one sweep, after its last complete line; thread-safe."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -58,12 +56,12 @@ class Journal(AbstractContextManager["Journal"]):
             raise
 
     def append(self, event: Event, durable: bool = True) -> None:
-        """Write one event, with the present time if it has none, as one line.
+        """Write one event as a line, with the current time if it has none.
 
-        A ``durable`` one is on the disk when this returns, unless it can be said again.
+        If ``durable``, wait for the disk, except for events in ``SAID_AGAIN``.
 
         Raises:
-            ValueError: If it holds NaN or infinity, or figures of test data where none belong.
+            ValueError: If ``to_line`` refuses the event.
         """
         timed = event if event.time else replace(event, time=time.time_ns() // 1_000_000)
         line = to_line(timed)
@@ -73,18 +71,18 @@ class Journal(AbstractContextManager["Journal"]):
                 if durable and not isinstance(event, SAID_AGAIN):
                     os.fsync(self._handle)
             except OSError as error:
-                # A half-written line would turn into damage in the middle with the next append.
+                # The next append would turn an incomplete line into damage inside the journal.
                 if self._handle >= 0:
                     os.ftruncate(self._handle, self._end)
                 raise _unwritable(self.path, error) from error
             self._end += len(line)
 
     def delivered(self) -> bool:
-        """Return True if all events have arrived wherever they are to be."""
+        """Return True if all events have reached the storage; see ``BucketJournal``."""
         return True
 
     def close(self) -> None:
-        """Close; harmless when closed already."""
+        """Close the file; may be called again."""
         with self._lock:
             handle, self._handle = self._handle, -1
             if handle >= 0:
@@ -97,27 +95,26 @@ class Journal(AbstractContextManager["Journal"]):
 def iterate_events(
     path: str | Path, kinds: Collection[type[Event]] | None = DECISIONS
 ) -> Iterator[Event]:
-    """Yield the events of a journal, which may be in the middle of being written.
+    """Yield the events of these ``kinds``, or all if None; another process may be writing.
 
-    Those of other ``kinds`` than are wanted, by default the epochs, are checked for damage only;
-    None wants all.
+    Events of other kinds (by default epochs) are only checked for damage.
     """
     return (event for event, _ in _scan(path, kinds=kinds) if event is not None)
 
 
 def read_events(path: str | Path, offset: int = 0, limit: int = -1) -> tuple[list[Event], int]:
-    """Return the events from byte ``offset`` on, and the offset after the last of them.
+    """Return the events from byte ``offset`` on, and the offset for the next call.
 
-    An unfinished last line is left for the next call, which is given that offset.
+    An incomplete last line is left for the next call.
 
     Args:
-        path: A journal, which may be in the middle of being written.
-        offset: 0, or what an earlier call returned.
-        limit: Stop with the line that reaches so many bytes; negative for all there is.
+        path: A journal; another process may be writing it.
+        offset: 0, or the offset that an earlier call returned.
+        limit: Stop after the line that reaches this many bytes; negative for no limit.
     """
-    found = list(_scan(path, offset, limit))
-    end = found[-1][1] if found else offset
-    return [event for event, _ in found if event is not None], end
+    scanned = list(_scan(path, offset, limit))
+    end = scanned[-1][1] if scanned else offset
+    return [event for event, _ in scanned if event is not None], end
 
 
 def _scan(
@@ -126,7 +123,7 @@ def _scan(
     limit: int = -1,
     kinds: Collection[type[Event]] | None = None,
 ) -> Iterator[tuple[Event | None, int]]:
-    """Yield the event of each whole line, None for one that is not wanted, and where it ends."""
+    """Yield each complete line's event (None if not of ``kinds``) and the offset after it."""
     end, count = offset, 0
     try:
         with open(path, "rb") as stream:
@@ -149,37 +146,37 @@ def _scan(
         with open(path, "rb") as stream:
             number = stream.read(offset).count(b"\n") + count
             stream.seek(end)
-            if HOLE in stream.readline() and _never_promised(stream):
+            if HOLE in stream.readline() and _never_synced(stream):
                 return
         raise InputError(_remedy(path, number, str(error))) from error
 
 
 def _check_unfinished(line: bytes) -> None:
-    """Refuse a last line that has all but its end: none is cut off one byte after its last one."""
+    """Raise ``ValueError`` if only the line end is wrong: an interrupted write does not do that."""
     try:
         from_line(line[:-1] + b"\n")
     except ValueError:
         return
-    raise ValueError("it lacks its end")
+    raise ValueError("it has a wrong line end")
 
 
-def _never_promised(lines: Iterable[bytes]) -> bool:
-    """Return True if no line after a lost write was reported as stored."""
-    promised = 0
+def _never_synced(lines: Iterable[bytes]) -> bool:
+    """Return True if no line after a lost write had been synced."""
+    durable = 0
     for line in lines:
         try:
-            promised += not isinstance(from_line(line), SAID_AGAIN)
+            durable += not isinstance(from_line(line), SAID_AGAIN)
         except ValueError:
             continue
-        if promised > 1:  # When the last one was written, the one before had been synced.
+        if durable > 1:  # The first was synced before the second was written.
             return False
     return True
 
 
 def _remedy(path: str | Path, number: int, damage: str) -> str:
     return (
-        f"journal {path}, line {number}: damaged, {damage}; outcomes are stored: cut the file "
-        "before that line, or put an intact copy in its place, then "
+        f"journal {path}, line {number}: damaged, {damage}; results are stored, so cut the file "
+        "before that line, or replace it with an intact copy, then run "
         f"`{sweep_command('run --resume', Path(path).absolute().parent)}`"
     )
 

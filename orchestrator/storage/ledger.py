@@ -1,4 +1,4 @@
-"""The ledger of a sweep: the one fold from the events of its journal to its state, read on live."""
+"""Compute the state of a sweep from the events of its journal, also while it runs."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from trainables.metrics import METRICS
 
 @dataclass(slots=True, kw_only=True)
 class Trial(TrialStarted):
-    """A trial as it was first given out, with its results.
+    """A trial as it was first started, with its results.
 
     Attributes:
-        code: Git commit that it was first given out with.
-        host, since: Where it was computed last, and since when, milliseconds since 1970.
-        status: How it ended last: ``finished``, ``failed`` or ``pruned``; ``running`` if never.
-        artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: Of its last end; see
+        code: Git commit of its first start.
+        host, since: Machine of its last attempt, and its start in milliseconds since 1970.
+        status: ``finished``, ``failed`` or ``pruned`` as it ended last; ``running`` before.
+        artifact, reason, fault, reused, seconds, epoch_seconds, peak_memory: From its last
             ``TrialFinished``.
-        last_step, epochs: Of its epochs the last and the number, where these were read; else -1, 0.
-        curves: Steps and values of those figures that the ledger was asked for.
-        objective: What the search minimises, once it is scored.
-        chain_seconds: What its chain of stages cost to compute, if that is known.
+        last_step, epochs: Last epoch and number of epochs; -1 and 0 if epochs were not read.
+        curves: Steps and values of the metrics in ``Ledger.curves``.
+        objective: Score that the search minimises; None until it is scored.
+        chain_seconds: Cost of computing its chain of stages, if known.
     """
 
     code: str = ""
@@ -77,7 +77,7 @@ class Trial(TrialStarted):
 
     @property
     def ref(self) -> ArtifactRef:
-        """Return the reference to its outcome; without a key if there is none."""
+        """Return the reference to its artifact, without a key if there is none."""
         return ArtifactRef(self.stage, self.artifact)
 
     @property
@@ -86,13 +86,13 @@ class Trial(TrialStarted):
         return self.status != "running"
 
     def curve(self, metric: str) -> tuple[list[int], list[float]]:
-        """Return the steps at which a figure was reported, and its values."""
+        """Return the steps at which a metric was reported, and its values."""
         steps, values = self.curves.get(metric, ((), ()))
         return list(steps), list(values)
 
 
 def stopped_after(status: str, rule: Mapping[str, Any], trials: int, ended: int) -> int:
-    """Return after how many trials a search stopped since it expected no gain; 0 if never."""
+    """Return the number of trials after which ``search.stop`` ended a search; 0 if it did not."""
     return ended if status == "finished" and rule.get("stop") and ended < trials else 0
 
 
@@ -101,9 +101,9 @@ class Study(StudyOpened):
     """A study as it was opened, with its results.
 
     Attributes:
-        finished, failed: How many search trials did.
-        reason: Why it, or a trial of it, failed; else empty.
-        begun: Its trials by key, in the order in which they were first given out.
+        finished, failed: Number of search trials that finished or failed.
+        reason: Why the study or one of its trials failed; else empty.
+        begun: Its trials by key, in the order of their first start.
     """
 
     index: int
@@ -121,12 +121,12 @@ class Study(StudyOpened):
 
     @property
     def planned(self) -> int:
-        """Return how many trials its search runs; fewer than it might where it has stopped."""
+        """Return the number of search trials, which is smaller if ``search.stop`` ended it."""
         ended = self.finished + self.failed
         return stopped_after(self.status, self.rule, self.trials, ended) or self.trials
 
     def __post_init__(self) -> None:
-        # Who shows its figures has not loaded its plugins.
+        # Tables show metrics of plugins without loading the plugins.
         METRICS.declare(self.origin.get("metrics", {}))
 
     @property
@@ -135,14 +135,14 @@ class Study(StudyOpened):
         return self.study
 
     def shows(self, seed: int) -> bool:
-        """Return True if runs of a seed stand in tables."""
+        """Return True if tables show runs with this seed."""
         return seed in self.origin.get("seeds", (seed,))
 
     @property
     def searched(self) -> list[Trial]:
         """Return the trials of the search, by number."""
-        found = (trial for trial in self.begun.values() if trial.role == "search")
-        return sorted(found, key=attrgetter("number"))
+        trials = (trial for trial in self.begun.values() if trial.role == "search")
+        return sorted(trials, key=attrgetter("number"))
 
     @property
     def scored(self) -> list[Trial]:
@@ -156,16 +156,16 @@ class Study(StudyOpened):
 
 
 class Ledger:
-    """All that the events so far say of one sweep; the later one counts.
+    """The state of one sweep after the events so far.
 
-    Saying a thing twice changes nothing, but that an epoch's first report stays; events of trials
-    that were never started add nothing. The figures named by ``curves`` are kept for each epoch.
+    Later events replace earlier ones, except that the first report of an epoch counts. Events of
+    trials that were never started are ignored. The metrics ``curves`` are kept for each epoch.
 
     Attributes:
         provenance: ``git_commit``, ``versions`` and ``hardware`` of the last run.
-        began: When the last run did, milliseconds since 1970.
-        given: When the last run gave out its first trial; 0 before.
-        spent: Seconds that the trials took that the last run has computed to their end.
+        began: Start of the last run, milliseconds since 1970.
+        given: Start of the first trial in the last run; 0 before.
+        spent: Total seconds of the trials that ended in the last run.
     """
 
     def __init__(self, events: Iterable[Event] = (), curves: Collection[str] = ()) -> None:
@@ -194,34 +194,34 @@ class Ledger:
 
     @property
     def pareto(self) -> tuple[str, ...]:
-        """Return the validation metrics that the search looks at beside the objective."""
+        """Return the validation metrics of the Pareto front, besides the objective."""
         return tuple(self.spec.get("search", {}).get("pareto", ()))
 
     @property
     def further_seeds(self) -> int:
-        """Return the number of seeds beside the search's."""
+        """Return the number of seeds other than the search's."""
         seeds = list(self.spec.get("seeds") or [0])
         first = self.spec.get("search", {}).get("seed")
         return len({*seeds, seeds[0] if first is None else first}) - 1
 
     @property
     def parallel_trials(self) -> int:
-        """Return how many trials of one study may run at once."""
+        """Return the maximum number of trials of one study at once."""
         return int(self.spec.get("search", {}).get("parallel_trials", 1))
 
     @property
     def guarded(self) -> bool:
-        """Return True if lost accuracy is charged against the objective."""
+        """Return True if the objective includes a penalty for lost accuracy."""
         return self.spec.get("search", {}).get("accuracy_tolerance") is not None
 
     def apply(self, event: Event) -> None:
-        """Take in one event."""
+        """Update the state by one event."""
         getattr(self, f"_{event.event}")(event)
 
     def _sweep_started(self, event: SweepStarted) -> None:
         if self.sweep_id and event.sweep_id != self.sweep_id:
             raise InputError(
-                f"the journal of sweep {self.sweep_id} holds another sweep, {event.sweep_id}"
+                f"the journal of sweep {self.sweep_id} contains another sweep, {event.sweep_id}"
             )
         self.sweep, self.sweep_id = event.sweep, event.sweep_id
         self.spec, self.provenance = event.spec or {}, event.provenance or {}
@@ -294,8 +294,8 @@ class Ledger:
         trial = self.trials.get(event.key)
         if trial is None:
             return
-        found = {name.removeprefix(TEST_PREFIX): v for name, v in event.metrics.items()}
-        trial.test = {**trial.test, **found}
+        measured = {name.removeprefix(TEST_PREFIX): v for name, v in event.metrics.items()}
+        trial.test = {**trial.test, **measured}
         trial.predictions, trial.computed = event.predictions, event.computed
         trial.default_predictions = event.default_predictions or trial.default_predictions
         if event.seconds is not None:
@@ -314,21 +314,25 @@ class Ledger:
         for study in self.studies.values():
             if study.status == "running":
                 study.status = "interrupted"
-                study.reason = f"the sweep ended ({event.status}) before this did"
+                study.reason = f"the sweep ended ({event.status}) before this study"
         for trial in self.trials.values():
             trial.open = False
 
 
 def read_ledger(path: Path) -> Ledger:
-    """Return what a journal tells of its sweep, epochs apart; nothing where there is none."""
+    """Read a journal without its epochs; a missing one gives an empty ledger."""
     return Ledger(iterate_events(path) if path.exists() else ())
 
 
-PIECE = 4_000_000  # Bytes whose events are held at once.
+PIECE = 4_000_000  # Bytes that are read at once.
 
 
 class FollowedSweep:
-    """A sweep and its journal read so far; threads may share it. ``problem`` stops the reading."""
+    """A sweep whose journal is read as it grows; threads may share it.
+
+    Attributes:
+        problem: Why the journal cannot be read any further; else empty.
+    """
 
     def __init__(self, folder: SweepFolder, curves: Collection[str] = ()) -> None:
         self.folder, self.problem, self._curves = folder, "", curves
@@ -341,31 +345,31 @@ class FollowedSweep:
 
     @contextmanager
     def ledger(self) -> Iterator[Ledger]:
-        """Yield what the journal tells by now; it does not change within the block."""
+        """Yield the up-to-date ledger, which does not change within the block."""
         with self._lock:
             self.read_on()
             yield self._ledger
 
     def read_on(self) -> None:
-        """Take in all lines since the last time, or all if it is another file by now."""
+        """Read the lines since the last call, or all if the file was replaced."""
         with self._lock:
             try:
-                found = os.stat(self.folder.journal)
+                stat = os.stat(self.folder.journal)
             except OSError:
                 self._forget()
                 return
-            if found.st_ino != self._file or found.st_size < self._offset:
+            if stat.st_ino != self._file or stat.st_size < self._offset:
                 self._forget()
-                self._file = found.st_ino
-            if found.st_size == self._offset:
+                self._file = stat.st_ino
+            if stat.st_size == self._offset:
                 return
             try:
-                self._take_in()
+                self._read_pieces()
                 self.problem = ""
             except InputError as error:
                 self.problem = str(error)
 
-    def _take_in(self) -> None:
+    def _read_pieces(self) -> None:
         end = -1
         while end != self._offset:
             self._offset = max(end, self._offset)

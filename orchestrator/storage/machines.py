@@ -1,4 +1,4 @@
-"""Machines and GPUs on which trials fail: left out until `calsweep doctor` passes there."""
+"""Exclude machines and GPUs on which trials fail, until `calsweep doctor` passes there."""
 
 import re
 import time
@@ -11,25 +11,25 @@ from trainables.common.errors import InputError
 from trainables.jobs import FaultKind, Job, Report, Status
 
 IN_A_ROW = 3
-"""Configurations that a machine fails one after the other before it is left out."""
+"""Number of different configurations that fail in a row before a machine is excluded."""
 
 FIRST = 8
-"""Trials that show whether a sweep can go well at all."""
+"""Number of first trials; if most of them fail with the same error, the sweep ends."""
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks at which machines are taken back in."""
+"""Seconds between two checks for machines that are included again."""
 
 
 @dataclass
 class Machines:
-    """What the trials of a run tell of the machines, and of the sweep as a whole.
+    """Counts failures by machine and decides which machines are excluded.
 
-    A node, or one of its GPUs, is left out once it failed three configurations in a row while
-    others are there: the GPU alone if it failed all of them. If more than half of the first eight
-    trials fail alike, the sweep ends: the rest would too.
+    A node is excluded after three different configurations failed on it in a row, if there are
+    other nodes. If all of them failed on one GPU, only this GPU is excluded. If more than half of
+    the first eight trials fail with the same error, the sweep ends, as the others would fail too.
 
     Attributes:
-        refused: Nodes that no trial may ever start on, with the reason.
+        refused: Nodes that are excluded for the whole run, with the reason.
     """
 
     storage: Storage | None = None
@@ -37,25 +37,25 @@ class Machines:
     refused: dict[str, str] = field(default_factory=dict)
     # By node and GPU (empty for the node), keys of failed trials.
     _rows: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    _out: dict[str, str] = field(default_factory=dict)  # Left out in this run: by node, by host.
+    _out: dict[str, str] = field(default_factory=dict)  # Excluded in this run: node to host.
     _remembered: frozenset[str] = frozenset()
     _looked: float = float("-inf")
-    _ends: dict[str, str] = field(default_factory=dict)  # Of the first trials, why they failed.
+    _ends: dict[str, str] = field(default_factory=dict)  # Errors ("" for none) of first trials.
 
     def left_out(self) -> frozenset[str]:
-        """Return the nodes, or names of machines, that nothing is to start on."""
+        """Return the nodes and names of machines that are excluded."""
         known = self._all_left_out()
         return frozenset(name for name in known if GPU not in name) | self.refused.keys()
 
     def gpus_left_out(self) -> frozenset[tuple[str, str]]:
-        """Return GPUs that nothing is to start on: node or name of the machine, and the GPU."""
+        """Return the excluded GPUs as pairs of node (or name of the machine) and GPU."""
         pairs = (name.partition(GPU) for name in self._all_left_out())
         return frozenset((place, gpu) for place, _, gpu in pairs if gpu)
 
     def _all_left_out(self) -> frozenset[str]:
         if self.storage is not None and time.monotonic() - self._looked > LOOK_SECONDS:
             self._looked = time.monotonic()
-            with suppress(InputError):  # A bucket that is away ends nothing.
+            with suppress(InputError):  # Go on if the bucket does not answer.
                 self._remembered = frozenset(self.storage.machines_left_out(patient=False))
             for name in [n for n, host in self._out.items() if host not in self._remembered]:
                 del self._out[name]
@@ -64,7 +64,7 @@ class Machines:
         return self._remembered | self._out.keys()
 
     def heard(self, job: Job, report: Report, final: bool) -> None:
-        """Take in how an attempt ended, and whether no other one follows."""
+        """Count the end of an attempt; ``final`` if the trial is not tried again."""
         node = report.node
         places = [place for place in dict.fromkeys([report.gpu, ""]) if node]
         if report.status == Status.FINISHED and not report.cost.reused:
@@ -86,7 +86,7 @@ class Machines:
             raise InputError(f"no trial can start any more: {reason}")
         if node not in self.refused:
             self.refused[node] = reason
-            self.say(f"{host} is left out of this run: {reason}")
+            self.say(f"{host} is excluded from this run: {reason}")
 
     def _is_bad(self, node: str, gpu: str) -> bool:
         if len(self._rows[node, gpu]) < IN_A_ROW or _named(node, gpu) in self._out:
@@ -103,11 +103,11 @@ class Machines:
                 self.storage.leave_machine_out(host, report.fault.reason)
                 self._remembered |= {host}
             except InputError as error:
-                self.say(f"{error}: later runs will not know that {host} is left out")
+                self.say(f"{error}; {host} is excluded from this run only")
         self.say(
-            f"{host.replace(GPU, ' GPU ')} is left out: {IN_A_ROW} trials in a row failed there, "
-            f"the last by {report.fault.reason}; "
-            "`calsweep doctor --storage STORAGE` there takes it back in"
+            f"{host.replace(GPU, ' GPU ')} is excluded: {IN_A_ROW} trials in a row failed there, "
+            f"the last with {report.fault.reason}; "
+            "run `calsweep doctor --storage STORAGE` there to include it again"
         )
 
     def _stop_if_alike(self) -> None:
@@ -117,8 +117,8 @@ class Machines:
         for alike in counts.values():
             if len(alike) > FIRST / 2:
                 raise InputError(
-                    f"{len(alike)} of the first {len(self._ends)} trials failed alike, so nothing "
-                    f"more is started: {alike[0]}"
+                    f"{len(alike)} of the first {len(self._ends)} trials failed with the same "
+                    f"error, so no more trials are started: {alike[0]}"
                 )
 
 

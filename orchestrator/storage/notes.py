@@ -1,4 +1,4 @@
-"""Notes that people write on a sweep, its studies and trials; no figure depends on them."""
+"""Notes of users on a sweep, its studies and trials; no figure depends on them."""
 
 import json
 
@@ -8,9 +8,9 @@ from orchestrator.storage.storage import LOCK_SECONDS, NOTES, SweepFolder, answe
 from trainables.common.errors import InputError
 from trainables.common.files import LOCK_MODE, make_folders, why, write_whole, writing
 
-SWEEP = "sweep"  # What a note is about: this, or ``study NAME``, or ``trial KEY``.
-MOST = 10_000  # Characters of a note.
-ALL = 1_000_000  # Characters of all notes of a sweep.
+SWEEP = "sweep"  # Key of the sweep's note; other keys are ``study NAME`` and ``trial KEY``.
+MOST = 10_000  # Maximum characters of a note.
+ALL = 1_000_000  # Maximum characters of all notes of a sweep.
 
 
 class TooLongError(InputError):
@@ -18,7 +18,7 @@ class TooLongError(InputError):
 
 
 def read_notes(folder: SweepFolder) -> dict[str, str]:
-    """Return the notes of a sweep, by what they are about."""
+    """Return the notes of a sweep by key; see ``SWEEP``."""
     path, remedy = folder.path / NOTES, "correct it, or move it away to start without notes"
     try:
         found = json.loads(folder.text(path) or "{}")
@@ -32,7 +32,7 @@ def read_notes(folder: SweepFolder) -> dict[str, str]:
 
 
 def write_note(folder: SweepFolder, about: str, text: str) -> None:
-    """Keep a note; an empty text removes it, ``TooLongError`` refuses a long one."""
+    """Write a note, or remove it if the text is empty."""
     if len(text) > MOST:
         raise TooLongError(f"expected at most {MOST} characters in a note, got {len(text)}")
     path = folder.path / NOTES
@@ -44,7 +44,7 @@ def write_note(folder: SweepFolder, about: str, text: str) -> None:
             notes = {**read_notes(folder), about: text.strip()}
             whole = {each: written for each, written in notes.items() if written}
             if sum(map(len, whole.values())) > ALL:
-                raise TooLongError(f"the notes of a sweep have at most {ALL} characters together")
+                raise TooLongError(f"expected at most {ALL} characters in all notes of a sweep")
             write_whole(path, json.dumps(whole, ensure_ascii=False, indent=1))
             if folder.bucket is not None:
                 with answering():

@@ -1,17 +1,17 @@
-"""How long a sweep will take from here, by what its trials have taken so far."""
+"""Estimate the remaining time of a sweep from the times of its ended trials."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-# Of a training, where no trial of the stage has ended yet.
+# Time of a stage as a fraction of training, until a trial of the stage has ended.
 SHARES = {"refine": 0.2, "calibrate": 0.02}
-SHORT_FIRST = ("calibrate", "refine")  # As a search gives them out.
+SHORT_FIRST = ("calibrate", "refine")  # A search starts these before trainings.
 
-ALMOST = 0.1  # Least remainder of trials that run for longer than others have.
+ALMOST = 0.1  # Smallest remainder, in trials, if running trials take longer than ended ones.
 
-Phase = tuple[str, bool]  # A study, and whether its search is meant or its further seeds.
+Phase = tuple[str, bool]  # A study, and True for its search or False for its further seeds.
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,12 @@ class Work:
     """The trials of one study.
 
     Attributes:
-        search, seeds: How many of the search, and of further seeds, have not ended.
-        costs: What those took, in seconds, that have ended.
-        begun: Seconds for which those have been computed that run now.
-        together: Most trials of the search at once.
-        upstream: The study that it builds on, or nothing.
-        reference: The study whose choice its trials are compared with, or nothing.
+        search, seeds: Number of trials of the search, and of further seeds, that have not ended.
+        costs: Seconds of each ended trial.
+        begun: Total seconds of the running trials so far.
+        together: Maximum number of trials of the search at once.
+        upstream: The study on whose choice it builds; "" for none.
+        reference: The study with whose choice the accuracy guard compares; "" for none.
     """
 
     study: str
@@ -40,7 +40,7 @@ class Work:
 
 
 def costs_of(stage: str, ended: Iterable[tuple[float | None, bool]]) -> list[float]:
-    """Return what trials took, given as seconds and whether the outcome was stored already."""
+    """Return the seconds of ended trials, without stored results that were reused."""
     return [
         seconds
         for seconds, reused in ended
@@ -49,10 +49,11 @@ def costs_of(stage: str, ended: Iterable[tuple[float | None, bool]]) -> list[flo
 
 
 def seconds_left(works: Sequence[Work], places: int) -> float | None:
-    """Estimate how long all that is left will take; None before anything has ended.
+    """Estimate the remaining seconds; None before any trial has ended.
 
-    A trial is taken for as long as those of its study have been, or else of its stage and task, or
-    of its stage. So many ``places`` compute at once, as far as studies need not wait for others.
+    A trial is assumed to take the mean time of ended trials in its study, else of those with its
+    stage and task, else with its stage. Up to ``places`` trials run at once; studies wait for those
+    on which they depend.
     """
     costs = {work.study: _cost(work, works) for work in works}
     if not any(work.costs for work in works):
@@ -87,10 +88,10 @@ def _may_run(phase: Phase, left: Mapping[Phase, float], known: Mapping[str, Work
 def _shared(
     ready: Sequence[Phase], left: Mapping[Phase, float], known: Mapping[str, Work], places: int
 ) -> Iterable[tuple[Phase, int]]:
-    """Yield how many places each phase gets, those that come first as many as they can use."""
+    """Yield the number of places per phase; earlier phases get as many as they can use."""
     for phase in ready:
-        most = math.ceil(left[phase])
-        share = min(places, most, known[phase[0]].together if phase[1] else most)
+        trials = math.ceil(left[phase])
+        share = min(places, trials, known[phase[0]].together if phase[1] else trials)
         places -= share
         if share:
             yield phase, share

@@ -1,4 +1,4 @@
-"""Where a number came from: code, libraries, hardware, and the plugins that a storage keeps."""
+"""Record the provenance of results: code, libraries, hardware, and copies of plugins."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ LIBRARIES = (
 
 
 def provenance() -> dict[str, Any]:
-    """Return commit, library versions, Python and hardware as plain values."""
+    """Return commit, versions and hardware as plain values."""
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "git_commit": git_commit(),
@@ -50,12 +50,12 @@ def provenance() -> dict[str, Any]:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the installed version of every library that can change a result."""
+    """Return the installed versions of ``LIBRARIES``, which can change results."""
     return {name: library_version(name) for name in LIBRARIES}
 
 
 def library_version(name: str) -> str:
-    """Return the installed version of a library, or that it is not installed."""
+    """Return the installed version of a library, or ``not installed``."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -63,7 +63,7 @@ def library_version(name: str) -> str:
 
 
 def git_commit() -> str:
-    """Return this code's commit, with ``-dirty`` for local changes; empty for installed code."""
+    """Return the commit of this code, with ``-dirty`` for local changes; empty if installed."""
     file = Path(__file__).resolve()
     folder = file.parent
     if not _git(folder, "ls-files", "--", file.name):
@@ -88,7 +88,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def pin_plugins(spec: SweepSpec) -> SweepSpec:
-    """Return a sweep with all plugins that it uses, at the copies in its storage, and load them."""
+    """Load a sweep's plugins; return the sweep with their paths in its storage."""
     copies = Storage.of(spec).plugins
     pinned = [
         PluginModel(path=str(copies / plugin.code / plugin.source.path), code=plugin.code)
@@ -98,28 +98,28 @@ def pin_plugins(spec: SweepSpec) -> SweepSpec:
 
 
 def keep_plugins(spec: SweepSpec) -> None:
-    """Write the copies, unless they are there; a bucket has them too afterwards, or soon."""
+    """Copy a sweep's plugins to its storage, unless they are there."""
     storage = Storage.of(spec)
-    found = _plugins(spec)
-    for plugin in found:
+    plugins = _plugins(spec)
+    for plugin in plugins:
         _write(plugin, storage.plugins / plugin.code)
-    if found:
+    if plugins:
         store = storage.store()
-        for plugin in found:
+        for plugin in plugins:
             store.share(storage.plugins / plugin.code)
         store.settle()
 
 
 def load_metric_plugins(storage: Storage, sweeps: Iterable[str], metrics: Iterable[str]) -> None:
-    """Import the copies that sweeps keep of plugins, if a metric needs their code."""
+    """Load the plugins of sweeps from their copies, if a metric needs their code."""
     if all(METRICS[name].source != "plugin" for name in metrics if name in METRICS):
         return
-    found = [pinned for sweep in sweeps for pinned in storage.load_spec(sweep).pinned]
-    load_plugins(dict.fromkeys(found), installed=True)
+    plugins = [pinned for sweep in sweeps for pinned in storage.load_spec(sweep).pinned]
+    load_plugins(dict.fromkeys(plugins), installed=True)
 
 
 def fetch_plugins(pinned: Iterable[Pinned]) -> None:
-    """Take the copies that lie in a bucket from there, unless they are here."""
+    """Download copies of plugins that are in a bucket, unless they are local."""
     for plugin in pinned:
         for folder in on_this_machine(Path(plugin.path)).parents:
             if bucket_address(folder) is not None:

@@ -1,4 +1,4 @@
-"""What one study came to: the record that tables are made of."""
+"""The result of one study, from which tables are made."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -19,39 +19,39 @@ class StudyResult:
     """One study: the search for one recipe's hyper-parameters on one task, and its outcome.
 
     Attributes:
-        task: ``dataset/model/protocol``, or the name that the sweep file gives it.
+        task: ``dataset/model/protocol``, or the task's name in the sweep file.
         status: ``finished``, ``failed`` (no trial finished), ``running`` or ``interrupted``.
-        configuration: Part of the recipe to its parameters, of the chosen trial.
+        configuration: Parameters of the chosen trial, by part of the recipe.
         validation: Metrics of the chosen trial on validation data, fractions.
-        test: Metrics of the chosen configuration on test data, one mapping a seed, with the keys of
-            ``calibration_report``, fractions.
-        reason: Why the study, or the last failed trial, failed; else empty.
-        trials: Those that its search might run.
-        run_ids: MLflow runs of the chosen configuration, one per seed, as far as they are known.
-        sweep_id: Identifies the sweep for good; several may have borne the same name.
+        test: Metrics of the chosen configuration on test data, one mapping per seed, with the keys
+            of ``calibration_report``, fractions.
+        reason: Why the study, or its last failed trial, failed; else empty.
+        trials: Maximum number of trials of its search.
+        run_ids: Known MLflow runs of the chosen configuration, one per seed.
+        sweep_id: Unique id of the sweep; names of sweeps may be used again.
         dataset: Short name, such as ``cifar10``, or the stem of an npz file or folder.
-        fingerprint: Hash (hex) of the content of the data and of how they were split.
-        predictions: Keys of the ``evaluate`` artifacts, one a seed, aligned with ``test``.
-        searched_predictions: Key of the ``evaluate`` artifact of the chosen trial itself.
-        default_predictions: That of the study's published default, its first trial; empty where it
-            was not measured.
-        seconds: What the chosen chain of stages cost to compute, one a seed, aligned with ``test``;
-            stages that were reused count what they cost at first. Empty where that is not known.
-        rule: How the choice was made: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``,
-            and where they are used ``accuracy_errors``, ``keep_default`` and ``stop``.
-        charged: What the accuracy guard added to each seed's objective, fractions, aligned with
-            ``test``; empty where that is not known.
-        computed_by: Hashes of the code of the processes that computed the chosen chains of stages.
-        varied: Whether each seed has a split of its own.
-        subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty where the
-            whole data set took part.
-        copies: Sentences about rows that are in two parts of the data; none if there are none, or
+        fingerprint: Hash (hex) of the content and the split of the data.
+        predictions: Keys of the ``evaluate`` artifacts, one per seed, aligned with ``test``.
+        searched_predictions: Key of the ``evaluate`` artifact of the chosen trial.
+        default_predictions: Key of the ``evaluate`` artifact of the published default (the first
+            trial); empty if it was not measured.
+        seconds: Cost of computing the chosen chain of stages, one per seed, aligned with ``test``;
+            reused stages count with their original cost. Empty if unknown.
+        rule: How the trial was chosen: ``objective``, ``accuracy_tolerance``, ``epoch``, ``tie``,
+            and if used ``accuracy_errors``, ``keep_default`` and ``stop``.
+        charged: Penalty of the accuracy guard in each seed's objective, fractions, aligned with
+            ``test``; empty if unknown.
+        computed_by: Hashes of the code that computed the chosen chains of stages.
+        varied: Whether each seed has its own split.
+        subset: Limits on the images, such as ``train_limit 5000, test_limit 1000``; empty for the
+            whole data set.
+        copies: Messages about rows that are in two parts of the data; empty if there are none, or
             they were not counted.
-        plugins: Hash of the code of each plugin that the sweep file names, by the plugin's name.
-        q: MaC-Cal's q at the end, one a seed, aligned with ``test``; empty for other recipes.
+        plugins: Hash of the code of each plugin in the sweep file, by the plugin's name.
+        q: MaC-Cal's final q, one per seed, aligned with ``test``; empty for other recipes.
 
     Raises:
-        ValueError: If ``status`` is none of the four, or a count is negative.
+        ValueError: If ``status`` is not one of the four, or a count is negative.
     """
 
     sweep: str
@@ -96,19 +96,19 @@ class StudyResult:
 
     @property
     def kept_default(self) -> bool:
-        """Return True if the search chose the published default that it began with."""
+        """Return True if the search chose the published default, its first trial."""
         return bool(self.default_predictions) and (
             self.default_predictions == self.searched_predictions
         )
 
     @property
     def stopped(self) -> int:
-        """Return after how many trials the search stopped since it expected no gain; 0 if never."""
+        """Return the number of trials after which ``search.stop`` ended the search, else 0."""
         return stopped_after(self.status, self.rule, self.trials, self.ended)
 
     @property
     def ended(self) -> int:
-        """Return how many trials ended."""
+        """Return the number of trials that ended."""
         return self.trials_finished + self.trials_failed
 
     @property
@@ -118,12 +118,12 @@ class StudyResult:
 
 
 def usual_baseline(results: Iterable[StudyResult | Study]) -> str:
-    """Return what recipes are compared with: plain cross-entropy, or the logits as given."""
+    """Return the recipe with which others are compared: cross-entropy, or the given logits."""
     return GIVEN if any(result.model == GIVEN for result in results) else "ce"
 
 
 def as_text(value: Any) -> str:
-    """Return a plain value as text: texts as they are, other values as JSON."""
+    """Return strings unchanged and other plain values as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -133,7 +133,7 @@ def results_of(ledger: Ledger, runs: Mapping[str, str] | None = None) -> list[St
     trials = {
         key: replace(trial, run_id=known.get(key, ""))
         for key, trial in ledger.trials.items()
-        if trial.test or key in chosen  # A copy of each of 20,000 trials takes half a second.
+        if trial.test or key in chosen  # Copying all of 20,000 trials would take half a second.
     }
     evaluated = [trial for trial in trials.values() if trial.test]
     return table_rows(ledger.sweep, ledger.studies.values(), trials, evaluated)
@@ -142,14 +142,14 @@ def results_of(ledger: Ledger, runs: Mapping[str, str] | None = None) -> list[St
 def table_rows(
     sweep: str, studies: Iterable[Study], chosen: Mapping[str, Trial], evaluated: Iterable[Trial]
 ) -> list[StudyResult]:
-    """Return the rows of a sweep's table; ``chosen`` by key, ``evaluated`` have test metrics."""
+    """Return the rows of a sweep's table from its chosen (by key) and its evaluated trials."""
     tests = list(evaluated)
     rows = sorted((study for study in studies if study.row), key=lambda study: study.index)
     return [_result(sweep, study, chosen.get(study.chosen or ""), tests) for study in rows]
 
 
 def cells_of(ledger: Ledger) -> list[tuple[Study, Trial]]:
-    """Return the measured trials whose figures tables show, one a row and seed."""
+    """Return the evaluated trials that tables show, one per row and seed."""
     rows = ((study, study.chosen_trial) for study in ledger.studies.values() if study.row)
     return [
         (study, trial)
@@ -203,42 +203,42 @@ def _result(sweep: str, study: Study, chosen: Trial | None, tests: list[Trial]) 
 
 
 def _codes(trials: Iterable[Trial]) -> tuple[str, ...]:
-    found = {facts.get("code", "") for trial in trials for facts in trial.computed.values()}
-    return tuple(sorted(found - {""}))
+    codes = {facts.get("code", "") for trial in trials for facts in trial.computed.values()}
+    return tuple(sorted(codes - {""}))
 
 
 def _charged(trial: Trial, rule: Mapping[str, Any]) -> float | None:
-    """Return what the guard added to a trial's objective; None where it has no score."""
+    """Return the guard's penalty in a trial's objective; None if the trial has no score."""
     plain = trial.metrics.get(str(rule.get("objective")))
     return None if trial.objective is None or plain is None else trial.objective - plain
 
 
 def _subset(study: Study) -> str:
-    """Return the limits on a study's images, or nothing if it saw the whole data set."""
+    """Return the limits on a study's images, empty for the whole data set."""
     split = study.origin.get("split", {})
     limits = ((name, split.get(name)) for name in ("train_limit", "test_limit"))
     return ", ".join(f"{name} {limit}" for name, limit in limits if limit is not None)
 
 
 def _known(values: list[T | None]) -> tuple[T, ...]:
-    """Return the values if each is known, else none: a part would pass for the whole."""
+    """Return the values if all are known, else none: values must be aligned with seeds."""
     known = tuple(value for value in values if value is not None)
     return known if len(known) == len(values) else ()
 
 
 def trials_of_choice(study: Study, chosen: Trial, evaluated: Iterable[Trial]) -> list[Trial]:
-    """Return the evaluated trials of what a study chose, one a seed, by seed.
+    """Return the evaluated trials of a study's choice, one per seed, ordered by seed.
 
-    What the study had chosen before it was resumed, perhaps by older code, may have been evaluated
-    too, even with the same configuration; it is no result.
+    A trial that was chosen before the study was resumed may have been evaluated too, even with the
+    same configuration; it is left out.
     """
-    found = (
+    candidates = (
         trial
         for trial in evaluated
         if trial.study == study.name and trial.configuration == chosen.configuration
     )
     by_seed = {
-        trial.seed: trial for trial in sorted(found, key=attrgetter("seed", "role", "number"))
+        trial.seed: trial for trial in sorted(candidates, key=attrgetter("seed", "role", "number"))
     }
     if chosen.seed in by_seed and chosen.test:
         by_seed[chosen.seed] = chosen

@@ -1,4 +1,4 @@
-"""Everything in a storage that can be removed: artifacts and unfinished work."""
+"""List and remove the artifacts and unfinished files of a storage."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from trainables.store.bucket import Bucket, Listed
 
 
 class Shelf:
-    """The artifacts of a storage, by their places in the folder ``root``."""
+    """The artifacts of a storage, by their paths in the folder ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -23,25 +23,25 @@ class Shelf:
 
     def artifacts(self, kind: str) -> list[Path]:
         """Return the artifacts of a stage."""
-        # By their place: what else somebody put or linked there is not ours to remove.
-        found = (path for path in (self.root / kind).glob("*/*") if path.is_dir())
-        own = (path for path in found if path.name[:2] == path.parent.name)
+        # Only paths that the store uses: never remove other files that users put there.
+        folders = (path for path in (self.root / kind).glob("*/*") if path.is_dir())
+        own = (path for path in folders if path.name[:2] == path.parent.name)
         return sorted(path for path in own if path.suffix != ".tmp")
 
     def checkpoints(self) -> list[Path]:
-        """Return the states of unfinished stages."""
+        """Return the checkpoints of unfinished stages."""
         return sorted((self.root / "checkpoints").rglob("*.pt"))
 
     def drafts(self) -> list[Path]:
-        """Return files being written, also when their process died."""
+        """Return files that are being written, or whose process died."""
         return sorted(self.root.rglob("*.tmp"))
 
     def record(self, artifact: Path) -> dict[str, Any]:
-        """Return an artifact's record; empty where there is none that can be read."""
+        """Return an artifact's record, empty if it is missing or damaged."""
         try:
             return dict(json.loads(self._record(artifact)))
         except PermissionError:
-            raise  # What it builds on would go.
+            raise  # An empty record would allow the removal of its upstream artifact.
         except (OSError, ValueError, TypeError):
             return {}
 
@@ -49,18 +49,18 @@ class Shelf:
         return (artifact / RECORD).read_text()
 
     def used(self, path: Path) -> float:
-        """Return when a draft, or an artifact, was written or asked for, seconds since 1970."""
+        """Return when a draft or an artifact was last written or used, seconds since 1970."""
         manifest = path / MANIFEST
         return (manifest if manifest.exists() else path).stat().st_mtime
 
     def size(self, path: Path) -> int:
-        """Return the bytes of a file, or of all files in a folder."""
+        """Return the size of a file or folder in bytes."""
         if path.is_file():
             return path.stat().st_size
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
     def remove(self, path: Path) -> None:
-        """Remove a file, or a folder and its lock."""
+        """Remove a file, or a folder with its lock."""
         try:
             if path.is_file():
                 path.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ class Shelf:
 
 
 class BucketShelf(Shelf):
-    """The objects of a bucket, by the places of their folders in the local copy ``root``."""
+    """The objects of a bucket, by the paths of their folders in the local copy ``root``."""
 
     def __init__(self, root: Path, address: str) -> None:
         super().__init__(root)
@@ -85,7 +85,7 @@ class BucketShelf(Shelf):
                 self._objects.setdefault(self._place(Path(found.name).parts), []).append(found)
 
     def _place(self, parts: tuple[str, ...]) -> Path:
-        """Return the file or folder that an object is part of."""
+        """Return the local file or folder to which an object belongs."""
         if parts[0] == "sweeps":
             return self.root.parent.joinpath(*parts[:2])
         if parts[0] == "leases":
@@ -98,14 +98,14 @@ class BucketShelf(Shelf):
         return sorted({path.relative_to(self.root).parts[0] for path in inside})
 
     def artifacts(self, kind: str) -> list[Path]:
-        """Return the artifacts of a stage that are whole."""
+        """Return the complete artifacts of a stage."""
         return sorted(path for path in self._of(kind) if self._object(path, MANIFEST))
 
     def _of(self, kind: str) -> list[Path]:
         return [path for path in self._objects if path.is_relative_to(self.root / kind)]
 
     def _object(self, path: Path, name: str) -> str:
-        """Return the name of the object of a file of an artifact; empty if there is none."""
+        """Return the name of the object of an artifact's file; empty if there is none."""
         names = (found.name for found in self._objects.get(path, ()))
         return next((own for own in names if Path(own).name.startswith(name)), "")
 
@@ -113,7 +113,7 @@ class BucketShelf(Shelf):
         return sorted(self._of("checkpoints"))
 
     def drafts(self) -> list[Path]:
-        """Return artifacts without a manifest: being sent, or left so by a process that died."""
+        """Return artifacts without a manifest: they are being uploaded, or their process died."""
         kinds = [kind for kind in self.kinds() if kind != "checkpoints"]
         found = (path for kind in kinds for path in self._of(kind))
         return sorted(path for path in found if not self._object(path, MANIFEST))
@@ -123,7 +123,7 @@ class BucketShelf(Shelf):
         return found.content if found else ""
 
     def used(self, path: Path) -> float:
-        """Return when the last object of it was written, seconds since 1970."""
+        """Return when its last object was written, seconds since 1970."""
         return max(found.written.timestamp() for found in self._objects[path])
 
     def size(self, path: Path) -> int:

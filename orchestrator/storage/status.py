@@ -1,4 +1,4 @@
-"""How far a sweep is, from its journal and its lock alone."""
+"""Compute the progress of a sweep from its journal and its lock."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +16,12 @@ from trainables.common.paths import sweep_command
 from trainables.common.stages import GIVEN, STAGES
 from trainables.common.words import HOUR
 
-EARLY_SECONDS = 5.0  # A trial is placed by its first report, which may tell of many epochs.
+EARLY_SECONDS = 5.0  # The first report may have many epochs, so earlier estimates are wrong.
 
 
 @dataclass(frozen=True)
 class RunningTrial:
-    """A trial that has not ended; without a host and ``seconds`` before its first report."""
+    """A trial that has not ended; ``host`` and ``seconds`` are unknown before its first report."""
 
     trial: str
     key: str
@@ -31,7 +31,7 @@ class RunningTrial:
 
 @dataclass(frozen=True)
 class RecipeStatus:
-    """How far a recipe is, over all tasks and seeds; hours are those of computed trials."""
+    """Progress of a recipe over all tasks and seeds; hours exclude reused results."""
 
     recipe: str
     ended: int
@@ -43,19 +43,19 @@ class RecipeStatus:
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """How far a sweep is.
+    """Progress of a sweep.
 
     Attributes:
         state: ``waiting`` before its first run, ``starting``, ``running``, ``pausing`` while trials
             of a paused sweep end, ``paused``, ``finished``, ``failed``, ``interrupted``, or
-            ``died`` if the process that ran it went without a word. A SLURM job also has
-            ``queued``, ``requeued`` and ``CANCELLED``.
-        began: When its last run did, seconds since 1970; 0 if none has.
-        ended, trials: Trials that ended, of all.
-        measured, measurements: Choices that were measured on test data, of all that can be.
-        seconds_left: An estimate at the pace of this run; None where there is none, as for
+            ``died`` if its process was killed. A SLURM job also has ``queued``, ``requeued`` and
+            ``CANCELLED``.
+        began: Start of its last run, seconds since 1970; 0 before the first run.
+        ended, trials: Number of ended trials, and of all.
+        measured, measurements: Number of measurements on test data so far, and of all.
+        seconds_left: Estimate from this run's trials; None if there is none, such as for
             measurements on test data.
-        job, reason: The number of its SLURM job, and why that waits or failed; empty if unknown.
+        job, reason: The number of its SLURM job, and why it waits or failed; empty if unknown.
     """
 
     sweep: str
@@ -75,26 +75,26 @@ class SweepStatus:
 
 
 def sweep_status(folder: SweepFolder) -> SweepStatus:
-    """Return how far a sweep is; nothing is written."""
+    """Return the progress of a sweep, without writing anything."""
     folder.storage.started(folder.name)
-    # How far trials are that run now, their epochs tell.
+    # Epochs show the progress of running trials.
     kinds = None if folder.is_owned() else DECISIONS
-    there = folder.journal.exists()
-    found = status_of(folder, Ledger(iterate_events(folder.journal, kinds) if there else ()))
-    if found.trials:
-        return found
-    from orchestrator.sweep.plan import make_plan  # It takes PyTorch.
+    exists = folder.journal.exists()
+    status = status_of(folder, Ledger(iterate_events(folder.journal, kinds) if exists else ()))
+    if status.trials:
+        return status
+    from orchestrator.sweep.plan import make_plan  # It imports PyTorch.
 
     plan = make_plan(folder.storage.load_spec(folder.name))
     measurements = sum(study.row for study in plan) * len(plan.spec.all_seeds)
-    return replace(found, trials=plan.trials, measurements=measurements)
+    return replace(status, trials=plan.trials, measurements=measurements)
 
 
 def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
-    """Return how far a sweep with this journal is; no trials before its studies are planned."""
+    """Return the progress of a sweep from its ledger, which has no trials before the first run."""
     owned = folder.is_owned()
     state = _state(folder, ledger, owned)
-    out = [trial for trial in ledger.trials.values() if trial.open] if owned else []
+    running = [trial for trial in ledger.trials.values() if trial.open] if owned else []
     ended = sum(trial.ended for trial in ledger.trials.values())
     trials = sum(study.planned + ledger.further_seeds for study in ledger.studies.values())
     now = time.time()
@@ -113,7 +113,7 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
         seconds_left=left,
         running=tuple(
             RunningTrial(title(t), t.key, t.host, now - t.since / 1000 if t.since else None)
-            for t in out
+            for t in running
         ),
         failures={title(t): t.reason for t in ledger.trials.values() if t.status == "failed"},
         recipes=tuple(_recipes(ledger, owned)),
@@ -123,18 +123,18 @@ def status_of(folder: SweepFolder, ledger: Ledger) -> SweepStatus:
 def current_results(
     folder: SweepFolder, ledger: Ledger, runs: Mapping[str, str] | None = None
 ) -> list[StudyResult]:
-    """Return the rows of a sweep's table; if it stopped early, they say how to resume it."""
-    found = results_of(ledger, runs)
+    """Return the rows of a sweep's table; if it stopped early, reasons say how to resume it."""
+    results = results_of(ledger, runs)
     state = _state(folder, ledger, folder.is_owned())
     if state not in ("interrupted", "died"):
-        return found
+        return results
     how = "was interrupted" if state == "interrupted" else "died"
     reason = f"it {how}; resume it with: {sweep_command('run --resume', folder.path)}"
     return [
         replace(result, status="interrupted", reason=reason)
         if result.status in ("running", "interrupted")
         else result
-        for result in found
+        for result in results
     ]
 
 
@@ -146,15 +146,15 @@ def _measurements(ledger: Ledger) -> tuple[int, int]:
         expected += 1 + ledger.further_seeds
         if (chosen := study.chosen_trial) is None:
             continue
-        its = [t for t in study.begun.values() if t.configuration == chosen.configuration]
-        for trial in [chosen, *(t for t in its if t.role == "seed")]:
+        same = [t for t in study.begun.values() if t.configuration == chosen.configuration]
+        for trial in [chosen, *(t for t in same if t.role == "seed")]:
             measured += bool(trial.test)
             expected -= trial.ended and trial.status != "finished"
     return measured, expected
 
 
 def time_left(ledger: Ledger, now: float) -> float | None:
-    """Estimate how many seconds the search still takes at a time, seconds since 1970."""
+    """Estimate the remaining seconds of the search; ``now`` is in seconds since 1970."""
     works = [_work(study, ledger, now) for study in ledger.studies.values()]
     elapsed = now - (ledger.given or ledger.began) / 1000
     busy = ledger.spent + sum(work.begun for work in works)
@@ -172,7 +172,7 @@ def _work(study: Study, ledger: Ledger, now: float) -> Work:
     searched = sum(trial.role == "search" for trial in ended)
     costs = costs_of(stage, ((trial.seconds, trial.reused) for trial in ended))
     running = {t.key: now - t.since / 1000 for t in trials if _placed(t, ledger)}
-    told = [
+    expected = [
         seconds * max(1.0, _epochs(study, ledger.trials[key]) / ledger.trials[key].last_step)
         for key, seconds in running.items()
         if ledger.trials[key].last_step > 0 and seconds > EARLY_SECONDS
@@ -185,7 +185,7 @@ def _work(study: Study, ledger: Ledger, now: float) -> Work:
         stage=stage,
         search=0 if study.closed else study.trials - searched,
         seeds=0 if failed else ledger.further_seeds - (len(ended) - searched),
-        costs=costs + told,
+        costs=costs + expected,
         begun=sum(running.values()),
         together=max(study.block or 1, ledger.parallel_trials),
         upstream=study.upstream or "",
@@ -194,7 +194,7 @@ def _work(study: Study, ledger: Ledger, now: float) -> Work:
 
 
 def _epochs(study: Study, trial: Trial) -> float:
-    """Return of how many epochs a trial is; 0 where nothing says so."""
+    """Return the number of epochs of a trial, 0 if unknown."""
     if study.upstream is None:
         return float(study.origin.get("protocol", {}).get("epochs", 0))
     return max((float(part.get("epochs", 0)) for part in trial.configuration.values()), default=0.0)
@@ -210,7 +210,7 @@ def _stage(study: Study) -> str:
 
 
 def title(trial: Trial) -> str:
-    """Return how a trial is called: ``STUDY|NUMBER``, with its seed where it is a further one's."""
+    """Return a trial's title: ``STUDY|NUMBER``, with its seed unless that is the search's."""
     seed = "" if trial.role == "search" else f" seed {trial.seed}"
     return f"{trial.study}|{trial.number}{seed}"
 
@@ -229,8 +229,8 @@ def _recipes(ledger: Ledger, owned: bool) -> Iterator[RecipeStatus]:
     studies: dict[str, list[Study]] = {}
     for study in ledger.studies.values():
         studies.setdefault(study.recipe, []).append(study)
-    for recipe, its in studies.items():
-        trials = [trial for study in its for trial in study.begun.values()]
+    for recipe, group in studies.items():
+        trials = [trial for study in group for trial in study.begun.values()]
         hours, gpu_hours = hours_of(trials, ledger)
         yield RecipeStatus(
             recipe=recipe,
@@ -243,7 +243,7 @@ def _recipes(ledger: Ledger, owned: bool) -> Iterator[RecipeStatus]:
 
 
 def hours_of(trials: Iterable[Trial], ledger: Ledger) -> tuple[float, float]:
-    """Return the hours and GPU hours of trials, those apart that took a stored outcome."""
+    """Return the hours and GPU hours of trials, without reused results."""
     seconds = [(t.seconds or 0.0, t.stage) for t in trials if not t.reused]
     resources = ledger.spec.get("resources", {})
     gpus = {stage: share.get("gpu", 0.0) for stage, share in resources.items() if stage in STAGES}

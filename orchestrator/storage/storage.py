@@ -1,4 +1,4 @@
-"""A storage folder: its layout, and who may write there."""
+"""The layout of a storage folder, and the locks on its sweeps."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ if TYPE_CHECKING:
     from trainables.store.locks import Lease
 
 SPEC, NOTES = "sweep.yaml", "notes.json"
-MACHINES = "machines"  # Holds a file for each machine, or GPU of one, that is left out.
-GPU = ":gpu"  # Between the name of a machine and of its GPU.
+MACHINES = "machines"  # Has a file for each machine or GPU that is excluded.
+GPU = ":gpu"  # Separates the name of a machine from its GPU.
 PAUSE, CANCEL = "pause", "cancel"
-LOCK_SECONDS = 1.0  # Whoever asks for the owner of a sweep holds its lock for a moment.
+LOCK_SECONDS = 1.0  # ``is_owned`` holds the lock for a moment.
 
 
 class SweepFolder:
-    """The folder of one sweep, ``STORAGE/sweeps/NAME``, whether it is there or not.
+    """The folder of one sweep, ``STORAGE/sweeps/NAME``, which need not exist.
 
     Attributes:
-        journal: The journal, the truth that all else is a view of.
+        journal: The journal, from which everything else is derived.
         chosen: Folder of the chosen configurations and their reliability diagrams.
     """
 
@@ -78,12 +78,12 @@ class SweepFolder:
 
     @property
     def storage(self) -> Storage:
-        """Return the storage that it lies in."""
+        """Return the storage of the sweep."""
         return Storage(self.path.parents[1])
 
     @cached_property
     def bucket(self) -> BucketSweep | None:
-        """Return what of the sweep lies in a bucket; None for a storage that is a folder."""
+        """Return the part of the sweep that is in a bucket; None if the storage is a folder."""
         address = bucket_address(self.path.parents[1])
         if address is None:
             return None
@@ -92,31 +92,31 @@ class SweepFolder:
         return BucketSweep(self.path, address)
 
     def fetch(self, files: bool = False) -> None:
-        """Bring the local copy up to date, if there is a bucket; ``files``: logs and diagrams."""
+        """Update the local copy from the bucket, if any; ``files`` includes logs and diagrams."""
         if self.bucket is not None:
             with answering():
                 self.bucket.fetch(files)
 
     @property
     def exists(self) -> bool:
-        """Return True if a sweep has left anything here."""
+        """Return True if the folder has any file of a sweep."""
         shipped = self.path / "shipped.json"
-        marks = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
-        return any(path.exists() for path in marks)
+        paths = (self.spec_file, self.journal, self.chosen, self.tune, shipped)
+        return any(path.exists() for path in paths)
 
     @property
     def state_files(self) -> tuple[Path, ...]:
-        """Return the small files that say who runs the sweep, and that it shall pause or stop."""
+        """Return the files with the owner, the lock, and the request to pause or stop."""
         return self._owner, self._run_lock, self._control
 
     def table(self, suffix: str) -> Path:
-        """Return the file of the comparison table in a format."""
+        """Return the path of the comparison table in a format."""
         return self.path / f"table.{suffix}"
 
     def write_spec(self, spec: SweepSpec) -> None:
-        """Write the specification, whole or not at all: without it the sweep cannot be resumed."""
+        """Write the specification atomically: without it the sweep cannot be resumed."""
         content = spec.model_dump(mode="json")
-        for plugin in content["plugins"]:  # A storage that is moved takes them along.
+        for plugin in content["plugins"]:  # Relative paths, so that the storage can be moved.
             plugin["path"] = os.path.relpath(plugin["path"], self.path)
         text = write_mapping(content)
         with writing(self.spec_file):
@@ -127,7 +127,7 @@ class SweepFolder:
                 self.bucket.put(self.spec_file)
 
     def open_journal(self) -> Journal:
-        """Return the journal, to be written by the process that owns the sweep."""
+        """Return the journal for writing, by the process that owns the sweep."""
         from orchestrator.storage.journal import Journal
 
         if self.bucket is None or self._lease is None:
@@ -138,7 +138,7 @@ class SweepFolder:
 
     @contextmanager
     def owned(self, take: bool = False) -> Iterator[None]:
-        """Hold the folder for this process alone; fetch what its bucket has, if there is one."""
+        """Lock the sweep for this process within the block; update it from its bucket, if any."""
         lock = FileLock(self._run_lock, timeout=LOCK_SECONDS, mode=LOCK_MODE)
         with ExitStack() as stack:
             try:
@@ -149,7 +149,7 @@ class SweepFolder:
                     self._lease = stack.enter_context(self.bucket.held(describe_process()))
                 self._owner.write_text(describe_process(), encoding="utf-8")
                 if self.control() == CANCEL:
-                    self.set_control("")  # It was meant for an earlier run.
+                    self.set_control("")  # The request was for an earlier run.
             except Timeout as error:
                 raise InputError(f"sweep {self.name!r} is being run by {self.owner()}") from error
             except AwayError as error:
@@ -159,12 +159,13 @@ class SweepFolder:
             yield
 
     def is_owned(self) -> bool:
-        """Return True if a process runs this sweep now; to read the storage suffices for that."""
+        """Return True if a process runs this sweep now; needs only read access."""
         if self.bucket is not None:
             with answering():
                 return self.bucket.lease().is_held()
         try:
-            handle = os.open(self._run_lock, os.O_RDONLY | os.O_NONBLOCK)  # It may be a pipe.
+            # If the file is a pipe, opening it without O_NONBLOCK would wait.
+            handle = os.open(self._run_lock, os.O_RDONLY | os.O_NONBLOCK)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -178,24 +179,24 @@ class SweepFolder:
         return False
 
     def require_own(self, take: bool = False) -> None:
-        """Refuse a sweep whose folder belongs to another user, unless it may be taken."""
+        """Raise ``InputError`` if the folder belongs to another user, unless ``take``."""
         if take or self.bucket is not None:
             return
         try:
-            # Whoever we are to this file system: some have users of their own.
+            # Some file systems map users, so ask under which user id they store our files.
             with TemporaryFile(dir=self.path) as probe:
                 own = os.fstat(probe.fileno()).st_uid
-            whose = user_of(self.path)
+            owner = user_of(self.path)
             if self.path.stat().st_uid != own:
                 raise InputError(
-                    f"sweep {self.name!r} in {self.path.parent} belongs to {whose}: give yours "
-                    f"another name, or, if {whose} agrees, add --take to run, cancel, pause or gc"
+                    f"sweep {self.name!r} in {self.path.parent} belongs to {owner}: give yours "
+                    f"another name, or, if {owner} agrees, add --take to run, cancel, pause or gc"
                 )
         except OSError as error:
             raise InputError(f"sweep {self.name!r} cannot be changed: {why(error)}") from error
 
     def owner(self) -> str:
-        """Return who ran the sweep last: user, machine, process and since when."""
+        """Return the user, machine, process and start of the last run."""
         if self.bucket is not None:
             with answering():
                 return self.bucket.lease().holder() or "another process"
@@ -205,13 +206,13 @@ class SweepFolder:
             return f"another process ({why(error)})"
 
     def control(self) -> str:
-        """Return ``pause``, ``cancel`` or nothing; raise ``OSError`` if it cannot be read."""
+        """Return ``pause``, ``cancel`` or ""; raise ``OSError`` if it cannot be read."""
         if self.bucket is not None:
             return self.bucket.control()
         return self.text(self._control)
 
     def text(self, path: Path) -> str:
-        """Return the text of a file in this folder, or ""; ``OSError`` for links out of it."""
+        """Return the text of a file in this folder, "" if missing; links must not lead outside."""
         try:
             with open_inside(path, self.path) as stream:
                 return stream.read().decode(errors="replace")
@@ -219,7 +220,7 @@ class SweepFolder:
             return ""
 
     def set_control(self, wanted: str) -> None:
-        """Tell whatever runs the sweep to pause, to stop, or (by an empty text) to continue."""
+        """Ask the run of the sweep to ``pause``, to ``cancel``, or ("") to continue."""
         if self.bucket is not None:
             with answering():
                 self.bucket.set_control(wanted)
@@ -232,16 +233,15 @@ class SweepFolder:
 
 
 class Storage:
-    """The folder that holds artifacts, prepared data, sweeps and the default tracking database.
+    """The folder of artifacts, prepared data, sweeps and the default tracking database.
 
-    A storage in a bucket is its local copy: sweeps are brought up to date when they are looked up.
-    One that users share decides who may read and write what this process makes, see
-    ``follow_folder``.
+    For a storage in a bucket this is the local copy, and looking up a sweep updates its copy. The
+    permissions of the folder determine those of new files, see ``follow_folder``.
 
     Attributes:
         plugins: Folder of the copies of plugins, by the hash of their code.
-        tracked_files: Where a tracking store without a server of its own keeps files.
-        lacks: The line about data that it can never have; empty for one that sweeps run in.
+        tracked_files: Folder of the files of runs that are tracked without a server.
+        lacks: Message about data that this kind of storage never has; empty for a full storage.
     """
 
     lacks = ""
@@ -262,7 +262,7 @@ class Storage:
 
     def store(self) -> ArtifactStore:
         """Return the artifact store."""
-        from trainables.store.artifacts import ArtifactStore  # PyTorch takes seconds.
+        from trainables.store.artifacts import ArtifactStore  # Importing PyTorch takes seconds.
 
         return ArtifactStore(self.artifacts)
 
@@ -275,7 +275,7 @@ class Storage:
         return None
 
     def sweep(self, name: str) -> SweepFolder:
-        """Return the folder of a sweep, whether it is there or not."""
+        """Return the folder of a sweep, which need not exist."""
         return SweepFolder(self.folder / "sweeps" / name)
 
     def sweeps(self) -> list[SweepFolder]:
@@ -284,9 +284,9 @@ class Storage:
         for name in self._names():
             self.sweep(name).fetch()
         if not folder.is_dir():
-            raise InputError(f"no sweeps in {folder} {ELSEWHERE}: it is no folder")
-        found = map(SweepFolder, sorted(folder.iterdir()))
-        return [sweep for sweep in found if sweep.exists]
+            raise InputError(f"no sweeps in {folder} {ELSEWHERE}: it is not a folder")
+        folders = map(SweepFolder, sorted(folder.iterdir()))
+        return [sweep for sweep in folders if sweep.exists]
 
     def started(self, name: str) -> SweepFolder:
         """Return the folder of a sweep that has been started here."""
@@ -294,15 +294,15 @@ class Storage:
         if is_sweep_name(name):
             self.sweep(name).fetch()
         if not is_sweep_name(name) or not file.is_file():
-            here = {entry.parent.name for entry in folder.glob(f"*/{SPEC}")}
-            listing = ", ".join(sorted({*here, *self._names()})) or "none"
+            local = {entry.parent.name for entry in folder.glob(f"*/{SPEC}")}
+            listing = ", ".join(sorted({*local, *self._names()})) or "none"
             place = f"{self.address}/sweeps" if self.address else folder
             raise InputError(f"no sweep {name!r} in {place} {ELSEWHERE}; there are: {listing}")
         return self.sweep(name)
 
     def load_spec(self, name: str) -> SweepSpec:
         """Return the specification of a sweep that has been started here."""
-        from orchestrator.sweep.spec import parse_sweep  # It knows all parts, hence PyTorch.
+        from orchestrator.sweep.spec import parse_sweep  # It imports PyTorch.
 
         file = self.started(name).spec_file
         text = file.read_text(encoding="utf-8")
@@ -312,7 +312,7 @@ class Storage:
         return spec.model_copy(update={"storage": self._named})
 
     def _bucket(self, patient: bool = True) -> Bucket | None:
-        """Return the bucket that it lies in; None for a folder."""
+        """Return the bucket of the storage; None if it is a folder."""
         if self.address is None:
             return None
         from trainables.store.bucket import Bucket  # Most storages are folders.
@@ -325,14 +325,14 @@ class Storage:
             return [] if bucket is None else bucket.folders("sweeps")
 
     def machines_left_out(self, patient: bool = True) -> list[str]:
-        """Return the names of the machines that trials failed on, until they are taken back in."""
+        """Return the names of excluded machines, and of excluded GPUs (``MACHINE:gpuN``)."""
         with answering():
             if (bucket := self._bucket(patient)) is not None:
                 return [name.partition("/")[2] for name in bucket.names(MACHINES)]
         return sorted(entry.name for entry in (self.folder / MACHINES).glob("*"))
 
     def leave_machine_out(self, host: str, reason: str) -> None:
-        """Remember a machine that trials failed on."""
+        """Exclude a machine, on which trials failed, from later runs as well."""
         with writing(f"storage {self.folder}"):
             if (bucket := self._bucket()) is not None:
                 bucket.put(f"{MACHINES}/{host}", reason.encode())
@@ -341,7 +341,7 @@ class Storage:
             write_whole(self.folder / MACHINES / host, reason)
 
     def take_machine_back(self, host: str) -> bool:
-        """Forget that a machine, or GPUs of it, are left out; return whether any was."""
+        """Include a machine and its GPUs again; return whether any of them was excluded."""
         names = [name for name in self.machines_left_out() if name.partition(GPU)[0] == host]
         with writing(f"storage {self.folder}"):
             bucket = self._bucket()
@@ -359,7 +359,7 @@ class Storage:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Say in one line of a bucket that it does not answer."""
+    """Turn the error of a bucket that does not answer into an ``InputError``."""
     try:
         yield
     except AwayError as error:
@@ -367,7 +367,7 @@ def answering() -> Iterator[None]:
 
 
 def describe_process() -> str:
-    """Name this process for another one that finds the sweep taken."""
+    """Describe this process to other processes that find the sweep locked."""
     since = datetime.now().astimezone().isoformat(" ", "seconds")
     user = psutil.Process().username()
     return f"{user} on {os.uname().nodename}, process {os.getpid()}, since {since}"

@@ -1,1 +1,1 @@
-"""What a sweep file says: its specification, recipes and plan."""
+"""Read sweep files: specification, recipes and plan."""

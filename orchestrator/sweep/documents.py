@@ -1,4 +1,4 @@
-"""Documents that users write, checked against models, with one line for all faults."""
+"""Read and validate YAML documents of users; all faults are one line."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,8 +13,8 @@ from trainables.common.errors import InputError
 from trainables.common.paths import control_fault
 from trainables.common.yaml_text import decoded, short
 
-SWEEP = "a sweep", "name, tasks and recipes"  # Of ``read_mapping``: what it is, what it needs.
-LARGEST_FILE = 128 * 2**10  # Bytes: read in two seconds, a hundred times a usual file.
+SWEEP = "a sweep", "name, tasks and recipes"  # Arguments of ``read_mapping``.
+LARGEST_FILE = 128 * 2**10  # Bytes; parsed in two seconds, a hundred times a usual file.
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -28,7 +28,7 @@ def read_document(path: Traversable, where: str) -> str:
     except (OSError, ValueError) as error:
         raise InputError(f"{where}: cannot be read: {error}") from error
     if len(content) > LARGEST_FILE:
-        raise InputError(f"{where}: is larger than {LARGEST_FILE // 2**10} KiB, the most allowed")
+        raise InputError(f"{where}: expected at most {LARGEST_FILE // 2**10} KiB, got more")
     return decoded(content, where)
 
 
@@ -38,7 +38,7 @@ def validate(
     where: str,
     context: Mapping[str, Any] | None = None,
 ) -> Model:
-    """Return a document as the model that describes it; ``context`` is for its validators."""
+    """Return a document as an instance of its model; ``context`` is for the model's validators."""
     with naming(where):
         try:
             return model.model_validate(document, context=context)
@@ -48,7 +48,7 @@ def validate(
 
 @contextmanager
 def naming(where: str, errors: tuple[type[Exception], ...] = (ValueError,)) -> Iterator[None]:
-    """Raise the ``errors`` of the block as an ``InputError`` that begins with ``where``."""
+    """Turn ``errors`` of the block into an ``InputError`` that begins with ``where``."""
     try:
         yield
     except errors as error:
@@ -56,32 +56,32 @@ def naming(where: str, errors: tuple[type[Exception], ...] = (ValueError,)) -> I
 
 
 def near_names(name: str, known: Collection[str]) -> str:
-    """Return the part of a message that lists what a misspelled name may mean, or nothing."""
+    """Return the part of a message that lists similar names, or an empty string."""
     near = get_close_matches(name, known, n=3)
     return f"; near are: {', '.join(near)}" if near else ""
 
 
 def _complaint(error: ValidationError, root: type[BaseModel]) -> str:
-    """Return the first fault, and the places of the others."""
-    found = error.errors(include_url=False)
-    first = _first(found)
-    locations = [each["loc"] for each in found]
-    # A list of wrong entries is too short as well.
-    around = {place[:end] for place in locations for end in range(len(place))}
-    others = dict.fromkeys(_dotted(place) for place in locations if place not in around)
-    for told in (found[0], first):
-        others.pop(_dotted(told["loc"]), None)
+    """Return the first fault and the locations of the others."""
+    faults = error.errors(include_url=False)
+    first = _first(faults)
+    locations = [each["loc"] for each in faults]
+    # pydantic drops invalid entries and then also calls the list too short: skip such parents.
+    parents = {place[:end] for place in locations for end in range(len(place))}
+    others = dict.fromkeys(_dotted(place) for place in locations if place not in parents)
+    for shown in (faults[0], first):
+        others.pop(_dotted(shown["loc"]), None)
     more = f" and {len(others) - 3} more" if len(others) > 3 else ""
     also = f"; also wrong or missing: {', '.join([*others][:3])}{more}" if others else ""
     return f"{_fault(first, root)}{also}"
 
 
-def _first(found: list[ErrorDetails]) -> ErrorDetails:
-    first = found[0]
-    if first["type"] == "missing":  # Or it stands there misspelled.
+def _first(faults: list[ErrorDetails]) -> ErrorDetails:
+    first = faults[0]
+    if first["type"] == "missing":  # Perhaps the key is misspelled.
         unknown = {
             str(one["loc"][-1]): one
-            for one in found
+            for one in faults
             if one["type"] == "extra_forbidden" and one["loc"][:-1] == first["loc"][:-1]
         }
         near = get_close_matches(str(first["loc"][-1]), unknown, n=1)
@@ -90,13 +90,13 @@ def _first(found: list[ErrorDetails]) -> ErrorDetails:
 
 
 def _fault(fault: ErrorDetails, root: type[BaseModel]) -> str:
-    """Return a fault: key, what, value, and the allowed ones."""
+    """Return a fault's message: key, problem, value, and allowed values."""
     where = _dotted(fault["loc"])
     if fault["type"] == "value_error":
         message = str(fault["ctx"]["error"])
         if isinstance(fault["ctx"]["error"], InputError):
             return message
-        # Without a place it is about the whole document, which nobody wants to read again.
+        # Without a location the input is the whole document, which is too long to repeat.
         return f"{where}: {message}, got {short(fault['input'])}" if where else message
     if fault["type"] == "extra_forbidden":
         keys = _keys_at(fault["loc"][:-1], root)
@@ -119,7 +119,7 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _keys_at(location: tuple[int | str, ...], root: type[BaseModel]) -> list[str]:
-    """Return the allowed keys of the mapping at a place in the document."""
+    """Return the allowed keys of the mapping at a location in the document."""
     model: Any = root
     for step in location:
         if isinstance(step, str) and step in getattr(model, "model_fields", {}):

@@ -1,4 +1,4 @@
-"""The executors that a sweep file may name."""
+"""The registry of executors."""
 
 from __future__ import annotations
 
@@ -31,15 +31,11 @@ class ExecutorKind(ABC):
 
     @classmethod  # noqa: B027
     def check(cls, spec: SweepSpec) -> None:
-        """Refuse a sweep that it cannot compute.
-
-        Raises:
-            InputError: If the sweep asks for something that it does not do.
-        """
+        """Raise ``InputError`` if this executor cannot compute the sweep."""
 
     @classmethod  # noqa: B027
     def start_early(cls, concurrent: Any) -> None:
-        """Start processes that take long to start; ``resources.concurrent`` is not checked yet."""
+        """Start slow processes in advance; ``resources.concurrent`` is not validated yet."""
 
     @classmethod
     @abstractmethod

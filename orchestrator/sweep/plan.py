@@ -1,4 +1,4 @@
-"""What a sweep will compute: its studies in the order in which they build on each other."""
+"""Plan the studies of a sweep, ordered by their dependencies."""
 
 import math
 from collections import Counter
@@ -15,8 +15,7 @@ from trainables.calibrators import parse_calibrator
 from trainables.common.stages import GIVEN
 
 MANY = 10**9  # More configurations than any budget.
-# Calibrators whose sampler hears of a block of trials at a time, so that a sweep file gives the
-# trials that it has always given.
+# Calibrators whose trials are suggested in blocks, so that old sweep files give the same trials.
 BLOCKWISE = ("ts", "cts", "vs")
 
 
@@ -25,15 +24,15 @@ class StudyPlan:
     """The search for one recipe's hyper-parameters on one task.
 
     Attributes:
-        row: Whether the sweep asked for it; False if it is only there because others build on it.
-        points: Different configurations that there are, at most ``MANY``.
-        defaults: Part to every parameter's starting value.
-        reference: Study of plain cross-entropy, or of the logits as they were given, that the
-            accuracy guard compares with.
-        blockwise: Whether its trials are suggested a block at a time.
-        published: Whether papers give each value that the search begins with. Only then does the
-            choice prefer the first trial.
-        portfolio: Configurations, as ``part.name``, that did well on other tasks.
+        row: Whether it is a row of the table; False if only other studies need it.
+        points: Number of different configurations, at most ``MANY``.
+        defaults: Starting values of all parameters, by part.
+        reference: Study with which the accuracy guard compares: plain cross-entropy, or the logits
+            as given.
+        blockwise: Whether its trials are suggested in blocks.
+        published: Whether all starting values come from papers. Only then does the choice prefer
+            the first trial.
+        portfolio: Configurations (keys ``part.name``) that did well on other tasks.
     """
 
     task: TaskSpec
@@ -62,7 +61,7 @@ class StudyPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """All studies of a sweep, each after those it builds on."""
+    """All studies of a sweep, each after those on which it depends."""
 
     spec: SweepSpec
     studies: tuple[StudyPlan, ...]
@@ -72,7 +71,7 @@ class Plan:
 
     @property
     def trials(self) -> int:
-        """Return the number of search trials plus the further seeds of chosen configurations."""
+        """Return the number of trials of all searches and of further seeds."""
         return self.stage_trials().total()
 
     def stage_trials(self) -> Counter[str]:
@@ -83,12 +82,12 @@ class Plan:
         return counts
 
     def shares(self) -> dict[str, StageResources]:
-        """Return what a trial of each stage takes, by its key in ``resources``."""
+        """Return the resources per trial of each stage, by its key in ``resources``."""
         keys = map(resources_key, self.stage_trials())
         return {key: getattr(self.spec.resources, key) for key in keys}
 
     def at_once(self) -> dict[str, int]:
-        """Return how many trials of each stage can run at once, at most, by key as ``shares``."""
+        """Return the maximum number of concurrent trials per stage, by key as ``shares``."""
         lag, seeds = self.spec.search.parallel_trials, len(self.spec.all_seeds) - 1
         counts: Counter[str] = Counter()
         for study in self:
@@ -99,17 +98,17 @@ class Plan:
 
 
 def resources_key(stage: str) -> str:
-    """Return the key in ``resources`` of a stage: given logits have none of their own."""
+    """Return the key in ``resources`` of a stage; given logits use that of calibrations."""
     return "calibrate" if stage == GIVEN else stage
 
 
 def make_plan(spec: SweepSpec) -> Plan:
-    """Lay out the studies of a sweep, and those that they build on or are compared with."""
-    asked = spec.expanded
-    names = {recipe.name for recipe in asked}
+    """Return the studies of a sweep, including upstream studies and the guard's references."""
+    rows = spec.expanded
+    names = {recipe.name for recipe in rows}
     guarded = spec.search.accuracy_tolerance is not None
     guard = [parse_recipe(BASELINES[spec.given], given=spec.given)] if guarded else []
-    recipes = {link.name: link for recipe in [*guard, *asked] for link in recipe.chain}
+    recipes = {link.name: link for recipe in [*guard, *rows] for link in recipe.chain}
     studies = [
         _study(spec, task, recipe, recipe.name in names)
         for task in spec.tasks
@@ -119,7 +118,7 @@ def make_plan(spec: SweepSpec) -> Plan:
 
 
 def searches(spec: SweepSpec) -> bool:
-    """Return True if any study of a sweep has something to choose from."""
+    """Return True if any study of a sweep has more than one trial."""
     return any(study.trials > 1 for study in make_plan(spec))
 
 
@@ -153,7 +152,7 @@ def _study(spec: SweepSpec, task: TaskSpec, recipe: Recipe, row: bool) -> StudyP
 def _portfolio(
     spec: SweepSpec, searched: Mapping[str, Mapping[str, Parameter]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the portfolio of a study that searches one part, in the whole space, as published."""
+    """Yield the portfolio of a study that searches all parameters of a single part."""
     if spec.search.sampler != "prior" or len(searched) != 1:
         return
     [(part, parameters)] = searched.items()
@@ -168,7 +167,7 @@ def _portfolio(
 
 
 def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Parameter]:
-    """Return the parameters of a part that its study searches, with the sweep's ranges."""
+    """Return the parameters of a part that a study searches, with the sweep's ranges."""
     rules, ranges = spec.search, spec.search.spaces.get(part, {})
     by_paper = rules.budget == "paper"
     whole = rules.sampler != "grid" and rules.tune is None and not by_paper
@@ -188,13 +187,13 @@ def searched_parameters(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str,
 
 
 def _left_to_search(parameter: Parameter, task: TaskSpec, rules: SearchModel) -> bool:
-    """Return True if papers chose a value on a task, or use it there and do not give it."""
+    """Return True if papers tuned a parameter on a task, or used it there without its value."""
     place = task.dataset, task.model
     return parameter.is_open(*place) or (rules.tune is None and parameter.tuned_on(*place))
 
 
 def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any]:
-    """Return every parameter's published value for a task, or the sweep's fixed one."""
+    """Return all parameters with published values for a task, or with the sweep's fixed ones."""
     point: dict[str, Any] = {}
     for space in part_spaces(spec.base(part)):
         point.update(space.default_point(task.dataset, task.model, spec.fixed(part)))
@@ -204,7 +203,7 @@ def starting_values(spec: SweepSpec, part: str, task: TaskSpec) -> dict[str, Any
 def _defaults(
     spec: SweepSpec, part: str, task: TaskSpec, searched: Mapping[str, Parameter]
 ) -> dict[str, Any]:
-    """Return the starting values, with those of searched parameters that a file need not name."""
+    """Return the starting values, including searched parameters without a published value."""
     point = starting_values(spec, part, task)
     return {**point, **{name: p.default for name, p in searched.items() if name not in point}}
 
@@ -219,10 +218,10 @@ def starting_value(parameter: Parameter, value: Any) -> Any:
 def _is_published(
     spec: SweepSpec, task: TaskSpec, part: str, searched: Parameter, value: Any
 ) -> bool:
-    """Return True if a paper gives the value that the search of a parameter begins with."""
+    """Return True if the starting value of a searched parameter comes from a paper."""
     known, place = parameters_of(spec.base(part))[searched.name], (task.dataset, task.model)
-    printed = not known.is_ours(*place) and not known.is_open(*place)
-    return printed and starting_value(searched, value) == value
+    published = not known.is_ours(*place) and not known.is_open(*place)
+    return published and starting_value(searched, value) == value
 
 
 def _is_blockwise(spec: SweepSpec, recipe: Recipe) -> bool:

@@ -1,4 +1,4 @@
-"""The plugins of a sweep file: named by a user, pinned by a record of the sweep."""
+"""The plugins of a sweep file, as named by a user or pinned in a stored specification."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainables.common.errors import InputError
 from trainables.plugins import Pinned, Plugin, load_plugins
 
 FOLDER = "folder"
-"""The key of a validation's context under which the folder of the sweep file stands."""
+"""Key of the validation context for the folder of the sweep file."""
 
 
 class PluginModel(BaseModel):
@@ -26,17 +26,17 @@ class PluginModel(BaseModel):
 
     @classmethod
     def of(cls, plugin: Plugin) -> PluginModel:
-        """Return the version of a plugin that was imported, where it lies."""
+        """Return the path and version of an imported plugin."""
         return cls(path=str(plugin.source.root.parent / plugin.source.path), code=plugin.code)
 
     @property
     def name(self) -> str:
-        """Return what a table of plugins calls it."""
+        """Return its name in tables."""
         return Path(self.path).stem
 
 
 def read_plugins(value: Any, info: ValidationInfo) -> tuple[PluginModel, ...]:
-    """Import what the key ``plugins`` names, and return it with the versions it has now."""
+    """Import the plugins in the key ``plugins``; return them with their current versions."""
     if not isinstance(value, list | tuple):
         raise ValueError("must be a list of packages and files, such as [mypackage, ./my_loss.py]")
     folder = Path((info.context or {}).get(FOLDER, "."))
@@ -60,4 +60,6 @@ def _named(number: int, value: Any) -> str | Pinned:
         path, code = value["path"], value["code"]
         if isinstance(path, str) and isinstance(code, str):
             return Pinned(path, code)
-    raise InputError(f"plugins[{number}]: {value!r} is no package, ./FILE.py or {{path, code}}")
+    raise InputError(
+        f"plugins[{number}]: expected a package, ./FILE.py or {{path, code}}, got {value!r}"
+    )

@@ -1,4 +1,4 @@
-"""Recipes: what a row of a table is made of, and which rows build on which; and their parts."""
+"""Recipes (rows of a table), their parts, and the dependencies between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_VARIANTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Recipe:
-    """A method, perhaps refined, perhaps calibrated (``ts-cls``); or ``("given",)`` logits."""
+    """A method, or ``("given",)`` logits, with an optional refinement and calibrator."""
 
     method: tuple[str, ...]
     refinement: str | None = None
@@ -36,52 +36,52 @@ class Recipe:
 
     @cached_property
     def name(self) -> str:
-        """Return the recipe as it is written, such as ``mbls+macal+ts``, or ``ts`` on logits."""
+        """Return the recipe's name, such as ``mbls+macal+ts``, or ``ts`` for given logits."""
         return "+".join(self.parts[1:] if self.given and self.calibrator else self.parts)
 
     @property
     def given(self) -> bool:
-        """Return True if it starts from logits, not from a training."""
+        """Return True if it starts from given logits instead of a training."""
         return self.method == (GIVEN,)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the parts, as they are written."""
+        """Return the names of all parts, in order."""
         return (*self.method, *filter(None, (self.refinement, self.calibrator)))
 
     @property
     def stage(self) -> str:
-        """Return the stage that this recipe's own study computes."""
+        """Return the stage of this recipe's study."""
         if self.calibrator:
             return "calibrate"
         return "refine" if self.refinement else GIVEN if self.given else "train"
 
     @property
     def own_parts(self) -> tuple[str, ...]:
-        """Return the parts that this recipe's own study searches."""
+        """Return the parts that this recipe's study searches."""
         if self.calibrator:
             return (self.calibrator,)
         return (self.refinement,) if self.refinement else self.method
 
     @property
     def upstream(self) -> Recipe | None:
-        """Return the recipe that this one builds on, or None for a plain method."""
+        """Return the recipe of the previous stage, None for a plain method."""
         if self.calibrator:
             return Recipe(self.method, self.refinement)
         return Recipe(self.method) if self.refinement else None
 
     @property
     def chain(self) -> tuple[Recipe, ...]:
-        """Return the recipes that this one builds on, the plain method first, and itself."""
+        """Return the recipes of all stages, from the plain method to this one."""
         return (*(self.upstream.chain if self.upstream else ()), self)
 
 
 def parse_recipe(
     text: str, variants: Mapping[str, str] = NO_VARIANTS, given: bool = False
 ) -> Recipe:
-    """Read a recipe such as ``mbls+macal+ts``; on ``given`` logits ``given`` or a calibrator alone.
+    """Read a recipe such as ``mbls+macal+ts``, or a calibrator if the logits are ``given``.
 
-    ``variants`` are a sweep's own names for parts, to the parts that they are variants of.
+    ``variants`` maps a sweep's variants to the names of their parts.
     """
     if given:
         return _parse_given(text, variants)
@@ -116,7 +116,7 @@ def _parse_given(text: str, variants: Mapping[str, str]) -> Recipe:
 def _check_composition(recipe: Recipe, variants: Mapping[str, str]) -> None:
     method = [variants.get(part, part) for part in recipe.method]
     if len(set(method)) != len(method):
-        raise InputError(f"recipe {recipe.name!r}: a part stands twice")
+        raise InputError(f"recipe {recipe.name!r}: a part occurs twice; delete one")
     with naming(f"recipe {recipe.name!r}"):
         check_method({part: {} for part in method})
     if recipe.refinement:
@@ -147,10 +147,10 @@ def _complaint(text: str, part: str, variants: Mapping[str, str]) -> str:
 def expand_recipes(
     patterns: Iterable[str], variants: Mapping[str, str] = NO_VARIANTS, given: bool = False
 ) -> list[Recipe]:
-    """Turn recipes with wildcards into recipes, in the order of first mention.
+    """Replace wildcards in recipes, keeping their order.
 
-    ``*+macal`` stands for every plain method of the list with ``macal``; ``f*+ts`` for those that
-    begin with ``f``.
+    ``*+macal`` means every plain method in the list with ``macal``; ``f*+ts`` those that begin
+    with ``f``.
     """
     patterns = list(patterns)
     plain = [text for text in patterns if "*" not in text and _is_method(text, variants)]
@@ -159,7 +159,7 @@ def expand_recipes(
         for text in _expand(pattern, plain):
             recipe = parse_recipe(text, variants, given)
             if recipe.name in recipes:
-                raise InputError(f"recipe {recipe.name!r} stands twice")
+                raise InputError(f"recipe {recipe.name!r} occurs twice; delete one")
             recipes[recipe.name] = recipe
     return list(recipes.values())
 
@@ -186,12 +186,12 @@ def _is_method(text: str, variants: Mapping[str, str]) -> bool:
 def part_spaces(part: str) -> list[SearchSpace]:
     """Return the search spaces of one part; see ``known_spaces``."""
     if not is_part(part):
-        parse_calibrator(part)  # It says which there are.
+        parse_calibrator(part)  # Its error lists the calibrators.
     return known_spaces(part)
 
 
 def parameters_of(part: str) -> dict[str, Parameter]:
-    """Return every parameter of a part, those of a calibrator's objective included."""
+    """Return all parameters of a part, including those of a calibrator's objective."""
     return {name: p for space in part_spaces(part) for name, p in space.parameters.items()}
 
 
@@ -201,12 +201,12 @@ def is_part(name: str) -> bool:
 
 
 def near_parts(name: str) -> str:
-    """Return the part of a message that lists what a misspelled part may mean, or nothing."""
+    """Return the part of a message that lists similar names of parts, or an empty string."""
     return near_names(name, [*method_names(), *REFINEMENTS.names(), *CALIBRATORS.names()])
 
 
 def check_names(where: str, part: str, names: Collection[str]) -> None:
-    """Refuse names that are no parameters of a part."""
+    """Raise ``InputError`` if a name is not a parameter of a part."""
     known = parameters_of(part)
     for name in names:
         if name not in known:
@@ -216,7 +216,7 @@ def check_names(where: str, part: str, names: Collection[str]) -> None:
 
 
 def check_values(where: str, part: str, values: Mapping[str, Any]) -> None:
-    """Check values by the part itself; they may lie outside the searched range."""
+    """Check values by building the part; they may be outside the searched range."""
     check_names(where, part, values)
     if part == GIVEN:
         return

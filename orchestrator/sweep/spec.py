@@ -1,4 +1,4 @@
-"""The sweep file: one YAML document, checked as a whole before anything starts."""
+"""The sweep file: one YAML document, which is validated before anything starts."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ from trainables.stages import check_part
 from trainables.stages.protocols import Protocol, protocol_from
 
 TASK = re.compile(r"[A-Za-z0-9][\w.:@+-]*(/[A-Za-z0-9][\w.:@+-]*)*")
-RESERVED = ("calsweep", "mlflow")  # What tags of the tracking store's own and ours begin with.
+RESERVED = ("calsweep", "mlflow")  # Prefixes of tags that we and MLflow set.
 PART = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 Value = bool | int | float | str
 SEED_BITS = 31
 Seed = Annotated[int, Field(ge=0, lt=2**SEED_BITS)]
 Count = Annotated[int, Field(ge=1, lt=2**31)]
-# True and false read as one error and none.
+# `true` means one standard error, `false` means none.
 Errors = Annotated[
     float,
     BeforeValidator(lambda value: float(value) if isinstance(value, bool) else value),
@@ -77,14 +77,14 @@ LEAST_HANG_SECONDS = 10
 def _check_hang_seconds(value: float) -> float:
     if 0 < value < LEAST_HANG_SECONDS:
         raise ValueError(
-            "fewer seconds may kill a sound process on a busy machine; use "
+            "fewer seconds may kill a healthy process on a busy machine; use "
             f"{LEAST_HANG_SECONDS} or more, or 0 for no limit"
         )
     return value
 
 
 def _checked(check: Callable[[Any], object]) -> AfterValidator:
-    """Return a validator that keeps what a check does not refuse."""
+    """Return a validator that runs a check and returns the value unchanged."""
 
     def keep(value: Any) -> Any:
         check(value)
@@ -94,7 +94,7 @@ def _checked(check: Callable[[Any], object]) -> AfterValidator:
 
 
 def _objectives() -> list[str]:
-    # Calibration errors first: they are what most search by.
+    # Calibration errors first: they are the most common objectives.
     metrics = sorted(METRICS.values(), key=lambda metric: not metric.percent)
     return [metric.name for metric in metrics if metric.is_objective]
 
@@ -106,10 +106,10 @@ def _reported() -> list[str]:
 def _one_of(names: Callable[[], Sequence[str]]) -> AfterValidator:
     def check(name: str) -> None:
         if name not in names():
-            rows = METRICS.columns(names())  # They do not fit into a line.
-            told = ", ".join(each for each in names() if each not in rows)
-            more = ", or a lower-is-better column of docs/tables.md" if rows else ""
-            raise ValueError(f"must be one of {told}{more}")
+            columns = METRICS.columns(names())  # Too many for one line.
+            listing = ", ".join(each for each in names() if each not in columns)
+            more = ", or a lower-is-better column of docs/tables.md" if columns else ""
+            raise ValueError(f"must be one of {listing}{more}")
 
     return _checked(check)
 
@@ -117,8 +117,8 @@ def _one_of(names: Callable[[], Sequence[str]]) -> AfterValidator:
 def _check_name(name: str) -> None:
     if not is_sweep_name(name):
         raise ValueError(
-            f"must be up to {LONGEST_NAME} letters, digits, '.', '_' and '-', beginning with "
-            "no sign"
+            f"must be up to {LONGEST_NAME} letters, digits, '.', '_' and '-', starting with a "
+            "letter or digit"
         )
 
 
@@ -126,14 +126,14 @@ def _check_tags(tags: Mapping[str, str]) -> None:
     for name in tags:
         if not NAME.fullmatch(name) or name.split(".")[0] in RESERVED:
             raise ValueError(
-                "a tag's name is made of letters, digits, '.', '_' and '-', "
-                f"and begins with none of {', '.join(f'{word}.' for word in RESERVED)}"
+                "a tag's name may have letters, digits, '.', '_' and '-', and must not begin "
+                f"with {' or '.join(f'{word}.' for word in RESERVED)}"
             )
 
 
 def _check_seeds(seeds: Sequence[int]) -> None:
     if len(set(seeds)) != len(seeds):
-        raise ValueError("the same seed stands twice")
+        raise ValueError("expected different seeds")
 
 
 Objective = Annotated[str, _one_of(_objectives)]
@@ -144,23 +144,23 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def __copy__(self) -> Self:
-        """Return a copy without cached properties, since ``model_copy`` changes fields."""
+        """Return a copy without cached properties, as ``model_copy`` changes fields."""
         copied = super().__copy__()
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
         return copied
 
 
-# Keys of a task that stand for others, and the keys that contradict them.
+# Short forms of other keys of a task, and the keys that must not be given with them.
 SHORT = {"logits": ("dataset", "model", "protocol", "features"), "features": ("dataset",)}
 HEAD = {"model": "linear", "protocol": "features"}
 
-# What stands where a training's protocol would: nothing of it is used.
+# Placeholder protocol for given logits; its fields are not used.
 NO_TRAINING = Protocol(name=GIVEN, epochs=1, batch_size=1, lr=1.0)
 
 
 class SplitModel(_Strict):
-    """How a training part is divided; with ``vary``, each seed draws its own validation rows."""
+    """The split of the training data; with ``vary``, each seed draws its own validation rows."""
 
     validation: float | int | None = None
     test: float | int = 0.25
@@ -173,19 +173,18 @@ class SplitModel(_Strict):
 class TaskSpec(_Strict):
     """One task: data set x model x protocol, or logits that were computed elsewhere.
 
-    ``logits: PATH`` stands for ``dataset: logits:PATH`` with model and protocol ``given``. In a
-    sweep file, a folder or an HDF5 file of several sets stands for one task each. ``features:
-    PATH`` stands for ``dataset: features:PATH`` with, unless named, model ``linear`` and protocol
-    ``features``.
+    ``logits: PATH`` means ``dataset: logits:PATH`` with model and protocol ``given``. In a sweep
+    file, a folder or an HDF5 file of several sets makes one task per set. ``features: PATH`` means
+    ``dataset: features:PATH``, by default with model ``linear`` and protocol ``features``.
 
     Attributes:
         dataset: A name from ``calsweep list datasets``, ``npz:PATH`` or ``folder:PATH``.
         model: A name from ``calsweep list models``.
-        protocol: A protocol's name, or a mapping of its fields (with ``base:`` for a named one).
-        name: What tables call the task; ``dataset/model/protocol`` if left out.
-        split: How the training part is divided; by default as the protocol says.
-        inputs: How rows are stored, where the kind of data has a choice, such as ``length``.
-        suites: What chosen configurations are measured on beside the clean test set; names from
+        protocol: Name of a protocol, or a mapping of its fields (with ``base:`` for a named one).
+        name: The task's name in tables; by default ``dataset/model/protocol``.
+        split: The split of the training data; by default that of the protocol.
+        inputs: Storage options of the kind of data, such as ``length``.
+        suites: Test sets for chosen configurations besides the clean one; names from
             ``calsweep list suites``.
     """
 
@@ -200,7 +199,7 @@ class TaskSpec(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _spell_out(cls, task: Any) -> Any:
-        """Write out what ``logits`` or ``features`` stands for."""
+        """Replace ``logits`` or ``features`` by the keys that they mean."""
         short = next((key for key in SHORT if isinstance(task, dict) and key in task), None)
         if short is None:
             return task
@@ -215,12 +214,12 @@ class TaskSpec(_Strict):
 
     @property
     def given(self) -> bool:
-        """Return True if its logits were computed elsewhere."""
+        """Return True if its logits are given."""
         return self.dataset.partition(":")[0] == "logits"
 
     @property
     def id(self) -> str:
-        """Return what tables, MLflow and ``calsweep best`` call this task."""
+        """Return the task's name in tables, MLflow and ``calsweep best``."""
         usual = (self.dataset_name, *(() if self.given else (self.model, self.protocol_name)))
         return self.name or "/".join(usual)
 
@@ -236,7 +235,7 @@ class TaskSpec(_Strict):
 
     @property
     def protocol_name(self) -> str:
-        """Return the protocol's name, also where some of its fields were changed."""
+        """Return the protocol's name, even if some of its fields were changed."""
         return self.protocol if isinstance(self.protocol, str) else self.resolved_protocol.name
 
     @cached_property
@@ -246,7 +245,7 @@ class TaskSpec(_Strict):
 
     @property
     def split_spec(self) -> SplitSpec:
-        """Return the search's split, with the protocol's validation share where none is named."""
+        """Return the search's split; the default validation share is the protocol's."""
         fields = self.split.model_dump(exclude_none=True, exclude={"vary"})
         if self.split.validation is None:
             own = SOURCES.get(self.dataset.partition(":")[0]).validation
@@ -256,13 +255,13 @@ class TaskSpec(_Strict):
 
     @property
     def varies(self) -> bool:
-        """Return True if every seed of the sweep has a split of its own."""
+        """Return True if every seed of the sweep has its own split."""
         return self.given or self.split.vary
 
     def split_on(self, seed: int, whole: bool) -> SplitSpec:
         """Return the split for a seed of the sweep.
 
-        Of given logits seeds choose the rows: all of them if ``whole``, else those to fit on alone.
+        For given logits, seeds draw all rows if ``whole``, otherwise only the rows for fitting.
         """
         split = self.split_spec
         if self.given and whole:
@@ -270,12 +269,12 @@ class TaskSpec(_Strict):
         return replace(split, validation_seed=seed) if self.varies else split
 
     def data_name(self, seed: int) -> str:
-        """Return what the task's data for a seed are called within a sweep."""
-        return f"{self.id} {seed}" if self.varies else self.id  # No task has a space in its name.
+        """Return the name, within a sweep, of the task's data for a seed."""
+        return f"{self.id} {seed}" if self.varies else self.id  # Names of tasks have no spaces.
 
 
 class RangeModel(_Strict):
-    """Another range than the search space's own; omitted fields keep the space's value."""
+    """A range that replaces the search space's; omitted fields keep the space's value."""
 
     low: float | None = None
     high: float | None = None
@@ -288,41 +287,42 @@ class RangeModel(_Strict):
 
 
 class SearchModel(_Strict):
-    """How every study searches, with one budget for all.
+    """The search of every study, with the same budget for all.
 
     Attributes:
-        trials: Trials of each study; one whose recipe has nothing to search runs a single one.
-        sampler: Optuna's sampler. ``prior`` begins with the published default and with
-            configurations that did well on other tasks, and goes on with a Gaussian process.
-            ``grid`` tries every combination of the ``choices`` given in ``spaces`` and leaves all
-            other parameters at their defaults, whatever ``trials`` says.
-        scheduler: ``asha`` stops weak trials early, a study at a time; the outcome then depends on
-            the order in which trials report, so that two runs need not agree.
-        stop: ``auto`` ends a study before ``trials`` once the improvement that can be expected is
-            less than the noise of the validation rows; null runs all trials.
+        trials: Number of trials per study; a study without searched parameters runs one.
+        sampler: Optuna's sampler. ``prior`` starts with the published default and with
+            configurations that did well on other tasks, and continues with a Gaussian process.
+            ``grid`` tries all combinations of the ``choices`` in ``spaces``, leaves other
+            parameters at their defaults, and ignores ``trials``.
+        scheduler: ``asha`` stops weak trials of a study early. The result then depends on the order
+            in which trials report, so two runs may differ.
+        stop: ``auto`` ends a study before ``trials`` if the expected improvement is less than the
+            noise of the validation rows; null runs all trials.
         objective: The validation metric to minimise.
-        pareto: Further validation metrics that the search minimises or maximises as well:
-            Optuna then looks for configurations that no other beats in the objective and all of
-            these. The objective alone decides the choice, as without them.
-        seed: Of all that is searched; null for the first of the sweep's ``seeds``. With one that is
-            not among them, tables hold runs only that no choice has seen.
+        pareto: More validation metrics to optimise: Optuna searches for the Pareto front of these
+            and the objective. Only the objective decides which trial is chosen.
+        seed: Seed of all searches; null for the first of the sweep's ``seeds``. With a seed that is
+            not in ``seeds``, tables show only runs that were not used for choosing.
         accuracy_tolerance: How far, as a fraction, validation accuracy may fall below plain
             cross-entropy before the shortfall is added to the objective; null for no guard.
-        accuracy_errors: How many standard errors of that difference, paired by validation row, it
-            may fall beside the tolerance.
-        keep_default: By how many standard errors of the difference, paired by validation row, the
-            best trial's objective has to be lower than the published default's, or that default is
-            chosen; 0 or false for the lowest objective alone.
-        parallel_trials: Trials of one study that are suggested without knowing each other. It
-            bounds how many run side by side, and makes suggestions the same on any machine.
-        spaces: Other ranges: part, parameter, range.
-        fixed: Parameters that are not searched: part, parameter, value.
-        tune: Part and the names of its parameters. If it is given, these and those of ``spaces``
-            are all that is searched, as in a paper that tuned a few by hand.
-        budget: ``equal`` searches the same number of trials for every method; ``paper`` only what a
-            method's own paper tuned, on the data that it used and over its grid if it names one,
-            what no source gives for a network of the papers, and what ``spaces`` names. All else
-            keeps its published value. With ``tune: {}`` what the papers tuned keeps it as well.
+        accuracy_errors: Additional tolerance, in standard errors of that difference, paired by
+            validation row.
+        keep_default: The published default is chosen unless the best trial's objective is lower by
+            this many standard errors of the difference, paired by validation row; with 0 or false
+            the lowest objective is chosen.
+        parallel_trials: Number of trials of one study that are suggested without knowing each
+            other's results. It limits how many run at once, and makes suggestions the same on any
+            machine.
+        spaces: Ranges that replace those of search spaces, by part and parameter.
+        fixed: Values of parameters that are not searched, by part and parameter.
+        tune: Names of searched parameters by part. If given, only these and those in ``spaces`` are
+            searched, such as the few that a paper tuned by hand.
+        budget: ``equal`` searches the same number of trials for every method. ``paper`` searches
+            the parameters in ``spaces``, those that the method's paper tuned on this data (over its
+            grid if it gives one), and those for which no source gives a value for a network of the
+            papers. All others keep their published values. With ``tune: {}`` those that the papers
+            tuned keep them as well.
     """
 
     trials: Count = 20
@@ -343,9 +343,9 @@ class SearchModel(_Strict):
 
 
 class VariantModel(_Strict):
-    """A part under another name with settings of its own, such as one row of an ablation.
+    """A part under another name with its own settings, such as one row of an ablation.
 
-    The parameters that are ``fixed`` differ from the published default and are not searched.
+    Parameters in ``fixed`` have these values and are not searched.
     """
 
     of: str
@@ -362,20 +362,20 @@ class StageResources(_Strict):
     @classmethod
     def _check_gpu(cls, value: float) -> float:
         if value > 1:
-            raise ValueError("a trial can use one GPU at most; give 1, or a fraction of it")
+            raise ValueError("a trial can use at most one GPU; give 1, or a fraction of it")
         return value
 
 
 class TrainResources(StageResources):
     """The resources of one training.
 
-    On several GPUs of one machine as many processes train the network together, each on its part of
-    every batch; ``cpu`` is the number of threads of all of them.
+    With several GPUs of one machine, one process per GPU trains on its part of every batch; ``cpu``
+    is the total number of threads.
 
     Attributes:
-        processes: Such processes without GPUs.
-        precision: What networks compute in; null for bfloat16 on GPUs and float32 on CPUs; only
-            CPUs with instructions for matrices of bfloat16 are faster in it.
+        processes: Number of such processes on CPUs.
+        precision: Number format of networks; null for bfloat16 on GPUs and float32 on CPUs.
+            bfloat16 is faster only on CPUs with matrix instructions for it.
     """
 
     processes: Count = 1
@@ -392,7 +392,7 @@ class TrainResources(StageResources):
     def _check_processes(self) -> TrainResources:
         if self.gpu and self.processes > 1:
             raise ValueError(
-                f"processes={self.processes} are for CPUs; on GPUs there is one for each"
+                f"processes={self.processes} is for CPUs; with GPUs there is one per GPU"
             )
         return self
 
@@ -403,19 +403,19 @@ class TrainResources(StageResources):
 
 
 class ResourcesModel(_Strict):
-    """What the trials of each stage take, and how many may run at once.
+    """The resources of trials by stage, and the limit of concurrent trials.
 
     Attributes:
-        concurrent: Most trials, and then evaluations, at once; null for as many as fit.
-        checkpoint_seconds: How long a stage computes between checkpoints; null for none.
-        max_failures: How often a trial whose process died or hung or whose machine failed is
-            started again.
-        hang_seconds: How long a trial may make no progress before its process is killed; 0 for
-            ever, null for ten times the longest pause so far and ten minutes at least.
-        deterministic: Whether GPUs are to give the same bits every time; slower.
-        graph: Whether GPUs are to launch whole training steps, recorded as CUDA graphs.
-        portable: Whether every x86-64 processor with AVX2 is to give the same bits: on one thread
-            of a CPU, in float32.
+        concurrent: Maximum number of concurrent trials or evaluations; null for as many as fit.
+        checkpoint_seconds: Seconds between checkpoints of a stage; null for no checkpoints.
+        max_failures: How often a trial is restarted after its process died or hung, or its machine
+            failed.
+        hang_seconds: Seconds without progress after which a trial's process is killed; 0 for never,
+            null for ten times the longest pause so far, and at least ten minutes.
+        deterministic: Give the same bits every time on GPUs; slower.
+        graph: Launch whole training steps on GPUs, recorded as CUDA graphs.
+        portable: Give the same bits on every x86-64 processor with AVX2, on one CPU thread in
+            float32.
     """
 
     train: TrainResources = TrainResources()
@@ -436,19 +436,19 @@ class ResourcesModel(_Strict):
             if share.gpu or share.cpu > 1:
                 raise ValueError(f"portable is for one thread of a CPU; give {stage}: {{cpu: 1}}")
         if self.portable and self.train.precision == "bfloat16":
-            raise ValueError("portable computes in float32; leave train.precision: bfloat16 out")
+            raise ValueError("portable computes in float32; delete train.precision: bfloat16")
         return self
 
     @property
     def given(self) -> StageResources:
-        """Return what the reading of given logits takes: as much as a calibration."""
+        """Return the resources for reading given logits: those of a calibration."""
         return self.calibrate
 
 
 class TrackingModel(_Strict):
-    """Where runs are tracked: an MLflow URI, or null for SQLite inside the storage.
+    """The MLflow URI of runs; null for SQLite inside the storage.
 
-    What ``model_dump`` returns is stored in plain files and holds no login: see ``redacted``.
+    ``model_dump`` removes logins (see ``redacted``), as its result is stored in plain files.
     """
 
     uri: Annotated[str, _checked(check_tracking_uri)] | None = Field(default=None, repr=False)
@@ -462,30 +462,27 @@ class SweepSpec(_Strict):
     """A sweep: tasks x recipes with a budget.
 
     Attributes:
-        name: Names the sweep's folder and its MLflow experiment.
-        plugins: Packages and files of one's own that bring parts, models, data sets or suites;
-            installed packages with an entry point of the group ``calsweep.plugins`` need no
-            mention.
-        tasks: What to train on.
-        recipes: What to compare, with wildcards.
-        variants: Parts under other names, for recipes to use.
+        name: Name of the sweep's folder and its MLflow experiment.
+        plugins: Your own packages and files with parts, models, data sets or suites. Installed
+            packages with an entry point in the group ``calsweep.plugins`` need not be listed.
+        tasks: Data sets with networks and protocols.
+        recipes: Methods to compare; wildcards are allowed.
+        variants: Parts under other names, for use in recipes.
         search: Budget and rules of the search.
-        seeds: Chosen configurations run with all of them; the search uses the first, unless
-            ``search.seed`` names another.
-        executor: The kind that runs the trials: ``ray``, on this machine or a cluster, ``local``:
-            processes of this machine, or this very one where only one trial may run at once, or
-            one of a plugin.
-        resources: What a trial takes.
-        tags: Marks of one's own on every run of the sweep, to ask by later.
-        tracking: Where runs are tracked.
-        storage: Folder for artifacts, journal and the default tracking database, or the address of
-            one in object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
+        seeds: Seeds of all chosen configurations; the search uses the first, or ``search.seed``.
+        executor: ``ray`` (this machine or a cluster), ``local`` (processes of this machine, or the
+            current one if only one trial may run at once), or one of a plugin.
+        resources: Resources per trial.
+        tags: Your own tags on every run of the sweep.
+        tracking: Address of the tracking server.
+        storage: Folder for artifacts, journal and the default tracking database, or its address in
+            object storage, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
         data_root: Folder for downloaded data sets.
-        keep: ``logits`` drops the weights of beaten trials when their study closes.
+        keep: ``logits`` removes the weights of trials that were not chosen when a study closes.
     """
 
     name: Annotated[str, _checked(_check_name)]
-    # What these bring is known when what follows is checked, and what others brought is not.
+    # Before the other fields: their validation needs what these plugins, and no others, define.
     plugins: Annotated[
         tuple[PluginModel, ...], BeforeValidator(read_plugins), Field(validate_default=True)
     ] = ()
@@ -507,7 +504,7 @@ class SweepSpec(_Strict):
     @field_validator("tasks", mode="before")
     @classmethod
     def _one_a_set(cls, tasks: Any) -> Any:
-        """Put a task for each set of logits in place of one for a folder of them."""
+        """Replace a task for a folder of logits by one task per set."""
         if not isinstance(tasks, list | tuple):
             return tasks
         return [own for number, task in enumerate(tasks) for own in _sets_of(number, task)]
@@ -532,14 +529,14 @@ class SweepSpec(_Strict):
 
     @property
     def given(self) -> bool:
-        """Return True if the tasks are logits that were computed elsewhere."""
+        """Return True if the tasks are given logits."""
         return self.tasks[0].given
 
     @property
     def used_plugins(self) -> tuple[PluginModel, ...]:
-        """Return the plugins that it names, and the installed ones that it uses unnamed.
+        """Return the plugins that it names, and installed ones that it uses without naming them.
 
-        A metric is used wherever it is known.
+        Plugins with a metric always count as used.
         """
         named = {plugin.code for plugin in self.plugins}
         used = {part for recipe in self.expanded for part in map(self.base, recipe.parts)}
@@ -561,7 +558,7 @@ class SweepSpec(_Strict):
 
     @property
     def pinned(self) -> tuple[Pinned, ...]:
-        """Return what workers import before they compute its jobs."""
+        """Return the plugins that workers import before they compute jobs."""
         return tuple(Pinned(plugin.path, plugin.code) for plugin in self.used_plugins)
 
     @property
@@ -571,11 +568,11 @@ class SweepSpec(_Strict):
         return (first, *(seed for seed in self.seeds if seed != first))
 
     def base(self, part: str) -> str:
-        """Return the method, refinement or calibrator that a part is, or is a variant of."""
+        """Return the method, refinement or calibrator behind a variant; other parts as they are."""
         return self.variants[part].of if part in self.variants else part
 
     def fixed(self, part: str) -> dict[str, Value]:
-        """Return the parameters of a part that are not searched, with their values."""
+        """Return the fixed parameters of a part, with their values."""
         own = self.variants[part].fixed if part in self.variants else {}
         return {**own, **self.search.fixed.get(part, {})}
 
@@ -586,7 +583,7 @@ class SweepSpec(_Strict):
 
 
 def without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain fields of a sweep but where it keeps things: an address may hold a login."""
+    """Return the plain fields of a sweep without paths and addresses, which may have logins."""
     places = ("tracking", "storage", "data_root", "mirror")
     return {name: value for name, value in spec.items() if name not in places}
 
@@ -594,7 +591,7 @@ def without_places(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _sets_of(number: int, task: Any) -> list[Any]:
     if not isinstance(task, dict) or not isinstance(path := task.get("logits"), str) or not path:
         return [task]
-    if not split_address(path)[0].exists():  # Told once the data are looked at.
+    if not split_address(path)[0].exists():  # Reported when the data are read.
         return [task]
     with naming(f"tasks[{number}].logits"):
         sets = logit_sets(path)
@@ -625,14 +622,14 @@ def _check_tasks(tasks: tuple[TaskSpec, ...], root: str) -> None:
                 "and ._:@+- in parts between slashes, each beginning with a letter or digit"
             )
         if task.id in seen:
-            raise InputError(f"{where}: task {task.id!r} stands twice; give one of them a `name`")
+            raise InputError(f"{where}: task {task.id!r} occurs twice; give one of them a `name`")
         seen.add(task.id)
 
 
 def _check_kinds(spec: SweepSpec) -> None:
-    """Refuse networks, augmentations and parts of recipes that are not for the data of a task."""
+    """Check that networks, augmentations and parts of recipes fit the data of each task."""
     for number, task in enumerate(spec.tasks):
-        if task.given != spec.given:  # Their recipes have nothing in common.
+        if task.given != spec.given:  # They have no recipe in common.
             raise InputError(
                 f"tasks[{number}]: a sweep has tasks of logits or of data sets, not both"
             )
@@ -643,15 +640,15 @@ def _check_kinds(spec: SweepSpec) -> None:
             _check_training(f"tasks[{number}]", task, kind)
             if spec.resources.portable and task.resolved_protocol.compile:
                 raise InputError(
-                    f"tasks[{number}].protocol: `compile: true` makes kernels for this processor "
-                    "alone; leave it out where resources.portable is true"
+                    f"tasks[{number}].protocol: `compile: true` makes kernels only for this "
+                    "processor; delete it, or set resources.portable to false"
                 )
         head = not task.given and task.resolved_protocol.learns == "head"
         for part in parts:
             with naming(f"recipes: tasks[{number}] ({task.id})"):
                 check_part(spec.base(part), spec.fixed(part), kind)
                 if head and spec.base(part) in SCHEMES and SCHEMES.get(spec.base(part)).freezes:
-                    raise InputError(f"{part!r} freezes weights itself; leave out `learns: head`")
+                    raise InputError(f"{part!r} freezes weights itself; delete `learns: head`")
 
 
 def _check_training(where: str, task: TaskSpec, kind: type[Inputs]) -> None:
@@ -659,22 +656,24 @@ def _check_training(where: str, task: TaskSpec, kind: type[Inputs]) -> None:
         check_takes(task.model, kind.seen_as)
     if task.resolved_protocol.learns == "head" and not begins_trained(task.model):
         raise InputError(
-            f"{where}.protocol: `learns: head` needs a network that is trained already, got "
+            f"{where}.protocol: `learns: head` needs a pretrained network, got "
             f"{task.model!r}; use timm:NAME{PRETRAINED}"
         )
     view = task.resolved_protocol.augmentation
     if view is not None and kind.views and view not in kind.views:
         raise InputError(
             f"{where}.protocol: augmentation {view!r} is not for {kind.kind}; "
-            f"those are: {', '.join(kind.views)}"
+            f"use one of: {', '.join(kind.views)}"
         )
 
 
 def _check_model(task: TaskSpec) -> None:
     if task.given and (task.model, task.protocol) != (GIVEN, GIVEN):
-        raise InputError(f"logits take model and protocol {GIVEN!r}; write logits: PATH alone")
+        raise InputError(
+            f"for logits, model and protocol must be {GIVEN!r}; write only logits: PATH"
+        )
     if task.given and task.suites:
-        raise InputError("logits have no network that suites could be shown to")
+        raise InputError("suites need a network, and logits have none; delete `suites`")
     if not task.given:
         check_model(task.model)
 
@@ -683,12 +682,12 @@ def _check_variants(variants: Mapping[str, VariantModel]) -> None:
     for name, variant in variants.items():
         where = f"variants.{name}"
         if not PART.fullmatch(name):
-            raise InputError(f"{where}: a name is made of small letters, digits and '-'")
+            raise InputError(f"{where}: use only lower-case letters, digits and '-' in names")
         if is_part(name):
-            raise InputError(f"{where}: {name!r} is the name of a part already")
+            raise InputError(f"{where}: {name!r} is the name of a part; use another name")
         if not is_part(variant.of):
             raise InputError(
-                f"{where}.of: {variant.of!r} is no method, refinement or calibrator"
+                f"{where}.of: {variant.of!r} is not a method, refinement or calibrator"
                 f"{near_parts(variant.of)}"
             )
         check_values(f"{where}.fixed", variant.of, variant.fixed)
@@ -702,7 +701,7 @@ def _check_search(spec: SweepSpec) -> None:
             if part not in parts:
                 listing = ", ".join(sorted(parts))
                 raise InputError(
-                    f"search.{section}: {part!r} is part of no recipe here; parts are: {listing}"
+                    f"search.{section}: {part!r} is not part of any recipe; parts are: {listing}"
                 )
             check_names(f"search.{section}.{part}", spec.base(part), values)
     for section, named in (("spaces", spaces), ("tune", tune)):
@@ -714,7 +713,7 @@ def _check_search(spec: SweepSpec) -> None:
         check_values(f"search.fixed.{part}", spec.base(part), values)
     for part, names in tune.items():
         for name in sorted({*names} & {*spec.fixed(part)}):
-            raise InputError(f"search.tune.{part}: {name!r} is fixed here; tune it or fix it")
+            raise InputError(f"search.tune.{part}: {name!r} is also fixed; tune it or fix it")
     for part, ranges in spaces.items():
         for name in sorted({*ranges} & {*spec.fixed(part)}):
             own = name in fixed.get(part, {})
@@ -725,27 +724,32 @@ def _check_search(spec: SweepSpec) -> None:
             )
     if tune and spec.search.budget == "paper":
         raise InputError(
-            "search.tune: budget `paper` tunes what the papers did; give others a range in `spaces`"
+            "search.tune: budget `paper` tunes the same parameters as the papers; give others a "
+            "range in `spaces`"
         )
     metrics = (spec.search.objective, *spec.search.pareto)
     for name in spec.search.pareto:
         if metrics.count(name) > 1:
             raise InputError(
-                f"search.pareto: {name!r} is the objective already, or stands twice; name others"
+                f"search.pareto: {name!r} is the objective or occurs twice; delete it here"
             )
     if spec.search.pareto and spec.search.scheduler == "asha":
-        raise InputError("search.pareto: asha stops trials by the objective alone; give `none`")
-    needed = {"sampler": "prior", "scheduler": "none", "pareto": ()}
-    for name, value in needed.items() if spec.search.stop else ():
-        if (found := getattr(spec.search, name)) != value:
-            told = found if isinstance(found, str) else ", ".join(found)
+        raise InputError(
+            "search.pareto: asha stops trials only by the objective; use `scheduler: none`"
+        )
+    required = {"sampler": "prior", "scheduler": "none", "pareto": ()}
+    for name, value in required.items() if spec.search.stop else ():
+        if (actual := getattr(spec.search, name)) != value:
+            shown = actual if isinstance(actual, str) else ", ".join(actual)
             raise InputError(
-                f"search.{name}: expected {value or 'no metric'} with `stop: auto`, got {told}; "
+                f"search.{name}: expected {value or 'no metric'} with `stop: auto`, got {shown}; "
                 "change it or delete `stop`"
             )
     if spec.search.sampler == "grid":
         if tune:
-            raise InputError("search.tune: the grid sampler searches what `spaces` names alone")
+            raise InputError(
+                "search.tune: the grid sampler searches only parameters in `spaces`; delete `tune`"
+            )
         for part, ranges in spaces.items():
             for name, change in ranges.items():
                 if not change.choices:
@@ -754,12 +758,12 @@ def _check_search(spec: SweepSpec) -> None:
 
 
 def _check_variant_is_not_searched(where: str, part: str, names: Collection[str]) -> None:
-    """Refuse to search a variant that gives the defaults of other parameters."""
+    """Raise ``InputError`` if ``variant`` is searched although it sets defaults of others."""
     of_variant = [name for name, p in parameters_of(part).items() if p.variants]
     if of_variant and "variant" in names:
         raise InputError(
-            f"{where}: 'variant' gives the defaults of {', '.join(of_variant)} and is not "
-            f"searched; name a row for each value under `variants`, such as {part}-paper: "
+            f"{where}: 'variant' sets the defaults of {', '.join(of_variant)} and cannot be "
+            f"searched; add a row for each value under `variants`, such as {part}-paper: "
             f"{{of: {part}, fixed: {{variant: paper}}}}"
         )
 
@@ -775,11 +779,11 @@ def _check_ranges(where: str, part: str, ranges: Mapping[str, RangeModel]) -> No
 
 
 def load_sweep(path: str | Path, storage: str | None = None) -> SweepSpec:
-    """Return the checked specification of a sweep file, with another storage if one is given.
+    """Read and validate a sweep file; ``storage`` replaces the one in the file.
 
     Raises:
-        InputError: If the file is missing, no valid YAML, or says something that is not allowed;
-            one line with file, key, value and the allowed ones.
+        InputError: If the file is missing or not valid; one line with file, key, value and the
+            allowed values.
     """
     text, folder = read_document(Path(path), str(path)), Path(path).parent
     return parse_sweep(text, str(path), folder, storage)
@@ -788,9 +792,9 @@ def load_sweep(path: str | Path, storage: str | None = None) -> SweepSpec:
 def parse_sweep(
     text: str, where: str, folder: Path | str = ".", storage: str | None = None
 ) -> SweepSpec:
-    """Read a sweep from the text of a sweep file; ``where`` names it in messages.
+    """Read a sweep from the text of a sweep file; ``where`` is its name in messages.
 
-    ``folder`` is where the paths of plugins begin; ``storage`` takes the place of the file's.
+    Paths of plugins are relative to ``folder``; ``storage`` replaces the one in the text.
     """
     document = read_mapping(text, where, *SWEEP)
     if storage is not None:

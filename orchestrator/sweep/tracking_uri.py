@@ -1,4 +1,4 @@
-"""Which tracking addresses are accepted, and which is used where none is given."""
+"""Check tracking addresses, and choose the default one."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ class TrackerKind:
 
     Attributes:
         name: The scheme.
-        spans_machines: Whether several machines may use one at the same time.
+        spans_machines: Whether several machines may use one tracker at the same time.
         needs: A module that has to be installed; "" for none.
     """
 
@@ -33,44 +33,40 @@ class TrackerKind:
 
     @classmethod
     def check(cls, uri: str) -> None:
-        """Refuse an address before anything starts.
-
-        Raises:
-            InputError: If it cannot be used.
-        """
+        """Raise ``InputError`` if an address cannot be used."""
         if not uri.isprintable():
-            raise InputError(f"tracking uri {shown(uri)} holds a control character")
+            raise InputError(f"tracking uri {shown(uri)} contains a control character; remove it")
 
     @classmethod
     def open(cls, uri: str, create: bool = False) -> Any:
-        """Return the ``Tracker`` at an address, which may be ``create``d.
+        """Return the ``Tracker`` at an address; ``create`` it if it is missing.
 
         Raises:
-            InputError: If the address cannot be used, or there is nothing and nothing is created.
+            InputError: If the address cannot be used, or is empty and ``create`` is false.
         """
         cls.check(uri)
         return cls(uri)  # type: ignore[call-arg]
 
     @classmethod
     def read(cls, uri: str) -> Any:
-        """Return what answers questions about runs at an address; see ``open`` for errors."""
+        """Return a tracker for reading runs at an address; raises as ``open`` does."""
         return cls.open(uri)
 
     @classmethod
     def preload(cls) -> None:
-        """Import what ``open`` needs."""
+        """Import the modules that ``open`` needs."""
 
     @classmethod
     def listens(cls, uri: str, timeout: float) -> bool:
-        """Return True if anything accepts connections at an address."""
+        """Return True if an address accepts connections."""
         return True
 
     @classmethod
     def state(cls, uri: str, timeout: float) -> str:
-        """Return one line about the tracker at an address; nothing is created.
+        """Return one line about the tracker at an address, without creating it.
 
         Raises:
-            InputError: If the address cannot be used, or nothing answers there.
+            InputError: If the address cannot be used or does not answer.
         """
         return f"{redacted(uri)} has {many(len(cls.open(uri).sweeps()), 'sweep')}"
 
@@ -80,7 +76,7 @@ TRACKERS: Registry[TrackerKind] = Registry("tracker", "orchestrator.tracking._ki
 
 
 def tracker_kind(uri: str) -> type[TrackerKind]:
-    """Return the kind of tracker at an address, of the installed plugins too."""
+    """Return the kind of tracker at an address, which may come from an installed plugin."""
     scheme, separator, _ = uri.partition(":")
     kind = scheme.partition("+")[0]
     if separator and kind not in TRACKERS:
@@ -97,7 +93,7 @@ def tracker_kind(uri: str) -> type[TrackerKind]:
 
 
 def is_plugged(uri: str) -> bool:
-    """Return True if a plugin brought the tracker at an address."""
+    """Return True if the tracker at an address comes from a plugin."""
     return TRACKERS.code(tracker_kind(uri).name) is not None
 
 
@@ -107,7 +103,7 @@ def default_tracking_uri(storage: str = DEFAULT_STORAGE) -> str:
 
 
 def elsewhere(uri: str) -> str:
-    """Return the part of a message that says how to name another tracker than this one."""
+    """Return the part of a message that says how to choose another tracker."""
     if uri == os.environ.get("MLFLOW_TRACKING_URI"):
         return "(MLFLOW_TRACKING_URI names it: --storage has no effect until it is unset)"
     return ELSEWHERE
@@ -119,7 +115,7 @@ def database_uri(storage: Path) -> str:
 
 
 def sqlite_uri(file: Path) -> str:
-    """Return the address of a SQLite file; a path may hold characters that an address escapes."""
+    """Return the address of a SQLite file, with special characters escaped."""
     return f"{SQLITE}{str(file).translate(ESCAPED)}"
 
 
@@ -130,21 +126,24 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def mlflow_uri(uri: str) -> str:
-    """Return the address that MLflow opens for one of ours: it names the driver."""
+    """Return the address for MLflow, which needs the driver if there are escaped characters."""
     escaped = uri.startswith(SQLITE) and "%" in uri
     return uri.replace("sqlite", SQLITE_DRIVER, 1) if escaped else uri
 
 
 def check_tracking_uri(uri: str) -> None:
-    """Refuse a tracking address that a sweep cannot use, before anything starts."""
+    """Raise ``InputError`` if a sweep cannot use a tracking address."""
     tracker_kind(uri).check(uri)
 
 
 def check_no_login(uri: str, place: str, setting: str) -> None:
-    """Refuse a tracking address with a login in a ``place`` of plain text; name the ``setting``."""
+    """Raise ``InputError`` if a login in an address would be stored in plain text.
+
+    ``place`` says where it would be stored, ``setting`` where to set the variables instead.
+    """
     if redacted(uri) != uri:
         raise InputError(
-            f"tracking.uri {shown(uri)}: its login or query would lie {place} in plain text; leave "
-            "it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, "
-            f"{setting}"
+            f"tracking.uri {shown(uri)}: its login or query would be stored {place} in plain text; "
+            "leave it out, and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
+            f"PGPASSWORD, {setting}"
         )

@@ -173,8 +173,8 @@ def test_machine_that_fails_three_in_a_row_is_left_out(tmp_path: Path) -> None:
     assert said == []
     loop.take(jobs[4], broken("bad", "last"))
     assert said == [
-        "host-of-bad is left out: 3 trials in a row failed there, the last by OSError: last; "
-        "`calsweep doctor --storage STORAGE` there takes it back in"
+        "host-of-bad is excluded: 3 trials in a row failed there, the last with OSError: last; "
+        "run `calsweep doctor --storage STORAGE` there to include it again"
     ]
     again = loop.next()
     assert isinstance(again, Job)
@@ -208,7 +208,8 @@ def test_sweep_whose_first_trials_fail_alike_stops() -> None:
     with pytest.raises(InputError) as stop:
         loop.take(jobs[6], failed(FaultKind.CONFIGURATION, "ValueError: row 5"))
     assert str(stop.value) == (
-        "5 of the first 7 trials failed alike, so nothing more is started: ValueError: row 1"
+        "5 of the first 7 trials failed with the same error, so no more trials are "
+        "started: ValueError: row 1"
     )
     assert len(source.ends) == 7  # What ended is written down all the same.
 

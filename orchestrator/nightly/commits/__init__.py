@@ -1,1 +1,1 @@
-"""The gate: a change judged against the revision that it builds on."""
+"""Compare a change with the revision on which it is based."""

@@ -1,4 +1,4 @@
-"""A change held against the revision that it builds on, by the judgement of nights."""
+"""Judge a change against its base revision, in the same way as a night against earlier ones."""
 
 from dataclasses import dataclass, replace
 from itertools import count
@@ -18,7 +18,7 @@ from orchestrator.nightly.verdict.judge import judge
 
 @dataclass(frozen=True)
 class Gate:
-    """The outcome of a comparison with another revision; ``title`` is one line of it."""
+    """The outcome of a comparison; ``title`` is its first line."""
 
     verdict: Verdict
     title: str
@@ -31,15 +31,15 @@ def gate(
     repository: Path | None = None,
     console: Console | None = None,
 ) -> Gate:
-    """Run the benchmark on a revision and on the working tree, and judge the second by the first.
+    """Run the benchmark on a revision and on the working tree, and judge the working tree.
 
     Raises:
-        BusyError: If another run of the benchmark is under way.
+        BusyError: If another run of the benchmark is active.
     """
     source = Repository(repository or nightly.model.gate.place or Path.cwd())
     base = source.commit(revision)
-    held = nightly.book(fresh=False).held()
-    with held, interrupt_on_sigterm(), CommitNights(nightly, source, "gate", console) as nights:
+    lock = nightly.book(fresh=False).held()
+    with lock, interrupt_on_sigterm(), CommitNights(nightly, source, "gate", console) as nights:
         records, verdict = _judged(nightly, nights, base)
     against = f"against {source.described(base)}"
     title = page.headline(nightly.name, against, verdict)
@@ -60,7 +60,7 @@ def _judged(nightly: Nightly, nights: CommitNights, base: str) -> tuple[list[Nig
         tonight = run(None, "change")
         verdict = judge(before, tonight, limits)
     known = {(f.cell, f.reason) for f in hard_findings(before[:1], limits, {})}
-    bases = {record.night for record in before[:2]}  # What began on one is not the change's.
+    bases = {record.night for record in before[:2]}  # A finding since then is not the change's.
     alarms = tuple(
         found
         for found in verdict.alarms

@@ -1,4 +1,4 @@
-"""Nights of single commits, each computed by the code of that commit."""
+"""Run nights of single commits, each with the code of that commit."""
 
 import os
 import shutil
@@ -22,17 +22,16 @@ from trainables.common.errors import InputError
 from trainables.common.files import make_folders
 from trainables.common.yaml_text import write_mapping
 
-NIGHT = "2000-01-01"  # Each has a storage of its own, and nights are named by a date.
-GRACE_SECONDS = 10.0  # In which a night ends that is told to.
+NIGHT = "2000-01-01"  # Any date will do: each commit has its own storage.
+GRACE_SECONDS = 10.0  # Time that a night has to end after SIGTERM.
 
 
 class CommitNights(AbstractContextManager["CommitNights"]):
-    """Runs a benchmark at commits, by ``python -m calsweep`` of their own code.
+    """Runs a benchmark at commits, with ``python -m calsweep`` of their own code.
 
     Args:
-        nightly: The benchmark; its file is that of today for every commit.
-        name: Of the folder, among all nights, in which they are checked out and computed; it is
-            removed at the end.
+        nightly: The benchmark; all commits use its current file.
+        name: Name of the temporary folder, next to the nights, for checkouts and storages.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         self._count = 0
 
     def run(self, commit: str | None) -> NightRecord:
-        """Return what a commit's code measures; None is the working tree as it is."""
+        """Return the record of a commit, or of the working tree if ``commit`` is None."""
         self._count += 1
         place = self._folder / f"{self._count}-{commit[:10] if commit else 'here'}"
         shutil.rmtree(place, ignore_errors=True)
@@ -60,7 +59,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             self._execute(code, path)
         record = Book(Storage(place / "storage").nightly(self._nightly.name)).night(NIGHT).record
         if record is None:
-            raise InputError(f"{named}: its night left no record")
+            raise InputError(f"{named}: its night wrote no record")
         return record
 
     def __exit__(self, *_: object) -> None:
@@ -74,7 +73,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
             own = code / ".venv/bin/python"
             python = str(own) if own.exists() else python
         night = ("nightly", "run", str(path), "--night", NIGHT, "--quiet")
-        # From here, where paths of data begin; -P: what lies here is not the commit's code.
+        # Run in the current folder, where relative data paths start; -P keeps it off sys.path.
         _call((python, "-P", "-m", "calsweep", *night), Path.cwd(), environment, (FINE, ALARM))
 
     def _document(self, place: Path, code: Path) -> dict[str, Any]:
@@ -91,7 +90,7 @@ class CommitNights(AbstractContextManager["CommitNights"]):
         return {"sweep": {**own, **changed}, "metrics": list(model.metrics)}
 
     def _plugin(self, plugin: PluginModel, code: Path) -> str | dict[str, str]:
-        """Return what names a plugin: one of the repository is the commit's, not today's."""
+        """Return a plugin's entry; if it is inside the repository, the path in the checkout."""
         place, top = Path(plugin.path).resolve(), self._repository.top.resolve()
         if not place.is_relative_to(top):
             return plugin.model_dump()
@@ -99,9 +98,9 @@ class CommitNights(AbstractContextManager["CommitNights"]):
 
 
 def _call(
-    command: Sequence[str], folder: Path, environment: dict[str, str], fine: Sequence[int]
+    command: Sequence[str], folder: Path, environment: dict[str, str], accepted: Sequence[int]
 ) -> None:
-    """Run a command; raise ``InputError`` with its last line if it ends otherwise than fine."""
+    """Run a command; raise ``InputError`` with its last line at exit codes not in ``accepted``."""
     shown = " ".join(command[:5])
     try:
         process = subprocess.Popen(
@@ -118,12 +117,12 @@ def _call(
     with process:
         try:
             out, err = process.communicate()
-        except BaseException:  # What it has started ends with it, if it is asked to.
+        except BaseException:  # On SIGTERM, the command also ends the processes it has started.
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=GRACE_SECONDS)
             process.kill()
             raise
-    if process.returncode not in fine:
-        said = (err.strip() or out.strip()).splitlines() or ["nothing"]
-        raise InputError(f"{shown!r} ended with exit code {process.returncode}: {said[-1]}")
+    if process.returncode not in accepted:
+        lines = (err.strip() or out.strip()).splitlines() or ["no output"]
+        raise InputError(f"{shown!r} ended with exit code {process.returncode}: {lines[-1]}")

@@ -1,4 +1,4 @@
-"""A git repository whose commits are looked at and checked out, each into a folder of its own."""
+"""Look up and check out commits of a git repository."""
 
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +23,9 @@ class Repository:
         try:
             return self._git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
         except InputError:
-            raise InputError(f"{self.top}: {revision!r} is no commit or branch there") from None
+            raise InputError(
+                f"{self.top}: {revision!r} is not a commit or branch; `git branch -a` shows them"
+            ) from None
 
     def described(self, commit: str) -> str:
         """Return a commit's short hash and subject."""
@@ -31,7 +33,7 @@ class Repository:
 
     @contextmanager
     def checked_out(self, commit: str, folder: Path) -> Iterator[Path]:
-        """Check a commit out into a folder, which is removed afterwards."""
+        """Check out a commit into a folder, which is removed after the block."""
         self._git("worktree", "add", "--detach", "--force", str(folder), commit)
         try:
             yield folder
@@ -45,6 +47,6 @@ class Repository:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InputError(f"{self._folder}: git cannot be run: {error}") from error
         if done.returncode:
-            said = done.stderr.strip().splitlines() or ["no reason given"]
-            raise InputError(f"{self._folder}: git {arguments[0]}: {said[-1]}")
+            lines = done.stderr.strip().splitlines() or ["no reason given"]
+            raise InputError(f"{self._folder}: git {arguments[0]}: {lines[-1]}")
         return done.stdout.strip()

@@ -1,1 +1,1 @@
-"""The verdict on a night: its comparisons, and the rules that raise the alarm."""
+"""Judge nights: comparisons with earlier ones, and the rules for alarms."""

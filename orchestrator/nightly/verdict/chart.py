@@ -1,4 +1,4 @@
-"""Control charts of many series at once, which advance night by night."""
+"""Control charts of many series at once, updated night by night."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from scipy.special import stdtr, stdtrit
 from orchestrator.nightly.verdict.limits import FAMILIES, Limits, measure_of
 from orchestrator.statistics import holm
 
-PRIOR_NIGHTS = 3  # How many nights of measured noise the assumed noise is worth.
-PRIOR_NOISE = 0.5  # Assumed standard deviation of a night, as a part of the practical threshold.
-RESTART_NIGHTS = 5  # How many better nights in a row become the usual ones.
-CUT_ERRORS = 4.0  # Standard errors beyond which a night that was out alone counts no further.
-POWER_ERRORS = 1.8  # Deviations above the limit at which two nights in a row mostly are.
-MOST_CHANCE = 0.05  # Highest error level of one cell on one night, however few cells there are.
+PRIOR_NIGHTS = 3  # Weight of the assumed noise, in nights of measured noise.
+PRIOR_NOISE = 0.5  # Assumed standard deviation of a night, as a fraction of the threshold.
+RESTART_NIGHTS = 5  # After this many better nights in a row the series restarts.
+CUT_ERRORS = 4.0  # A single night that was out is clipped at this many standard errors.
+POWER_ERRORS = 1.8  # A change this many deviations above the limit usually exceeds it twice.
+MOST_CHANCE = 0.05  # Highest error level of one cell on one night.
 NIGHTS_A_MONTH = 30
-_TINY = 1e-9  # So that a figure that is usually 0 has a threshold too.
+_TINY = 1e-9  # Gives figures that are usually 0 a threshold as well.
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -57,15 +57,15 @@ class Scales:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the chart says of one night; arrays (..., C) on the scale of ``Scales.worse``.
+    """The chart's judgement of one night; arrays (..., C) on the scale of ``Scales.worse``.
 
     Attributes:
-        expected: Mean of the nights before.
+        expected: Mean of the good nights before.
         spread, freedom: Standard error of the difference between tonight and ``expected``, and its
             degrees of freedom.
         level: One-sided error level of each cell after Holm's correction.
         threshold: Smallest difference that matters.
-        worse, better: Beyond the control limit and the threshold, upwards and downwards.
+        worse, better: Whether the night is beyond both control limit and threshold.
     """
 
     expected: Floats
@@ -88,23 +88,23 @@ class Judged:
 
 
 class Chart:
-    """One control chart for every cell, all advanced by one night at a time.
+    """One control chart per cell, all updated by one night at a time.
 
     A night is *out* if its difference from the mean of the last ``window`` good nights is above the
     practical threshold and outside the control limit of Student's t for one more night. The noise
-    is that of the good nights against the mean before each (so steps and drifts do not widen it),
-    with ``PRIOR_NIGHTS`` nights of assumed noise: a series that never varies, or has hardly begun,
-    then needs no rule of its own.
+    is that of each good night against the mean of the good nights before it, so steps and drifts do
+    not increase it. ``PRIOR_NIGHTS`` nights of assumed noise are added, so constant and very short
+    series need no special rule.
 
-    - Out once: the night is set aside; the next one is judged without it. If that is in again, the
-      night set aside joins the good nights, cut off at ``CUT_ERRORS`` standard errors.
-    - Out twice, worse: an alarm, until a night is in again. Bad nights never become usual, but the
-      noise among them counts, so that a series that varies more than was assumed calms down.
-    - Out twice, better: told. After ``RESTART_NIGHTS`` of them the series restarts there; fewer
-      might be luck, and the usual figures would then look like an alarm.
+    - Out once: the next night is judged without it. If the next night is not out, this one becomes
+      a good night, clipped at ``CUT_ERRORS`` standard errors.
+    - Out twice and worse: an alarm until a night is not out. Bad nights never become good ones, but
+      their noise counts, so alarms end if a series varies more than was assumed.
+    - Out twice and better: an improvement. After ``RESTART_NIGHTS`` of them the series restarts;
+      fewer might be luck, and a return to the usual figures would then raise an alarm.
 
     Args:
-        batch: Sizes of leading dimensions: histories that have nothing to do with each other.
+        batch: Sizes of leading dimensions, for independent histories.
     """
 
     def __init__(self, metrics: Sequence[str], limits: Limits, batch: tuple[int, ...] = ()) -> None:
@@ -119,20 +119,20 @@ class Chart:
         self._length = np.zeros(shape, dtype=np.int64)
         self._side = np.zeros(shape, dtype=np.int64)
         self._night = 0
-        # Cells that were worse, or better, on two nights in a row; the night that each went out.
+        # Cells that were worse, or better, on two nights in a row; first night that was out.
         self.alarmed: Flags = np.zeros(shape, dtype=bool)
         self.improved: Flags = np.zeros(shape, dtype=bool)
         self.since: Counts = np.full(shape, -1)
 
     def advance(self, worse: Floats) -> Judged:
-        """Judge a night, figures (..., C) of ``Scales.worse`` or NaN, and take it into account."""
+        """Judge a night, figures (..., C) of ``Scales.worse`` or NaN, and update the chart."""
         judged = self.judge(worse)
-        self._take(worse, judged)
+        self._update(worse, judged)
         self._night += 1
         return judged
 
     def judge(self, worse: Floats) -> Judged:
-        """Judge a night without taking it into account."""
+        """Judge a night without updating the chart."""
         nights = np.isfinite(self._good).sum(0)
         expected = np.nansum(self._good, 0) / np.where(nights, nights, np.nan)
         threshold = self.scales.thresholds(self.scales.figures(expected))
@@ -157,10 +157,10 @@ class Chart:
         )
 
     def detectable(self, judged: Judged) -> Floats:
-        """Return the change, on the scale of ``worse``, that mostly is in alarm when seen twice.
+        """Return the change, on the scale of ``worse``, that is detected nine times in ten.
 
-        Nine in ten are: what both nights must exceed, and ``POWER_ERRORS`` deviations of the nights
-        so far, without the assumed ones. A cell that never varied is caught for sure.
+        It is the larger of control limit and threshold, which both nights must exceed, plus
+        ``POWER_ERRORS`` times the measured (not the assumed) noise.
         """
         level = np.full(judged.expected.shape, np.nan)
         for family, at in self._families.items():
@@ -179,7 +179,7 @@ class Chart:
             out[..., at] = corrected <= self._levels[family]
         return level, out
 
-    def _take(self, worse: Floats, judged: Judged) -> None:
+    def _update(self, worse: Floats, judged: Judged) -> None:
         present = np.isfinite(worse)
         side = judged.worse.astype(int) - judged.better.astype(int)
         again = present & (side != 0) & (side == self._side)
@@ -196,7 +196,7 @@ class Chart:
         self._restart(self.improved & (self._length >= RESTART_NIGHTS))
 
     def _release(self, where: Flags, judged: Judged) -> None:
-        """Add a night that was out alone to the good ones, with no more weight than it earns."""
+        """Add a single night that was out to the good ones, clipped at ``CUT_ERRORS``."""
         width = CUT_ERRORS * judged.spread
         low, high = judged.expected - width, judged.expected + width
         self._accept(where, np.clip(self._out[-1], low, high), judged)
@@ -207,7 +207,7 @@ class Chart:
         self._noise = _pushed(self._noise, where & (judged.nights > 0), apart)
 
     def _restart(self, where: Flags) -> None:
-        """Start the series at the nights that were better."""
+        """Replace the good nights with the last ones, which were better."""
         if where.any():
             self._good = np.where(where, np.nan, self._good)
             for night in self._out:
@@ -223,9 +223,10 @@ def _pushed(ring: Floats, where: Flags, values: Floats) -> Floats:
 def family_levels(cells: Mapping[str, int], limits: Limits) -> dict[str, float]:
     """Return the error level of one night's tests of each family, given its number of cells.
 
-    Of m cells, each out on one night with chance p, the chance that any is out twice in a row is
-    about m p^2. Setting it to the family's share of the bearable false alarms a night gives p, and
-    Holm's procedure at level m p gives each cell at least p, up to ``MOST_CHANCE``.
+    If each of m cells is out on one night with probability p, any of them is out twice in a row
+    with probability of about m p^2. This must equal the family's share of the accepted false alarms
+    per night, which gives p. Holm's procedure at level m p then gives each cell at least p, which
+    is limited to ``MOST_CHANCE``.
     """
     share = limits.false_alarms / NIGHTS_A_MONTH / max(len(cells), 1)
     return {name: n * min(MOST_CHANCE, math.sqrt(share / n)) for name, n in cells.items()}

@@ -1,4 +1,4 @@
-"""Findings that belong together: what went wrong on one night is one thing until more is known."""
+"""Group findings that probably have the same cause."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +10,11 @@ Group = tuple[Finding, ...]
 
 
 def grouped(findings: Sequence[Finding]) -> list[Group]:
-    """Return findings in groups, the worst group and in each the worst finding first.
+    """Return findings in groups, worst group first, and worst finding first in each group.
 
-    A bug that makes one metric of a recipe worse mostly makes others worse too, and other recipes
-    with it. So missing results, figures of quality, and costs that went wrong on the same night are
-    one group each. Worst are hard findings, then the largest difference in multiples of what
-    matters in practice.
+    One bug usually makes several metrics and recipes worse. So missing results, quality figures and
+    costs that went wrong on the same night form one group each. Hard findings are worst, then
+    those with the largest difference in multiples of the practical threshold.
     """
     groups: dict[tuple[str, str], list[Finding]] = {}
     for found in findings:
@@ -36,11 +35,11 @@ def _rank(found: Finding) -> tuple[bool, bool, float]:
 
 
 def _size(found: Finding) -> float:
-    """Return the difference in multiples of what matters, of a ratio those of its logarithm."""
+    """Return the difference (of logarithms for ratios) in multiples of the threshold."""
     if found.value is None or found.expected is None or not found.threshold:
         return math.inf
     difference = found.value - found.expected
     if not measure_of(found.cell.metric).ratio:
         return abs(difference) / found.threshold
-    matters = math.copysign(found.threshold, difference) / found.expected
-    return abs(math.log(found.value / found.expected) / math.log1p(matters))
+    threshold = math.copysign(found.threshold, difference) / found.expected
+    return abs(math.log(found.value / found.expected) / math.log1p(threshold))

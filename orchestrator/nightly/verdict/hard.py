@@ -1,4 +1,4 @@
-"""What one night alone is enough to raise the alarm for."""
+"""Find faults for which a single night is enough to raise the alarm."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,16 +18,16 @@ Figures = dict[tuple[str, int], float]
 def hard_findings(
     records: Sequence[NightRecord], limits: Limits, accepted: Mapping[CellKey, str]
 ) -> tuple[Finding, ...]:
-    """Return failed recipes, holes in the table, figures that cannot be, broken bounds, and twins.
+    """Judge the last record (oldest first) by rules that do not need control limits.
 
-    Twins are recipes that have come to equal another one on the same task. A loss, a mask or a
-    calibrator that is switched off leaves the recipe without it, to the last digit. That may even
-    look like an improvement, so that no control limit sees it. Of two recipes that have always been
-    equal none is told. Of the records, oldest first, the last one is judged.
+    Found are failed recipes, missing and unexpected results, impossible values, violated bounds,
+    and twins: recipes whose figures have become equal to those of another recipe on the same task.
+    A loss, a mask or a calibrator that is switched off by mistake causes exactly that; it may look
+    like an improvement, so control limits cannot find it. Recipes that were always equal are fine.
     """
     tonight = records[-1]
-    own = (*_failures(tonight), *_holes(tonight), *_surplus(tonight), *_figures(tonight, limits))
-    return (*own, *_twins(records, accepted))
+    single = (*_failures(tonight), *_missing(tonight), *_surplus(tonight))
+    return (*single, *_figures(tonight, limits), *_twins(records, accepted))
 
 
 def _hard(record: NightRecord, cell: CellKey, reason: Reason, text: str) -> Finding:
@@ -40,7 +40,7 @@ def _failures(record: NightRecord) -> Iterator[Finding]:
         yield _hard(record, cell, "failed", f"{cell} failed: {reason}")
 
 
-def _holes(record: NightRecord) -> Iterator[Finding]:
+def _missing(record: NightRecord) -> Iterator[Finding]:
     shape = record.shape
     for pair in product(shape.recipes, shape.tasks):
         if pair in record.failed:
@@ -125,7 +125,7 @@ def _quality(record: NightRecord) -> dict[Pair, Figures]:
 
 
 def _equal(one: Figures, other: Figures) -> bool:
-    """Return True if all figures are the same; accuracies alone may be so by chance."""
+    """Return True if all figures are equal; accuracy alone does not count (chance)."""
     if one.keys() != other.keys() or all(m.rsplit("/", 1)[-1] == "acc" for m, _ in one):
         return False
     return all(math.isclose(one[key], other[key], rel_tol=ROUNDING) for key in one)

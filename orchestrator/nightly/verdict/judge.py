@@ -1,4 +1,4 @@
-"""The verdict: tonight against the nights before."""
+"""Judge a night by comparing it with earlier nights."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ from orchestrator.nightly.verdict.limits import Limits
 from orchestrator.nightly.verdict.series import STEP_NIGHTS, night_series, worse_step
 from orchestrator.nightly.verdict.stages import stage_findings
 
-FEW_NIGHTS = 5  # With fewer of history the verdict says that noise is assumed, not measured.
-STEP_WINDOW = 90  # Nights in which steps and drifts are searched for.
-STEP_PLAY = 2  # Nights by which a step may seem early or late, when its causes are named.
+FEW_NIGHTS = 5  # With a shorter history the verdict says that the noise is assumed.
+STEP_WINDOW = 90  # Number of last nights in which steps and drifts are searched for.
+STEP_PLAY = 2  # A step's causes are searched in this many nights before and after it.
 
 
 def judge(
@@ -34,26 +34,24 @@ def judge(
     limits: Limits | None = None,
     accepted: Mapping[CellKey, str] | None = None,
 ) -> Verdict:
-    """Compare a night with those before it.
+    """Compare a night with earlier ones.
 
-    One night is enough for a failed recipe, a table of the wrong shape, a figure that is not
-    finite, a bound of ``limits.hard``, and a recipe that has come to equal another one to the last
-    digit. Everything else needs a difference outside the control limits and above the practical
-    threshold on two nights in a row, or a step or drift of that size in the series, or a stage that
-    takes longer beside the others. Improvements are told, never alarmed.
+    One night is enough for an alarm about a failed recipe, missing or unexpected results, a figure
+    that is not finite, a bound of ``limits.hard``, and a recipe that has become equal to another
+    one. All other alarms need a difference outside the control limits and above the practical
+    threshold on two nights in a row, a step or drift of that size in the series, or a stage that
+    became slower than the others. Improvements are reported but raise no alarm.
 
-    Figures of a recipe and task that the benchmark defined otherwise are not compared: its series
-    begins with the definition of tonight.
-
-    The verdict depends on the records alone: earlier nights are judged again on the way, so that
-    the bad ones among them never become the usual level.
+    Only figures with tonight's definition of a recipe and task are compared. The verdict depends
+    only on the records: earlier nights are judged again, so that bad ones never become the usual
+    level.
 
     Args:
-        history: The nights before, oldest first; one of tonight's name is left out.
-        tonight: The night to be judged.
-        limits: Thresholds and bounds; the shipped ones if left out.
-        accepted: Night from which on a change of a cell is intended; its series starts there. A
-            cell without a metric stands for all cells of its pair.
+        history: Earlier nights, oldest first; a night with tonight's name is ignored.
+        tonight: The night to judge.
+        limits: Thresholds and bounds; by default those of ``Limits``.
+        accepted: Night at which the series of a cell restarts because of an intended change. A cell
+            without a metric covers all metrics of its recipe and task.
 
     Raises:
         ValueError: If a metric is unknown.
@@ -69,7 +67,7 @@ def judge(
     suspicions = _without(series.suspicions(), alarms)
     status = _status(alarms, suspicions)
     named = ", ".join(map(str, redefined))
-    changed = (f"the benchmark computes otherwise than the night before: {named}",)
+    changed = (f"redefined in the benchmark since the night before: {named}",)
     return Verdict(
         tonight.night,
         "not comparable" if redefined and status == "ok" else status,
@@ -85,11 +83,10 @@ def detectable(
     limits: Limits | None = None,
     accepted: Mapping[CellKey, str] | None = None,
 ) -> dict[CellKey, tuple[float, float]]:
-    """Return the expectation of each cell, and from which figure on a change is mostly caught.
+    """Return the expected figure of each cell, and the figure from which on changes are detected.
 
-    Of changes of that size nine in ten are in alarm on their second night. Of the records, oldest
-    first, the last one says which cells there are; those with fewer than ``FEW_NIGHTS`` nights are
-    left out.
+    Nine in ten changes of that size raise an alarm on their second night. The cells are those of
+    the last record (oldest first) with at least ``FEW_NIGHTS`` earlier nights.
     """
     return _Comparison(comparable(records), limits or Limits(), accepted or {}).detectable()
 
@@ -101,12 +98,12 @@ def levels(
     accepted: Mapping[CellKey, str],
     since: str,
 ) -> tuple[float, float, float]:
-    """Return means before and since a night, and a night's deviation, on ``Scales.worse``."""
+    """Return means before and since a night, and the noise of a night, on ``Scales.worse``."""
     return _Comparison(comparable(records), limits, accepted, (cell,)).levels(since)
 
 
 def _caused(findings: Iterable[Finding], records: Sequence[NightRecord]) -> tuple[Finding, ...]:
-    """Return findings with what changed on the nights that they are of."""
+    """Add to each finding the changes of the environment on its first night."""
     names = [record.night for record in records]
     starts = ((found, names.index(found.since)) for found in findings)
     return tuple(
@@ -115,8 +112,8 @@ def _caused(findings: Iterable[Finding], records: Sequence[NightRecord]) -> tupl
     )
 
 
-def _without(findings: Sequence[Finding], told: Sequence[Finding]) -> tuple[Finding, ...]:
-    cells = {finding.cell for finding in told}
+def _without(findings: Sequence[Finding], reported: Sequence[Finding]) -> tuple[Finding, ...]:
+    cells = {finding.cell for finding in reported}
     return tuple(finding for finding in findings if finding.cell not in cells)
 
 
@@ -127,7 +124,7 @@ def _status(alarms: Sequence[Finding], suspicions: Sequence[Finding]) -> Status:
 
 
 def comparable(records: Sequence[NightRecord]) -> list[NightRecord]:
-    """Return nights without figures of what the last one computes otherwise."""
+    """Return nights without the figures that the last night defines in another way."""
     kept = []
     for night in records:
         pairs = {cell.pair for cell in night.cells if not records[-1].comparable(night, cell.pair)}
@@ -137,7 +134,7 @@ def comparable(records: Sequence[NightRecord]) -> list[NightRecord]:
 
 
 def _redefined(history: Sequence[NightRecord], tonight: NightRecord) -> list[CellKey]:
-    """Return the pairs that the benchmark defined otherwise on the night before."""
+    """Return the pairs of recipe and task that were redefined since the night before."""
     before = {cell.pair for cell in history[-1].cells} if history else set()
     known = dict.fromkeys(cell.pair for cell in tonight.cells if cell.pair != WHOLE_NIGHT)
     return [
@@ -148,7 +145,7 @@ def _redefined(history: Sequence[NightRecord], tonight: NightRecord) -> list[Cel
 
 
 def changes(records: Sequence[NightRecord]) -> tuple[str, ...]:
-    """Return what changed in the environment from each night to the next, oldest first."""
+    """Return the changes of the environment from each night to the next, oldest first."""
     found = []
     for before, after in pairwise(records):
         for name in sorted({*before.environment, *after.environment}):
@@ -159,7 +156,7 @@ def changes(records: Sequence[NightRecord]) -> tuple[str, ...]:
 
 
 class _Comparison:
-    """The series of some cells up to tonight, of all that it has by default, night by night."""
+    """Judges the series of some cells (by default all of the last record) night by night."""
 
     def __init__(
         self,
@@ -176,35 +173,35 @@ class _Comparison:
         self._judged: Judged = [self._chart.advance(night) for night in self._worse][-1]
 
     def alarms(self) -> tuple[Finding, ...]:
-        """Return the cells that were worse on two nights in a row, or have a step or a drift."""
+        """Return findings on cells that were worse on two nights, or have a step or a drift."""
         twice = [self._alarm(column) for column in np.flatnonzero(self._chart.alarmed).tolist()]
         rest = np.flatnonzero(~self._chart.alarmed & np.isfinite(self._worse[-1])).tolist()
         return (*twice, *filter(None, map(self._step, rest)))
 
     def suspicions(self) -> tuple[Finding, ...]:
-        """Return the cells that are worse tonight for the first time."""
+        """Return findings on cells that are worse tonight for the first time."""
         columns = np.flatnonzero(self._judged.worse & ~self._chart.alarmed).tolist()
         return tuple(self._finding(column, "is worse, for one night so far") for column in columns)
 
     def improvements(self) -> tuple[Finding, ...]:
-        """Return what has become better, on two nights in a row."""
+        """Return findings on cells that were better on two nights in a row."""
         columns = np.flatnonzero(self._chart.improved).tolist()
         return tuple(self._finding(column, "is better") for column in columns)
 
     def notes(self) -> tuple[str, ...]:
-        """Return how little is known of young series."""
+        """Return notes on series that have few earlier nights."""
         nights = self._judged.nights
         new, young = int((nights == 0).sum()), int(((nights > 0) & (nights < FEW_NIGHTS)).sum())
         notes = {
-            "no night to compare with: they were held to hard limits alone": new,
-            f"fewer than {FEW_NIGHTS} nights to compare with: how much they vary is assumed from "
-            "their thresholds": young,
+            "no earlier night: only hard limits were checked": new,
+            f"fewer than {FEW_NIGHTS} earlier nights: their noise is assumed from their "
+            "thresholds": young,
         }
         cells = len(self._cells)
         return tuple(f"{n} of {cells} cells have {text}" for text, n in notes.items() if n)
 
     def detectable(self) -> dict[CellKey, tuple[float, float]]:
-        """Return the expected figure and the one that would mostly be caught, in its unit."""
+        """Return expected and detectable figures in the metric's unit; see ``detectable``."""
         expected, away = self._judged.expected, self._chart.detectable(self._judged)
         return {
             cell: (self._figure(n, expected[n]), self._figure(n, expected[n] + away[n]))
@@ -213,7 +210,7 @@ class _Comparison:
         }
 
     def levels(self, since: str) -> tuple[float, float, float]:
-        """Return the first cell's means before and since a night, and a night's deviation."""
+        """Return the first cell's means before and since a night, and the noise of a night."""
         start, series = self._names.index(since), self._worse[:, 0]
         before, after = series[:start], series[start:]
         usual = before[np.isfinite(before)][-self._window :]
@@ -243,13 +240,13 @@ class _Comparison:
         return self._described(found, column, float(self._judged.expected[column]))
 
     def _chance(self, column: int) -> float:
-        """Return how often noise alone would move a night as far, to this side."""
+        """Return the probability that noise alone moves a night this far in this direction."""
         judged = self._judged
         away = abs(float(self._worse[-1, column] - judged.expected[column]))
         return float(stdtr(judged.freedom[column], -away / judged.spread[column]))
 
     def _step(self, column: int, least: int = STEP_NIGHTS) -> Finding | None:
-        """Return the finding of a step or a drift, at least ``least`` nights ago."""
+        """Return a finding on a step or drift, if the last step is ``least`` or more nights old."""
         nights = np.flatnonzero(np.isfinite(self._worse[:, column]))[-STEP_WINDOW:]
         series, threshold = self._worse[nights, column], self._judged.threshold[column]
         found = worse_step(series, float(self._judged.noise[column]), float(threshold))
@@ -271,7 +268,7 @@ class _Comparison:
         return self._described(finding, column, expected)
 
     def _described(self, found: Finding, column: int, level: float) -> Finding:
-        """Return a finding with figures, the level it is held against on ``Scales.worse``."""
+        """Add figures to a finding; ``level`` is the expectation on ``Scales.worse``."""
         value = self._figure(column, float(self._worse[-1, column]))
         expected = self._figure(column, level)
         width = float(self._judged.half_width()[column])

@@ -1,4 +1,4 @@
-"""How much worse is too much: thresholds, hard limits and the false alarms that are bearable."""
+"""Define how metrics are judged: thresholds, hard limits and the rate of false alarms."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from trainables.metrics import METRICS
 
 FAMILIES = ("quality", "speed", "time", "memory")
-"""Groups of cells that are judged separately, each with its own correction for their number."""
+"""Groups of cells; multiple testing is corrected within each group."""
 
 STAGES = ("train", "refine", "calibrate")
-"""Stages whose time is judged relative to the others, as ``STAGE_time`` of the whole night."""
+"""Stages whose time, relative to the other stages, is judged as ``STAGE_time`` of the night."""
 
 
 class Measure(NamedTuple):
@@ -22,11 +22,11 @@ class Measure(NamedTuple):
 
     Attributes:
         relative: Smallest difference that matters, as a fraction of the usual value.
-        absolute: Smallest difference that matters, in the metric's own unit. A difference matters
-            if it is larger than both.
-        ratio: Whether differences are ratios (times, speeds, sizes), compared by their logarithms.
-        best: Whether a night's value is that of its best seed, not the mean. Other work on a
-            machine can only make a run slower, so the best of several runs varies least.
+        absolute: Smallest difference that matters, in the metric's unit. A difference must exceed
+            both.
+        ratio: Whether values are compared by ratio (times, speeds, sizes), using logarithms.
+        best: Whether a night's value is that of its best seed instead of the mean. Other load on
+            a machine can only make runs slower, so the best run varies least.
     """
 
     family: str
@@ -55,14 +55,14 @@ MEASURES: Mapping[str, Measure] = {
     "peak_memory": Measure("memory", relative=0.20, ratio=True),
     **{f"{stage}_time": Measure("time", relative=0.015, ratio=True) for stage in STAGES},
 }
-"""Every metric that can be judged, with the thresholds that hold if the file names none."""
+"""Every metric that can be judged, with its default thresholds."""
 
 
 def measure_of(metric: str) -> Measure:
     """Return how a metric is judged; ``SUITE/METRIC`` is judged as ``METRIC``.
 
     Raises:
-        ValueError: If it is unknown; the text lists the known ones.
+        ValueError: If the metric is unknown; the message lists the known ones.
     """
     name = metric.rsplit("/", 1)[-1]
     if name not in MEASURES:
@@ -71,13 +71,13 @@ def measure_of(metric: str) -> Measure:
 
 
 class StrictModel(BaseModel):
-    """Keys of a file: no others, of exactly the types declared, never changed."""
+    """A section of a file: immutable, exact types, no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Threshold(StrictModel):
-    """Smallest difference that matters, as ``Measure`` has it; no absolute one for a ratio."""
+    """Smallest difference that matters; see ``Measure``. Ratios take only a relative one."""
 
     relative: Annotated[float, Field(ge=0, lt=1)] = 0.0
     absolute: Annotated[float, Field(ge=0)] = 0.0
@@ -85,12 +85,12 @@ class Threshold(StrictModel):
     @model_validator(mode="after")
     def _says_something(self) -> Threshold:
         if not (self.relative or self.absolute):
-            raise ValueError("relative and absolute are both 0; one must be above")
+            raise ValueError("relative and absolute are both 0; set one above 0")
         return self
 
 
 class Bounds(StrictModel):
-    """Values that a figure must never leave, whatever it was before."""
+    """Bounds of a figure that do not depend on earlier nights."""
 
     min: float | None = None
     max: float | None = None
@@ -98,7 +98,7 @@ class Bounds(StrictModel):
     @model_validator(mode="after")
     def _says_something(self) -> Bounds:
         if self.min is None and self.max is None:
-            raise ValueError("neither min nor max is given")
+            raise ValueError("expected min, max or both, got neither")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"min={self.min} is above max={self.max}")
         return self
@@ -108,16 +108,16 @@ class Limits(StrictModel):
     """The ``limits`` of a nightly file.
 
     Attributes:
-        window: Nights in a row that tonight is compared with.
-        false_alarms: False alarms that are bearable in 30 nights, over all cells together; control
-            limits are as wide as that takes.
-        thresholds: Practical thresholds by metric, in place of those of ``MEASURES``.
+        window: Number of last nights that tonight is compared with.
+        false_alarms: Accepted false alarms in 30 nights, over all cells together. It determines the
+            width of the control limits.
+        thresholds: Practical thresholds by metric; ``MEASURES`` has the defaults.
         hard: Bounds by metric; one night outside raises the alarm.
     """
 
     window: Annotated[int, Field(ge=5, le=365)] = 21
     false_alarms: Annotated[float, Field(gt=0, le=30)] = 0.25
-    # No `Mapping`: pydantic 2.11 leaves its values as they are.
+    # `dict`, because pydantic 2.11 does not convert the values of a `Mapping`.
     thresholds: dict[str, Threshold] = {}
     hard: dict[str, Bounds] = {}
 
@@ -137,7 +137,7 @@ class Limits(StrictModel):
         return value
 
     def threshold(self, metric: str) -> Threshold:
-        """Return the practical threshold of ``SUITE/METRIC``, else that of ``METRIC``."""
+        """Return the practical threshold of a metric; ``SUITE/METRIC`` falls back on ``METRIC``."""
         measure = measure_of(metric)
         for name in (metric, metric.rsplit("/", 1)[-1]):
             if name in self.thresholds:
@@ -145,5 +145,5 @@ class Limits(StrictModel):
         return Threshold(relative=measure.relative, absolute=measure.absolute)
 
     def bounds(self, metric: str) -> Bounds | None:
-        """Return the hard limits of ``SUITE/METRIC``, else of ``METRIC``, if there are any."""
+        """Return the hard limits of a metric, if any; ``SUITE/METRIC`` falls back on ``METRIC``."""
         return self.hard.get(metric) or self.hard.get(metric.rsplit("/", 1)[-1])

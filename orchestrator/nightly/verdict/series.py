@@ -1,4 +1,4 @@
-"""The series of every cell over the nights, and the steps and drifts in one of them."""
+"""Make the series of each cell over the nights, and find steps and drifts in it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from orchestrator.nightly.record import CellKey, NightRecord
 from orchestrator.nightly.verdict.limits import measure_of
 
-STEP_NIGHTS = 5  # Fewest nights between two steps.
-STEP_ERRORS = 6.0  # How many standard errors a step must have.
+STEP_NIGHTS = 5  # Minimum number of nights between two steps.
+STEP_ERRORS = 6.0  # Minimum size of a step, in standard errors.
 
 Floats = NDArray[np.float64]
 
 
 def pooled(metric: str, values: Sequence[float]) -> float:
-    """Return a night's figure over its seeds: their mean, or the best for times and speeds."""
+    """Return a night's figure: the mean over its seeds, or the best for times and speeds."""
     measure = measure_of(metric)
     if measure.best:
         return max(values) if measure.higher else min(values)
@@ -30,11 +30,11 @@ def night_series(
     cells: Sequence[CellKey],
     accepted: Mapping[CellKey, str] | None = None,
 ) -> Floats:
-    """Return one figure a night (oldest first) and cell (T, C); NaN where there is none.
+    """Return one figure per night (oldest first) and cell (T, C), NaN if it is missing.
 
-    Every night of a cell is taken over the same seeds: those of the last night that are also in the
-    night before it that shares any. A night that lacks one of them is left out, and so are the
-    nights before the one on which a change of a cell, or of all cells of its pair, was accepted.
+    All nights of a cell use the same seeds: those that the last night shares with the most recent
+    night that has any of them. Nights without all of these seeds are left out, and so are nights
+    before an accepted change of the cell, or of its recipe and task.
     """
     table = np.full((len(records), len(cells)), np.nan)
     names = [record.night for record in records]
@@ -50,13 +50,13 @@ def night_series(
 
 
 def first_place(names: Sequence[str], cell: CellKey, accepted: Mapping[CellKey, str]) -> int:
-    """Return the place, among nights in the order of running, where a cell's series starts."""
+    """Return the index of the night, in the order of running, where a cell's series starts."""
     starts = {accepted[key] for key in (cell, CellKey(*cell.pair)) if key in accepted}
     return max((_place(names, night) for night in starts), default=0)
 
 
 def _place(names: Sequence[str], night: str) -> int:
-    """Return where a night stands; by its date if it is gone, first if that is later than all."""
+    """Return a night's index; if it is gone, that of the next by date (0 if there is none)."""
     if night in names:
         return names.index(night)
     earlier = sum(name < night for name in names)
@@ -70,11 +70,12 @@ def _finite(record: NightRecord, cell: CellKey) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Step:
-    """Where a series went to another level, and the levels on both sides.
+    """A change of a series to another level.
 
     Attributes:
         index: First night of the new level, counted from 0.
-        before, after: Means of the nights from the step before, and of those to the next.
+        before, after: Means of the nights between this step and the previous or next one.
+        nights: Number of nights on the new level.
     """
 
     index: int
@@ -84,11 +85,11 @@ class Step:
 
 
 def find_steps(series: Floats, noise: float) -> tuple[Step, ...]:
-    """Return the steps of a series, oldest first; a drift comes out as a staircase.
+    """Return the steps of a series, oldest first; a drift gives several steps.
 
     Source: Killick, Fearnhead and Eckley, Optimal Detection of Changepoints With a Linear
-    Computational Cost, 2012, with the squared error; as the library ``ruptures`` does it. A step is
-    worth its while if it lowers the squared error by ``STEP_ERRORS`` squared times the variance.
+    Computational Cost, 2012, with the squared error, as implemented by ``ruptures``. A step must
+    reduce the squared error by ``STEP_ERRORS`` squared times the variance.
 
     Args:
         series: Finite figures (T,), oldest first.
@@ -110,7 +111,7 @@ def find_steps(series: Floats, noise: float) -> tuple[Step, ...]:
 
 
 def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, float] | None:
-    """Return the last step and the level to hold it against, if the series has become worse.
+    """Return the last step and the best earlier level, if the series has become worse.
 
     Args:
         series: Finite numbers (T,), oldest first; larger is worse.
@@ -126,15 +127,15 @@ def worse_step(series: Floats, noise: float, threshold: float) -> tuple[Step, fl
     lengths = np.diff([0, *(step.index for step in steps)])
     nights = int(lengths[steps.index(best)])
     error = noise * math.sqrt(1 / last.nights + 1 / nights)
-    far = last.after - best.before > max(threshold, STEP_ERRORS * error)
-    # One night alone may be so bad that it moves the mean.
-    most = float(np.median(series[last.index :])) - best.before > threshold / 2
+    large = last.after - best.before > max(threshold, STEP_ERRORS * error)
+    # A single very bad night could move the mean, so the median must be worse as well.
+    lasting = float(np.median(series[last.index :])) - best.before > threshold / 2
     tonight = series[-1] - best.before > threshold
-    return (last, best.before) if far and most and tonight else None
+    return (last, best.before) if large and lasting and tonight else None
 
 
 def _lowest(series: Floats) -> float:
-    """Return the lowest mean of as many nights in a row as a level has at least."""
+    """Return the lowest mean of any ``STEP_NIGHTS`` or more consecutive nights."""
     sums = np.cumsum(np.concatenate([[0.0], series]))
     lengths = range(STEP_NIGHTS, 2 * STEP_NIGHTS)
     return min(float((sums[nights:] - sums[:-nights]).min() / nights) for nights in lengths)

@@ -1,4 +1,4 @@
-"""Stages that have become slower than the others: what a busy machine cannot explain."""
+"""Find stages that became slower relative to the others, which a busy machine cannot explain."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,18 +12,18 @@ from orchestrator.nightly.record import WHOLE_NIGHT, CellKey, Finding, NightReco
 from orchestrator.nightly.verdict.limits import STAGES, Limits
 from orchestrator.nightly.verdict.series import first_place
 
-SPANS = (2, 3, 5, 8, 13, 21)  # Nights that may have become slower together, the last ones.
-FEWEST = 10  # Nights before them without which nothing is said.
-MOST = 60  # Nights before them that count.
+SPANS = (2, 3, 5, 8, 13, 21)  # Numbers of last nights that are compared with those before.
+FEWEST = 10  # Minimum number of nights before them.
+MOST = 60  # Maximum number of nights before them that are used.
 CHANCE = 2e-4  # Error level of one stage on one span of nights.
 SPEED = "images_per_second"
-TIME = "_time"  # Stands behind a stage's name in that of its figure.
+TIME = "_time"  # Suffix of the metric of a stage's time.
 
 Floats = NDArray[np.float64]
 
 
 class Slower(NamedTuple):
-    """By how much a stage takes longer, as a logarithm, for how many nights, and by what chance."""
+    """A slowdown of a stage: logarithm of the factor, number of nights, and chance."""
 
     shift: float
     nights: int
@@ -33,11 +33,10 @@ class Slower(NamedTuple):
 def stage_findings(
     records: Sequence[NightRecord], limits: Limits, accepted: Mapping[CellKey, str]
 ) -> Iterator[Finding]:
-    """Yield an alarm for each stage that takes longer than the others used to let expect.
+    """Judge the last record (oldest first): yield an alarm for each stage that became slower.
 
-    Other work on a machine slows all stages of a night alike, so the times of one stage relative to
-    those of the others vary several times less than any time. Of the records, oldest first, the
-    last one is judged; its ``rows`` tell the stage of each recipe.
+    Other load on a machine slows all stages of a night alike, so times relative to the other stages
+    vary several times less than absolute times. The record's ``rows`` have the stages of recipes.
     """
     names = [record.night for record in records]
     for stage, series in contrasts(stage_times(records)).items():
@@ -54,7 +53,7 @@ def stage_findings(
             cell,
             "soft",
             "step",
-            f"{stage} takes {100 * (length - 1):.1f} % longer beside the other stages, "
+            f"{stage} takes {100 * (length - 1):.1f} % longer relative to the other stages, "
             f"{found.nights} nights in a row, since {since}",
             value=length,
             expected=1.0,
@@ -66,13 +65,13 @@ def stage_findings(
 
 
 def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
-    """Return how a stage's time stands beside the others' (T,), see ``contrasts``; NaN of none."""
+    """Return a stage's relative times (T,), NaN if missing; see ``contrasts``."""
     stage = cell.metric.removesuffix(TIME)
     return contrasts(stage_times(records)).get(stage, np.full(len(records), np.nan))
 
 
 def stage_times(records: Sequence[NightRecord]) -> dict[str, Floats]:
-    """Return logarithms of seconds an image (T, N) by stage, a column a recipe and seed; or NaN."""
+    """Return log seconds per image by stage (T, N); N counts recipes and seeds; NaN if missing."""
     columns: dict[str, list[tuple[CellKey, int]]] = {}
     for cell, values in records[-1].cells.items():
         row = records[-1].rows.get(cell.pair)
@@ -91,9 +90,9 @@ def _speed(night: NightRecord, cell: CellKey, seed: int) -> float:
 
 
 def contrasts(times: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return each stage's time of each night (T,) relative to the other stages' mean, logarithms.
+    """Return the log time (T,) of each stage minus the mean of the other stages.
 
-    A stage's is the median of its columns, each relative to its own median over the nights.
+    The time of a stage is the median over its columns, each minus its median over the nights.
     """
     own = {
         stage: _nanmedian(values - _nanmedian(values, 0)[None], 1)
@@ -107,15 +106,15 @@ def contrasts(times: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def _nanmedian(values: Floats, axis: int) -> Floats:
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # Of nothing: NaN.
+    # NumPy warns about slices that are all NaN, for which NaN is the right result.
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return np.nanmedian(values, axis=axis)
 
 
 def slower(series: Floats, threshold: float) -> Slower | None:
-    """Return how the last nights of a series (T,) are above those before, if they surely are.
+    """Return the most significant slowdown of the last nights of a series (T,), if there is one.
 
-    Spans of ``SPANS`` nights are compared with up to ``MOST`` before by Student's t; the one that
-    chance explains least is returned.
+    Student's t-test compares the last nights (each of ``SPANS``) with up to ``MOST`` before them.
     """
     found = []
     for span in SPANS:

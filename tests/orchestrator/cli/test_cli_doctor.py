@@ -63,12 +63,12 @@ def test_every_line_of_a_machine_that_is_ready(calsweep, no_ray, monkeypatch, em
         "info GPUs: none: trials run on the CPU -> install a driver that fits this torch build if "
         "this machine has an NVIDIA GPU",
         "ok   Ray: not asked",
-        "ok   token: none here that others could read",
+        "ok   token: no token that others could read",
         "ok   tracking: there",
         f"ok   storage: {empty_folder}/kept is writable, 7 GB free",
         "ok   data sets: digits, digits-noisy",
-        f"info data sets: not here: {', '.join(absent)} -> calsweep doctor --json says how to get "
-        "each; most come when they are first used",
+        f"info data sets: not here: {', '.join(absent)} -> most are downloaded on first "
+        "use; calsweep doctor --json says how to get each",
     ]
 
 
@@ -228,5 +228,5 @@ def test_machine_is_taken_back_in_once_all_is_well(calsweep, no_ray, tmp_path, m
     monkeypatch.setattr(_doctor, "_ray", lambda: _doctor.Finding("Ray", "not asked"))
     code, out, _ = calsweep("doctor", "--storage", str(tmp_path))
     assert code == 0
-    assert findings(out)["machine"] == ("ok", "taken back in, sweeps start trials here again")
+    assert findings(out)["machine"] == ("ok", "included again, sweeps start trials here")
     assert storage.machines_left_out() == []

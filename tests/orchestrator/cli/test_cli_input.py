@@ -21,7 +21,7 @@ WRONG = {
     "demo --storage file": "storage HERE/file/sweeps/demo cannot be written: Not a directory",
     f"{ASK} --top 0": "Invalid value for '--top': Input should be greater than or equal to 1",
     f"{ASK} --until tomorrow": (
-        "--until 'tomorrow' is no date; allowed: 2026-05-01 or 2026-05-01T13:30"
+        "--until 'tomorrow' is not a date; use 2026-05-01 or 2026-05-01T13:30"
     ),
     f"{ASK} --tag =red": "--tag '=red' is not KEY=VALUE",
     ASK: "no tracking database at HERE/calsweep-storage/mlflow.db *",
@@ -48,19 +48,19 @@ WRONG = {
     ),
     "report nope --plots p": "no sweep 'nope' in HERE/calsweep-storage/sweeps *; there are: none",
     "storage sync absent.jsonl": (
-        "HERE/absent.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
+        "HERE/absent.jsonl is not a sweep's journal; use STORAGE/sweeps/NAME/journal.jsonl"
     ),
     "storage sync .": (
-        "HERE/journal.jsonl is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
+        "HERE/journal.jsonl is not a sweep's journal; use STORAGE/sweeps/NAME/journal.jsonl"
     ),
     "logits calibrate absent.npz": "absent.npz: no such file",
     "logits calibrate absent.npz --with nope": "unknown calibrator 'nope'; there are: *",
     "logits apply absent absent.npz": "absent.npz: no such file",
-    "logits apply a b.npz --out c.csv": "c.csv: ending '.csv', allowed is .npz",
+    "logits apply a b.npz --out c.csv": "c.csv: expected a name that ends with .npz, got '.csv'",
     "compare a --claims --claim none": "--claim 'none' is not one of: acls-beats-mbls, *",
     "compare a b": "compare takes one sweep; --ranks, --claims and --question spread take several",
     "compare a --ranks --tracking-uri x --storage y": (
-        "--tracking-uri and --storage exclude each other: only one place is asked for runs"
+        "--tracking-uri and --storage exclude each other: runs are read from only one place"
     ),
     "table --show gain --baseline ce": (
         "--show gain and --baseline exclude each other: both follow a figure"
@@ -75,7 +75,7 @@ def test_more_gpus_than_a_trial_can_use_are_refused(calsweep, empty_folder, comm
     path.write_text(f"name: a\ntasks: [{task}]\nrecipes: [ce]\nresources: {{refine: {{gpu: 2}}}}\n")
     code, out, err = calsweep(command, path)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "resources.refine.gpu: a trial can use one GPU at most" in err
+    assert "resources.refine.gpu: a trial can use at most one GPU" in err
     assert [entry.name for entry in empty_folder.iterdir()] == ["two.yaml"]
 
 

@@ -117,7 +117,7 @@ def test_the_last_of_all_days_has_no_day_after_it(asked, calsweep):
     for day in ("0001-01-01", "2026-02-30"):
         code, _, err = calsweep(*ASK, "--since", day)
         assert (code, err.count("\n")) == (2, 1)
-        assert f"--since '{day}' is no date; allowed: 2026-05-01" in err
+        assert f"--since '{day}' is not a date; use 2026-05-01" in err
 
 
 def test_a_moment_is_taken_as_it_is(asked, monkeypatch):

@@ -192,7 +192,7 @@ def test_a_tracker_is_checked_at_the_address_given(calsweep, empty_folder):
             "tracker lab: An experiment is created once, and listed if it holds a sweep"
         ]
     code, _, err = calsweep("doctor", "--plugin", "./mine.py", "--tracking-uri", "sqlite:///m.db")
-    told = "calsweep: --tracking-uri 'sqlite:///m.db': the plugin brings no tracker 'sqlite'\n"
+    told = "calsweep: --tracking-uri 'sqlite:///m.db': the plugin has no tracker 'sqlite'\n"
     assert (code, err) == (2, told)
 
 
@@ -311,7 +311,7 @@ def test_a_calibrator_that_is_none_is_told(calsweep, empty_folder):
         ),
         ("[./fine.py, ./fine.py]", "plugin 'fine' is named twice"),
         ("./bare.py", "must be a list of packages and files, such as [mypackage, ./my_loss.py]"),
-        ("[3]", "plugins[0]: 3 is no package, ./FILE.py or {path, code}"),
+        ("[3]", "plugins[0]: expected a package, ./FILE.py or {path, code}, got 3"),
         ("[{path: ./bare.py, code: abc}]", "not abc: it was changed since"),
     ],
 )

@@ -213,15 +213,15 @@ def test_a_plan_shows_times_where_they_are_known(calsweep, monkeypatch, empty_fo
             "1 study, 1 trial: at most 1 training, 0 refinements on stored features, "
             "0 calibrations of stored logits"
         ],
-        ["with a training of its own for every trial it would be 1 training"],
+        ["one training per trial would be 1 training"],
         ["task", "stage", "to compute, at most", "reused", "time each", "time in all"],
         ["t", "train", "40", "2", "1 min 30 s", "1 h 00 min"],
         ["t", "refine", "3", "0", "no estimate"],
         ["t", "calibrate", "0", "5", "0.2 s", "0 s"],
         ["u", "calibrate", "4", "0", "0 s", "0 s"],
         [
-            "sweep 'night'; times are of one trial after another, by the last runs on the same "
-            "data, model and protocol that the tracking store knows"
+            "sweep 'night'; times are for one trial at a time, estimated from the last tracked "
+            "runs on the same data, model and protocol"
         ],
     ]
 

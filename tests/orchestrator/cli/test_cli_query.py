@@ -236,5 +236,5 @@ def test_sync_brings_no_tables_of_a_sweep_that_has_not_ended(calsweep, stored, w
 def test_sync_needs_the_journal_and_the_sweep_beside_it(calsweep, stored, store, lost):
     (stored / lost).unlink()
     code, _, err = calsweep("storage", "sync", stored, "--tracking-uri", store)
-    told = "is no sweep's journal: that is STORAGE/sweeps/NAME/journal.jsonl"
+    told = "is not a sweep's journal; use STORAGE/sweeps/NAME/journal.jsonl"
     assert (code, err) == (2, f"calsweep: {stored}/journal.jsonl {told}\n")

@@ -102,4 +102,4 @@ def test_rows_are_sorted_by_the_first_metric(ask):
 def test_parquet_needs_a_file(ask):
     code, out, err = ask("--format", "parquet")
     assert (code, out) == (2, "")
-    assert "no text to print; name a file: --out FILE.parquet" in err
+    assert "cannot be printed; use --out FILE.parquet" in err

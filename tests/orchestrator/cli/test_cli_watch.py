@@ -145,7 +145,7 @@ def test_sweep_is_held_and_stopped_from_another_process_and_its_own_end_with_it(
     assert sweep_status(far).state == "interrupted"
     answer = calsweep("cancel", "far", "--storage", "store")
     assert answer.code == 2
-    assert answer.err.startswith("calsweep: sweep 'far' does not run now;")
+    assert answer.err.startswith("calsweep: sweep 'far' is not running;")
     *kept, end = far.journal.read_bytes().splitlines(keepends=True)
     assert b"sweep_ended" in end
     far.journal.write_bytes(b"".join(kept))  # As it is when the process is killed.

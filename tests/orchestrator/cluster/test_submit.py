@@ -240,8 +240,8 @@ def test_a_sweep_file_that_holds_a_login_stays_here(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             read_portable(path, spec)
         assert str(caught.value) == (
-            "tracking.uri 'http://127.0.0.1:5000': its login or query would lie on the cluster in "
-            "plain text; leave it out, and set MLFLOW_TRACKING_USERNAME and "
+            "tracking.uri 'http://127.0.0.1:5000': its login or query would be stored on the "
+            "cluster in plain text; leave it out, and set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or PGPASSWORD, where the cluster's head is started"
         )
 

@@ -112,7 +112,7 @@ def test_what_did_not_reach_the_bucket_is_sent_by_the_next_start(
     with monkeypatch.context() as patch:
         patch.setattr(cache.Cache, "keep", lambda *_: None)  # As if the process had died before.
         assert run_night(benchmark, FIRST).verdict.status == "ok"
-    assert "files wait here for s3://" in caplog.text
+    assert "11 files are not in s3://" in caplog.text
     on("two")
     assert nights(benchmark) == []
     weather.away = True
@@ -180,7 +180,7 @@ def test_runs_are_tracked_by_the_machine_that_has_them(benchmark, told_sweep, on
     with monkeypatch.context() as patch:
         patch.setattr("orchestrator.nightly.publish.sync", away)
         (problem,) = run_night(benchmark, FIRST).messages
-    assert f"the verdict on {FIRST} waits for the next start to be tracked" in problem
+    assert f"the verdict on {FIRST} was not tracked; the next start tries again" in problem
     on("two")
     run_night(benchmark, SECOND)
     assert not benchmark.book().night(FIRST).delivered
@@ -202,5 +202,5 @@ def test_a_run_that_was_taken_over_stops(benchmark, told_sweep, on, monkeypatch)
             on("one")
 
     told_sweep.before_end = taken_over
-    with pytest.raises(BusyError, match=r"^the nights were taken over by "):
+    with pytest.raises(BusyError, match=r" has taken over the nights; this run stops$"):
         run_night(benchmark, FIRST)

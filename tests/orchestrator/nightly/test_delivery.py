@@ -125,7 +125,7 @@ def test_a_server_that_is_away_is_asked_once_a_start(make_benchmark, world):
     nights = [judged(benchmark, day) for day in (0, 1)]
     world.away = True
     start = publisher(benchmark)
-    waits = "waits for the next start to be tracked: the server is away"
+    waits = "was not tracked; the next start tries again: the server is away"
     assert start.publish(nights[0]) == [f"the verdict on {nights[0].name} {waits}"]
     assert start.publish(nights[1]) == []
     assert len(world.took("run")) == 1
@@ -243,7 +243,7 @@ def test_a_summary_that_cannot_be_written_waits_for_the_next_start(make_benchmar
     start = publisher(benchmark)
     assert start.publish(nights[0]) == []
     (problem,) = start.publish(nights[1])
-    waits = f"the verdict on {nights[1].name} waits for the next start to be written: "
+    waits = f"the verdict on {nights[1].name} was not written; the next start tries again: "
     assert problem == f"{waits}{tmp_path / 'taken/x.html'} cannot be written: File exists"
     assert len(world.took("run")) == len(world.took("webhook")) == 2
     (tmp_path / "taken").unlink()
@@ -289,15 +289,15 @@ def test_an_error_that_nobody_foresaw_is_named_in_one_line_and_stops_nothing_els
     benchmark = make_benchmark(report=WAYS)
     night = judged(benchmark, 0, *RAISED)
     (night.folder / "report.md").touch()
-    waits = f"the verdict on {night.name} waits for the next start to be written: "
+    waits = f"the verdict on {night.name} was not written; the next start tries again: "
     assert publisher(benchmark).publish(night) == [f"{waits}RuntimeError: no template"]
     assert len(world.took("webhook", "mail")) == 2
     assert len(world.took("run")) == 1
     untold = judged(benchmark, 1, *RAISED)  # Nor is there a summary of an earlier start.
     gone = f"FileNotFoundError: [Errno 2] No such file or directory: '{untold.folder / REPORTS[0]}'"
     assert publisher(benchmark).publish(untold) == [
-        f"the verdict on {untold.name} waits for the next start to be {step}: {reason}"
-        for step, reason in (("written", "RuntimeError: no template"), ("told", gone))
+        f"the verdict on {untold.name} was not {step}; the next start tries again: {reason}"
+        for step, reason in (("written", "RuntimeError: no template"), ("sent", gone))
     ]
     assert world.took("webhook", "mail") == []
     assert len(world.took("run")) == 1
@@ -348,15 +348,15 @@ def test_a_webhook_that_says_nothing_leaves_no_thread_that_waits_for_ever(monkey
 
     monkeypatch.setattr(socket, "create_connection", connect)
     said = publish._post("http://h:81/hook", {})
-    assert said == "webhook at h was not reached: TimeoutError"
+    assert said == "webhook at h failed: TimeoutError"
     assert tried == [(("h", 81), 10, True)]
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://a..b/x", "a..b was not reached: Unicode(Encode)?Error"),  # By Python's version.
-        ("http://127.0.0.1:9/secret", "127.0.0.1 was not reached: Connection refused"),
+        ("http://a..b/x", "a..b failed: Unicode(Encode)?Error"),  # By Python's version.
+        ("http://127.0.0.1:9/secret", "127.0.0.1 failed: Connection refused"),
     ],
 )
 def test_a_webhook_that_cannot_be_reached_is_named(url, said):

@@ -217,7 +217,7 @@ def test_an_accepted_change_starts_where_it_began(benchmark, cell, options, nigh
     said = json.loads((benchmark.folder / "accepted.jsonl").read_text())
     assert before <= datetime.fromisoformat(said.pop("time")) <= datetime.now(UTC)
     assert said == {"cell": cell, "night": name(night), "why": "a b"}
-    assert capsys.readouterr().out == f"{cell}: the series starts anew on {name(night)}\n"
+    assert capsys.readouterr().out == f"{cell}: the series restarts on {name(night)}\n"
 
 
 def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_called(
@@ -230,7 +230,7 @@ def test_an_accepted_pair_starts_on_the_night_that_ran_first_whatever_it_is_call
     pair = str(CellKey(*ECE.pair))
     accept = ["nightly", "accept", pair, "--why", "meant", "--file", str(benchmark.path)]
     assert main(accept) == 0
-    assert f"starts anew on {name(9)}\n" in capsys.readouterr().out
+    assert f"restarts on {name(9)}\n" in capsys.readouterr().out
 
 
 def test_a_change_is_accepted_with_a_reason_alone(benchmark, capsys):
@@ -308,7 +308,7 @@ def test_tonight_is_the_date_on_the_machines_clock(start, zone, options, night, 
 
 
 NAMELESS = ("2026-7-2", "2026-07-02.", "x2026-07-02", "2026-07-02x", "")
-NO_DATE = "is of no date that exists: "
+NO_DATE = "is not a valid date: "
 
 
 @pytest.mark.parametrize(

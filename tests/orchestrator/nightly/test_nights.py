@@ -116,8 +116,8 @@ def test_an_earlier_night_that_broke_off_is_finished_before_tonights(make_benchm
     with pytest.raises(AssertionError, match="the second breaks off"):
         run_night(benchmark, SECOND, console=Console(file=said, width=200))
     assert said.getvalue().splitlines() == [
-        "taken over from process 7 on a-machine, which is gone",
-        f"night {FIRST} broke off: it is finished first",
+        "taken over from process 7 on a-machine, which has ended without releasing it",
+        f"night {FIRST} was interrupted: it is finished first",
     ]
     # People wait for the first one's verdict, whatever becomes of the second.
     assert Book(benchmark.folder).night(FIRST).delivered
@@ -173,7 +173,7 @@ def test_half_a_night_in_other_surroundings_is_not_gone_on_with(
     night = Book(benchmark.folder).night(FIRST)
     environment = night.facts["environment"]
     night.write(FACTS, {**night.facts, "environment": {**environment, other: "another"}})
-    why = "it broke off, and code, libraries, hardware or data have changed since"
+    why = "it was interrupted, and code, libraries, hardware or data have changed since"
     given_up = (f"night {FIRST} is given up: {why}",)
     outcome = run_night(benchmark, name)
     assert outcome.messages == (() if name == FIRST else given_up)
@@ -194,7 +194,8 @@ def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, mon
     monkeypatch.setattr("orchestrator.nightly.run.sync", away)
     with monkeypatch.context() as patch:
         patch.setattr(os, "rmdir", Mock(side_effect=PermissionError))
-        left = f"{folder.parent} cannot be removed: it is of other surroundings"
+        why = "because code, libraries, hardware or data have changed"
+        left = f"{folder.parent} cannot be removed; remove it, {why}"
         with pytest.raises(StorageError, match=f"^{re.escape(left)}$"):
             run_night(benchmark, FIRST)
     assert len(told_sweep.runs) == 1
@@ -205,7 +206,7 @@ def test_tonights_half_of_other_code_begins_anew(make_benchmark, told_sweep, mon
     assert (folder.exists(), half.exists()) == (True, False)
     journal, files = benchmark.sweep_folder(FIRST).journal, folder.parents[1] / "mlflow-artifacts"
     assert away.mock_calls == [call(journal, benchmark.sweep.tracking_uri, files, True)]
-    expected = f"night {FIRST} begins anew: its surroundings have changed\n"
+    expected = f"night {FIRST} restarts: code, libraries, hardware or data have changed\n"
     assert said.getvalue() == expected
 
 
@@ -282,7 +283,7 @@ def test_a_night_needs_a_fifth_more_room_than_the_largest_of_the_last_three(
         return usage(10**9, 10**9, free * 2**20)
 
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
-    expected = f"{free} MB are free, a night needs about {needed + own}"
+    expected = f"{free} MB are free, but a night needs about {needed + own} MB; free disk space"
     with pytest.raises(StorageError) as refused:
         run_night(benchmark, FIRST)
     assert str(refused.value) == f"{book.night(FIRST).folder}: {expected}"
@@ -325,7 +326,7 @@ def test_a_tracking_server_that_is_away_gets_the_verdict_from_the_next_start(
         patch.setattr("orchestrator.nightly.publish.sync", Mock(side_effect=away))
         outcome = run_night(benchmark, FIRST)
     assert outcome.verdict.status == "ok"
-    assert any("waits for the next start" in message for message in outcome.messages)
+    assert any("the next start tries again" in message for message in outcome.messages)
     early = []
     told_sweep.before_end = lambda spec: early.append(nightlies(benchmark))
     assert run_night(benchmark, SECOND).messages == ()

@@ -74,7 +74,8 @@ def test_a_headline_tells_what_matters_most(status, counts, expected):
 
 def test_a_summary_tells_all_of_the_last_night():
     history = [night("2025-12-31", "0"), night("2026-01-01"), night("2026-01-02", "2")]
-    head = ("worst", "tonight", "expected", "change", "since", "what", "with it", "likely causes")
+    first = ("worst", "tonight", "expected", "change")
+    head = (*first, "since", "finding", "with it", "likely causes")
     points = "+1.00 points"
     worse = (str(ECE), "0.0300", "0.0200", points, "2026-01-01", "is worse", "-", "none known")
     alarms = (
@@ -97,7 +98,7 @@ def test_a_summary_tells_all_of_the_last_night():
         Block("Improvements", table=(head, worse)),
         Block("Changes since the night before", ("torch: 1 -> 2 (2026-01-02)",)),
         Block("Figures (mean over seeds)", table=figures),
-        Block("Environment", table=(("what", "value"), ("torch", "2"))),
+        Block("Environment", table=(("name", "value"), ("torch", "2"))),
     ]
     sight = {ECE: (0.02, 0.03), PEAK: (100.0, 120.0)}
     seen = night_summary("n", history, VERDICT, sight, "against main")

@@ -183,7 +183,7 @@ def test_a_strange_answer_of_a_webhook_is_one_line(answer, stranger, monkeypatch
     monkeypatch.setattr(publish, "WEBHOOK_SECONDS", 1)
     stranger.pieces = ANSWERS[answer]
     problem = publish._post(stranger.url, {})
-    assert problem.startswith(said := "webhook at 127.0.0.1 was not reached: ")
+    assert problem.startswith(said := "webhook at 127.0.0.1 failed: ")
     assert problem.count(said) == 1
     # Not so if the answer is one that nobody was prepared for.
     assert problem.endswith(": no answer in time") == (answer == "an answer in drops")
@@ -201,7 +201,7 @@ def test_a_night_writes_and_says_no_password(
     report = {"webhook": posts[0], "mail": mail_to(tmp_path / "letters"), "when": "always"}
     outcome = run_night(make_benchmark(sweep=sweep, report=report), FIRST)
     (problem,) = outcome.messages
-    assert "to be tracked: tracking http://127.0.0.1:9/ gives no answer" in problem
+    assert "tries again: tracking http://127.0.0.1:9/ gives no answer" in problem
     assert len(posts[1]) == 1
     assert "planted-secret" not in f"{problem} {posts[1]}"
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -140,7 +140,7 @@ def test_links_out_of_a_sweep_are_not_sent(address, tmp_path, caplog):
     assert sweep.bucket.share() == 0
     sent = [f"sweeps/one/chosen/{name}" for name in ("inside.png", "real.png")]
     assert sorted(sweep.bucket.bucket.names("sweeps/one")) == sent
-    fault = "is not sent: it links to a file that may be private"
+    fault = "is not uploaded: it links to a file outside the sweep"
     named = [f"{sweep.chosen}/{name} {fault}" for name in ("link.png", "token.png")]
     assert sorted(caplog.messages) == named
 
@@ -428,7 +428,7 @@ def test_bucket_that_is_not_there_is_one_line(
 def test_doctor_knows_buckets(weather: Weather, address: str) -> None:
     from orchestrator.cli._doctor import _storage
 
-    assert _storage(address).detail == f"{address} is writable, on condition too"
+    assert _storage(address).detail == f"{address} is writable and supports conditional writes"
 
 
 @pytest.mark.full

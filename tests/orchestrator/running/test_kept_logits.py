@@ -124,4 +124,7 @@ def test_weights_stay_where_nobody_knows_what_another_sweep_needs(
     assert run("logits", "storage") == 0
     assert weights("storage") >= before
     assert len(weights("storage")) > len(needed("storage"))
-    assert f"weights of beaten trials stay: journal {journal.resolve()}, line 6" in caplog.text
+    assert (
+        f"weights of trials that were not chosen are kept: journal {journal.resolve()}, line 6"
+        in caplog.text
+    )

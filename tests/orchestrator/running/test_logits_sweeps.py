@@ -229,7 +229,7 @@ WRONG = {
     "a set of data": ("tasks: [{logits: a.npz, dataset: x}]", "either logits or dataset, not both"),
     "a protocol spelled out": (
         "tasks: [{dataset: 'logits:a.npz', model: given, protocol: digits}]",
-        "tasks[0].model: logits take model and protocol 'given'; write logits: PATH alone",
+        "tasks[0].model: for logits, model and protocol must be 'given'; write only logits: PATH",
     ),
     "a network": ("tasks: [{logits: a.npz}]\nrecipes: [ce]", "recipe 'ce': tasks with logits"),
     "a data set": (

@@ -124,9 +124,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_gpu_that_fails_in_a_row_gets_nothing_more(said: list[str]) -> None:
     assert said[0] == "{'0'} ['0'] 1 ['1']"
     assert (
-        f"{os.uname().nodename} GPU 1 is left out: 3 trials in a row failed there, the last by "
-        "RuntimeError: CUDA error: uncorrectable ECC error; `calsweep doctor --storage STORAGE` "
-        "there takes it back in"
+        f"{os.uname().nodename} GPU 1 is excluded: 3 trials in a row failed there, the last with "
+        "RuntimeError: CUDA error: uncorrectable ECC error; run `calsweep doctor --storage "
+        "STORAGE` there to include it again"
     ) in said
 
 
@@ -142,7 +142,7 @@ def test_node_with_other_code_computes_nothing(said: list[str]) -> None:
         assert len(said) == 3
         pytest.skip("no node can be given a file system of its own here")
     assert said[2] == "{'good': 8}"
-    told = f"{os.uname().nodename} is left out of this run: "
+    told = f"{os.uname().nodename} is excluded from this run: "
     assert said[4:] == [
         f"{told}its trainables/losses/ce.py is not as here",
         f"{told}trainables/losses/ce.py is not as it was when the sweep began",

@@ -245,7 +245,8 @@ def test_the_command_ranks_by_nll_in_its_diagram(monkeypatch, tmp_path, capsys, 
     assert "|" not in shown
     assert [entry.name for entry in tmp_path.iterdir()] == ["cd.svg"]
     assert main(["logits", "arena", "some.yaml", "--diagram", "cd.txt"]) == 2
-    told = "calsweep: --diagram cd.txt: ending '.txt', allowed are .pdf, .png, .svg\n"
+    expected = "expected a name that ends with one of .pdf, .png, .svg, got '.txt'"
+    told = f"calsweep: --diagram cd.txt: {expected}\n"
     assert capsys.readouterr().err == told
     (tmp_path / "cd.png").mkdir()
     assert main(["logits", "arena", "some.yaml", "--diagram", "cd.png"]) == 2

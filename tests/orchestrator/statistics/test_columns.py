@@ -155,7 +155,7 @@ def test_which_to_deploy_is_five_lines_a_task(results, command_on):
     told = json.loads(calsweep("compare", "s", "--question", "deploy", "--draws", 20, "--json")[1])
     assert [f"{line['topic']}: {line['text']}" for line in told] == lines
     refused = calsweep("compare", "s", "--question", "deploy", "--metric", "acc")
-    told = "calsweep: --question deploy has metrics of its own; leave --metric out\n"
+    told = "calsweep: --question deploy has its own metrics; leave --metric out\n"
     assert refused == (2, "", told)
 
 

@@ -192,7 +192,7 @@ def test_more_is_better_in_lines_and_diagram_where_it_is(
         ),
         (
             ("compare", "s", "--ranks", "--out", "cd.txt"),
-            "--out cd.txt: ending '.txt', allowed are .pdf, .png, .svg",
+            "--out cd.txt: expected a name that ends with one of .pdf, .png, .svg, got '.txt'",
         ),
     ],
 )

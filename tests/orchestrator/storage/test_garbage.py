@@ -249,7 +249,7 @@ def flip(path: Path) -> None:
 
 
 TOLD = {
-    lose: " has no journal.jsonl, so what it needs is unknown: ",
+    lose: " has no journal.jsonl, so its artifacts are unknown: ",
     empty: ": its journal.jsonl is empty: ",
     tear: ": its journal.jsonl is empty: ",
     flip: ": journal {file}, line {line}: damaged, it does not match its checksum: ",

@@ -193,7 +193,7 @@ def test_test_metrics_cannot_be_written_for_a_search_trial(path, name):
     event = {**epoch(0, val_ece=0.1, test_ece=0.1), "status": "finished", "event": name}
     with Journal(path) as journal, pytest.raises(ValueError, match=r"^event") as refusal:
         journal.append(from_fields(event))
-    told = f"event {name!r} holds test_ece: test metrics belong to 'evaluated'"
+    told = f"event {name!r} has test_ece: only 'evaluated' has test metrics"
     assert str(refusal.value) == told
 
 
@@ -231,7 +231,7 @@ def test_a_last_line_with_another_end_is_damaged_and_one_without_any_is_torn(pat
     assert [event.step for event in read_events(path)[0]] == [0]
     path.write_bytes(content[:-1] + b"x")
     for act in (Journal, read_events):
-        with pytest.raises(InputError, match="line 2: damaged, it lacks its end; outcomes"):
+        with pytest.raises(InputError, match="line 2: damaged, it has a wrong line end; results"):
             act(path)
 
 
@@ -345,8 +345,8 @@ def test_a_line_that_is_no_event_is_damage(path, content):
     with pytest.raises(InputError) as refusal:
         read_events(path)
     assert str(refusal.value) == (
-        f"journal {path}, line 1: damaged, not one whole event; outcomes are stored: cut the "
-        "file before that line, or put an intact copy in its place, then `calsweep run "
+        f"journal {path}, line 1: damaged, not one whole event; results are stored, so cut the "
+        "file before that line, or replace it with an intact copy, then run `calsweep run "
         f"--resume {path.parent.name} --storage {path.parents[2]}`"
     )
 

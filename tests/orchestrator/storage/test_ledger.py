@@ -233,7 +233,7 @@ def expected_of_study(events: Sequence[Event], name: str) -> dict[str, Any]:
         elif isinstance(event, StudyOpened):
             status, reason = "running", ""
         elif isinstance(event, SweepEnded) and status == "running":
-            status, reason = "interrupted", f"the sweep ended ({event.status}) before this did"
+            status, reason = "interrupted", f"the sweep ended ({event.status}) before this study"
     close = next((event for event in ours[::-1] if isinstance(event, StudyClosed)), None)
     at = next((n for n, event in enumerate(events) if event is close), -1)
     counts = {
@@ -269,7 +269,7 @@ def test_epochs_are_not_read_with_a_journal(writer: Any) -> None:
 def test_a_journal_holds_one_sweep() -> None:
     first = SweepStarted(sweep="s", sweep_id="1d", spec={}, provenance={})
     other = SweepStarted(sweep="s", sweep_id="2d", spec={}, provenance={})
-    with pytest.raises(InputError, match="the journal of sweep 1d holds another sweep, 2d"):
+    with pytest.raises(InputError, match="the journal of sweep 1d contains another sweep, 2d"):
         Ledger([first, first, other])
 
 

@@ -33,7 +33,7 @@ def test_notes_have_a_size(folder):
         write_note(folder, "sweep", "y" * (MOST + 1))
     for number in range(ALL // MOST - 1):
         write_note(folder, f"trial {number}", "x" * MOST)
-    with pytest.raises(InputError, match="at most 1000000 characters together"):
+    with pytest.raises(InputError, match="at most 1000000 characters in all notes"):
         write_note(folder, "trial more", "x")
     assert read_notes(folder)["sweep"] == "x" * MOST
 

@@ -89,6 +89,7 @@ def test_a_result_is_all_of_its_study(writer: Any) -> None:
             task="t",
             recipe="dfl",
             status="failed",
+            trials=2,
             trials_failed=2,
             reason="nan",
             fingerprint="f1",

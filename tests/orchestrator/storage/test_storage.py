@@ -62,7 +62,7 @@ def test_a_storage_without_sweeps_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refusal:
         Storage(tmp_path).sweeps()
     where = f"{tmp_path}/sweeps (another storage: --storage DIR)"
-    assert str(refusal.value) == f"no sweeps in {where}: it is no folder"
+    assert str(refusal.value) == f"no sweeps in {where}: it is not a folder"
 
 
 def test_a_sweep_runs_in_the_storage_in_which_it_is_found(

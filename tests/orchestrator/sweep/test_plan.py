@@ -267,9 +267,7 @@ def test_the_usual_variant_is_in_no_configuration_so_that_stored_outcomes_keep_t
     [{"spaces": {"macal": {"variant": {"choices": ["paper"]}}}}, {"tune": {"macal": ["variant"]}}],
 )
 def test_a_variant_that_gives_other_values_is_not_searched(search):
-    line = (
-        "'variant' gives the defaults of resample, feedback, q_role, optimizer and is not searched"
-    )
+    line = "'variant' sets the defaults of resample, feedback, q_role, optimizer and cannot be"
     with pytest.raises(InputError, match=line):
         macal_of(**search)
 

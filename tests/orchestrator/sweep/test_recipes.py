@@ -96,7 +96,7 @@ ORDER = "write method[+refinement][+calibrator]"
             f"recipe 'ce+tss': 'tss' is unknown; near are: ts, tst, svs ({LISTING}){ALL}",
         ),
         ("ce+ts+ets", False, f"recipe 'ce+ts+ets': 'ets' is misplaced; {ORDER}"),
-        ("mbls+mbls-wide", False, "recipe 'mbls+mbls-wide': a part stands twice"),
+        ("mbls+mbls-wide", False, "recipe 'mbls+mbls-wide': a part occurs twice; delete one"),
         (
             "ce+mbls-wide+ts",
             False,
@@ -191,9 +191,9 @@ def test_a_wildcard_method_is_no_method_of_the_list():
         (("*+ts",), f"recipe '*+ts': {MATCHES} (none); for given logits write 'ts'"),
         (("fl", "x*+ts", "ce"), f"recipe 'x*+ts': {MATCHES} (fl, ce)"),
         (("ce", "ce+*"), f"recipe 'ce+*': {MATCHES} (ce)"),
-        (("ce", "ce"), "recipe 'ce' stands twice"),
-        (("ce", "*+ts", "ce+ts"), "recipe 'ce+ts' stands twice"),
-        (("ce", "*"), "recipe 'ce' stands twice"),
+        (("ce", "ce"), "recipe 'ce' occurs twice; delete one"),
+        (("ce", "*+ts", "ce+ts"), "recipe 'ce+ts' occurs twice; delete one"),
+        (("ce", "*"), "recipe 'ce' occurs twice; delete one"),
         (("ce", "fl", "*+ts+ts"), f"recipe 'ce+ts+ts': 'ts' is misplaced; {ORDER}"),
     ],
 )

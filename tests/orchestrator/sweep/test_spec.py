@@ -292,7 +292,7 @@ def test_a_file_is_as_large_as_its_bytes(tmp_path):
     path = tmp_path / "large.yaml"
     for sign in "ü€":  # One byte more than 128 KiB, then more, which end within a character.
         path.write_text("#" + sign * 2**16, encoding="utf-8")
-        with pytest.raises(InputError, match=r"large\.yaml: is larger than 128 KiB, the most "):
+        with pytest.raises(InputError, match=r"large\.yaml: expected at most 128 KiB, got more$"):
             load_sweep(path)
 
 
@@ -489,12 +489,12 @@ HEAD = GOOD.replace("protocol: digits", "protocol: {base: digits, learns: head}"
     [
         (
             HEAD,
-            "tasks[0].protocol: `learns: head` needs a network that is trained already, got "
+            "tasks[0].protocol: `learns: head` needs a pretrained network, got "
             "'convnet'; use timm:NAME@pretrained",
         ),
         (
             HEAD.replace("convnet", "timm:resnet10t@pretrained").replace("mbls", "plp"),
-            "'plp' freezes weights itself; leave out `learns: head`",
+            "'plp' freezes weights itself; delete `learns: head`",
         ),
     ],
 )

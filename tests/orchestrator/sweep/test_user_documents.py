@@ -158,5 +158,5 @@ def test_a_file_may_be_as_large_as_is_said(tmp_path: Path) -> None:
     path.write_text("#" * 2**17)
     assert len(read_document(path, "here")) == 2**17
     path.write_text("#" * (2**17 + 1))
-    with pytest.raises(InputError, match="here: is larger than 128 KiB"):
+    with pytest.raises(InputError, match="here: expected at most 128 KiB, got more"):
         read_document(path, "here")

@@ -461,7 +461,7 @@ def test_a_journal_of_two_sweeps_or_without_a_start_is_refused(writer, store):
     writer.start()
     writer.sweep_id = "0ther"
     writer.start()
-    with pytest.raises(InputError, match="5eed holds another sweep, 0ther"):
+    with pytest.raises(InputError, match="5eed contains another sweep, 0ther"):
         sync(writer.path, store)
 
 

@@ -169,7 +169,10 @@ def test_a_revision_that_is_unknown_is_one_line(make_benchmark, source, tmp_path
     assert gate(make_benchmark(), source, "--nowhere", tmp_path / "o.md") == 2
     assert gate(make_benchmark(), source, "nowhere", tmp_path / "o.md") == 2
     errors = capsys.readouterr().err.splitlines()
-    assert errors[-1] == f"calsweep: {source.folder}: 'nowhere' is no commit or branch there"
+    assert errors[-1] == (
+        f"calsweep: {source.folder}: 'nowhere' is not a commit or branch; "
+        "`git branch -a` shows them"
+    )
 
 
 @pytest.mark.slow

@@ -413,9 +413,7 @@ def test_what_the_benchmark_defines_anew_is_not_compared():
     first = defined(record(10, factors=worse), "ls", "new")
     verdict = judge(before, first)
     assert [found.cell for found in verdict.suspicions] == [CellKey("ce", TASK, "ece")]
-    assert (
-        verdict.notes[0] == f"the benchmark computes otherwise than the night before: ls on {TASK}"
-    )
+    assert verdict.notes[0] == f"redefined in the benchmark since the night before: ls on {TASK}"
     alone = judge(before, defined(record(10, factors={ECE: 3.0}), "ls", "new"))
     assert (alone.status, alone.code, alone.suspicions) == ("not comparable", 0, ())
     later = judge([*before, first], defined(record(11, factors={ECE: 3.0}), "ls", "new"))
@@ -490,9 +488,9 @@ def test_the_smallest_change_that_is_seen_is_alarmed():
 
 
 def test_a_short_history_is_stated():
-    none = "no night to compare with: they were held to hard limits alone"
+    none = "no earlier night: only hard limits were checked"
     assert judge([], record(0)).notes == (f"15 of 15 cells have {none}",)
-    few = "fewer than 5 nights to compare with: how much they vary is assumed from their thresholds"
+    few = "fewer than 5 earlier nights: their noise is assumed from their thresholds"
     assert judge(history(range(4)), record(4)).notes == (f"15 of 15 cells have {few}",)
     assert judge(history(range(5)), record(5)).notes == ()
 
