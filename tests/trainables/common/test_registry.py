@@ -70,8 +70,8 @@ def test_entries_are_found_whatever_is_asked_first(kinds, first):
     [
         ("zetta", {}, "unknown kind 'zetta'; near are: zeta$"),
         ("other", {}, "unknown kind 'other'; there are: alpha, zeta$"),
-        ("zeta", {"sizes": 1}, "zeta has no parameter 'sizes'; it has: size, mode$"),
-        ("alpha", {"size": 1}, "alpha has no parameter 'size'; it has: none$"),
+        ("zeta", {"sizes": 1}, "zeta has no parameter 'sizes'; parameters are size, mode$"),
+        ("alpha", {"size": 1}, "alpha has no parameter 'size'; parameters are none$"),
     ],
 )
 def test_what_there_is_not_is_told(kinds, name, parameters, text):
