@@ -101,8 +101,8 @@ def test_a_branch_is_refused_before_anything_starts(hub):
         with pytest.raises(InputError) as refusal:
             check_model(name)
         assert str(refusal.value) == (
-            f"model {name!r}: weights of a branch may change; name a commit of 40 digits, "
-            "hf:ada/net@COMMIT, from the history on its page"
+            f"model {name!r}: expected a commit of 40 digits, because weights of a branch may "
+            "change; use hf:ada/net@COMMIT with a commit of the history on its page"
         )
     check_model(f"hf:ada/net@{'a' * 40}")
     assert hub.calls == []

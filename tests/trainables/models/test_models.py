@@ -147,7 +147,7 @@ def test_data_that_no_network_takes_are_told_so() -> None:
     with pytest.raises(InputError) as caught:
         check_takes("convnet", LogitShape)
     assert str(caught.value) == (
-        "model 'convnet' takes images, the data are logits; for those: there is none"
+        "model 'convnet' takes images, got logits; models for logits: none"
     )
 
 
