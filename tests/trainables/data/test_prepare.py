@@ -249,9 +249,9 @@ def test_open_names_what_is_wrong(tmp_path):
     with pytest.raises(InputError, match=rf"^{path} does not match its checksum$"):
         found.verify()
     path.unlink()
-    with pytest.raises(InputError, match=rf"^{path} is absent$"):
+    with pytest.raises(InputError, match=rf"^{path} is missing$"):
         found.verify()
-    with pytest.raises(InputError, match=rf"^{path} is absent$"):
+    with pytest.raises(InputError, match=rf"^{path} is missing$"):
         PreparedData.open(found.directory)
     path.touch()
     with pytest.raises(InputError, match=rf"^{path} has 0 bytes, not {size}$"):
@@ -289,7 +289,7 @@ def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_
         PreparedData.open(found.directory).search()
     np.save(images, whole)
     np.save(labels, numbers.view(np.int32).reshape(-1, 2)[:, 0].repeat(2))
-    with pytest.raises(InputError, match=rf"^{folder} cannot be read: labels is int32"):
+    with pytest.raises(InputError, match=rf"^{folder} cannot be read: labels: expected int64"):
         PreparedData.open(found.directory).search()
 
 
@@ -336,12 +336,12 @@ def test_too_small_for_the_split(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "text"),
     [
-        (np.zeros(2, np.int32), "^labels is int32, allowed is int64$"),
-        (np.zeros(2), r"^labels is float64 \(2,\), allowed are integers$"),
+        (np.zeros(2, np.int32), "^labels: expected int64, got int32$"),
+        (np.zeros(2), r"^labels: expected integers, got float64 \(2,\)$"),
         (np.zeros(3, np.int64), "2 rows but 3 labels"),
-        (np.array([0, -1]), "labels holds -1"),
-        (np.array([2**31, 0]), f"labels holds {2**31}, allowed is 0 to {2**31 - 1}"),
-        (np.zeros((2, 1), np.int64), r"labels has shape \(2, 1\)"),
+        (np.array([0, -1]), "labels: expected 0 to .*, got -1$"),
+        (np.array([2**31, 0]), f"labels: expected 0 to {2**31 - 1}, got {2**31}"),
+        (np.zeros((2, 1), np.int64), r"labels: expected shape \(N,\), got \(2, 1\)"),
     ],
 )
 def test_labels_are_checked(labels, text):
@@ -364,9 +364,9 @@ def test_labels_are_those_of_classes(part, tmp_path):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (np.zeros((2, 8, 8, 1)), r"images are float64 \(8, 8, 1\), expected uint8 \(8, 8, 1\)"),
-        (np.zeros((2, 8, 8), np.uint8), r"images are uint8 \(8, 8\), expected"),
-        (np.zeros((2, 8, 9, 1), np.uint8), r"images are uint8 \(8, 9, 1\), expected"),
+        (np.zeros((2, 8, 8, 1)), r"images: expected uint8 \(8, 8, 1\), got float64 \(8, 8, 1\)"),
+        (np.zeros((2, 8, 8), np.uint8), r"images: expected .*, got uint8 \(8, 8\)$"),
+        (np.zeros((2, 8, 9, 1), np.uint8), r"images: expected .*, got uint8 \(8, 9, 1\)$"),
     ],
 )
 def test_rows_are_checked(values, text, tmp_path):

@@ -155,7 +155,7 @@ def test_a_split_is_refused_beforehand_just_where_it_would_be_in_the_end(
         lambda: missing_download(name, "unused", split),
         lambda: prepared(tmp_path, split),
     ):
-        with pytest.raises(InputError, match=f"split train_limit={train + 1} is more than the"):
+        with pytest.raises(InputError, match=f"split train_limit={train + 1} is more than all"):
             refuse()
 
 
@@ -329,11 +329,11 @@ def test_without_augmentation_images_are_seen_as_stored_and_void_counts_nowhere(
 )
 def test_rows_of_another_form_are_told(wrong):
     inputs = MaskedImages((9, 12), (0.5,) * 3, (0.5,) * 3)
-    with pytest.raises(ValueError, match=r"^images-with-masks are ") as refused:
+    with pytest.raises(ValueError, match=r"^images-with-masks: ") as refused:
         inputs.batcher(wrong)
     assert str(refused.value) == (
-        f"images-with-masks are {wrong.dtype} {wrong.shape}, allowed is uint8 (N, H, W, 4), or "
-        "(N, H, W, 3) for images alone"
+        "images-with-masks: expected uint8 (N, H, W, 4), or (N, H, W, 3) without masks, "
+        f"got {wrong.dtype} {wrong.shape}"
     )
 
 
@@ -443,7 +443,7 @@ def _names(content: str) -> Callable[[Path], object]:
 
 
 MASK, LIST = "SegmentationClass/train1.png", f"{LISTS}/train.txt"
-NO_NAMES = 'classes.json: needed is {"classes": [NAME, NAME, ...]}'
+NO_NAMES = 'classes.json: expected {"classes": [NAME, NAME, ...]}'
 # What is done to a folder, and what is said of it; PLACE is the folder.
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "broken": (
@@ -456,17 +456,17 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "class": (
         _mask(3 * np.eye(11, 13)),
-        f"{MASK} holds class 3, allowed are 0 to 2, and 255 for void",
+        f"{MASK}: expected classes 0 to 2, or 255 for void, got 3",
     ),
     "colour": (
         _mask(np.zeros((11, 13, 3))),
-        f"{MASK} has image mode RGB, allowed is a palette or grey PNG whose values are classes",
+        f"{MASK}: expected a palette or grey PNG whose values are classes, got image mode RGB",
     ),
     "missing": (_damage(MASK, Path.unlink), f"{MASK} does not exist, but PLACE/{LIST} names it"),
-    "empty": (_list(b" \n"), f"{LIST} is empty; needed is a name a line"),
+    "empty": (_list(b" \n"), f"{LIST} is empty; expected one name per line"),
     "twice": (
         _list(b"train0\ntest1\n"),
-        f"{LISTS}/test.txt names test1, and so does PLACE/{LIST}: an image may be named once",
+        f"{LISTS}/test.txt names test1, and so does PLACE/{LIST}; name each image only once",
     ),
     "no UTF-8": (
         _list(b"train0\n\xff\n"),
@@ -474,9 +474,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no list": (
         _damage(LIST, Path.unlink),
-        f"{LIST} does not exist; lay it out as PATH/JPEGImages/<name>.jpg, "
-        "PATH/SegmentationClass/<name>.png (a class a pixel, 255 void) and "
-        f"PATH/{LIST}, perhaps val.txt and test.txt, a name a line",
+        f"{LIST} does not exist; use PATH/JPEGImages/<name>.jpg, "
+        "PATH/SegmentationClass/<name>.png (one class per pixel, 255 is void), "
+        f"PATH/{LIST} and optionally val.txt and test.txt, with one name per line",
     ),
     "one class": (
         _names('{"classes": ["a"]}'),

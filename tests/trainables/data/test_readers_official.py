@@ -100,9 +100,9 @@ def test_what_is_held_out_for_validation_where_nobody_says():
     ("name", "text"),
     [
         ("cifra10", "unknown dataset 'cifra10'; near are: cifar10"),
-        ("cifar10:2", "^dataset 'cifar10:2': nothing may follow 'cifar10'$"),
-        ("npz", "^dataset 'npz' has to be written npz:PATH$"),
-        ("folder:", "^dataset 'folder:' has to be written folder:PATH$"),
+        ("cifar10:2", "^dataset 'cifar10:2': 'cifar10' takes no argument; remove the colon$"),
+        ("npz", "^dataset 'npz': expected npz:PATH$"),
+        ("folder:", "^dataset 'folder:': expected folder:PATH$"),
         ("cifar10-lt:0.5", r"^dataset 'cifar10-lt:0\.5': ratio '0\.5' is outside \[1, inf\)$"),
         ("cifar100-lt:many", r"^dataset 'cifar100-lt:many': ratio 'many' is outside \[1, inf\)$"),
         ("cifar10-lt:nan", "ratio 'nan' is outside"),
@@ -138,11 +138,11 @@ def test_cifar_absent(cifar, tmp_path, download):
     assert not status.present
     archive = tmp_path / "empty" / KINDS[name].filename
     first = archive.parent / KINDS[name].base_folder / KINDS[name].train_list[0][0]
-    assert status.detail == f"{first} is absent"
+    assert status.detail == f"{first} is missing"
     told = f"dataset {name!r} is not downloaded yet: {status.detail}"
     assert missing_download(name, tmp_path / "empty") == told
     address = "https://www.cs.toronto.edu/~kriz/cifar.html"
-    by_hand = f"put the files from {address} there by hand: {archive}"
+    by_hand = f"get the files from {address} and save them as {archive}"
     assert status.remedy == f"allow the download, or {by_hand}"
     told = refusal(read_source, name, tmp_path / "empty", download=download)
     if download:
@@ -160,7 +160,7 @@ def test_cifar_damaged(cifar, download):
     packed = root / KINDS[name].filename
     packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
     assert find_reader(name, root).check().detail == f"{batch} is damaged (wrong checksum)"
-    with pytest.raises(InputError, match="by hand"):
+    with pytest.raises(InputError, match="get the files from "):
         read_source(name, root, download=download)
 
 
@@ -177,7 +177,7 @@ def test_whatever_a_library_raises_of_a_file_becomes_a_line(kind, monkeypatch, t
 
     monkeypatch.setattr(CIFAR10, "__init__", refuse)
     with pytest.raises(
-        InputError, match=rf"^dataset 'cifar10': {kind.__name__}: '?no.* way'?; put"
+        InputError, match=rf"^dataset 'cifar10': {kind.__name__}: '?no.* way'?; get"
     ):
         read_source("cifar10", tmp_path)
 
@@ -269,7 +269,7 @@ def test_a_folder_in_the_place_of_a_file_is_none(svhn):
     path = root / "train_32x32.mat"
     path.unlink()
     path.mkdir()
-    assert find_reader("svhn", root).check().detail == f"{path} is absent"
+    assert find_reader("svhn", root).check().detail == f"{path} is missing"
 
 
 def test_fashion_mnist(fashion):
