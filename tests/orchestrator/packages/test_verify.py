@@ -86,7 +86,7 @@ def test_what_is_portable_is_the_same_to_the_last_digit_or_not_computed(
     assert verify(package, replace(WHOLE, tolerance=0.0)).problems == []
     monkeypatch.delenv("MKL_CBWR")
     assert main(["package", "verify", str(package), "--revision", "c0ffee"]) == 2
-    told = "calsweep: resources.portable: this process computes; start it with env "
+    told = "calsweep: resources.portable: this process computes without the required environment"
     assert capsys.readouterr().err.splitlines()[-1].startswith(told)
     assert main(["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]) == 0
 
