@@ -426,8 +426,8 @@ def cut_suites(forge: Any) -> None:
     ("kind", "told"),
     [
         (tell_better, [f" {name} is said to be " for name in BETTER]),
-        (drop_suites, ["metrics is missing, expected is (15, 5, "]),
-        (cut_suites, ["metrics is (14, 5, "]),
+        (drop_suites, ["metrics: expected a tensor of shape (15, 5, "]),
+        (cut_suites, [", got (14, 5, "]),
     ],
 )
 def test_a_forged_suite_is_refused_without_training(
