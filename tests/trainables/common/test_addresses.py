@@ -117,7 +117,7 @@ def test_an_accepted_address_keeps_its_host(kind, login, host):
         ("me:secret@http://host", "***"),
     ],
 )
-def test_what_is_left_can_be_used_again(address, left):
+def test_redacted_addresses_can_be_redacted_again(address, left):
     assert redacted(address) == left
     assert redacted(left) == left
 

@@ -117,7 +117,7 @@ def test_a_member_that_is_no_array(tmp_path, fault):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_directory_that_claims_what_the_header_claims(tmp_path, packing, packed):
+def test_a_directory_with_the_wrong_size_of_the_header_is_refused(tmp_path, packing, packed):
     shape = (4 * 10**9 // 16, 4, 4, 1)
     content = headed("u1", shape)
     members = {f"{key}.npy": npy(array) for key, array in DATA.items() if key != "x_train"}
@@ -146,13 +146,13 @@ def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_what_numpy_never_writes(tmp_path, packing):
+def test_compressions_other_than_numpys_are_refused(tmp_path, packing):
     write(tmp_path / "own.npz", {f"{key}.npy": npy(a) for key, a in DATA.items()}, packing)
     assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "compression")
 
 
 @pytest.mark.parametrize("kind", [MemoryError, OverflowError])  # Others come of members above.
-def test_whatever_numpy_raises_of_a_member_becomes_a_line(tmp_path, kind, monkeypatch):
+def test_errors_of_numpy_become_input_errors(tmp_path, kind, monkeypatch):
     path = tmp_path / "own.npz"
     np.savez(path, **DATA)
     monkeypatch.setattr(np, "load", Mock(side_effect=kind("no\nway")))
@@ -225,7 +225,7 @@ def test_both_formats_of_plain_arrays_are_read(tmp_path, version):
     np.testing.assert_array_equal(ArrayArchive(tmp_path / "own.npz").read("x"), np.arange(6))
 
 
-def test_what_an_archive_lacks_is_told_with_what_it_holds(tmp_path):
+def test_a_missing_array_is_refused_with_the_existing_names(tmp_path):
     path = tmp_path / "own.npz"
     for arrays, there in ((LOGITS, "logits, labels"), ({}, "none")):
         np.savez(path, **arrays)

@@ -68,7 +68,7 @@ def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
         local_path("a", "storage")
 
 
-def test_url_that_became_a_path_is_told_as_a_url():
+def test_a_url_that_became_a_path_is_reported_as_a_url():
     with pytest.raises(InputError, match=r"^--out: 's3://b/x' is a URL"):
         local_path(Path("s3://b/x"), "--out")
 

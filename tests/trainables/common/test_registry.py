@@ -61,7 +61,7 @@ def test_three_near_names_are_told_at_most(kinds):
 
 
 @pytest.mark.parametrize("first", ["names", "get", "build", "parameter_names"])
-def test_entries_are_found_whatever_is_asked_first(kinds, first):
+def test_every_method_of_a_registry_loads_its_entries(kinds, first):
     assert getattr(kinds, first)(*([] if first == "names" else ["alpha"])) is not None
 
 
@@ -74,6 +74,6 @@ def test_entries_are_found_whatever_is_asked_first(kinds, first):
         ("alpha", {"size": 1}, "alpha has no parameter 'size'; parameters are none$"),
     ],
 )
-def test_what_there_is_not_is_told(kinds, name, parameters, text):
+def test_unknown_names_and_parameters_are_refused(kinds, name, parameters, text):
     with pytest.raises(InputError, match=text):
         kinds.build(name, **parameters)

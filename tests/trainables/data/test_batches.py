@@ -208,7 +208,7 @@ def test_nothing_is_copied_on_the_cpu(digits):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("resident", [True, False])
-def test_batches_come_in_order_wherever_the_images_lie(images, device, resident, monkeypatch):
+def test_batches_are_in_order_for_images_on_every_device(images, device, resident, monkeypatch):
     monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: resident)
     batcher = form().batcher(images, device)
     assert batcher.resident is resident

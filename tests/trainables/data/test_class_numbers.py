@@ -167,7 +167,7 @@ def test_an_array_classes_that_names_no_columns_is_passed_over_unless_labels_nee
     assert told.count(str(path)) == 1
 
 
-def test_classes_of_npy_files_lie_beside_them(tmp_path):
+def test_classes_of_npy_files_are_in_the_same_folder(tmp_path):
     for name, values in {"logits": LOGITS, "labels": LABELS, "classes": np.arange(1, 6)}.items():
         np.save(tmp_path / f"{name}.npy", values)
     rows = read_logits(tmp_path / "logits.npy").rows

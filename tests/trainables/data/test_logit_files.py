@@ -239,7 +239,7 @@ def test_a_set_of_an_hdf5_file(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [OSError, KeyError, RuntimeError, ValueError])
-def test_whatever_is_raised_of_a_damaged_hdf5_file_becomes_a_line(kind, tmp_path, monkeypatch):
+def test_errors_of_h5py_become_input_errors(kind, tmp_path, monkeypatch):
     def refuse(*_: Any) -> None:
         raise kind("bad heap")
 
@@ -302,7 +302,7 @@ FAULTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], str
 
 
 @pytest.mark.parametrize("ending", [".npz", ".p", ".h5"])
-def test_what_is_wrong_in_either_part_is_told_of_every_format(ending, tmp_path):
+def test_faults_in_each_part_are_named_for_every_format(ending, tmp_path):
     scores = np.random.default_rng(0).dirichlet([1, 1, 1], 10)
     good: Parts = {
         "fit": (scores[:5], np.array([0, 1, 2, 0, 1])),
@@ -402,7 +402,7 @@ def _as_table(path: Path, frame: pd.DataFrame) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
-def test_tables_give_what_an_archive_gives(ending, tmp_path):
+def test_tables_and_archives_give_the_same_rows(ending, tmp_path):
     logits = np.random.default_rng(0).normal(size=(20, 12))
     labels = np.arange(20) % 12
     columns = {f"logit_{k}": logits[:, k] for k in sorted(range(12), key=str)}

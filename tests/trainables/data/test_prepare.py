@@ -55,7 +55,7 @@ def test_parts_are_those_of_the_source(digits, tmp_path):
         np.testing.assert_array_equal(arrays.labels, source.train.labels[rows])
 
 
-def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits):
+def test_prepared_data_is_readable_by_others_and_described(digits):
     assert digits.directory.stat().st_mode & 0o777 == 0o755
     # Made once; a change here prepares everybody's data anew.
     assert digits.key == "1875ae12eb60f27b0deab19f74170e74"
@@ -65,7 +65,7 @@ def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits):
         assert manifest["class_counts"][part] == np.bincount(labels).tolist()
 
 
-def test_counts_are_told_of_classes_without_a_row_too(archive, write_npz, tmp_path):
+def test_counts_include_classes_without_rows(archive, write_npz, tmp_path):
     found = prepare(write_npz(archive), tmp_path, SplitSpec(validation=1), tmp_path / "p")
     counts = json.loads((found.directory / "split.json").read_text())["class_counts"]
     held = int(found.search().validation.labels[0])
@@ -89,7 +89,7 @@ def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path):
     assert (noisy.info.name, noisy.info.inputs) == ("digits-noisy", plain.info.inputs)
 
 
-def test_open_gives_what_prepare_gave(digits, monkeypatch):
+def test_open_returns_the_data_of_prepare(digits, monkeypatch):
     assert PreparedData.open(digits.directory) == digits
     monkeypatch.chdir(digits.directory.parent)
     assert PreparedData.open(digits.key) == digits  # Other processes may have another folder.
@@ -179,7 +179,7 @@ def test_sources_of_one_name_in_two_places_are_all_remembered(
     assert set(raw_test_paths(tmp_path / "p")) == expected
 
 
-def test_what_no_root_holds_is_found_from_any(archive, write_npz, tmp_path):
+def test_data_outside_the_root_is_found_from_every_root(archive, write_npz, tmp_path):
     split = SplitSpec(validation=4)
     for name in (write_npz(archive), "digits"):
         made = prepare(name, tmp_path / "data", split, tmp_path / "p")
@@ -238,7 +238,7 @@ def test_rows_that_an_older_edition_of_a_reader_stored_are_read_again(tmp_path, 
     assert prepare(*where) == made == find_prepared(*where)
 
 
-def test_open_names_what_is_wrong(tmp_path):
+def test_open_names_the_damaged_file(tmp_path):
     with pytest.raises(InputError, match=rf"^{tmp_path}/split\.json cannot be read: "):
         PreparedData.open(tmp_path)
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
@@ -278,7 +278,7 @@ def test_an_array_whose_head_is_damaged_is_named(header, tmp_path):
             _prepared.read_array(path)
 
 
-def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path):
+def test_files_of_the_right_size_with_other_rows_are_refused(tmp_path):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     images = found.directory / "search" / "train_images.npy"
     labels = found.directory / "search" / "train_labels.npy"
@@ -375,7 +375,7 @@ def test_rows_are_checked(values, text, tmp_path):
         Source(info, RowArrays(values, np.zeros(2, np.int64)), None, "")
 
 
-def test_another_copy_of_the_source_leaves_what_is_prepared_in_its_place(tmp_path):
+def test_another_copy_of_the_source_reuses_prepared_data(tmp_path):
     first = prepare("digits", tmp_path / "one", SplitSpec(), tmp_path / "p")
     made = first.directory.stat().st_ino
     again = prepare("digits", tmp_path / "two", SplitSpec(), tmp_path / "p")

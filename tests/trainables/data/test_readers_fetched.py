@@ -370,7 +370,7 @@ def test_an_image_that_cannot_be_read_is_named(miniature, spoil, text):
         ("cub200", ["CUB_200_2011/images", "CUB_200_2011.tgz"]),
     ],
 )
-def test_what_holds_test_images_is_sealed(name, sealed, tmp_path):
+def test_files_with_test_images_are_sealed(name, sealed, tmp_path):
     assert find_reader(name, tmp_path).test_paths() == [tmp_path / place for place in sealed]
 
 
@@ -391,7 +391,7 @@ REMEDIES = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_absent_says_what_to_put_where(name, tmp_path):
+def test_missing_data_is_reported_with_instructions(name, tmp_path):
     status = find_reader(name, tmp_path).check()
     assert not status.present
     assert status.remedy == REMEDIES[name].replace("ROOT", str(tmp_path))

@@ -89,7 +89,7 @@ def test_archives_that_people_fetch_have_their_owners_checksums():
     assert {name: (kind.archive, kind.md5) for name, kind in kinds.items()} == known
 
 
-def test_what_is_held_out_for_validation_where_nobody_says():
+def test_the_default_of_validation_depends_on_the_reader():
     usual = {name: SOURCES.get(name).validation for name in SOURCES.names()}
     own = ("features", "imagenet-lt", "places-lt", "voc", "voc2012")
     others = {"logits": "all", **dict.fromkeys(own, "own")}
@@ -171,7 +171,7 @@ def test_cifar_damaged(cifar, download):
         *(TypeError, UnpicklingError, tarfile.TarError, zipfile.BadZipFile, zlib.error),
     ],
 )
-def test_whatever_a_library_raises_of_a_file_becomes_a_line(kind, monkeypatch, tmp_path):
+def test_errors_of_libraries_become_input_errors(kind, monkeypatch, tmp_path):
     def refuse(*_: object, **__: object) -> None:
         raise kind("no\n  way")
 
@@ -221,7 +221,7 @@ def test_cifar_long_tail(cifar, ratio):
     assert_same(read_source(f"{name}-lt:1", root, download=False).train, train)
 
 
-def test_what_holds_test_images_is_sealed(cifar, svhn, fashion):
+def test_files_with_test_images_are_sealed(cifar, svhn, fashion):
     name, root, _, _ = cifar
     kind = KINDS[name]
     expected = {

@@ -148,7 +148,7 @@ def test_blanks_around_the_names_of_an_archive_mean_nothing(archive, write_npz):
     assert (found.fingerprint, found.info.classes) == (expected.fingerprint, tuple(names))
 
 
-def test_what_is_not_used_of_an_archive_is_told(archive, write_npz):
+def test_unused_arrays_of_an_archive_are_noted(archive, write_npz):
     name = write_npz({**archive, "x_val": archive["x_test"], "y_val": archive["y_test"]})
     with pytest.warns(DataNote, match="not used: x_val, y_val; validation is drawn from x_train"):
         read_source(name, "unused")
@@ -490,7 +490,7 @@ NO_LAYOUT = {
 
 
 @pytest.mark.parametrize("fault", NO_LAYOUT)
-def test_a_folder_of_no_layout_is_told_both_at_once(fault, folder):
+def test_a_folder_without_a_layout_is_refused_with_both_layouts(fault, folder):
     NO_LAYOUT[fault](folder)
     for read in (lambda: read_source(f"folder:{folder}", "unused"), lambda: labels_of(folder)):
         assert refusal(read).endswith(LAYOUT)
@@ -624,7 +624,7 @@ def test_a_path_with_nothing_says_what_belongs_there(kind, remedy):
     assert status.remedy == remedy
 
 
-def test_a_place_on_another_machine_is_refused_by_what_it_is_for():
+def test_urls_are_refused_as_paths_of_data():
     with pytest.raises(InputError, match=r"^dataset 'npz:s3://b/x': 's3://b/x' is a URL"):
         read_source("npz:s3://b/x", "unused")
     with pytest.raises(InputError, match=r"^data root: 's3:/+b' is a URL"):

@@ -92,7 +92,7 @@ def test_lines_with_and_without_a_test_set(write):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
-def test_tables_give_what_lines_give(ending, write, tmp_path):
+def test_tables_and_lines_give_the_same_rows(ending, write, tmp_path):
     folder = write(train=rows(8, names=True))
     expected = read_source(f"text:{folder / 'train.jsonl'}", "unused")
     frame = pd.DataFrame(rows(8, names=True)).rename(columns={"text": "review", "label": "kind"})
@@ -175,7 +175,7 @@ def test_a_part_for_validation_is_told_not_to_be_used(lines, tmp_path):
         assert read_source(f"text:{tmp_path}", "unused").test is not None
 
 
-def test_what_holds_no_test_set_is_sealed_whole(write, tmp_path):
+def test_texts_without_a_test_set_are_sealed_entirely(write, tmp_path):
     lines = write(train=rows(8)) / "train.jsonl"
     assert find_reader(f"text:{lines}", "unused").test_paths() == [lines]
     assert find_reader(f"text:{lines.parent}", "unused").test_paths() == [lines]
@@ -233,7 +233,7 @@ def test_packed_lines_are_the_same(write):
 
 
 @pytest.mark.parametrize("parted", [True, False])
-def test_class_folders_give_what_lines_give(write, tmp_path, parted):
+def test_class_folders_and_lines_give_the_same_rows(write, tmp_path, parted):
     lines = sorted(rows(8, names=True), key=lambda row: str(row["label"]))
     parts = {"train": lines, "test": lines[2:7]} if parted else {"train": lines}
     expected = read_source(f"text:{write(**parts)}", "unused")
@@ -340,7 +340,7 @@ def test_prepared_texts_are_found_by_their_settings(write, tmp_path):
         missing_download(*where[:3], {"size": 3})
 
 
-def test_what_rows_are_stored_by_is_in_the_key(write, tmp_path):
+def test_the_key_of_texts_depends_on_vocabulary_and_length(write, tmp_path):
     folder = write(train=rows(40))
     keys = {prepared(folder, tmp_path, length=length).key for length in (5, 6, 6)}
     keys.add(prepared(folder, tmp_path, vocabulary=3, length=6).key)
@@ -462,7 +462,7 @@ def test_a_bad_line_is_named(write, line):
     assert told.startswith(f"{path}, line 9{BAD_LINES[line]}")
 
 
-def test_one_file_of_lines_is_told_and_so_is_one_that_is_absent(write):
+def test_the_status_of_one_file_of_lines(write):
     path = write(train=rows(1200)) / "train.jsonl"
     found = find_reader(f"text:{path}", "unused").check()
     told = "1,200 texts; `split.test` holds out test texts"

@@ -75,7 +75,7 @@ NOT_PROBS = {
 
 
 @pytest.mark.parametrize("case", NOT_PROBS)
-def test_what_is_not_a_probability_is_named_and_never_advised_to_be_logits(case, tmp_path):
+def test_invalid_probabilities_are_refused(case, tmp_path):
     probs, told = NOT_PROBS[case]
     if case == "a value below 0":
         probs = np.where(probs < 0, -1e-6, probs)

@@ -106,7 +106,7 @@ def assert_drawn(
     listed=st.booleans(),
     trains=st.booleans(),
 )
-def test_every_row_goes_where_it_belongs(labels, spec, official, listed, trains):
+def test_every_row_is_in_one_part_of_the_split(labels, spec, official, listed, trains):
     train, test = np.array(labels), None if official is None else np.array(official)
     own = np.arange(1, len(labels), 5) if listed and official else None
     unlimited = replace(spec, train_limit=None, test_limit=None)

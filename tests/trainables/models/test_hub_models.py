@@ -86,7 +86,7 @@ def test_without_a_connection_the_downloaded_network_is_used(put, monkeypatch):
         build_model(name.replace("net", "other"), 3, SHAPE)
 
 
-def test_what_is_no_network_of_timm_or_has_no_safetensors_is_refused(put, hub):
+def test_hub_repositories_without_a_timm_network_or_safetensors_are_refused(put, hub):
     name, _ = put({"architectures": ["BertModel"]})
     with pytest.raises(InputError, match=r"config\.json does not name a network of timm"):
         build_model(name, 3, SHAPE)

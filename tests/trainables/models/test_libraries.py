@@ -71,7 +71,7 @@ def test_a_first_layer_that_fits_begins_as_the_library_has_it() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("vit_b_32", 96), ("maxvit_t", 448), ("googlenet", 96), ("inception_v3", 96)]
 )
-def test_networks_that_want_to_be_told_something_are(name: str, size: int) -> None:
+def test_networks_with_arguments_for_the_image_size_are_built(name: str, size: int) -> None:
     with torch.device("meta"):
         network = build_model(f"torchvision:{name}", 4, ImageShape(3, size))
     assert network.train()(torch.empty(2, 3, size, size, device="meta")).shape == (2, 4)
@@ -204,7 +204,7 @@ def test_pretrained_transformers_are_shown_images_of_their_size(
         ("torchvision:vit_b_16", 33, "cannot be built for 3 x 33 x 33 images"),
     ],
 )
-def test_what_cannot_be_built_says_why(name: str, size: int, text: str) -> None:
+def test_unsuitable_networks_of_libraries_are_refused(name: str, size: int, text: str) -> None:
     with pytest.raises(InputError, match=text) as caught:
         build_model(name, 10, ImageShape(3, size))
     assert "\n" not in str(caught.value)

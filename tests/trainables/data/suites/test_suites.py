@@ -239,7 +239,7 @@ def by_hand(address: str, root: Path) -> str:
 
 
 @pytest.mark.parametrize("download", [True, False])
-def test_absent_arrays_say_what_to_put_where(make_task, tmp_path, monkeypatch, download):
+def test_missing_arrays_are_reported_with_instructions(make_task, tmp_path, monkeypatch, download):
     address, root = (tmp_path / "nothing").as_uri(), tmp_path / "empty"
     monkeypatch.setattr("trainables.data.suites.cifar_c.Cifar10C.address", address)
     fault = "URLError: " if download else f"{root}/CIFAR-10-C is missing; "
@@ -589,7 +589,7 @@ def test_a_suite_that_cannot_be_stored_is_refused(make_task):
         prepare_suite("bins-7", NOWHERE, task)
 
 
-def test_how_far_a_suite_is_is_told_by_its_part(make_task, arrays, monkeypatch):
+def test_notices_of_a_suite_name_the_part(make_task, arrays, monkeypatch):
     monkeypatch.setattr("trainables.data._prepared.SECONDS_BETWEEN_NOTICES", -1.0)
     told: list[str] = []
     prepare_suite("cifar10-c", arrays, make_task(), download=False, notice=told.append)
