@@ -39,12 +39,10 @@ class ArrayHeader:
 
     @property
     def ndim(self) -> int:
-        """Return the number of axes."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Return the size of all values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -97,7 +95,6 @@ class ArrayArchive:
         return header
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array."""
         needed, free = self.header(name).nbytes, psutil.virtual_memory().available
         if needed > free:
             sizes = f"{needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free"

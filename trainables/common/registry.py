@@ -142,7 +142,6 @@ class Catalogue(Generic[E]):
         return {**self._outlines, **self._entries}
 
     def load(self) -> None:
-        """Import the modules of the package."""
         if self._loaded:
             return
         import_modules(self._package)
@@ -161,7 +160,6 @@ class Registry(Catalogue[type[T]]):
 
     @property
     def base(self) -> str:
-        """Return the name of the base."""
         return self._base.split(".")[-1] if isinstance(self._base, str) else self._base.__name__
 
     def _derives(self, entry: Any) -> bool:

@@ -74,7 +74,6 @@ class Copies(NamedTuple):
             )
 
     def tell(self, name: str) -> None:
-        """Show a note for each kind of copies found."""
         for line in self.lines():
             note(name, line)
 

@@ -281,7 +281,6 @@ class DatasetInfo:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, K."""
         return len(self.classes)
 
     def fitted(self, train: Rows) -> Self:

@@ -106,11 +106,9 @@ class ArrayFiles:
 
     @property
     def files(self) -> list[Path]:
-        """Return the files."""
         return list(self._files.values())
 
     def read(self, name: str) -> np.ndarray:
-        """Return the array of a file; see ``read_array``."""
         return read_array(self._files[name], self._mapped)
 
 

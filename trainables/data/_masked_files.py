@@ -134,7 +134,6 @@ class MaskedReader(Reader):
 
     @property
     def masks(self) -> str:
-        """The folder of the masks."""
         return MASKS
 
     def adjust(self, settings: Any) -> None:

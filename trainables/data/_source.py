@@ -203,7 +203,6 @@ class PathReader(Reader):
 
     @property
     def path(self) -> Path:
-        """The file or folder."""
         return local_path(self.argument, f"dataset {self.name!r}")
 
     def full_name(self) -> str:

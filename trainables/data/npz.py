@@ -45,7 +45,6 @@ class ImageArrays:
 
     @property
     def names(self) -> list[str]:
-        """Return the arrays' plain names."""
         return list(self._given)
 
     def header(self, name: str) -> ArrayHeader:

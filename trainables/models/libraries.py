@@ -98,7 +98,6 @@ class Resized(nn.Module):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the network's outputs for images (N, C, H, W)."""
         size = (self.size, self.size)
         return self.network(F.interpolate(images, size, mode="bilinear", antialias=True))
 

@@ -116,7 +116,7 @@ def test_bad_files_are_one_line_errors(tmp_path, arrays, kind, text):
         ("text.npz", " is not an intact .npz archive: "),
         ("cut.npz", " is not an intact .npz archive: "),
         ("logits.csv", ": no columns of labels (it has 'no arrays here'); name one column label"),
-        ("logits.txt", ": ending '.txt', allowed are .npz, "),
+        ("logits.txt", ": expected an ending of .npz, "),
         ("text.p", ": cannot be read as a pickled pair ("),
     ],
 )
@@ -172,10 +172,10 @@ def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, pay
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ([1, 2, 3], "expected ((validation scores, labels), (test scores, labels)), found list"),
+        ([1, 2, 3], "expected ((validation scores, labels), (test scores, labels)), got list"),
         (
             (np.zeros((2, 2)), np.zeros(2)),
-            "expected ((validation scores, labels), (test scores, labels)), found ndarray",
+            "expected ((validation scores, labels), (test scores, labels)), got ndarray",
         ),
         (
             ((np.zeros((2, 2)), [0, 1]),) * 2,
