@@ -178,7 +178,7 @@ def test_unknown_name_lists_near_names() -> None:
     assert str(unknown_model("net9", ["net1", "other", "net2", "net3", "net4"])).count("net") == 4
     with pytest.raises(InputError, match=r"unknown model 'resnet-50'.*resnet50"):
         build_model("resnet-50", 10, ImageShape(3, 32))
-    with pytest.raises(InputError, match=r"there are: convnet, .* more\)"):
+    with pytest.raises(InputError, match=r"there are: clip-adapter, .* more\)"):
         build_model("zzzzzzzz", 10, ImageShape(3, 32))
     with pytest.raises(InputError, match="unknown model 'keras:resnet50'"):
         build_model("keras:resnet50", 10, ImageShape(3, 32))
