@@ -1,4 +1,4 @@
-"""Vega with the options of our pages, as one script."""
+"""Vega, with the options for our pages, as one script."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ from functools import cache
 
 from trainables.charts.chart import CONFIG, SCHEMA, VERSION
 
-# Vega's own style sheets are left out, since pages forbid inline styles. The text of a page
-# explains colours, so a chart has a legend only if it asks for one.
+# Vega's own style sheets are disabled, because pages forbid inline styles. The text of a page
+# explains colours, so a chart has a legend only if it enables one.
 OPTIONS = {
     "mode": "vega-lite",
     "renderer": "svg",
@@ -27,7 +27,7 @@ sys.stdout.buffer.write(gzip.compress(text.encode(), mtime=0))
 
 @cache
 def bundle() -> bytes:
-    """Return the script ``drawChart(place, specification)``, compressed by gzip, made once."""
+    """Return the script of ``drawChart(place, specification)``, compressed by gzip."""
     options, schema = json.dumps(OPTIONS), json.dumps({"$schema": SCHEMA})
     embed = f"vegaEmbed(place, {{...{schema}, ...spec}}, {options})"
     command = [sys.executable, "-c", MAKE, f"window.drawChart = (place, spec) => {embed}", VERSION]

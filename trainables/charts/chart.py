@@ -1,4 +1,4 @@
-"""Charts as Vega-Lite specifications, the parts they are made of, and their files."""
+"""Charts as Vega-Lite specifications, functions that build them, and image files."""
 
 import json
 import re
@@ -11,18 +11,18 @@ T = TypeVar("T")
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
-VERSION = "6.4"  # Of Vega-Lite.
+VERSION = "6.4"  # The version of Vega-Lite.
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
-KINDS = (".pdf", ".png", ".svg")  # Endings of files.
-SCALE = 2.0  # Pixels of a PNG file for each pixel of a chart.
-POINTS = 100  # Most points of a curve: more cannot be told apart.
-WIDE = 20.0  # Ratio of the largest to the smallest value from which an axis is logarithmic.
+KINDS = (".pdf", ".png", ".svg")  # Endings of image files.
+SCALE = 2.0  # Pixels of a PNG file per pixel of a chart.
+POINTS = 100  # Most points of a curve; more are not visible.
+WIDE = 20.0  # An axis is logarithmic above this ratio of its largest to its smallest value.
 
-RAMP = ("#3d6fb6", "#2f93a8", "#55a868", "#b59a2f", "#d9742b")  # Read on white and on black.
-# What XML 1.0 has no way to write.
+RAMP = ("#3d6fb6", "#2f93a8", "#55a868", "#b59a2f", "#d9742b")  # Legible on white and on black.
+# Characters that XML 1.0 does not allow.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 COLOUR = re.compile(r"var\(--(\w+)\)")
-# Of files. Pages have variables of the same names, which follow the theme of the reader.
+# Colours in files. Pages have variables with the same names, which depend on the reader's theme.
 COLOURS = {
     "paper": "#ffffff",
     "ink": "#16191d",
@@ -56,8 +56,8 @@ CONFIG: Spec = {
     "line": {"strokeJoin": "round"},
     "autosize": {"type": "fit", "contains": "padding"},
 }
-PICKED: Spec = {"name": "picked", "value": None}  # Which rows are chosen, in all charts of a group.
-# The wheel alone scrolls the page, and so does a finger.
+PICKED: Spec = {"name": "picked", "value": None}  # The chosen rows, in all charts of a group.
+# Without the shift key the wheel scrolls the page, and so does a finger.
 ZOOM: Spec = {
     "name": "zoom",
     "bind": "scales",
@@ -72,15 +72,15 @@ ZOOM: Spec = {
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart and its words.
+    """A chart with its title and description.
 
     Attributes:
-        title: What it shows; pages write it above the chart.
-        label: What a screen reader says in its place.
-        spec: In Vega-Lite. It is as wide as its place on a page; its colours may be ``var(--NAME)``
-            of ``COLOURS``.
-        text: Figures that belong to the title.
-        width: Of a file, in pixels.
+        title: The title, which pages show above the chart.
+        label: The description for screen readers.
+        spec: The Vega-Lite specification. On a page it has the width of its container; its colours
+            may be ``var(--NAME)`` of ``COLOURS``.
+        text: Figures shown next to the title.
+        width: Width of an image file, in pixels.
     """
 
     title: str
@@ -91,7 +91,7 @@ class Chart:
 
     @property
     def alone(self) -> Spec:
-        """Return the specification for a file, which has neither a place nor a theme."""
+        """Return the specification for a file, with fixed width, colours and title."""
         spec = {"$schema": SCHEMA, **self.spec, "config": {**CONFIG, "background": "white"}}
         if spec.get("width") == "container":
             spec["width"] = self.width
@@ -113,18 +113,18 @@ class Chart:
         raise ValueError(f"expected one of {', '.join(KINDS)}, got {kind!r}")
 
     def save(self, path: str | Path) -> None:
-        """Write the chart as an image; the ending of the file is one of ``KINDS``."""
+        """Write the chart as an image; the file's ending must be one of ``KINDS``."""
         image = self.image(Path(path).suffix)
         Path(path).write_bytes(image)
 
 
 def writable(text: str) -> str:
-    """Return a text without characters that XML cannot hold: they abort vl_convert."""
+    """Replace the characters of a text that XML does not allow; they would abort vl_convert."""
     return FORBIDDEN.sub("\ufffd", text)
 
 
 def _plain(value: Any) -> Any:
-    """Return a part of a specification for a file: colours instead of variables."""
+    """Replace the variables in a part of a specification by colours, for a file."""
     if isinstance(value, str):
         return COLOUR.sub(lambda found: COLOURS.get(found[1], found[0]), writable(value))
     if isinstance(value, Mapping):
@@ -143,7 +143,7 @@ def drawn(
     text: str = "",
     **more: Any,
 ) -> Chart:
-    """Return a chart of layers, the first one at the back; layers without rows show ``rows``."""
+    """Return a chart of layers, first layer at the back; layers without own rows use ``rows``."""
     spec = {"width": "container", "height": height, "description": label}
     values = {"data": {"values": list(rows)}, "params": [PICKED]}
     return Chart(title, label, {**spec, **values, **more, "layer": list(layers)}, text, width)
@@ -159,7 +159,10 @@ def layer(
     transform: Sequence[Spec] = (),
     **looks: Any,
 ) -> Spec:
-    """Return a layer of marks, cut at the frame, in one of ``COLOURS``, perhaps with own rows."""
+    """Return a layer of marks, clipped at the frame.
+
+    ``tone`` is one of ``COLOURS``; ``looks`` are further properties of the mark.
+    """
     looks |= {"color": f"var(--{tone})"} if tone else {}
     found = {"name": name, "mark": {"type": mark, "clip": True, **looks}, "encoding": encoding}
     if rows is not None:
@@ -169,18 +172,18 @@ def layer(
 
 
 def amount(field: str, title: str, *, log: bool = False, **more: Any) -> Spec:
-    """Return a channel of numbers, whose axis is as long as they need, with ``more`` keys."""
+    """Return a channel of numbers, whose axis fits their range, with ``more`` keys."""
     scale: Spec = {"type": "log"} if log else {"zero": False}
     scale |= {"nice": False, "padding": 10, **more.pop("scale", {})}
     axis = more.pop("axis", {})
-    if "values" not in axis:  # Of which Vega shows no more than that.
+    if "values" not in axis:  # With both keys, Vega would drop some of the values.
         axis = {"tickCount": 5, **axis}
     shown = {"field": field, "type": "quantitative", "title": title}
     return {**shown, "scale": scale, "axis": axis, **more}
 
 
 def ramp(field: str, title: str, values: Iterable[float | None]) -> Spec:
-    """Return a channel of colours, from blue for the lowest of the values to orange."""
+    """Return a channel of colours, from blue for the lowest value to orange for the highest."""
     found = [value for value in values if value is not None] or [0.0]
     scale = {"domain": [min(found), max(found)], "range": list(RAMP)}
     scale |= {"type": "log"} if spread_widely(found) else {}
@@ -193,43 +196,43 @@ def names(field: str, title: str, **more: Any) -> Spec:
 
 
 def curves(*fields: str) -> list[Spec]:
-    """Return the transform of rows that hold a whole curve each, as one list a field."""
+    """Return the transform for rows that have a whole curve each, with one list per field."""
     return [{"flatten": list(fields)}]
 
 
 def tips(**fields: str) -> list[Spec]:
-    """Return the lines of a tooltip: field to its title. Numbers are shown in six digits."""
+    """Return the lines of a tooltip, with numbers in six digits; ``fields`` are their titles."""
     return [{"field": name, "title": title, "format": ".6~g"} for name, title in fields.items()]
 
 
 def pick(field: str) -> tuple[Spec, Spec]:
-    """Return a parameter to choose rows with a click, and the opacity that shows the choice."""
+    """Return a parameter for choosing rows with a click, and an opacity that shows the choice."""
     click = {"name": "pick", "select": {"type": "point", "fields": [field]}}
     chosen = {"test": f"picked === null || datum[{field!r}] === picked", "value": 1}
     return click, {"condition": chosen, "value": 0.12}
 
 
 def spread_widely(values: Iterable[float], ratio: float = WIDE) -> bool:
-    """Return True if values are positive and so far apart that their axis is logarithmic."""
+    """Return True if values are positive and need a logarithmic axis."""
     found = list(values)
     return min(found) > 0 and max(found) / min(found) > ratio
 
 
 def thinned(points: Sequence[T], most: int = POINTS) -> list[T]:
-    """Return at most so many of a sequence, evenly chosen, both ends among them."""
+    """Return at most ``most`` evenly spaced items of a sequence, including both ends."""
     if len(points) <= most:
         return list(points)
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
 def side_by_side(title: Sequence[str], charts: Sequence[Chart], columns: int = 4) -> Chart:
-    """Return several charts as one, for a file."""
+    """Combine charts into one, for a file."""
     parts = {"concat": [_part(chart) for chart in charts], "columns": columns}
     return Chart("", title[0], {"title": list(title), "params": [PICKED], **parts})
 
 
 def _part(chart: Chart) -> Spec:
-    """Return a chart without its names, which must be unique, and what serves a reader only."""
+    """Return a chart's specification without names, which must be unique, and parameters."""
     kept = {key: value for key, value in chart.spec.items() if key != "params"}
     layers = [
         {key: value for key, value in each.items() if key not in ("name", "params")}

@@ -27,11 +27,10 @@ def reliability_diagram(
     chance: Band | None = None,
     addresses: Sequence[str] = (),
 ) -> Chart:
-    """Return accuracy by confidence: a bar a bin, a line at its mean confidence, its share of rows.
+    """Return a chart with a bar of accuracy, the mean confidence and the share of rows of each bin.
 
-    Bars of bins that are too confident are orange. ``chance`` is two accuracies for each bin
-    between which a grey box is drawn. ``addresses`` are pages that the bins link to, one per bin.
-    ``Chart.save`` writes a file.
+    Bars of overconfident bins are orange. ``chance`` has two accuracies per bin, between which a
+    grey box is drawn. ``addresses`` are pages to link to, one per bin.
     """
     filled = list(map(int, np.flatnonzero(curve.count)))
     rows = [_row(curve, index, chance) for index in filled]

@@ -1,4 +1,4 @@
-"""Archives of NumPy arrays that somebody else wrote, trusting nothing in them."""
+"""Reads archives of NumPy arrays from untrusted sources."""
 
 import math
 import tokenize
@@ -15,9 +15,9 @@ from trainables.common.errors import InputError
 
 ENDING = ".npy"
 HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-# How often what NumPy's ways of packing leave may hold itself; deflate's format allows no more.
+# Largest ratio of unpacked to packed size for each of NumPy's compressions.
 PACKED = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
-# What a damaged, encrypted or unusual member makes NumPy and zipfile raise.
+# Errors of NumPy and zipfile for damaged, encrypted and unusual members.
 UNREADABLE = (OSError, ValueError, EOFError, MemoryError, RuntimeError, zlib.error)
 UNREADABLE_MEMBER = (
     *UNREADABLE,
@@ -32,24 +32,22 @@ UNREADABLE_MEMBER = (
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """The header of an array, known before it is read."""
+    """Type and shape of an array, which are known before it is read."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
 
     @property
     def ndim(self) -> int:
-        """Return the number of axes."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all entries."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 class ArrayArchive:
-    """An ``.npz`` file: no pickles, and no array that its archive or this machine cannot hold."""
+    """An ``.npz`` file; pickles, and arrays larger than file or memory allow, are refused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -62,7 +60,7 @@ class ArrayArchive:
             raise InputError(f"{path} is not an intact .npz archive: {error}") from error
         self._members = {m.filename.removesuffix(ENDING): m for m in members}
         if len(self._members) < len(members):
-            raise InputError(f"{path} has two arrays of the same name")
+            raise InputError(f"{path} has two arrays with the same name")
 
     @property
     def names(self) -> list[str]:
@@ -70,12 +68,14 @@ class ArrayArchive:
         return list(self._members)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape; nothing else is read."""
+        """Return an array's type and shape without reading its values."""
         if name not in self._members:
-            raise self._refuse(name, f"there is none; there are: {', '.join(self.names) or 'none'}")
+            raise self._refuse(
+                name, f"it does not exist; keys are {', '.join(self.names) or 'none'}"
+            )
         member = self._members[name]
         if member.compress_type not in PACKED:
-            raise self._refuse(name, "it is packed by a method that NumPy does not write")
+            raise self._refuse(name, "its compression is not one of NumPy's")
         try:
             with zipfile.ZipFile(self.path) as archive, archive.open(member) as stream:
                 header, start = _read_header(stream)
@@ -83,23 +83,22 @@ class ArrayArchive:
             raise self._refuse(name, str(error)) from error
         if header.dtype.hasobject:
             raise self._refuse(
-                name, "it holds Python objects, which are never loaded; save words as y.astype(str)"
+                name, "it has Python objects, which are never loaded; save words as y.astype(str)"
             )
         room = min(member.compress_size, self.path.stat().st_size) * PACKED[member.compress_type]
         if start + header.nbytes != member.file_size or member.file_size > room:
             raise self._refuse(
                 name,
-                f"its header says {header.dtype} {header.shape}, {header.nbytes} bytes, which is "
-                "not what the archive holds",
+                f"its header says {header.dtype} {header.shape}, {header.nbytes} bytes, but the "
+                "archive has another size",
             )
         return header
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array; raises ``InputError`` where it cannot be read, as ``header`` does."""
         needed, free = self.header(name).nbytes, psutil.virtual_memory().available
         if needed > free:
             sizes = f"{needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free"
-            raise self._refuse(name, f"it takes {sizes}")
+            raise self._refuse(name, f"it needs {sizes}")
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
                 return arrays[name]
@@ -111,10 +110,10 @@ class ArrayArchive:
 
 
 def _read_header(stream: IO[bytes]) -> tuple[ArrayHeader, int]:
-    """Return the header of an ``.npy`` file, and where its data begin."""
+    """Return the header of an ``.npy`` file and the position of its data."""
     version = np.lib.format.read_magic(stream)
     if version not in HEADERS:
-        raise ValueError(f"format {version} is for names of fields, which no array here has")
+        raise ValueError(f"expected format (1, 0) or (2, 0), got {version}")
     shape, _, dtype = HEADERS[version](stream)
     if min(shape, default=0) < 0:
         raise ValueError(f"shape {shape} is negative")

@@ -1,4 +1,4 @@
-"""Where a process computes, its share of that device, and the cost of a running trial."""
+"""The device of a process, its share of that device, and the cost of a trial."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import psutil
 from trainables.common.files import code_hash
 from trainables.common.later import torch
 
-# What a process takes of a GPU beside the tensors that torch counts: the CUDA context and kernels.
+# GPU memory of a process that torch does not count: the CUDA context and kernels.
 CONTEXT_BYTES = 768 * 2**20
-# What cuBLAS wants to be told before its first product, if its sums are to have one order.
+# Must be set before the first product of cuBLAS to make its sums deterministic.
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-RESIDENT_SHARE = 0.5  # Of the free memory, for data: the rest is for weights and activations.
+RESIDENT_SHARE = 0.5  # Share of free memory for data; the rest is for weights and activations.
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one CPU thread: with few numbers, more threads only wait for each other."""
+    """Compute on one CPU thread, which is faster for few numbers."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 def concrete(device: torch.device | str) -> torch.device:
-    """Return a device with its index, the current GPU's where it has none."""
+    """Return a device with its index, by default that of the current GPU."""
     device = torch.device(device)
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", torch.cuda.current_device())
@@ -43,12 +43,12 @@ def concrete(device: torch.device | str) -> torch.device:
 
 
 def default_device() -> torch.device:
-    """Return the current GPU with its index if this process may use one, else the CPU."""
+    """Return the current GPU if this process may use one, else the CPU."""
     return concrete("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def visible_gpus() -> list[str]:
-    """Return what ``CUDA_VISIBLE_DEVICES`` calls each GPU that this process may use."""
+    """Return the name, for ``CUDA_VISIBLE_DEVICES``, of each GPU that this process may use."""
     named = os.environ.get(VISIBLE)
     if named is not None:
         return [name.strip() for name in named.split(",") if name.strip()]
@@ -56,17 +56,15 @@ def visible_gpus() -> list[str]:
 
 
 def trial_device(gpus: float, deterministic: bool = False) -> torch.device:
-    """Return where a trial computes that was given ``gpus`` GPUs, and hold it to its share.
+    """Return the device of a trial with ``gpus`` GPUs, and limit its memory to this share.
 
-    A process with a fraction of a GPU that wants more than this fraction of its memory runs out of
-    memory itself, with a clear error, instead of taking what a trial beside it needs. Its CUDA
-    context counts as part of the share.
+    With a fraction of a GPU, a trial that needs more memory than this fraction runs out of memory
+    itself and leaves other trials alone. Its CUDA context counts as part of the share.
 
     Args:
         gpus: Number or fraction of GPUs; 0 means the CPU.
-        deterministic: Whether this process is to use only those kernels of a GPU that give the same
-            bits every time. An operation that has none raises ``RuntimeError`` then. On a CPU all
-            do, with the same number of threads.
+        deterministic: Whether to use only deterministic kernels on a GPU; operations without one
+            raise ``RuntimeError``. A CPU is deterministic for a fixed number of threads.
     """
     device = default_device() if gpus else torch.device("cpu")
     if device.type == "cuda":
@@ -85,7 +83,7 @@ def fits(size: int, device: torch.device) -> bool:
 
 
 def free_memory(device: torch.device) -> int:
-    """Return how many bytes of a GPU this process may still take, its own limit counted."""
+    """Return how many more bytes of a GPU this process may use within its own limit."""
     device = concrete(device)
     free, total = torch.cuda.mem_get_info(device)
     limit = torch.cuda.get_per_process_memory_fraction(device) * total
@@ -93,15 +91,15 @@ def free_memory(device: torch.device) -> int:
 
 
 def device_kind(device: torch.device) -> str:
-    """Return the name on which results may depend: ``cpu``, or the name of the GPU's model."""
+    """Return the kind of device, on which results may depend: ``cpu`` or the GPU's model."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def computed_on(device: torch.device, precision: str = "float32") -> dict[str, Any]:
-    """Return what an artifact's record says of how it was computed, plain values.
+    """Return the part of an artifact's record that says how it was computed.
 
-    ``device`` as ``device_kind`` has it, ``precision`` as given, ``deterministic``: whether the
-    same computation on the same kind of device gives the same bits, and ``code``: ``code_hash``.
+    ``device`` is ``device_kind``, ``code`` is ``code_hash``, and ``deterministic`` says whether the
+    same computation on the same kind of device gives the same bits.
     """
     bitwise = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     how = {"device": device_kind(device), "precision": precision, "deterministic": bitwise}
@@ -111,14 +109,14 @@ def computed_on(device: torch.device, precision: str = "float32") -> dict[str, A
 RESET = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
-FORGET_THE_PEAK = "5"  # proc(5): sets the peak of resident memory to its present size.
+FORGET_THE_PEAK = "5"  # See proc(5): resets the peak of resident memory to its present size.
 
 
 class Meter:
-    """Measures one trial of a process that serves many, one after the other.
+    """Measures one trial in a process that runs many trials, one after the other.
 
-    On a CPU seconds are those that the processor spent on this process, all threads together: other
-    programs on the machine hardly change them. On a GPU they are those of the clock on the wall.
+    On a CPU it measures processor time of all threads, which other programs hardly change; on a GPU
+    wall-clock time.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -144,8 +142,8 @@ class Meter:
     def report(self) -> dict[str, float]:
         """Return ``epoch_seconds`` (mean; 0 before any) and ``peak_memory`` (bytes).
 
-        The memory is the device's for a trial on a GPU, else what the process had resident at
-        most, libraries included; where the system cannot tell that, at the end of an epoch at most.
+        On a GPU it is the GPU's memory, else the resident memory of the process including
+        libraries; if the system does not report its peak, the maximum over ends of epochs.
         """
         peak = self._resident
         if self._device.type == "cuda":
@@ -157,7 +155,7 @@ class Meter:
 
 
 def _forget_peak() -> bool:
-    """Reset the peak of memory of this process; return True if the system can."""
+    """Reset this process's peak of resident memory; return True if the system supports it."""
     try:
         RESET.write_text(FORGET_THE_PEAK, encoding="ascii")
         return PEAK.search(STATUS.read_text(encoding="ascii")) is not None

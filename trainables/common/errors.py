@@ -1,4 +1,4 @@
-"""The exceptions that a sweep tells apart: what a user can mend, and what ends a trial."""
+"""Exceptions that a sweep handles, and their messages."""
 
 import re
 import resource
@@ -7,33 +7,33 @@ from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
 
-LONGEST = 300  # Characters of a message; the command line shows about as many.
+LONGEST = 300  # Characters of a message.
 GAP = " ... "
-# A list, perhaps one that was cut before: a message may hold another one.
+# A list in a message, perhaps shortened before (a message may contain another one).
 ENTRY = r"(?:[^\s,;:()]|:(?=\S))+(?: [^\s,;:()]+){0,2}"
 LISTING = re.compile(rf"((?:{ENTRY}, ){{3,}}(?!or ){ENTRY})(?:(?<=\.\.\.) \((\d+) more\))?")
 WORD = re.compile(r"\S{80,}(?: \.\.\. \S{80,})?")
-# Paths and addresses are for people to copy: they stay whole, and count as this many characters.
+# Paths and addresses are not shortened, so that users can copy them; they count as PATH_LENGTH.
 PATH = re.compile(r"(?:\b[a-z0-9+]+:|(?<![^\s'\"(=])(?=\S{60,})[\w.~-]*)/\S+")
 PATH_LENGTH, LONGEST_PATH = 40, 300
-# How operating systems and libraries say that no memory, or no thread, is left.
+# Messages of operating systems and libraries that ran out of memory or threads.
 NO_MEMORY = re.compile(
     "cannot allocate memory|can't allocate memory|can't start new thread|bad_alloc"
     "|failed to map segment|unable to mmap|resource temporarily unavailable",
     re.IGNORECASE,
 )
-ADDRESSES = 4096 << 20  # Bytes: what the libraries of a sweep map, with room for its arrays.
+ADDRESSES = 4096 << 20  # Bytes of addresses for the libraries and arrays of a sweep.
 PLACE = re.compile("\ue000(\\d\\d)\ue001*|[\ue000\ue001]\\d*")
 
 
 def printable(text: str) -> str:
-    """Return text fit for a terminal: invisible characters are spelled as ``repr`` does."""
+    """Return text for a terminal, with invisible characters escaped as in ``repr``."""
     return "".join(c if c.isprintable() or c == "\n" else _spelled(c) for c in text)
 
 
 def one_line(text: str, longest: int) -> str:
     """Return text as one printable line of at most ``longest`` characters, paths shortened."""
-    # Nobody reads more, and spelling a long text takes long.
+    # Cut first, because escaping a very long text is slow.
     line = printable(_cut(text, 10 * longest).replace("\n", " "))
     paths: list[str] = []
 
@@ -44,56 +44,59 @@ def one_line(text: str, longest: int) -> str:
     if len(line) > longest:
         line = WORD.sub(lambda found: _cut(found[0], 60), PATH.sub(mark, line))
     short = line
-    for most in (24, 16, 12, 8, 5, 3):
+    for entries in (24, 16, 12, 8, 5, 3):
         if len(short) > longest:
-            short = LISTING.sub(partial(_listed, most), line)
+            short = LISTING.sub(partial(_listed, entries), line)
     return PLACE.sub(lambda found: paths[int(found[1])] if found[1] else "", _cut(short, longest))
 
 
 def known_names(name: object, known: Collection[str], word: str = "") -> str:
-    """Return the part of a message that says what a misspelled ``calsweep list word`` may mean."""
+    """Return a message's list of names near to a misspelled one, or of all names.
+
+    ``word`` is the word of ``calsweep list`` that shows all names, if there is one.
+    """
     near = get_close_matches(str(name), known, n=3)
     text = f"near are: {', '.join(near)}" if near else f"there are: {', '.join(known) or 'none'}"
     return f"{text}; {listed_by(word)}" if word else text
 
 
 def listed_by(word: str) -> str:
-    """Return the part of a message that names the command which shows all names."""
+    """Return a message's hint to the command that shows all names."""
     return f"`calsweep list {word}` shows all"
 
 
 def lacks_memory(error: BaseException) -> str:
-    """Return in words that memory ran out, where an error or its cause says so, else nothing."""
-    found: BaseException | None = error
-    while found and not (isinstance(found, MemoryError) or NO_MEMORY.search(str(found))):
-        found = found.__cause__ or found.__context__
-    if found is None:
+    """Return a message if an error, or one of its causes, is that memory ran out, else ""."""
+    cause: BaseException | None = error
+    while cause and not (isinstance(cause, MemoryError) or NO_MEMORY.search(str(cause))):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
         return ""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     remedy = "free memory or use a machine with more"
     if limit != resource.RLIM_INFINITY:
         remedy = f"this process is limited to {limit >> 20} MiB; raise the limit with `ulimit -v`"
-    said = " ".join(str(found).split()) or "no more is known"
-    return f"out of memory or threads ({type(found).__name__}: {said}); {remedy}"
+    text = " ".join(str(cause).split()) or "no more is known"
+    return f"out of memory or threads ({type(cause).__name__}: {text}); {remedy}"
 
 
 def require_installed(module: str, user: str) -> None:
-    """Raise ``InputError`` if a module that ``user`` needs cannot be imported; "" needs nothing."""
+    """Raise ``InputError`` if ``user`` needs a module (unless "") that is not installed."""
     if module and find_spec(module) is None:
         raise InputError(f"{user} needs {module}, which is not installed: pip install {module}")
 
 
 def require_addresses() -> None:
-    """Raise ``MemoryError`` if ``ulimit -v`` is too low for the libraries: some try for ever."""
+    """Raise ``MemoryError`` if ``ulimit -v`` is too low; some libraries would retry for ever."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise MemoryError(f"the libraries of a sweep need {ADDRESSES >> 20} MiB of addresses")
 
 
-def _listed(most: int, found: re.Match[str]) -> str:
+def _listed(count: int, found: re.Match[str]) -> str:
     entries = found[1].split(", ")
-    left = len(entries) - most + (int(found[2]) - 1 if found[2] else 0)
-    return ", ".join([*entries[:most], f"... ({left} more)"]) if left > 1 else found[0]
+    left = len(entries) - count + (int(found[2]) - 1 if found[2] else 0)
+    return ", ".join([*entries[:count], f"... ({left} more)"]) if left > 1 else found[0]
 
 
 def _spelled(character: str) -> str:
@@ -108,11 +111,10 @@ def _cut(text: str, longest: int) -> str:
 
 
 class InputError(ValueError):
-    """Something a user gave is wrong: a file, a name or a value.
+    """A user's file, name or value is wrong.
 
-    The text is one printable line, whatever the value or a library's message holds, that says what
-    is wrong, where, with which value, and what is allowed. The command line prints it and exits
-    with code 2.
+    The text is one printable line that names problem, place, value and allowed values. The command
+    line prints it and exits with code 2.
     """
 
     def __str__(self) -> str:
@@ -120,24 +122,24 @@ class InputError(ValueError):
 
 
 class StorageError(InputError):
-    """The storage cannot be written, such as a full disk: every trial would end by it."""
+    """The storage cannot be written, such as a full disk, so every trial would fail."""
 
 
 class UnwrittenError(InputError):
-    """A result could not be written after the work: the command line exits with code 1."""
+    """A result could not be written after the work; the command line exits with code 1."""
 
 
 class AlteredCodeError(RuntimeError):
-    """A process runs other code than the sweep that it computes for."""
+    """A process runs other code than its sweep."""
 
 
 class AlteredPluginError(InputError, AlteredCodeError):
-    """Something that a plugin imports is not as it was when the sweep began."""
+    """Code that a plugin imports has changed since the sweep began."""
 
 
 class AwayError(OSError):
-    """A bucket gave no answer, or none that can be used, again and again."""
+    """A bucket gave no usable answer after several attempts."""
 
 
 class TrainingDivergedError(ArithmeticError):
-    """A loss or a metric became infinite or NaN, or accuracy was lost: the outcome is of no use."""
+    """A loss or a metric became infinite or NaN, or accuracy was lost; the outcome is useless."""

@@ -1,10 +1,10 @@
-"""Tells the faults of a machine, which another one may not have, from those of a configuration."""
+"""Separates faults of a machine, which another machine may not have, from those of a trial."""
 
 import traceback
 
 from trainables.common.later import torch
 
-# How torch names devices, drivers and their libraries in errors that have no type of their own.
+# Names of devices, drivers and their libraries in torch's errors without a type of their own.
 DEVICE = (
     "CUDA error",
     "CUDA driver",
@@ -16,8 +16,7 @@ DEVICE = (
     "NCCL",
     "HIP error",
 )
-# An index out of its range, say. The process can do nothing more with the device, but another one
-# will come to the same.
+# For example an index out of range: it looks like a fault of the device, but recurs elsewhere.
 ASSERTED = "device-side assert"
 FRAMES, LENGTH = 20, 4000
 
@@ -25,8 +24,8 @@ FRAMES, LENGTH = 20, 4000
 def is_machines_fault(error: Exception) -> bool:
     """Return True if the same computation may succeed in another process or on another machine.
 
-    A configuration fails wherever it runs: by its values, by its arithmetic, or by the memory that
-    it asks for. Devices, drivers, file systems and installations are the machine's.
+    Values, arithmetic and memory of a configuration fail on every machine; devices, drivers, file
+    systems and installations are the machine's.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return False
@@ -36,7 +35,7 @@ def is_machines_fault(error: Exception) -> bool:
 
 
 def is_final(reason: str) -> bool:
-    """Return True if what looks like a machine's fault, and came again elsewhere, is none."""
+    """Return True if a fault is the configuration's although it looked like a machine's."""
     return ASSERTED in reason
 
 
@@ -51,5 +50,5 @@ def where_raised(error: Exception) -> str:
 
 
 def _storable(text: str) -> str:
-    # Names of files may hold what UTF-8 cannot.
+    # Names of files may have characters that UTF-8 cannot encode.
     return text.encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""Checks of constructor arguments that name argument, value and the allowed ones, and fields."""
+"""Checks of constructor arguments, and fields that declare arguments with their checks."""
 
 import math
 import sys
@@ -24,11 +24,10 @@ def check_number(
     open_low: bool = False,
     open_high: bool = False,
 ) -> float:
-    """Return ``value`` as a float if it lies between the limits; an infinite limit is open.
+    """Return ``value`` as a float if it is between the limits; an infinite limit is open.
 
     Raises:
-        ValueError: If it is not a number, not finite or outside, such as
-            ``gamma=-1.0 is outside [0, inf)``.
+        ValueError: Otherwise, such as ``gamma=-1.0 is outside [0, inf)``.
     """
     left = "(" if open_low or math.isinf(low) else "["
     right = ")" if open_high or math.isinf(high) else "]"
@@ -37,14 +36,14 @@ def check_number(
         raise ValueError(f"{name}={value!r} is not a number in {allowed}")
     above = value > low if left == "(" else value >= low
     below = value < high if right == ")" else value <= high
-    # Whole numbers may be finite and still more than a float can be.
+    # Whole numbers may be finite and still too large for a float.
     if not (above and below and abs(value) <= sys.float_info.max):
         raise ValueError(f"{name}={value!r} is outside {allowed}")
     return float(value)
 
 
 def check_count(name: str, value: int, low: int = 1, high: float = math.inf) -> int:
-    """Return ``value`` as an int if it is whole and in the limits; else raise ``ValueError``."""
+    """Return ``value`` as an int, or raise ``ValueError`` if it is not whole or out of limits."""
     number = check_number(name, value, low, high)
     if number != int(number):
         end = ")" if math.isinf(high) else "]"
@@ -53,7 +52,7 @@ def check_count(name: str, value: int, low: int = 1, high: float = math.inf) -> 
 
 
 def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
-    """Return the one of ``choices`` that ``value`` equals; else raise ``ValueError`` with all."""
+    """Return the choice that equals ``value``, or raise ``ValueError``."""
     for choice in choices:
         if choice == value and isinstance(choice, bool) == isinstance(value, bool):
             return choice
@@ -63,12 +62,12 @@ def check_choice(name: str, value: Choice, choices: Sequence[Choice]) -> Choice:
 def checked(
     *, check: Callable[[str, Any], Any], default: Any = MISSING, kw_only: Any = MISSING
 ) -> Any:
-    """Declare an argument that is kept as ``check(name, value)`` returns it."""
+    """Declare an argument whose value becomes ``check(name, value)``."""
     return field(default=default, kw_only=kw_only, metadata={"check": check})
 
 
 def number(*, default: Any = MISSING, kw_only: Any = MISSING, **limits: Any) -> Any:
-    """Declare a number within the limits that ``check_number`` takes."""
+    """Declare a number within limits; see ``check_number``."""
     return checked(default=default, kw_only=kw_only, check=partial(check_number, **limits))
 
 
@@ -98,7 +97,7 @@ def flag(*, default: Any = MISSING) -> Any:
 
 
 def fitted(*, init: Literal[False] = False) -> Any:
-    """Declare a tensor that is no argument: the fit sets it."""
+    """Declare a tensor that is set by the fit instead of an argument."""
     return field(init=init, metadata={"fitted": True})
 
 
@@ -107,7 +106,7 @@ def fitted(*, init: Literal[False] = False) -> Any:
     field_specifiers=(checked, number, count, choice, flag, fitted, field),
 )
 class CheckedFields:
-    """A class whose constructor follows from the fields that it declares with these functions."""
+    """A class whose constructor is generated from the fields declared with these functions."""
 
     def __init_subclass__(cls, **options: bool) -> None:
         super().__init_subclass__()
@@ -116,7 +115,7 @@ class CheckedFields:
             dataclass(**{"eq": False, "repr": False, **options})(cls)
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the constructor arguments that it declares as fields."""
+        """Return the values of the constructor arguments."""
         if not is_dataclass(self):
             return {}
         return {item.name: getattr(self, item.name) for item in fields(self) if item.init}

@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all, manifests of them and of the code, and shared folders.
+"""Atomic and durable writes, manifests of files and of the code, and shared folders.
 
-All that write raise ``OSError`` where the disk does not take it.
+Functions that write raise ``OSError`` if the disk fails.
 """
 
 import errno
@@ -19,16 +19,16 @@ from typing import Any, BinaryIO
 
 from trainables.common.errors import AlteredCodeError, InputError, StorageError
 
-# Of lock files, which hold nothing: by default filelock keeps a folder's group out.
+# Mode of lock files; filelock's default excludes a folder's group.
 LOCK_MODE = 0o664
 SHARED = stat.S_ISGID | stat.S_IWGRP
 
 
 def follow_folder(folder: Path) -> None:
-    """Open all that this process makes from now on to those who share a folder.
+    """Give the group of a shared folder access to all new files of this process.
 
-    Shared is one whose group may write it and is passed on (``chmod 2775``): its mode then takes
-    the place of the umask, by which each user would keep out the others. Others are left alone.
+    A folder is shared if its group may write and is inherited (``chmod 2775``). Its mode then
+    replaces the umask, which would exclude other users.
     """
     with suppress(OSError):
         mode = folder.stat().st_mode
@@ -37,13 +37,13 @@ def follow_folder(folder: Path) -> None:
 
 
 def inherit(path: Path) -> None:
-    """Give a file or folder, made for its writer alone, to those who have the folder it lies in."""
+    """Give a private file or folder the access rights of its parent folder."""
     mode = path.parent.stat().st_mode
     path.chmod(mode & (0o2775 if path.is_dir() else 0o664))
 
 
 def user_of(path: Path) -> str:
-    """Return the name of whom a file or folder belongs to."""
+    """Return the name of a file's or folder's owner."""
     number = path.stat().st_uid
     try:
         return pwd.getpwuid(number).pw_name
@@ -52,9 +52,9 @@ def user_of(path: Path) -> str:
 
 
 def why(error: OSError) -> str:
-    """Return what an error says in one line: of missing rights, to what, whose it is, a remedy."""
+    """Return an error as one line; for missing rights with place, owner and remedy."""
     if not isinstance(error, PermissionError) or error.filename is None:
-        # Of shutil's own, which have a file but no number, Python 3.13 shows two times None.
+        # Python 3.13 would show shutil's own errors, which have no number, with two None.
         return error.strerror or "".join(map(str, error.args[:1]))
     path = Path(os.fsdecode(error.filename)).absolute()
     for place in (path, *path.parents):
@@ -71,7 +71,7 @@ def why(error: OSError) -> str:
 
 @contextmanager
 def permitted() -> Iterator[None]:
-    """Raise what rights to the storage are missing as a ``StorageError``."""
+    """Raise missing rights to the storage as a ``StorageError``."""
     try:
         yield
     except PermissionError as error:
@@ -80,7 +80,7 @@ def permitted() -> Iterator[None]:
 
 @contextmanager
 def writing(what: object, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Raise what keeps a file or folder from being written as an error that names it."""
+    """Raise errors of writing a file or folder as a ``kind`` that names it."""
     try:
         yield
     except OSError as error:
@@ -89,10 +89,10 @@ def writing(what: object, kind: type[InputError] = InputError) -> Iterator[None]
 
 @contextmanager
 def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
-    """Yield a path next to a file to write to; its content takes the file's place at the end.
+    """Yield a draft's path in the file's folder; the draft replaces the file at the end.
 
-    Other readers see the former content until then, and nothing is left of a draft whose writer
-    raises. Its folder must exist. If ``durable``, the disk has content and name at the end.
+    Until then readers see the old content; if the block raises, the draft is removed. The folder
+    must exist. If ``durable``, content and name are synced to the disk.
     """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -107,12 +107,12 @@ def drafted(path: Path, durable: bool = False) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Return when the disk has the content of a file, or the names in a folder."""
+    """Sync the content of a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems write folders through, and refuse to sync them.
+        # Some network file systems always write folders through and refuse to sync them.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -120,20 +120,20 @@ def sync(path: Path) -> None:
 
 
 def sync_names(path: Path, levels: int) -> None:
-    """Return when the disk has the name of a file or folder, and of those up to so many levels."""
+    """Sync the name of a file or folder, and the names of its parents up to ``levels``."""
     for folder in list(path.absolute().parents)[:levels]:
         sync(folder)
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the disk has all that a folder holds; its own name is not part of that."""
-    for found in folder.rglob("*"):
-        sync(found)
+    """Sync all files and folders in a folder, but not its own name."""
+    for path in folder.rglob("*"):
+        sync(path)
     sync(folder)
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it; the disk has their names when this returns."""
+    """Make a folder and its missing parents, and sync their names."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -141,7 +141,7 @@ def make_folders(path: Path) -> None:
 
 
 def place_folder(draft: Path, path: Path) -> None:
-    """Rename a folder to its place, where nothing may lie, once the disk has all of it."""
+    """Sync a folder, then rename it to ``path``, which must not exist."""
     sync_folder(draft)
     os.rename(draft, path)
     sync(path.parent)
@@ -149,7 +149,7 @@ def place_folder(draft: Path, path: Path) -> None:
 
 @contextmanager
 def scratch_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, to be renamed when whole; an unfinished one is removed."""
+    """Yield a new folder in ``parent``, which is removed at the end unless it was renamed."""
     with TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -166,16 +166,16 @@ Files = Mapping[str, Mapping[str, Any]]
 
 
 def is_inside(path: Path, folder: Path) -> bool:
-    """Return True if a path leads to a place inside a folder once links are followed."""
+    """Return True if a path, after following links, is inside a folder."""
     return path.resolve().is_relative_to(folder.resolve())
 
 
 def open_inside(path: Path, folder: Path) -> BinaryIO:
-    """Open a regular file inside a folder, links followed; raise ``OSError`` for all others."""
+    """Open a regular file inside a folder after following links; else raise ``OSError``."""
     real = path.resolve(strict=True)
     if not is_inside(real, folder):
         raise PermissionError(errno.EPERM, f"leads to a place outside {folder}", str(path))
-    # Opening a pipe would wait for its writer; a link that is placed meanwhile is not followed.
+    # Do not wait for the writer of a pipe, and do not follow a link that was made meanwhile.
     descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -189,20 +189,20 @@ def seal(directory: Path) -> None:
 
 
 def read_document(path: Path, what: str, form: int) -> dict[str, Any]:
-    """Return the JSON mapping in a file, ``what`` of a format; else raise ``InputError``."""
+    """Return the JSON mapping in a file after checking its format; ``what`` names its content."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, RecursionError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as {what} ({error})") from error
     if not isinstance(document, dict) or document.get("format") != form:
-        raise InputError(f"{path}: not {what} of format {form}")
+        raise InputError(f"{path}: is not {what} of format {form}")
     return document
 
 
 def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
-    """Return the fault of the files in a folder whose manifest has to list all ``needed``, or "".
+    """Return the first difference between a folder and its manifest, or "".
 
-    If they are to be ``alone``, one that it does not list is damage too.
+    The manifest must list all ``needed`` files. If ``alone``, the folder must not have others.
 
     Raises:
         PermissionError: If it may not be read.
@@ -212,12 +212,12 @@ def damage(directory: Path, needed: Iterable[str], alone: bool = True) -> str:
         present = {path.name for path in directory.iterdir()} - {MANIFEST}
         found = present if alone else present.intersection(files)
         if found != set(files) or not found.issuperset(needed):
-            return f"it holds {sorted(found)}, not what its manifest lists"
+            return f"it has {sorted(found)}, not the files of its manifest"
         for name, facts in files.items():
             if fault := file_fault(directory / name, facts):
                 return f"{name} {fault}"
     except PermissionError:
-        raise  # It may be intact.
+        raise  # The files may be intact.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"by its {MANIFEST}, {type(error).__name__}: {error}"
     return ""
@@ -230,16 +230,16 @@ def describe_files(folder: Path, pattern: str = "*") -> Files:
 
 
 def check_files(folder: Path, files: Files, hashed: bool = True) -> None:
-    """Raise ``InputError`` if a file of a manifest is absent or differs from it."""
+    """Raise ``InputError`` if a file of a manifest is missing or differs from it."""
     for name, facts in files.items():
         if fault := file_fault(folder / name, facts, hashed):
             raise InputError(f"{folder / name} {fault}")
 
 
 def file_fault(path: Path, facts: Mapping[str, Any], hashed: bool = True) -> str:
-    """Return the difference of a file from its manifest, or ""; its content only if hashed."""
+    """Return a file's difference from its manifest, or ""; compare content only if ``hashed``."""
     if not path.is_file():
-        return "is absent"
+        return "is missing"
     if (size := path.stat().st_size) != facts["bytes"]:
         return f"has {size} bytes, not {facts['bytes']}"
     if hashed and file_hash(path) != facts["sha256"]:
@@ -248,7 +248,7 @@ def file_fault(path: Path, facts: Mapping[str, Any], hashed: bool = True) -> str
 
 
 def file_facts(path: Path) -> dict[str, Any]:
-    """Return what a manifest says of a file: ``bytes`` and ``sha256``."""
+    """Return a file's entry in a manifest, ``bytes`` and ``sha256``."""
     return {"bytes": path.stat().st_size, "sha256": file_hash(path)}
 
 
@@ -263,7 +263,7 @@ ROOMS, ENDINGS = ("trainables", "search_spaces"), (".py", ".yaml")
 
 @cache
 def code_files() -> dict[str, str]:
-    """Return the SHA-256 (hex) of each file, code or settings, by its path."""
+    """Return the SHA-256 (hex) of each file of code or settings, by its path."""
     root = Path(__file__).parents[2]
     files = (path for room in ROOMS for path in (root / room).rglob("*"))
     return {
@@ -280,11 +280,11 @@ def code_hash() -> str:
 
 
 def altered_file(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Return the first file whose code differs between two processes; empty if none."""
+    """Return the first file that differs between the code of two processes, or ""."""
     return min((name for name, _ in here.items() ^ there.items()), default="")
 
 
 def require_code(files: Mapping[str, str]) -> None:
-    """Raise ``AlteredCodeError``, which names a file, unless this process runs given code."""
+    """Raise ``AlteredCodeError`` if this process's code differs from ``files``."""
     if name := altered_file(files, code_files()):
-        raise AlteredCodeError(f"{name} is not as it was when the sweep began")
+        raise AlteredCodeError(f"{name} has changed since the sweep began")

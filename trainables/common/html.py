@@ -1,11 +1,11 @@
-"""Small HTML tables, as notebooks show objects."""
+"""Small HTML tables for notebooks."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 
 def html_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table; every text is escaped."""
+    """Return a table with escaped texts."""
     lines = [
         f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
         for tag, cells in (("th", headings), *(("td", row) for row in rows))

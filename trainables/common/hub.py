@@ -1,4 +1,4 @@
-"""Repositories on the Hugging Face Hub: addresses, and one line for each way they fail."""
+"""Addresses of repositories on the Hugging Face Hub, and messages for the Hub's errors."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from trainables.common.errors import InputError
 
-HUB = "hf:"  # Begins the address of a repository.
+HUB = "hf:"  # Prefix of a repository's address.
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _ADDRESS = re.compile(
     rf"(?P<repo>{_NAME}/{_NAME})(?::(?P<part>{_NAME}))?(?:@(?P<revision>{_NAME}(?:/{_NAME})*))?"
@@ -17,7 +17,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class AwayError(InputError):
-    """The Hub gives no answer now; a copy that was downloaded before may be used."""
+    """The Hub does not answer now; a copy downloaded before may be used."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class HubAddress:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
-        """Return the address that a text is; messages begin with ``where``."""
+        """Parse an address; error messages begin with ``where``."""
         found = _ADDRESS.fullmatch(text)
         if found is None:
             form = f"{HUB}ORG/NAME, {HUB}ORG/NAME:CONFIG or {HUB}ORG/NAME@REVISION"
@@ -39,12 +39,12 @@ class HubAddress:
 
     @property
     def fixed(self) -> bool:
-        """Whether the revision is a commit, which cannot move."""
+        """Whether the revision is a commit, which never changes."""
         return _COMMIT.fullmatch(self.revision) is not None
 
 
 def hub_client() -> Any:
-    """Return the client; it takes a quarter of a second to import."""
+    """Return the client, which takes a quarter of a second to import."""
     from huggingface_hub import HfApi
 
     return HfApi(library_name="calsweep")
@@ -52,7 +52,7 @@ def hub_client() -> Any:
 
 @contextmanager
 def hub_faults(repo: str) -> Iterator[None]:
-    """Raise what the client raises as one line; ``AwayError`` if the Hub cannot be reached."""
+    """Raise the client's errors as ``InputError``, as ``AwayError`` if the Hub does not answer."""
     from huggingface_hub import errors
 
     try:

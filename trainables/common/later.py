@@ -1,7 +1,7 @@
-"""PyTorch, imported when first used, for modules that answer questions which need none of it.
+"""PyTorch, imported when first used, for modules that commands import without computing.
 
-Such a module has ``from trainables.common.later import Tensor, torch`` in place of its own imports.
-What it evaluates while it is imported, such as a default or a base class, must not be PyTorch's.
+Such a module has ``from trainables.common.later import Tensor, torch`` instead of its own imports.
+Code that runs at its import, such as defaults and base classes, must not use PyTorch.
 """
 
 import sys
@@ -18,10 +18,10 @@ class _Later(ModuleType):
 
 
 class _Type(type):
-    """Stands for a class of PyTorch in annotations and ``isinstance``."""
+    """Replaces a class of PyTorch in annotations and ``isinstance``."""
 
     def __instancecheck__(cls, value: object) -> bool:
-        loaded = sys.modules.get("torch")  # Without it, there is no instance.
+        loaded = sys.modules.get("torch")  # If it was never imported, there are no instances.
         return loaded is not None and isinstance(value, getattr(loaded, cls.__name__))
 
 

@@ -1,4 +1,4 @@
-"""Runs the modules of parts without PyTorch, for names and checks; ``design/outlines.md``."""
+"""Executes the modules of parts without PyTorch, for names and checks; ``design/outlines.md``."""
 
 import builtins
 import inspect
@@ -22,13 +22,13 @@ ROOMS = ("losses", "augmentations", "schemes", "refinements", "calibrators", "mo
 SLOW = ("torch", "torchvision", "timm", "sklearn", "safetensors", "trainables.metrics")
 
 outlining: ContextVar[bool] = ContextVar("outlining", default=False)
-"""Whether modules run without PyTorch: within ``outlined``."""
-OUTLINE = "outline:"  # Begins the names of the modules.
-_lock = RLock()  # The server of pages asks from several threads.
+"""Whether code runs with placeholders for PyTorch."""
+OUTLINE = "outline:"  # Prefix of the modules' names.
+_lock = RLock()  # The server of pages uses several threads.
 
 
 class AbsentError(Exception):
-    """Code without PyTorch has come to a place that needs it."""
+    """Code that runs without PyTorch needs it."""
 
 
 def _needed(*_: Any) -> Any:
@@ -36,7 +36,7 @@ def _needed(*_: Any) -> Any:
 
 
 class _Absent(ABCMeta):
-    """The type of placeholders; classes of ours derive from them as from ``nn.Module``."""
+    """The metaclass of placeholders, from which our classes derive as from ``nn.Module``."""
 
     __bool__ = __int__ = __float__ = __iter__ = __len__ = _needed
     __lt__ = __le__ = __gt__ = __ge__ = _needed
@@ -55,7 +55,7 @@ class _Absent(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The constructor's; ``inspect`` would return that of ``__call__``."""
+        """The constructor's signature; ``inspect`` would return that of ``__call__``."""
         own = inspect.signature(cls.__init__)  # type: ignore[misc]
         return own.replace(parameters=list(own.parameters.values())[1:])
 
@@ -80,7 +80,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def outlined(build: Callable[[], T]) -> T:
-    """Return what a function builds of classes without PyTorch; with it where they need it."""
+    """Return ``build()`` without PyTorch, or with it if the classes need it."""
     try:
         with _without_torch():
             return build()
@@ -89,7 +89,7 @@ def outlined(build: Callable[[], T]) -> T:
 
 
 def outline_modules(package: str) -> None:
-    """Run all modules of a package without PyTorch: they register their outlines."""
+    """Execute all modules of a package without PyTorch, so that they register outlines."""
     with _lock, _without_torch():
         place = Path(str(import_module(package).__file__)).parent
         for module in pkgutil.iter_modules([str(place)]):
@@ -98,7 +98,7 @@ def outline_modules(package: str) -> None:
 
 
 def real_module(entry: Any) -> str:
-    """Return the name of the module that a class, a function or its outline is from."""
+    """Return the name of the module of a class, a function or an outline."""
     return str(getattr(entry, "__module__", "")).removeprefix(OUTLINE)
 
 
@@ -108,12 +108,12 @@ def _is_ours(name: str) -> bool:
 
 
 def _outline(name: str) -> ModuleType:
-    """Return a module of a room as it is without PyTorch."""
+    """Execute a module of a room without PyTorch, once, and return it."""
     if (known := sys.modules.get(OUTLINE + name)) is not None:
         return known
     path = Path(__file__).parents[1].joinpath(*name.split(".")[1:])
     is_package = path.is_dir()
-    # The stub of a package has its imports, which the package itself does when they are needed.
+    # A package imports lazily; its stub has the imports.
     file = path / "__init__.pyi" if is_package else path.with_suffix(".py")
     module = sys.modules[OUTLINE + name] = ModuleType(OUTLINE + name)
     vars(module).update(

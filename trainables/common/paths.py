@@ -1,8 +1,7 @@
-"""Folders, files and addresses that users name: their valid forms, and the parts fit to show.
+"""Checks of users' paths and addresses, and removal of secrets from addresses.
 
-A login, a query and a fragment may be secret. They are used, but never written to a file and never
-printed: whatever shows or stores an address takes it through ``redacted``, and whatever passes on
-the text of an error about it through ``scrubbed``.
+Login, query and fragment of an address may be secret, so they are never stored or printed: pass
+addresses through ``redacted``, and texts of errors about them through ``scrubbed``.
 """
 
 import os
@@ -19,19 +18,18 @@ LONGEST = 120
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = re.compile(r"(?:[\w.,-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::\d*)?")
 _ON_DISK = ("sqlite", "file")
-# Left out, it would weaken a later connection without a word.
+# Kept, because a later connection would silently be less secure without it.
 _KEPT = re.compile(
     r"[?&](sslmode=(?:disable|allow|prefer|require|verify-ca|verify-full))(?=[&#]|$)"
 )
 
 
 def redacted(address: str) -> str:
-    """Return an address without login, query and fragment, fit for a file, a message or a log.
+    """Return an address, valid or not, without login, query and fragment.
 
-    What an address with a sign such as ``/`` or ``#`` inside its password means cannot be told:
-    nothing but its scheme is left then, which ``check_server`` refuses anyway. The user of a
-    PostgreSQL address stays, since passwords kept elsewhere go by it, and so does its ``sslmode``.
-    It may be anything, valid or not.
+    Only the scheme is left if a password has a sign such as ``/`` or ``#``, because the address is
+    ambiguous (``check_server`` refuses it). A PostgreSQL address keeps its user, by which passwords
+    are stored elsewhere, and its ``sslmode``.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
@@ -51,13 +49,13 @@ def redacted(address: str) -> str:
 
 
 def shown(address: str) -> str:
-    """Return the address for a message: redacted, quoted, and cut if it is long."""
+    """Return an address for a message: redacted, quoted, and cut if it is long."""
     text = redacted(address)
     return repr(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")
 
 
 def scrubbed(text: str, address: str) -> str:
-    """Return a text about an address, such as a library's error, without the address's secrets."""
+    """Return a text, such as a library's error, without the secrets of an address in it."""
     for secret in sorted(_secrets(address), key=len, reverse=True):
         signs = ("|".join(map(re.escape, _spellings(sign))) for sign in secret)
         pattern = "".join(f"(?:{spellings})" for spellings in signs)
@@ -66,33 +64,33 @@ def scrubbed(text: str, address: str) -> str:
 
 
 def check_server(what: str, address: str, allowed: str) -> None:
-    """Refuse an invalid address of a server, ``SCHEME://[LOGIN@]HOST[:PORT]...``."""
+    """Raise ``InputError`` unless a server's address is ``SCHEME://[LOGIN@]HOST[:PORT]...``."""
     if fault := _fault(address):
         raise InputError(f"{what} {shown(address)} {fault}; allowed: {allowed}")
 
 
 def _fault(address: str) -> str:
-    """Return the fault of an address of a server, in words, or an empty string."""
+    """Return the fault of a server's address, or ""."""
     login, _, path, extra = _parts(address.partition("://")[2])
     if "@" in login + path + extra:
         return "has a bare @ / ? or # in its login (write %40 %2F %3F %23)"
     if any(sign.isspace() or not sign.isprintable() for sign in address):
-        return "holds a space or a control character"
+        return "has a space or a control character"
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")
     except ValueError:
-        return "is no address, or its port is not 1 to 65535"
+        return "is not an address, or its port is not 1 to 65535"
     if not host:
-        return "names no host"
+        return "has no host"
     if port == 0 or redacted(address).endswith(HIDDEN):  # Such a host could not be stored either.
-        return "is no address, or its port is not 1 to 65535"
+        return "is not an address, or its port is not 1 to 65535"
     return ""
 
 
 def _parts(rest: str) -> tuple[str, str, str, str]:
-    """Return login, host with port, path, and what follows it, of what stands after ``://``."""
+    """Split the text after ``://`` into login, host with port, path, and the rest."""
     place = re.split("[/?#]", rest, maxsplit=1)[0]
     path = re.split("[?#]", rest[len(place) :], maxsplit=1)[0]
     login, _, host = place.rpartition("@")
@@ -100,7 +98,7 @@ def _parts(rest: str) -> tuple[str, str, str, str]:
 
 
 def _secrets(address: str) -> set[str]:
-    """Return what ``redacted`` leaves out of an address: as a whole, and piece by piece."""
+    """Return the secrets of an address, which ``redacted`` removes, whole and in pieces."""
     login, _, _, extra = _parts(address.partition("://")[2])
     user, _, password = login.partition(":")
     values = {piece.partition("=")[2] or piece for piece in re.split("[?&;#]", extra)}
@@ -111,46 +109,46 @@ def _secrets(address: str) -> set[str]:
 
 
 def _spellings(sign: str) -> set[str]:
-    """Return a sign as it is, percent-encoded and escaped."""
+    """Return the plain, percent-encoded and escaped forms of a sign."""
     encoded = "".join(f"%{byte:02X}" for byte in sign.encode("utf-8", "surrogatepass"))
     return {sign, encoded, repr(sign)[1:-1], f"\\{sign}", "+" if sign == " " else sign}
 
 
-DEFAULT_STORAGE = "calsweep-storage"  # The storage folder where none is named.
-# Stands in messages after the place where something was looked for.
+DEFAULT_STORAGE = "calsweep-storage"
+# Follows, in messages, the storage that was searched.
 ELSEWHERE = "(another storage: --storage DIR)"
-SYNC = "calsweep storage sync STORAGE/sweeps/NAME"  # In messages that do not know the sweep.
-# The folder of a storage that holds copies of plugins, by the hash of their code.
+SYNC = "calsweep storage sync STORAGE/sweeps/NAME"  # For messages that do not know the sweep.
+# The folder of a storage for copies of plugins, by the hash of their code.
 PLUGINS = "plugins"
-CACHE = "CALSWEEP_CACHE"  # Names the folder of the local copies of storages in buckets.
+CACHE = "CALSWEEP_CACHE"  # Environment variable: folder for local copies of storages in buckets.
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/)(?:/?)")
 BUCKET = re.compile(r"(s3|gs)://([a-z0-9][a-z0-9._-]+(?:/[A-Za-z0-9=_-][A-Za-z0-9.=_-]*)*)/?")
-IN_BUCKET = re.compile(r"[A-Za-z0-9=._/:@-]")  # A login has a message of its own.
-BUCKETS = "buckets"  # The folder of the cache that holds one folder for each of them.
+IN_BUCKET = re.compile(r"[A-Za-z0-9=._/:@-]")  # A login (with @) has its own message.
+BUCKETS = "buckets"  # The folder of the cache with a folder for each bucket.
 CONTROL = ("Cc", "Zl", "Zp")  # Categories of Unicode: control characters and line breaks.
 LONGEST_NAME, LONGEST_PATH = 255, 4095  # Bytes, on Linux and macOS.
 SOCKET_PATH = 107  # Bytes of the longest path of a socket, on Linux.
 
 
 def local_path(path: str | Path, what: str, instead: str = "") -> Path:
-    """Return the absolute path that a user means by ``what``; on a URL, advise ``instead``."""
+    """Return a user's path as an absolute one; ``what`` and ``instead`` are for messages."""
     text = str(path)
     if not text:
-        raise InputError(f"{what}: is empty; it is a path on this machine")
+        raise InputError(f"{what}: is empty; use a path on this machine")
     if URL.match(text):
         hint = f"; {instead}" if instead else ""
-        address = URL.sub(r"\1/", text, count=1)  # A `Path` has lost one of the two.
-        raise InputError(f"{what}: {address!r} is a URL; it is a path on this machine{hint}")
+        address = URL.sub(r"\1/", text, count=1)  # `Path` has removed one of the two slashes.
+        raise InputError(f"{what}: {address!r} is a URL; use a path on this machine{hint}")
     try:
-        # `Path` drops the `./` of `./~name`, which is a file of that name.
+        # `Path` would drop the `./` of `./~name`, a file in this folder.
         found = (Path(text).expanduser() if text.startswith("~") else Path(text)).absolute()
         fault = control_fault(str(found))
         longest = max(len(os.fsencode(name)) for name in found.parts)
         if longest > LONGEST_NAME or len(os.fsencode(found)) > LONGEST_PATH:
-            limits = f"{LONGEST_NAME} bytes a name and {LONGEST_PATH} in all"
-            fault = fault or f"it is too long; allowed are {limits}"
+            limits = f"{LONGEST_NAME} bytes per name and {LONGEST_PATH} in all"
+            fault = fault or f"it is too long; use at most {limits}"
     except RuntimeError as error:
-        fault = f"{str(error).rstrip('.')}; give the whole path of a name that begins with ~"
+        fault = f"{str(error).rstrip('.')}; use the whole path of a name that begins with ~"
     except (OSError, ValueError) as error:
         fault = str(error)
     if fault:
@@ -159,23 +157,23 @@ def local_path(path: str | Path, what: str, instead: str = "") -> Path:
 
 
 def require_writable(path: Path, what: str) -> None:
-    """Refuse a path for results below a file or in a read-only folder; nothing is made."""
+    """Raise ``InputError`` if a path for results is below a file or in a read-only folder."""
     place = local_path(path, what)
-    there = next((folder for folder in (place, *place.parents) if folder.exists()), place)
-    folder = there.parent if there == place and not there.is_dir() else there
+    existing = next((folder for folder in (place, *place.parents) if folder.exists()), place)
+    folder = existing.parent if existing == place and not existing.is_dir() else existing
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         fault = "is read-only for you" if folder.is_dir() else "is not a folder"
         raise InputError(f"{what}: {path} cannot be written: {folder} {fault}")
 
 
 def control_fault(path: str) -> str:
-    """Return the fault of a path with a control character or a broken line, or ""."""
+    """Return the fault of a path with a control character or a line break, or ""."""
     found = next((sign for sign in path if category(sign) in CONTROL), None)
-    return f"it holds the control character {found!r}" if found else ""
+    return f"it has the control character {found!r}" if found else ""
 
 
 def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
-    """Return a storage folder, absolute; for a bucket its local copy.
+    """Return the absolute path of a storage folder, for a bucket that of its local copy.
 
     Args:
         storage: A folder, see ``local_path``, or the address of one in object storage,
@@ -187,7 +185,7 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
     found = BUCKET.fullmatch(text)
     if found is None:
         odd = next((sign for sign in text[len("s3:") :] if not IN_BUCKET.fullmatch(sign)), None)
-        fault = "is no address of a bucket" if odd is None else f"holds {odd!r}"
+        fault = "is not the address of a bucket" if odd is None else f"has {odd!r}"
         raise InputError(
             f"storage: {shown(text)} {fault}; allowed: s3://BUCKET/PATH and "
             "gs://BUCKET/PATH of letters, digits, '.', '_', '-', '=', without a login"
@@ -199,7 +197,7 @@ def storage_folder(storage: str | Path = DEFAULT_STORAGE) -> Path:
 
 
 def sweep_command(verb: str, folder: Path) -> str:
-    """Return a command about a sweep, by its folder, that works in the current folder."""
+    """Return a command for the sweep in a folder, to be run in the current folder."""
     storage = folder.absolute().parent.parent
     place = bucket_address(storage) or str(storage)
     option = "" if storage == storage_folder() else f" --storage {shlex.quote(place)}"
@@ -207,14 +205,14 @@ def sweep_command(verb: str, folder: Path) -> str:
 
 
 def sync_command(folder: Path) -> str:
-    """Return the command that delivers what a sweep, by its folder, has recorded."""
+    """Return the command that delivers the records of the sweep in a folder."""
     address = bucket_address(folder.absolute().parent.parent)
     place = str(folder) if address is None else f"{address}/sweeps/{folder.name}"
     return f"calsweep storage sync {shlex.quote(place)}"
 
 
 def bucket_address(folder: Path) -> str | None:
-    """Return the address of the bucket whose local copy a folder is, or None if it is none."""
+    """Return the address of the bucket if a folder is the local copy of one, else None."""
     kind, sign, place = folder.name.partition("+")
     address = f"{kind}://{place.replace('+', '/')}"
     known = folder.parent.name == BUCKETS and sign and BUCKET.fullmatch(address)
@@ -222,7 +220,7 @@ def bucket_address(folder: Path) -> str | None:
 
 
 def on_this_machine(path: Path) -> Path:
-    """Return where a path in another machine's copy of a bucket is in this one's."""
+    """Convert a path in another machine's copy of a bucket to this machine's copy."""
     for folder in path.parents:
         address = bucket_address(folder)
         if address is not None:
@@ -231,10 +229,13 @@ def on_this_machine(path: Path) -> Path:
 
 
 def require_socket_room(folder: str, below: str, variable: str) -> None:
-    """Refuse a temporary ``folder``, set by ``variable``, too long for a socket ``below``."""
-    most, length = SOCKET_PATH - len(below) - 1, len(os.fsencode(folder))
-    if length > most:
+    """Raise ``InputError`` if a temporary folder's path is too long for a socket ``below`` it.
+
+    ``variable`` is the environment variable that sets the folder.
+    """
+    limit, length = SOCKET_PATH - len(below) - 1, len(os.fsencode(folder))
+    if length > limit:
         raise InputError(
-            f"the path of the temporary folder has {length} bytes, and sockets in it allow {most}: "
-            f"{folder}; name a shorter one, such as: export {variable}=/tmp"
+            f"expected a temporary folder of at most {limit} bytes, because it has sockets, got "
+            f"{length}: {folder}; use a shorter one, such as: export {variable}=/tmp"
         )

@@ -1,4 +1,4 @@
-"""Signs of progress of this process. Its parent kills it if they stop for too long."""
+"""Reports the progress of this process to its parent, which kills it if reports stop."""
 
 import threading
 import time
@@ -7,12 +7,12 @@ from contextlib import suppress
 
 import psutil
 
-BUSY = 0.05  # Share of one processor with which a process counts as computing.
+BUSY = 0.05  # A process that uses this share of one processor is computing.
 _steps = 0
 
 
 def beat() -> None:
-    """Say that the computation came a step further, such as a batch."""
+    """Record that the computation made a step, such as a batch."""
     global _steps
     _steps += 1
 
@@ -20,12 +20,11 @@ def beat() -> None:
 def tell_progress(
     tell: Callable[[], None], seconds: float, waits: Callable[[], bool] = lambda: False
 ) -> None:
-    """Call ``tell`` from a thread every so many seconds in which this process made progress.
+    """Start a thread that calls ``tell`` after each interval with progress of this process.
 
-    Or in which it ``waits`` for work.
-
-    A call of ``beat`` is progress, and so is processor time: code that never calls it may compute
-    for hours. A process that is stopped, or waits for data or a file system, does neither.
+    Progress is a call of ``beat``, processor time (some code computes for hours without ``beat``),
+    or ``waits()``, which means that the process waits for work. A process that is stopped, or that
+    waits for data or a file system, makes no progress.
     """
 
     def run() -> None:
@@ -41,7 +40,7 @@ def tell_progress(
 
 
 def kill_tree(pid: int, began: float | None = None) -> None:
-    """Kill a process that ``began`` then, and all that it started, stopped ones too."""
+    """Kill a process and its descendants, unless it is another one than ``began`` at that time."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if began is not None and process.create_time() != began:

@@ -1,4 +1,4 @@
-"""Finds the classes of a package by name: a new file is a new entry, with no list to keep."""
+"""Finds the classes of a package by name; a new file is a new entry."""
 
 import importlib
 import inspect
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Addition(NamedTuple):
-    """What a plugin registers: an entry of a catalogue, and its name."""
+    """An entry that a plugin registers in a catalogue."""
 
     catalogue: "Catalogue[Any]"
     name: str
@@ -24,18 +24,18 @@ class Addition(NamedTuple):
 
 
 def import_modules(package: str) -> None:
-    """Import a module, and those in it if it is a package: they register their entries."""
+    """Import a module or all modules of a package, so that they register their entries."""
     places = getattr(importlib.import_module(package), "__path__", ())
     for module in pkgutil.iter_modules(places):
         importlib.import_module(f"{package}.{module.name}")
 
 
-_collected: list[list[Addition]] = []  # Of the plugin that is being imported.
+_collected: list[list[Addition]] = []  # Entries of the plugins that are being imported.
 
 
 @contextmanager
 def collecting() -> Iterator[list[Addition]]:
-    """Gather all registrations meanwhile; ``Catalogue.plug`` makes them known."""
+    """Collect the registrations of plugins in the block; ``Catalogue.plug`` adds them later."""
     found: list[Addition] = []
     _collected.append(found)
     try:
@@ -45,15 +45,14 @@ def collecting() -> Iterator[list[Addition]]:
 
 
 class Catalogue(Generic[E]):
-    """Entries of one concept by name: ours, from the modules of one package, and those of plugins.
+    """Entries of one kind by name: those of one of our packages, and those of plugins.
 
     Args:
-        noun: What an entry is called in messages, such as ``loss``.
-        package: The package whose modules register their entries when imported, or the module that
-            does.
+        noun: The word for an entry in messages, such as ``loss``.
+        package: The package or module that registers entries when it is imported.
         word: The word of ``calsweep list`` that shows the entries, if there is one.
-        slow: Whether the modules import PyTorch. Each is then imported when its entry is needed,
-            and names, fields and checks come from ``outlines`` of all of them.
+        slow: Whether the modules import PyTorch. Each is then imported only when its entry is
+            needed; names, fields and checks come from ``outlines``.
     """
 
     def __init__(self, noun: str, package: str, word: str = "", *, slow: bool = False) -> None:
@@ -65,8 +64,8 @@ class Catalogue(Generic[E]):
         self._loaded = self._outlined = False
 
     def add(self, name: str, entry: E) -> None:
-        """Make an entry known under a name; raise ``ValueError`` if another one has it."""
-        # A plugin may be the first to import a module that registers ours.
+        """Register an entry; raise ``ValueError`` if its name is taken."""
+        # A plugin may be the first to import a module with entries of ours.
         if not outlining.get() and _collected and getattr(entry, "__module__", "") != self._package:
             _collected[-1].append(Addition(self, name, entry))
             return
@@ -76,15 +75,15 @@ class Catalogue(Generic[E]):
         entries[name] = entry
 
     def plug(self, entries: Mapping[str, tuple[E, str]]) -> None:
-        """Make known what plugins registered, with the hash of their code, and nothing before."""
+        """Replace the entries of plugins; each has the hash of its plugin's code."""
         self._plugged = entries
 
     def code(self, name: str) -> str | None:
-        """Return the hash of the code of the plugin that an entry came from, or None if ours."""
+        """Return the hash of the code of an entry's plugin, or None for our own entries."""
         return self._plugged[name][1] if name in self._plugged else None
 
     def forget(self, module: str) -> None:
-        """Drop the entries that a module, or one below it, registered outside of any plugin."""
+        """Remove the entries that a top-level module registered outside of plugins."""
         for name, entry in list(self._entries.items()):
             if getattr(self._maker(entry), "__module__", "").partition(".")[0] == module:
                 del self._entries[name]
@@ -107,11 +106,11 @@ class Catalogue(Generic[E]):
         return sorted([*self.own_names(), *self._plugged])
 
     def own(self, name: str) -> E | None:
-        """Return the outline of a name that no plugin brought, None if there is none."""
+        """Return the outline of one of our own entries, or None."""
         return self._known().get(name)
 
     def own_names(self) -> list[str]:
-        """Return the names that no plugin brought."""
+        """Return the names of our own entries."""
         return list(self._known())
 
     def __contains__(self, name: object) -> bool:
@@ -129,11 +128,11 @@ class Catalogue(Generic[E]):
         return self._entries[name]
 
     def outline(self, name: str) -> E:
-        """Return an entry that is there, without its code that needs PyTorch."""
+        """Return the outline of an entry; for entries of plugins, the entry itself."""
         return self._plugged[name][0] if name in self._plugged else self._known()[name]
 
     def _known(self) -> Mapping[str, E]:
-        """Return the entries that no plugin brought, or their outlines."""
+        """Return our own entries, or their outlines."""
         if not self._slow:
             self.load()
             return self._entries
@@ -143,7 +142,6 @@ class Catalogue(Generic[E]):
         return {**self._outlines, **self._entries}
 
     def load(self) -> None:
-        """Import the modules of the package."""
         if self._loaded:
             return
         import_modules(self._package)
@@ -151,9 +149,9 @@ class Catalogue(Generic[E]):
 
 
 class Registry(Catalogue[type[T]]):
-    """Classes of one concept that derive from one base; see ``Catalogue``.
+    """Classes that derive from one base; see ``Catalogue``.
 
-    A base that imports PyTorch is given as its module and name.
+    ``base`` is a class, or ``MODULE.NAME`` if its module imports PyTorch.
     """
 
     def __init__(self, noun: str, package: str, base: type | str, word: str = "") -> None:
@@ -162,27 +160,26 @@ class Registry(Catalogue[type[T]]):
 
     @property
     def base(self) -> str:
-        """Return the name of the base."""
         return self._base.split(".")[-1] if isinstance(self._base, str) else self._base.__name__
 
     def _derives(self, entry: Any) -> bool:
         if not isinstance(self._base, str):
             return inspect.isclass(entry) and issubclass(entry, self._base)
-        # By name: the class itself takes PyTorch, and its outline is another class.
+        # Compared by name, because the class needs PyTorch and its outline is another class.
         bases = getattr(entry, "__mro__", ())
         return any(f"{real_module(base)}.{base.__name__}" == self._base for base in bases)
 
     def register(self, name: str) -> Callable[[type[T]], type[T]]:
-        """Return a class decorator that makes the class known under ``name``, its attribute.
+        """Return a class decorator that registers a class and sets its attribute ``name``.
 
         Raises:
-            TypeError: If it does not derive from the registry's base, or leaves a method undefined.
+            TypeError: If it does not derive from the base, or does not define an abstract method.
         """
 
         def add(entry: type[T]) -> type[T]:
             if not self._derives(entry):
-                given = getattr(entry, "__name__", repr(entry))
-                raise TypeError(f"{self.noun} {name!r}: {given} does not derive from {self.base}")
+                own = getattr(entry, "__name__", repr(entry))
+                raise TypeError(f"{self.noun} {name!r}: {own} does not derive from {self.base}")
             if missing := ", ".join(sorted(getattr(entry, "__abstractmethods__", ()))):
                 raise TypeError(f"{self.noun} {name!r}: {entry.__name__} does not define {missing}")
             self.add(name, entry)
@@ -192,7 +189,7 @@ class Registry(Catalogue[type[T]]):
         return add
 
     def require(self, name: str) -> None:
-        """Raise ``InputError``, with near names or all of them, if there is no such class."""
+        """Raise ``InputError``, which lists near names, if there is no such class."""
         if name not in self:
             raise InputError(
                 f"unknown {self.noun} {name!r}; {known_names(name, self.names(), self.word)}"
@@ -204,7 +201,7 @@ class Registry(Catalogue[type[T]]):
         return self[name]
 
     def build(self, name: str, **parameters: Any) -> T:
-        """Make one entry with its hyper-parameters.
+        """Construct a class with hyper-parameters.
 
         Raises:
             ValueError: If a value is out of its range.
@@ -214,7 +211,7 @@ class Registry(Catalogue[type[T]]):
         for parameter in parameters:
             if parameter not in known:
                 allowed = ", ".join(known) or "none"
-                raise InputError(f"{name} has no parameter {parameter!r}; it has: {allowed}")
+                raise InputError(f"{name} has no parameter {parameter!r}; parameters are {allowed}")
         return entry(**parameters)
 
     def parameter_names(self, name: str) -> list[str]:

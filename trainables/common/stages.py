@@ -1,16 +1,16 @@
-"""Names of stages, outcomes and calibrators: to read one takes no PyTorch."""
+"""Names of stages, outcomes and calibrators; importing them needs no PyTorch."""
 
 from typing import NamedTuple
 
-GIVEN = "given"  # The stage, and what a recipe calls it, whose logits need no training.
-STAGES = ("train", "refine", "calibrate")  # In the order in which they build on each other.
+GIVEN = "given"  # The stage of logits that need no training, and its name in recipes.
+STAGES = ("train", "refine", "calibrate")  # Each builds on the one before.
 EVERY_STAGE = (GIVEN, *STAGES)
 
 
 class ArtifactRef(NamedTuple):
-    """Names a stored outcome: the stage that computed it, and its ``stage_key``.
+    """The stage that computed a stored outcome, and its ``stage_key``.
 
-    Besides ``EVERY_STAGE`` there are ``features`` and ``evaluate``.
+    Besides those of ``EVERY_STAGE``, stages are ``features`` and ``evaluate``.
     """
 
     stage: str
@@ -18,6 +18,6 @@ class ArtifactRef(NamedTuple):
 
 
 def splits(text: str) -> list[tuple[str, str]]:
-    """Return the texts before and after each hyphen of a recipe's calibrator, the last first."""
+    """Return the texts before and after each hyphen of a recipe's calibrator, last hyphen first."""
     places = [place for place, sign in enumerate(text) if sign == "-"]
     return [(text[:place], text[place + 1 :]) for place in reversed(places)]

@@ -1,4 +1,4 @@
-"""Data sets: read, split, prepared once, and kept out of reach where they must be."""
+"""Data sets: reading, splitting, preparing once, and sealing the test data."""
 
 from trainables.data._copies import Copies, count_copies
 from trainables.data._guard import (

@@ -1,7 +1,7 @@
-"""Answers of language models to multiple-choice questions, from the logs of evaluations.
+"""Answers of language models to multiple-choice questions, read from evaluation logs.
 
 ``samples_*.jsonl`` of lm-evaluation-harness has a log-likelihood for each choice. A JSON log of
-inspect has the log-probabilities of tokens, among them the letters of the choices.
+inspect has the log-probabilities of tokens, including the letters of the choices.
 """
 
 import json
@@ -17,7 +17,7 @@ from trainables.data._labels import note
 
 LOGS = (".jsonl", ".json")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-SUMMARY = "results_"  # Begins the names of the harness's files without samples.
+SUMMARY = "results_"  # Prefix of the harness's files without samples.
 FIRST_FILTER = "filter"
 
 
@@ -32,14 +32,14 @@ def read_answers(path: Path) -> Answers:
     """Return the answers of a log."""
     rows = [*(_harness_rows(path) if path.suffix == ".jsonl" else _inspect_rows(path))]
     if not rows:
-        raise InputError(f"{path}: no samples in it")
+        raise InputError(f"{path}: the log has no samples")
     width = max(len(scores) for scores, _ in rows)
     short = sum(len(scores) < width for scores, _ in rows)
     if short:
         note(
             path,
-            f"{short:,} of {len(rows):,} rows have fewer than {width} choices; the others "
-            "are masked in them",
+            f"{short:,} of {len(rows):,} rows have fewer than {width} choices; their missing "
+            "choices are masked",
         )
     table = np.full((len(rows), width), -math.inf)
     for row, (scores, _) in enumerate(rows):
@@ -48,7 +48,7 @@ def read_answers(path: Path) -> Answers:
 
 
 def _harness_rows(path: Path) -> Iterator[tuple[list[float], int]]:
-    """Yield scores and label of each sample; of several filters, those of the first."""
+    """Yield scores and label of each sample of the first filter."""
     first: Any = None
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream):
@@ -99,7 +99,7 @@ def _likelihood(path: Path, number: int, response: Any) -> float:
 
 
 def _target(path: Path, number: int, sample: dict[str, Any], count: int) -> int:
-    """Return the number of the right choice: given as such, as its letter or as its text."""
+    """Return the number of the right choice, which a log names by number, letter or text."""
     target, doc = sample.get("target"), sample.get("doc")
     choices = doc.get("choices") if isinstance(doc, dict) else None
     texts = choices.get("text") if isinstance(choices, dict) else choices
@@ -129,12 +129,15 @@ def _letter(text: str) -> int:
 def _inspect_rows(path: Path) -> Iterator[tuple[list[float], int]]:
     samples = _parsed(path, path.read_text(encoding="utf-8")).get("samples")
     if not isinstance(samples, list):
-        raise InputError(f"{path}: no `samples` in it; expected a log of inspect as JSON")
+        raise InputError(f"{path}: no `samples`; expected a JSON log of inspect")
     absent = 0
     for number, sample in enumerate(samples):
         choices = sample.get("choices") if isinstance(sample, dict) else None
         if not isinstance(choices, list) or len(choices) < 2:
-            raise InputError(f"{path}: sample {number} has no choices: it is no multiple choice")
+            raise InputError(
+                f"{path}: sample {number}: expected a list of two or more choices, "
+                f"got {choices!r:.60}"
+            )
         listed = _answer_tokens(path, number, sample, len(choices))
         known = [_share(listed, letter) for letter in LETTERS[: len(choices)]]
         least = min(value for _, value in listed)
@@ -151,8 +154,8 @@ def _inspect_rows(path: Path) -> Iterator[tuple[list[float], int]]:
     if absent:
         note(
             path,
-            f"{absent:,} of {len(samples):,} samples list no log-probability for some choice; it "
-            "counts as the smallest one listed, so give more of `--top-logprobs`",
+            f"{absent:,} of {len(samples):,} samples lack the log-probability of a choice; the "
+            "smallest one listed is used for it; increase `--top-logprobs`",
         )
 
 
@@ -165,7 +168,7 @@ def _share(listed: Sequence[tuple[str, float]], letter: str) -> float:
 def _answer_tokens(
     path: Path, number: int, sample: dict[str, Any], count: int
 ) -> list[tuple[str, float]]:
-    """Return the alternatives to the last token that is the letter of a choice."""
+    """Return the tokens listed, with log-probabilities, where the answer last has a letter."""
     try:
         tokens = sample["output"]["choices"][0]["logprobs"]["content"]
         for token in reversed(tokens):

@@ -1,4 +1,4 @@
-"""Classes given as text embeddings: zero-shot logits are scaled cosines (Radford et al., 2021)."""
+"""Zero-shot logits: scaled cosines of features and class embeddings (Radford et al., 2021)."""
 
 import base64
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from trainables.data._labels import note
 from trainables.data._logit_arrays import NamedArrays
 
 EMBEDDINGS, SCALE = "class_features", "logit_scale"
-CLIP_SCALE = 100.0  # Where the training of CLIP clips it.
+CLIP_SCALE = 100.0  # The limit of the scale when CLIP is trained.
 FIT, TEST = ("train", "validation"), ("test",)
 SUSPICIOUS_SCALE = 10.0  # CLIP stores the logarithm, 4.6.
 
@@ -22,30 +22,30 @@ def class_weights(
 
     Args:
         arrays: The arrays of a file of features.
-        names: The file's names of arrays by ours.
+        names: The file's name of each array, by our name.
         width: D.
-        classes: K, where it is known.
+        classes: K, or None if it is unknown.
     """
     if EMBEDDINGS not in names:
         return None
     where = f"{arrays.path}: {names[EMBEDDINGS]}"
-    given = arrays.read(names[EMBEDDINGS])
-    if given.dtype.kind != "f" or given.shape[1:] != (width,) or classes not in (None, len(given)):
-        told = f"expected a row per class, ({classes or 'K'}, {width}) floats"
-        raise InputError(f"{where}: {told}, got {given.dtype} {given.shape}")
-    given = given.astype(np.float64)
-    weights = _scale(arrays, names) * given / _lengths(given, where)
+    rows = arrays.read(names[EMBEDDINGS])
+    if rows.dtype.kind != "f" or rows.shape[1:] != (width,) or classes not in (None, len(rows)):
+        expected = f"expected a row per class, ({classes or 'K'}, {width}) floats"
+        raise InputError(f"{where}: {expected}, got {rows.dtype} {rows.shape}")
+    rows = rows.astype(np.float64)
+    weights = _scale(arrays, names) * rows / _lengths(rows, where)
     return weights.astype(np.float32)
 
 
 def _lengths(rows: np.ndarray, where: str) -> np.ndarray:
-    """Return the length of each row, (N, 1); one that is 0 or not finite is refused."""
+    """Return the length of each row, (N, 1); refuse lengths that are 0 or not finite."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     wrong = ~(np.isfinite(lengths) & (lengths > 0))
     if wrong.any():
         row = int(wrong.argmax())
-        told = f"length {lengths[row, 0]:g} in row {row}"
-        raise InputError(f"{where}: {told}; cosines need finite rows that are not 0")
+        problem = f"length {lengths[row, 0]:g} in row {row}"
+        raise InputError(f"{where}: {problem}; cosines need finite rows that are not 0")
     return lengths
 
 
@@ -53,24 +53,24 @@ def _scale(arrays: NamedArrays, names: Mapping[str, str]) -> float:
     if SCALE not in names:
         note(arrays.path, f"no array `logit_scale`: cosines are multiplied by {CLIP_SCALE:g}")
         return CLIP_SCALE
-    given = arrays.read(names[SCALE])
-    if given.size != 1 or given.dtype.kind not in "fiu" or not 0 < given.item() < np.inf:
-        told = f"got {given.dtype} {given.tolist() if given.size == 1 else given.shape}"
-        raise InputError(f"{arrays.path}: logit_scale: expected one number above 0, {told}")
-    if given.item() < SUSPICIOUS_SCALE:
-        told = f"logit_scale is {given.item():.4g}; CLIP stores its logarithm, save the exponential"
-        note(arrays.path, f"{told} if this is one")
-    return float(given.item())
+    scale = arrays.read(names[SCALE])
+    if scale.size != 1 or scale.dtype.kind not in "fiu" or not 0 < scale.item() < np.inf:
+        got = f"got {scale.dtype} {scale.tolist() if scale.size == 1 else scale.shape}"
+        raise InputError(f"{arrays.path}: logit_scale: expected one number above 0, {got}")
+    if scale.item() < SUSPICIOUS_SCALE:
+        text = f"logit_scale is {scale.item():.4g}; CLIP stores its logarithm"
+        note(arrays.path, f"{text}; if this is the logarithm, save the exponential")
+    return float(scale.item())
 
 
 class ZeroShotArrays:
-    """Logits of features and class embeddings, as an archive of logits.
+    """Zero-shot logits under the names that an archive of logits has.
 
-    Features ``test`` are the part to test on, all others the part to fit on.
+    Features ``test`` become the part to test on, all others the part to fit on.
 
     Args:
-        arrays: The file's arrays, the embeddings among them.
-        names: The file's names of arrays by ours.
+        arrays: The file's arrays, including the embeddings.
+        names: The file's name of each array, by our name.
     """
 
     def __init__(self, arrays: NamedArrays, names: Mapping[str, str]) -> None:
@@ -83,7 +83,7 @@ class ZeroShotArrays:
 
     @property
     def names(self) -> list[str]:
-        """Return names such as ``logits_fit``, of the parts that there are."""
+        """Return the names of arrays, such as ``logits_fit``."""
         parts = [f"_{part}" if part else "" for part in self._parts]
         classes = ["classes"] if "classes" in self._own else []
         return [*(f"{kind}{part}" for part in parts for kind in ("logits", "labels")), *classes]
@@ -99,15 +99,15 @@ class ZeroShotArrays:
 
     def _read(self, name: str) -> np.ndarray:
         if name not in self._own:
-            told = "a zero-shot task needs features and labels"
-            raise InputError(f"{self.path}: no array {name.removesuffix('_train')!r}; {told}")
+            need = "a zero-shot task needs features and labels"
+            raise InputError(f"{self.path}: no array {name.removesuffix('_train')!r}; {need}")
         return self._arrays.read(self._own[name])
 
     def _logits(self, name: str) -> np.ndarray:
         features, where = self._read(name), f"{self.path}: {self._own[name]}"
         if features.dtype.kind != "f" or features.ndim != 2:
-            given = f"{features.dtype} {features.shape}"
-            raise InputError(f"{where}: expected numbers (N, D), got {given}")
+            got = f"{features.dtype} {features.shape}"
+            raise InputError(f"{where}: expected numbers (N, D), got {got}")
         weights = class_weights(self._arrays, self._own, features.shape[1])
         assert weights is not None
         features = features.astype(np.float32)
@@ -115,10 +115,10 @@ class ZeroShotArrays:
 
 
 def pack(weights: np.ndarray | None) -> str:
-    """Return weights (K, D), float32, as a text that a manifest holds; empty for None."""
+    """Return weights (K, D), float32, as text for a manifest; empty for None."""
     return "" if weights is None else base64.b64encode(weights.astype("<f4").tobytes()).decode()
 
 
 def unpack(text: str, width: int) -> np.ndarray:
-    """Undo ``pack``: return weights (K, ``width``), which may not be written to."""
+    """Undo ``pack``: return weights (K, ``width``), read-only."""
     return np.frombuffer(base64.b64decode(text), "<f4").reshape(-1, width)

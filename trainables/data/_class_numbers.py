@@ -1,4 +1,4 @@
-"""The class that a label means: by its name, or by its number."""
+"""Labels, which are names or numbers of classes, as class numbers."""
 
 from collections.abc import Container, Sequence
 from typing import NamedTuple
@@ -21,8 +21,8 @@ class LabelPart(NamedTuple):
     Attributes:
         labels: Numbers or names of classes.
         where: Their file and column, for messages.
-        row: The word for a row in messages.
-        first: The number of the first row in messages.
+        row: The word for a row, for messages.
+        first: The number of the first row, for messages.
     """
 
     labels: Sequence[Label]
@@ -32,14 +32,14 @@ class LabelPart(NamedTuple):
 
 
 def whole_number(label: Label) -> int | None:
-    """Return the number that a label is or spells: 1 for ``1``, ``01`` and ``1.0``."""
+    """Return a label's whole number, such as 1 for ``1``, ``01`` and ``1.0``; None for a name."""
     if isinstance(label, str):
         return int(label.partition(".")[0]) if WHOLE.fullmatch(label) else None
     return label
 
 
 def unnamed_classes(count: int) -> tuple[str, ...]:
-    """Return names for classes that have none: labels can only count them."""
+    """Return placeholders for classes without names; labels are their numbers."""
     return tuple(f"column {number}" for number in range(count))
 
 
@@ -47,10 +47,10 @@ def number_labels(parts: Sequence[LabelPart], classes: Sequence[str]) -> list[np
     """Return the labels of every part as numbers of classes, (N,) int64 each.
 
     A label is the name of a class; ``1``, ``01`` and ``1.0`` are the same name. Numbers that are
-    not names of classes count the classes from 0. Numbers are read in one of the two ways in all
-    parts, and a note says in which one if the file does not make it plain.
+    not names count the classes from 0. All parts are read in the same way; a note says how if
+    both ways are possible.
     """
-    classes = [name.strip() for name in classes]  # As labels are: blanks never decide.
+    classes = [name.strip() for name in classes]  # Labels are stripped as well.
     labels = [*dict.fromkeys(label for part in parts for label in part.labels)]
     values = {label: value for label in labels if (value := whole_number(label)) is not None}
     named = _named(labels, classes)
@@ -78,10 +78,10 @@ def _named(labels: Sequence[Label], classes: Sequence[str]) -> dict[Label, int]:
 
 
 def _countable(classes: Sequence[str], named: Container[Label]) -> bool:
-    """Return True if labels may count classes from 0 that have names of their own.
+    """Return True if labels may be numbers from 0 although classes have names.
 
-    Classes named 1 to K are numbered by people who count from 1. Otherwise a label that is a name,
-    such as 2 of the classes 0 and 2, says that labels are names.
+    A label that is a name, such as 2 for the classes 0 and 2, shows that labels are names. The
+    exception are classes named 1 to K.
     """
     return not named or [*map(whole_number, classes)] == [*range(1, len(classes) + 1)]
 
@@ -92,12 +92,12 @@ def _misfit(
     missing: Sequence[Label],
     values: dict[Label, int],
 ) -> str:
-    """Return why labels are neither names of classes nor their numbers."""
+    """Return the message for labels that are neither names nor numbers of classes."""
     neither = [k for k in missing if not 0 <= values.get(k, -1) < len(classes)]
     label = (neither or missing)[0]
     if label in values and all(whole_number(name) is None for name in classes):
         hint = from_one(min(values.values()), max(values.values()), len(classes))
-        return f"{_place(parts, label)}, allowed are 0 to {len(classes) - 1}{hint}"
+        return f"{_place(parts, label)}; expected 0 to {len(classes) - 1}{hint}"
     text = f"{_place(parts, label)} is not a class; classes are {_listed(classes)}"
     large = [label for label, value in values.items() if value >= len(classes)]
     if neither or not large:
@@ -119,7 +119,7 @@ def _listed(classes: Sequence[str]) -> str:
 def _note_reading(
     where: str, classes: Sequence[str], values: dict[Label, int], named: dict[Label, int] | None
 ) -> None:
-    """Tell how numbers were read that could have been read otherwise."""
+    """Note how ambiguous numbers were read."""
     label, value = min(values.items(), key=lambda pair: pair[1])
     if named is not None:
         if any(named[label] != value for label, value in values.items()):

@@ -1,4 +1,4 @@
-"""Counts rows that are in two parts of a split data set: only numbers are kept."""
+"""Counts rows that are in two parts of a split data set."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
@@ -10,10 +10,10 @@ from trainables.common.errors import InputError
 from trainables.data._labels import note
 from trainables.data._rows import Rows
 
-# A quick key is made of three pairs of words of a row, of eight bytes each; more would take more
-# than a hundredth of the time of a preparation. Rows that share one are compared whole.
+# A quick key uses three pairs of eight-byte words of a row, so that it takes less than 1 % of the
+# preparation's time. Rows with the same key are compared in full.
 WORDS, WORD = 6, 8
-LEAST = 10  # Different copies that a refusal takes.
+LEAST = 10  # Fewer different copies are never an error.
 WEIGHTS = np.random.Philox(key=0).random_raw(WORDS) | np.uint64(1)
 
 
@@ -21,10 +21,10 @@ class Copies(NamedTuple):
     """How many rows of one part have exactly the content of a row of another part.
 
     Attributes:
-        test_rows: All test rows.
+        test_rows: Number of test rows.
         test: Test rows that are copies of a training or a validation row.
         train, validation: Test rows that are copies of a training row, and of a validation row.
-        validation_rows: All validation rows.
+        validation_rows: Number of validation rows.
         validation_train: Validation rows that are copies of a training row.
         distinct: Different rows among those counted by ``test``.
     """
@@ -38,7 +38,7 @@ class Copies(NamedTuple):
     distinct: int
 
     def lines(self) -> list[str]:
-        """Return sentences about the copies, for people; none if there are none."""
+        """Return a sentence for each kind of copies found."""
         found = []
         if self.test:
             parts = (("training", self.train), ("validation", self.validation))
@@ -56,31 +56,30 @@ class Copies(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Return True if the test rows are all known from training or validation.
+        """Return True if the whole test part was copied from training or validation rows.
 
-        Equal rows prove nothing where there are few, or where most test rows repeat each other, as
-        rounded scores do.
+        Few equal rows, or test rows that mostly repeat each other (such as rounded scores), are
+        no proof of that.
         """
         enough = self.distinct >= LEAST and 2 * self.distinct > self.test_rows
         return self.test == self.test_rows and enough
 
     def check(self, name: str) -> None:
-        """Refuse a data set whose test rows are all known from training or validation."""
+        """Raise ``InputError`` if the whole test part was copied; see ``whole``."""
         if self.whole:
             raise InputError(
                 f"dataset {name!r}: all {self.test_rows:,} test rows are copies of training or "
-                "validation rows; give test rows that are in no other part, or leave the test "
-                "part out, so that `split.test` holds rows out"
+                "validation rows; use test rows that are in no other part, or remove the test "
+                "part, so that `split.test` holds rows out"
             )
 
     def tell(self, name: str) -> None:
-        """Note the copies in a data set."""
         for line in self.lines():
             note(name, line)
 
 
 def quick_keys(rows: np.ndarray) -> np.ndarray:
-    """Return a number (N,), uint64, for each of some rows (N, ...); equal rows have equal ones."""
+    """Return a quick key, (N,) uint64, of each row (N, ...); equal rows have equal keys."""
     if rows.dtype.kind == "O":
         return np.array([hash(row) for row in rows], np.int64).view(np.uint64)
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1).view(np.uint8)
@@ -98,7 +97,7 @@ def quick_keys(rows: np.ndarray) -> np.ndarray:
 
 
 def keyed(blocks: Iterable[np.ndarray], keys: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield blocks of rows as they are, and append the quick keys of each."""
+    """Yield blocks of rows unchanged, and append the quick keys of each to ``keys``."""
     for block in blocks:
         keys.append(quick_keys(block))
         yield block
@@ -110,8 +109,8 @@ def count_copies(
     """Count the copies among the parts ``train``, ``validation`` and ``test``.
 
     Args:
-        parts: Their rows.
-        quick: The quick keys of each part, block by block, if they are known.
+        parts: The rows of each part.
+        quick: The quick keys of each part, block by block; None to compute them.
     """
     blocks = quick or {name: [*map(quick_keys, rows.blocks())] for name, rows in parts.items()}
     keys = {name: np.concatenate([np.empty(0, np.uint64), *blocks[name]]) for name in parts}

@@ -13,7 +13,7 @@ from trainables.data._tables import column_names, read_columns
 
 FEATURES = ("features",)
 LABELS = ("labels", "classes")
-# Each word that an array's name is made of, and the word that we look for.
+# The word that we look for, for each word in names of arrays.
 WORDS = {
     **{word: plain for word, plain in SCORE_WORDS.items() if plain in LABELS},
     **dict.fromkeys(("features", "feature", "feats", "embeddings", "embedding", "x"), "features"),
@@ -22,23 +22,26 @@ WORDS = {
     "test": "test",
     **{word: word for word in ("class", "logit", "scale")},
 }
-WHOLE = ("class_features", "logit_scale")  # Arrays that have no part.
+WHOLE = ("class_features", "logit_scale")  # Arrays that are not split into parts.
 COLUMN = re.compile(r"(features?|feats?|embeddings?|f|x)_?\d+", re.IGNORECASE)
 SPLIT = "split"
 
 
 def feature_files(path: Path) -> ArrayFiles:
-    """Return the files ``.npy`` of a folder, or those that belong to one, memory-mapped."""
+    """Return the ``.npy`` files of a folder, or those that belong to a file, memory-mapped."""
     if path.is_dir():
         found = sorted(path.glob("*.npy"))
         if not found:
-            raise InputError(f"{path}: no .npy files in it; put features.npy and labels.npy there")
+            raise InputError(f"{path}: no .npy files; put features.npy and labels.npy there")
         path = found[0]
     return ArrayFiles(path, WORDS, FEATURES, mapped=True)
 
 
 def known_names(arrays: NamedArrays) -> dict[str, str]:
-    """Return the names of arrays by ours; ``features`` and ``labels`` alone are training rows."""
+    """Return the file's name of each array, by our name.
+
+    ``features`` and ``labels`` without a part are training rows.
+    """
     found: dict[str, str] = {}
     for given in arrays.names:
         plain = plain_name(given.lower(), WORDS)
@@ -51,16 +54,16 @@ def known_names(arrays: NamedArrays) -> dict[str, str]:
             plain = kind if kind == "classes" else f"{kind}_{parts[0] if parts else 'train'}"
         if plain in found:
             both = f"{found[plain]!r} and {given!r}"
-            raise InputError(f"{arrays.path}: {both} mean the same; keep one of them")
+            raise InputError(f"{arrays.path}: arrays {both} have the same role; remove one")
         found[plain] = given
     return found
 
 
 class FeatureTable:
-    """A table of rows with a label and features, as arrays by name.
+    """A table with a label and features per row, read as named arrays.
 
-    Features are a column ``features`` of lists (Parquet), or columns such as ``feature_0``. A
-    column ``split`` says of each row whether it is for ``train``, ``validation`` or ``test``.
+    Features are a column ``features`` of lists (Parquet), or columns such as ``feature_0``. An
+    optional column ``split`` has ``train``, ``validation`` or ``test`` for each row.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,15 +75,15 @@ class FeatureTable:
         self._features = lists or [name for name in columns if COLUMN.fullmatch(name)]
         if not self._features or len(lists) > 1 or (lists and path.suffix != ".parquet"):
             raise InputError(
-                f"{path}: no columns of features; name them feature_0, feature_1 and so on, or in "
-                "Parquet one column of lists `features`"
+                f"{path}: no columns of features; name them feature_0, feature_1 and so on, or use "
+                "one column of lists `features` in Parquet"
             )
         self._features.sort(key=lambda name: int(re.sub(r"\D", "", name) or 0))
         self._lists, self._split = bool(lists), SPLIT in columns
 
     @property
     def names(self) -> list[str]:
-        """Return names such as ``features_train``, of the parts that there are."""
+        """Return the names of arrays, such as ``features_train``."""
         return [f"{kind}{part}" for part in self._parts for kind in ("features", "labels")]
 
     def read(self, name: str) -> np.ndarray:
@@ -89,10 +92,10 @@ class FeatureTable:
         rows = self._parts[f"_{part}" if part else ""]
         return (self._values if kind == "features" else self._labels)[rows]
 
-    def _only(self, columns: list[str], what: str) -> str:
+    def _only(self, columns: list[str], noun: str) -> str:
         if len(columns) != 1:
-            told = f"{'several' if columns else 'no'} columns of {what}"
-            raise InputError(f"{self.path}: {told}; name one column label")
+            problem = f"{'several' if columns else 'no'} columns of {noun}"
+            raise InputError(f"{self.path}: {problem}; name one column label")
         return columns[0]
 
     @cached_property

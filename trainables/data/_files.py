@@ -1,4 +1,4 @@
-"""Images that stay in their files until they are needed, and readers of data sets made of them."""
+"""Images that are read from their files when needed, and readers of data sets of such files."""
 
 import json
 from abc import abstractmethod
@@ -25,10 +25,10 @@ SUFFIXES = (
     *(".avif", ".bmp", ".dib", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pcx"),
     *(".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
-UPRIGHT = "upright"  # Images that are stored turned are turned back since this mark.
+UPRIGHT = "upright"  # Marks data prepared since images are rotated by their EXIF orientation.
 # Converting these to eight bits would cut values off.
 DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
-# What Pillow's decoders raise on damaged files.
+# Errors of Pillow's decoders on damaged files.
 _FAULTS = (OSError, ValueError, TypeError, SyntaxError, EOFError, Image.DecompressionBombError)
 
 
@@ -39,12 +39,12 @@ class ImageFiles(Rows):
     Grey, CMYK, palette and transparent images become RGB, (H, W, 3).
 
     Attributes:
-        paths: One file an image, N of them.
+        paths: N files, one per image.
         labels: (N,), int64, every entry at least 0.
-        size: Height and width of every image read.
-        resize: What an image is first brought to (bilinear, antialiased) before its centre is
-            kept: one number for the shorter side, two for height and width. With none, files must
-            have ``size`` already.
+        size: Height and width of the images returned.
+        resize: Size that an image is resized to (bilinear, antialiased) before its centre is cut
+            out: one number for the shorter side, or height and width. If empty, files must have
+            ``size`` already.
         validation: Rows of the data set's own validation list, if there is one.
     """
 
@@ -77,7 +77,7 @@ class ImageFiles(Rows):
             return np.stack(list(pool.map(decode, self.paths[start:stop])))
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """Yield how files are read, the labels and the bytes of every file."""
+        """Yield the reading options, the labels and the bytes of every file."""
         yield f"{self.size}{self.resize}{len(self)}".encode()
         yield np.ascontiguousarray(self.labels).data
         yield from self.own_list()
@@ -85,15 +85,15 @@ class ImageFiles(Rows):
 
 
 def image_contents(paths: Iterable[Path]) -> Iterator[bytes]:
-    """Yield the length and the bytes of each image file, and a mark where it is stored turned."""
+    """Yield the length and the bytes of each image file, and a mark if it is stored rotated."""
     for path in paths:
         content = read_content(path)
         yield f"{len(content)}".encode()
         yield content
-        # A file that is no image is refused when it is decoded.
+        # Decoding reports files that are not images.
         with suppress(InputError), opened(path) as image:
             if _orientation(image) != 1:
-                # Prepared data that hold the image as stored must not be found under this key.
+                # Older prepared data has the image unrotated and must not match this content.
                 yield UPRIGHT.encode()
 
 
@@ -107,11 +107,13 @@ def read_content(path: Path) -> bytes:
 
 @contextmanager
 def opened(path: Path | BinaryIO) -> Iterator[Image.Image]:
-    """Open an image of eight bits a channel; faults that show in its use are told too."""
+    """Open an image; raise ``InputError`` if it, or its use within the block, shows a fault."""
     try:
         with Image.open(path) as image:
             if image.mode in DEEP_MODES:
-                raise InputError(f"{path} has image mode {image.mode}, allowed is 8 bits a channel")
+                raise InputError(
+                    f"{path}: expected an image of 8 bits per channel, got mode {image.mode}"
+                )
             yield image
     except InputError:
         raise
@@ -126,43 +128,43 @@ def _orientation(image: Image.Image) -> int:
 
 
 def glance(path: Path | BinaryIO) -> tuple[tuple[int, int], str]:
-    """Return width and height of an upright image, and its mode, without decoding it."""
+    """Return an image's mode, and its width and height once upright, without decoding it."""
     with opened(path) as image:
         width, height = image.size
         return (height, width) if _orientation(image) > 4 else (width, height), image.mode
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Return an open image turned as its EXIF orientation says; phones store photographs turned."""
+    """Return an image rotated by its EXIF orientation; phones store photographs rotated."""
     return image if _orientation(image) == 1 else ImageOps.exif_transpose(image)
 
 
 def same_classes(train: Path, test: Path) -> tuple[str, ...]:
-    """Return the class folders of ``train``, which ``test`` must have too, and no others."""
+    """Return the class folders of ``train``; raise ``InputError`` unless ``test`` has the same."""
     for folder, other in ((train, test), (test, train)):
         for name in subfolders(other):
             if name not in subfolders(folder):
-                raise InputError(f"{folder} has no class folder {name!r}, {other.name} has one")
+                raise InputError(f"{folder} has no class folder {name!r}, but {other.name} has one")
     return class_folders(train)
 
 
 def is_image(path: Path) -> bool:
-    """Return True if a file has the ending of an image and is not hidden."""
+    """Return True if a file has an image's ending and is not hidden."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
 
 
 def subfolders(folder: Path) -> list[str]:
     """Return the sorted names of the folders in ``folder``, without hidden ones."""
     if not folder.is_dir():
-        raise InputError(f"{folder} does not exist or is no folder")
+        raise InputError(f"{folder} does not exist or is not a folder")
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Return the sorted names of the folders in ``folder``, two or more, each a class."""
+    """Return the sorted names of the class folders in ``folder``, two or more."""
     found = subfolders(folder)
     if len(found) < 2:
-        raise InputError(f"{folder} has class folders {found}, two or more are needed")
+        raise InputError(f"{folder}: expected two or more class folders, got {found}")
     counts = Counter(map(str.strip, found))
     twice = [name for name in found if counts[name.strip()] > 1]
     if twice:
@@ -185,8 +187,8 @@ def decoded_centre(
             pixels = center_crop(resize(pixels, list(resized)), list(size))
         elif (pixels.height, pixels.width) != size:
             raise InputError(
-                f"{path} is {pixels.width} x {pixels.height} pixels, expected are "
-                f"{size[1]} x {size[0]}"
+                f"{path}: expected {size[1]} x {size[0]} pixels, got "
+                f"{pixels.width} x {pixels.height}"
             )
         return np.asarray(pixels)
 
@@ -194,7 +196,7 @@ def decoded_centre(
 Listing = Sequence[tuple[Path, int]]
 """File and label of every image of one part, in a fixed order."""
 Listed = tuple[tuple[str, ...], Listing, Listing | None]
-"""Class names, training images, and test images where there is an official set."""
+"""Class names, training images, and test images if there is an official test set."""
 
 
 class ListedReader(OutlinedReader):
@@ -211,10 +213,10 @@ class ListedReader(OutlinedReader):
 
     @abstractmethod
     def listing(self) -> Listed:
-        """Return class names and images, or refuse a folder that is not laid out so."""
+        """Return class names and images; raise ``InputError`` if the folder's layout is wrong."""
 
     def image_files(self, listing: Listing, validation: np.ndarray | None = None) -> ImageFiles:
-        """Return one part as files, decoded while they are stored and never held all at once."""
+        """Return one part as files, which are decoded block by block."""
         paths = [path for path, _ in listing]
         labels = labels_of(listing)
         return self.rows(paths, labels, self.inputs.size, self.resize, validation)
@@ -224,11 +226,11 @@ class ListedReader(OutlinedReader):
         return classes, labels_of(train), None if test is None else labels_of(test)
 
     def signature(self) -> str:
-        """Return that of the files, with a mark: data prepared without it are read again."""
+        """Return the files' signature and ``UPRIGHT``, so that older prepared data is not used."""
         return f"{super().signature()} {UPRIGHT}"
 
     def files(self) -> list[Path]:
-        """Return the lists and every image; no image where the layout is wrong."""
+        """Return the lists and every image; no images if the layout is wrong."""
         found = [self.path / name for name in self.lists]
         with suppress(InputError):
             _, train, test = self.listing()
@@ -248,14 +250,14 @@ def list_classes(
     wanted: Callable[[Path], bool] = is_image,
     noun: str = "image",
 ) -> list[tuple[Path, int]]:
-    """Return the wanted files in ``folder/CLASS/below``, one or more, by class and by name."""
+    """Return the wanted files in each ``folder/CLASS/below``, in the order of class and name."""
     listing: list[tuple[Path, int]] = []
     others: list[Path] = []
     for label, name in enumerate(classes):
         place = folder / name / below
         found, other = _sorted_out(place, wanted)
         if not found:
-            raise InputError(f"{place} holds no {noun}")
+            raise InputError(f"{place} has no {noun}")
         listing += [(path, label) for path in found]
         others += other
     _note_others(folder, others, wanted, noun.partition(" ")[0])
@@ -288,13 +290,13 @@ def _note_others(
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Return the names in the ``classes`` of a JSON object, in the order of their numbers."""
+    """Return the class names in a JSON file ``{"classes": [NAME, NAME, ...]}``."""
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
         names = document.get("classes") if isinstance(document, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError('needed is {"classes": [NAME, NAME, ...]}')
-        names = [name.strip() for name in names]  # As labels are.
+            raise ValueError('expected {"classes": [NAME, NAME, ...]}')
+        names = [name.strip() for name in names]  # Labels are stripped as well.
         check_classes(tuple(names))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: {error}") from error
@@ -302,7 +304,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
 
 
 def read_words(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the number, from 1, and the words of every line that is not blank."""
+    """Return line number (from 1) and words of every line that is not blank."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Keeps this process, once sealed, from opening files that hold test data."""
+"""Keeps a sealed process from opening files with test data."""
 
 import gc
 import os
@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-# Child processes that import this package are sealed as well: workers of a data loader, for one.
+# Child processes that import this package, such as a data loader's workers, are sealed as well.
 INHERITED = "CALSWEEP_SEALED_TEST_DATA"
 DESCRIPTORS = "/proc/self/fd"
 
 
 class TestDataSealedError(RuntimeError):
-    """Test data was asked for in a process that has given up its right to it."""
+    """A sealed process tried to read test data."""
 
     __test__ = False
 
@@ -38,7 +38,7 @@ def _below(path: str, roots: Iterable[str]) -> bool:
 
 
 def _spellings(path: str, is_os_open: bool) -> list[str]:
-    """Return the paths that ``path`` may mean; ``os.open`` hides which directory it starts from."""
+    """Return the paths that ``path`` may mean; ``os.open`` may be relative to any descriptor."""
     if not is_os_open or os.path.isabs(path) or not os.path.isdir(DESCRIPTORS):
         return [path]
     return [path, *(f"{DESCRIPTORS}/{number}/{path}" for number in os.listdir(DESCRIPTORS))]
@@ -49,7 +49,10 @@ def _make_guard() -> tuple[
     Callable[[], bool],
     Callable[[], AbstractContextManager[None]],
 ]:
-    """Return what seals, tells and seals for a while; what they share is out of reach."""
+    """Return functions that seal, check the seal, and seal within a block.
+
+    Their state is local here, so that no other code can change it.
+    """
     roots: set[str] = set()
     # Renamed files and hard links have another path but the same identity.
     identities: set[tuple[int, int, int] | None] = set()
@@ -69,7 +72,9 @@ def _make_guard() -> tuple[
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if active and event == "open" and is_test_data(arguments[0], arguments[1] is None):
-            raise TestDataSealedError(f"{arguments[0]!r} holds test data, sealed in this process")
+            raise TestDataSealedError(
+                f"{arguments[0]!r} is test data, which is sealed in this process"
+            )
 
     def seal(paths: Iterable[str]) -> None:
         nonlocal active, hooked
@@ -88,7 +93,7 @@ def _make_guard() -> tuple[
 
     @contextmanager
     def within() -> Iterator[None]:
-        """Seal this process within the block; one that was sealed before stays so."""
+        """Seal this process within the block; a process sealed before stays sealed."""
         nonlocal active
         before = active, set(roots), set(identities), os.environ.get(INHERITED)
         seal(())
@@ -110,25 +115,25 @@ _handed_out: list[weakref.ref[np.ndarray]] = []
 
 
 def hand_out(arrays: Iterable[np.ndarray]) -> None:
-    """Remember arrays that hold test data: sealing makes sure that they are gone."""
+    """Remember arrays of test data; sealing fails while one of them is alive."""
     _handed_out[:] = [reference for reference in _handed_out if reference() is not None]
     _handed_out.extend(map(weakref.ref, arrays))
 
 
-def require_unsealed(what: str) -> None:
-    """Raise ``TestDataSealedError`` if this process is sealed."""
+def require_unsealed(name: str) -> None:
+    """Raise ``TestDataSealedError`` if this process is sealed; ``name`` is the code that asks."""
     if is_sealed():
-        raise TestDataSealedError(f"{what} gives test data, which is sealed in this process")
+        raise TestDataSealedError(f"{name} needs test data, which is sealed in this process")
 
 
 def seal_paths(paths: Iterable[str]) -> None:
-    """Refuse, from now on and for good, to open ``paths``; arrays of theirs still held are told."""
+    """Seal ``paths`` for the rest of this process; raise if arrays of test data are still alive."""
     _seal(paths)
     gc.collect()
     held = sum(reference() is not None for reference in _handed_out)
     if held:
         raise TestDataSealedError(
-            f"{held} arrays of test data, read before the seal, are still held by this process"
+            f"this process still has {held} arrays of test data that were read before the seal"
         )
 
 

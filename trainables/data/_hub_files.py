@@ -1,4 +1,4 @@
-"""Which Parquet files of a data set repository hold which split, and what their columns are.
+"""Finds the Parquet files of each split in a data set repository, and reads their columns.
 
 The rules are those of https://huggingface.co/docs/hub/datasets-data-files-configuration: the
 ``configs`` in the header of README.md, or else the names of files and folders.
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 class EmbeddedImage(BytesIO):
-    """An image in a cell of a table; messages call it by its row."""
+    """An image in a cell of a table; its text is the row, for messages."""
 
     def __init__(self, content: bytes, place: str) -> None:
         super().__init__(content)
@@ -47,7 +47,7 @@ class EmbeddedImage(BytesIO):
 
 
 def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> Splits:
-    """Return the Parquet files of each split of a configuration, sorted; the default one for ""."""
+    """Return the Parquet files of each split; "" as ``config`` is the default configuration."""
     tables = sorted(name for name in files if name.endswith(ENDING))
     configs = _declared(card, tables) or _by_name(tables)
     if not configs:
@@ -59,12 +59,12 @@ def find_splits(files: Sequence[str], card: Mapping[str, Any], config: str) -> S
         return configs[config]
     default = next((name for name in ("", "default") if name in configs), None)
     if default is None and len(configs) > 1:
-        raise InputError(f"has several configurations; write one after a colon: {known}")
+        raise InputError(f"has several configurations; add one after a colon: {known}")
     return configs[default] if default is not None else next(iter(configs.values()))
 
 
 def _declared(card: Mapping[str, Any], tables: Sequence[str]) -> dict[str, Splits]:
-    """Return what the header of README.md says; "" is the configuration that it prefers."""
+    """Return the configurations in the header of README.md; "" is its default configuration."""
     found: dict[str, Splits] = {}
     for entry in card.get("configs") or ():
         patterns = entry.get("data_files", f"{entry.get('data_dir', '')}*")
@@ -85,7 +85,10 @@ def _matching(tables: Sequence[str], patterns: str | Sequence[str]) -> list[str]
 
 
 def _by_name(tables: Sequence[str]) -> dict[str, Splits]:
-    """Return the splits of each top folder; ``data`` and folders of splits are the default."""
+    """Return the splits of each top folder, which is a configuration.
+
+    The folder ``data`` and folders named after splits belong to the default configuration.
+    """
     folders: dict[str, list[str]] = {}
     for name in tables:
         top, slash, _ = name.partition("/")
@@ -95,7 +98,7 @@ def _by_name(tables: Sequence[str]) -> dict[str, Splits]:
 
 
 def _split_by_name(tables: Sequence[str]) -> Splits:
-    """Return files by the split that their names contain; those without one are for training."""
+    """Return files by the split in their names; files without one are training data."""
     found: Splits = {}
     for name in tables:
         words = _SPLIT.search(name.removesuffix(ENDING))
@@ -118,7 +121,7 @@ def read_features(path: Path) -> dict[str, Column]:
 
 
 def _column(field: Any, declared: Any) -> Column:
-    """Return a column as declared, or else as its type tells."""
+    """Return a column as declared, or derived from its Parquet type."""
     import pyarrow.types as types
 
     if isinstance(declared, dict) and declared.get("_type") in ("Image", "ClassLabel"):
@@ -131,7 +134,7 @@ def _column(field: Any, declared: Any) -> Column:
 
 
 def read_cells(path: Path, name: str) -> list[Any]:
-    """Return the values of a column as Python has them."""
+    """Return the values of a column as Python objects."""
     import pyarrow.parquet
 
     try:

@@ -19,20 +19,17 @@ from trainables.data._rows import Rows
 IMAGE_AUGMENTATIONS = ("none", "crop-flip", "resized-crop-flip")
 MAX_CHANNELS = 4
 PADDING = 4
-# The usual ones of ImageNet: share of the area and ratio of the sides of a crop, and tries.
+# As usual for ImageNet: share of the image's area, ratio of a crop's sides, and number of tries.
 AREAS, RATIOS, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
 
 
 @dataclass(frozen=True)
 class ImageShape(InputShape):
-    """What a network has to know of images.
+    """The shape of images, from which a network is built.
 
     Attributes:
         channels: C.
         size: Side length in pixels; networks are built for squares.
-
-    Raises:
-        ValueError: If one is below 1.
     """
 
     kind: ClassVar[str] = "images"
@@ -50,17 +47,14 @@ class ImageShape(InputShape):
 
 @dataclass(frozen=True)
 class Images(Inputs, kind="images"):
-    """Images, each of one size.
+    """Images of one size.
 
     Attributes:
         size: Height and width, in pixels.
         channels: C.
         mean: Mean of each channel on the scale 0..1, subtracted before training.
-        std: What each channel is then divided by.
-        augmentation: What training uses unless told otherwise, of ``IMAGE_AUGMENTATIONS``.
-
-    Raises:
-        ValueError: If a value is out of range or the lengths do not belong together.
+        std: Divisor of each channel after that.
+        augmentation: Default of training, one of ``IMAGE_AUGMENTATIONS``.
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
@@ -92,7 +86,7 @@ class Images(Inputs, kind="images"):
         return ImageShape(self.channels, self.size[0])
 
     def check(self, values: np.ndarray) -> None:
-        """Refuse anything but uint8 (N, H, W, C); any size will do."""
+        """Raise ``ValueError`` unless values are uint8 (N, H, W, C); any H and W are allowed."""
         check_images("images", values)
         if values.shape[3] != self.channels:
             raise ValueError(f"images have {values.shape[3]} channels, expected {self.channels}")
@@ -103,7 +97,7 @@ class Images(Inputs, kind="images"):
 
 
 class ImageBatcher(Batcher):
-    """Gives batches of images, uint8 (B, C, H, W), and views normalised as ``Images`` says."""
+    """Yields batches of images, uint8 (B, C, H, W), and makes normalised views of them."""
 
     def __init__(
         self,
@@ -115,7 +109,7 @@ class ImageBatcher(Batcher):
         super().__init__(values, device)
         means, deviations = (torch.tensor(each, dtype=torch.float64) for each in (mean, std))
         self._scale = (1 / (255 * deviations)).float().view(1, -1, 1, 1).to(self.device)
-        # As convolutions take them on a GPU; converted together with the type.
+        # The format that is fastest for convolutions on a GPU; converted together with the type.
         on_cpu = self.device.type == "cpu"
         self._format = torch.preserve_format if on_cpu else torch.channels_last
         self._shift = (-means / deviations).float().view(1, -1, 1, 1).to(self.device)
@@ -131,10 +125,10 @@ class ImageBatcher(Batcher):
         )
 
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
-        """Return images as ``plain`` does, perhaps cropped and flipped at random.
+        """Return normalised images, cropped and flipped at random unless it is ``none``.
 
-        ``crop-flip`` crops images padded by 4 to their size; ``resized-crop-flip`` takes crops of
-        random size and shape and enlarges them.
+        ``crop-flip`` crops images padded by 4 to their size; ``resized-crop-flip`` enlarges crops
+        of random size and shape.
         """
         check_choice("augmentation", augmentation, IMAGE_AUGMENTATIONS)
         if augmentation == "none":
@@ -149,7 +143,10 @@ class ImageBatcher(Batcher):
 
 @dataclass(frozen=True)
 class ImagesWithMargin(Images, kind="images-with-margin"):
-    """Images stored at ``size``; networks see ``shown`` of it: the centre, in training any part."""
+    """Images stored larger than networks see them.
+
+    Networks see a part of size ``shown``: the centre, or a random part in training.
+    """
 
     shown: tuple[int, int]
 
@@ -188,10 +185,10 @@ class _MarginBatcher(ImageBatcher):
 
 
 def draw_crop_flip(count: int, generator: Generator, places: int = 2 * PADDING + 1) -> Tensor:
-    """Draw one view an image: (3, count), int64, of row offset, column offset and flip (0 or 1).
+    """Draw row offset, column offset and flip (0 or 1) of each image: (3, count), int64.
 
-    Offsets are uniform on 0..places - 1, flips are fair. They are drawn where ``generator`` lives:
-    the same seed of a CPU generator gives the same views whatever device the images are on.
+    Offsets are uniform on 0..places - 1, flips are fair. They are drawn on the generator's device:
+    a CPU generator with the same seed gives the same views for images on any device.
     """
     options = {"generator": generator, "device": generator.device}
     offsets = torch.randint(0, places, (2, count), **options)  # type: ignore[call-overload]
@@ -200,26 +197,25 @@ def draw_crop_flip(count: int, generator: Generator, places: int = 2 * PADDING +
 
 
 def crop_flip(images: Tensor, views: Tensor) -> Tensor:
-    """Pad by four black pixels a side, crop to the old size and flip left to right.
+    """Pad each side by four black pixels, crop to the old size and flip left to right.
 
-    The same views as torchvision's ``RandomCrop(size, padding=4)`` then ``RandomHorizontalFlip()``.
+    Equivalent to torchvision's ``RandomCrop(size, padding=4)``, then ``RandomHorizontalFlip()``.
 
     Args:
         images: (B, C, H, W), uint8, as the result.
-        views: (3, B), as ``draw_crop_flip`` gives them.
+        views: (3, B), from ``draw_crop_flip``.
     """
     return cut_flip(F.pad(images, (PADDING,) * 4), views, *images.shape[2:])
 
 
 def cut_flip(images: Tensor, views: Tensor, height: int, width: int) -> Tensor:
-    """Return the part (B, C, height, width) of each image that its view begins, perhaps flipped."""
+    """Cut (B, C, height, width) out of images at the offsets of their views, and flip."""
     count, channels = images.shape[:2]
     top, left, flip = views.unsqueeze(2)
     column = torch.arange(width, device=views.device)
     columns = left + torch.where(flip == 1, width - 1 - column, column)
     rows = (top + torch.arange(height, device=views.device)) * images.shape[3]
-    # The little that there is to compute is computed where the views were drawn: on a GPU each of
-    # these steps would be a launch.
+    # Indices are computed on the views' device: on a GPU each of these steps would be a launch.
     rows, columns = move(torch.cat((rows, columns), dim=1), images.device).split((height, width), 1)
     pixels = rows.unsqueeze(2) + columns.unsqueeze(1)
     flat = pixels.view(count, 1, -1).expand(-1, channels, -1)
@@ -229,11 +225,11 @@ def cut_flip(images: Tensor, views: Tensor, height: int, width: int) -> Tensor:
 def draw_resized_crops(
     count: int, height: int | Tensor, width: int | Tensor, generator: Generator
 ) -> Tensor:
-    """Draw one crop an image: (5, count), float32, of top, left, height, width and flip (0 or 1).
+    """Draw top, left, height, width and flip (0 or 1) of each image's crop: (5, count), float32.
 
-    Areas and the logarithms of ratios are uniform; the first of ten tries that fits is taken, the
-    largest centre whose ratio is allowed if none does, as in torchvision's ``RandomResizedCrop``.
-    Height and width are those of all images or of each, (count,), on the generator's device.
+    As in torchvision's ``RandomResizedCrop``, areas and the logarithms of ratios are uniform, and
+    the first of ten tries that fits is used, or else the largest centre with an allowed ratio.
+    ``height`` and ``width`` are one number for all images, or (count,) on the generator's device.
     """
     device = generator.device
     draws = torch.rand(3, TRIES, count, generator=generator, device=device)
@@ -258,14 +254,14 @@ def resized_crop_flip(images: Tensor, crops: Tensor) -> Tensor:
 
     Args:
         images: (B, C, H, W), uint8.
-        crops: (5, B), as ``draw_resized_crops`` gives them, on the same device.
+        crops: (5, B), from ``draw_resized_crops``, on the same device.
 
     Returns:
         (B, C, H, W), float32, in [0, 255].
     """
     size = images.shape[2:]
     grid, scale, shift = crop_grid(crops, size, size)
-    # Nothing from outside the crop: beyond the centres of its outermost pixels these are repeated.
+    # Clamping repeats the outermost pixels, so that nothing outside the crop is visible.
     pixel = 1 / move(torch.tensor(size).flip(0), images.device)
     inside = (scale - pixel).view(-1, 1, 1, 2)
     middle = shift.view(-1, 1, 1, 2)
@@ -276,10 +272,10 @@ def resized_crop_flip(images: Tensor, crops: Tensor) -> Tensor:
 def crop_grid(
     crops: Tensor, shown: Sequence[int], size: torch.Size
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where the pixels of crops lie in images, (B, h, w, 2), as ``grid_sample`` has it.
+    """Return a grid (B, h, w, 2) for ``grid_sample``, and sides and centres (B, 2) of crops.
 
-    Their sides and centres, (B, 2), are returned too: columns before rows, in units of half the
-    image from its centre. Crops (5, B) are top, left, height, width and flip (0 or 1).
+    Coordinates are columns before rows, from the image's centre in units of half the image. Crops
+    (5, B) are top, left, height, width and flip (0 or 1).
     """
     whole = move(torch.tensor(size).flip(0), crops.device)
     start, sides = crops[:2].T.flip(1), crops[2:4].T.flip(1)
@@ -292,18 +288,18 @@ def crop_grid(
 def check_images(name: str, images: np.ndarray | ArrayHeader) -> None:
     """Raise ``ValueError`` unless ``images`` is uint8 (N, H, W, C) and no axis is empty."""
     if images.dtype != np.uint8:
-        raise ValueError(f"{name} is {images.dtype} {images.shape}, allowed is uint8 (0..255)")
+        raise ValueError(f"{name}: expected uint8 (0..255), got {images.dtype} {images.shape}")
     if images.ndim != 4 or 0 in images.shape or images.shape[3] > MAX_CHANNELS:
         raise ValueError(
-            f"{name} has shape {images.shape}, allowed is (N, H, W, C) with C from 1 to "
-            f"{MAX_CHANNELS} and no empty axis"
+            f"{name}: expected shape (N, H, W, C) with C from 1 to {MAX_CHANNELS} and no empty "
+            f"axis, got {images.shape}"
         )
 
 
 def images_info(
     name: str, source: Path | str, classes: tuple[str, ...], train: Rows, test_rule: str
 ) -> DatasetInfo:
-    """Return the constants of somebody's own images; ``test_rule`` is empty without a test set."""
+    """Return the constants of a user's own images; ``test_rule`` is empty without a test set."""
     height, width, channels = train.shape
     mean, std = (0.5,) * channels, (0.5,) * channels
     constants = "normalised to [-1, 1], because statistics of all images would include test images"
@@ -322,8 +318,8 @@ def images_info(
 def image_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of each channel, on the scale 0..1.
 
-    They come from the exact histogram of the 256 values, so they do not depend on the order of
-    summation. A channel that never varies gets a standard deviation of 1: it can be divided by.
+    They are computed from the histogram of the 256 values, so the order of summation does not
+    matter. A constant channel has a standard deviation of 1, so that it can be a divisor.
     """
     values = np.arange(256) / 255
     means, deviations = [], []

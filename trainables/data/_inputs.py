@@ -1,4 +1,4 @@
-"""Kinds of rows, and batches of them on the device that trains: all that knows a kind of data."""
+"""The base classes of kinds of data: ``Inputs`` describes rows, ``Batcher`` makes batches."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from trainables.common.pulse import beat
 from trainables.common.registry import import_modules
 from trainables.data._rows import RowArrays, Rows
 
-AHEAD = 2  # Batches that are read while another one is used.
+AHEAD = 2  # Batches that are read in advance.
 
 
 def move(values: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device, from the CPU to a GPU without waiting."""
+    """Copy to a device; a copy from the CPU to a GPU is asynchronous."""
     if values.device.type == "cpu" and device.type == "cuda":
         values = values.pin_memory()
     return values.to(device, non_blocking=True)
 
 
 class Batcher:
-    """Gives batches of rows that are stored once, which networks take as they are.
+    """Makes batches of stored rows for networks.
 
     On the CPU nothing is copied: a memory-mapped array stays mapped, so all trials of a node share
-    one copy. On another device the rows are copied there once, and a batch costs a gather; rows
-    that would take more than half of its free memory stay on the host, from where a thread brings
-    the batches. Nothing waits for the device, and where the rows lie changes no batch.
+    one copy. On a GPU the rows are copied there once, and a batch is a gather; rows that need more
+    than half of its free memory stay on the host, and a thread copies each batch. The batches are
+    the same in each case, and nothing waits for the device.
 
     Args:
         values: (N, ...); must not change afterwards.
 
     Attributes:
-        device: Where batches are made.
-        resident: Whether the rows lie there.
+        device: The device of the batches.
+        resident: Whether the rows are on that device.
         movable: Whether rows may be copied to the device as they are stored.
     """
 
@@ -54,7 +54,7 @@ class Batcher:
         self.device = concrete(device)
         self.resident = self.movable and fits(values.nbytes, self.device)
         rows = _as_tensor(values)
-        # A copy is due anyway elsewhere, so the axes are put in order with it.
+        # On a GPU the rows are copied anyway, so their axes are arranged at the same time.
         self._arranged = self.resident and self.device.type != "cpu"
         self._rows = self.arrange(rows.to(self.device)) if self._arranged else rows
 
@@ -62,11 +62,11 @@ class Batcher:
         return len(self._rows)
 
     def batches(self, order: Tensor, size: int) -> Iterator[Tensor]:
-        """Yield the rows ``order`` (M,), int64, on the CPU, as ``arrange`` leaves them.
+        """Yield batches of the rows ``order`` on the device, with axes as ``arrange`` returns them.
 
         Args:
-            order: Indices of the rows.
-            size: Rows of every batch but perhaps the last.
+            order: Indices of the rows, (M,), int64, on the CPU.
+            size: Rows of a batch; the last one may have fewer.
         """
         parts = self._gathered(order, size) if self.resident else self._streamed(order, size)
         for part in parts:
@@ -74,20 +74,20 @@ class Batcher:
             yield part
 
     def arrange(self, batch: Tensor) -> Tensor:
-        """Return rows as stored in the order of axes that networks take; of the same type."""
+        """Return stored rows with their axes in the order that networks expect."""
         return batch
 
     def plain(self, batch: Tensor) -> Tensor:
-        """Return what networks take, of a batch of ``batches``."""
+        """Return a batch of ``batches`` as the input of a network, such as normalised images."""
         return batch
 
     def view(self, batch: Tensor, augmentation: str, generator: Generator) -> Tensor:
-        """Return random views of a batch of ``batches``, as networks take them.
+        """Return random views of a batch of ``batches`` as the input of a network.
 
         Args:
             batch: The rows.
-            augmentation: ``none`` for those of ``plain``, or what else the kind of data offers.
-            generator: Draws the views. One on the CPU gives the same views for every device.
+            augmentation: ``none`` for ``plain``, or another augmentation of this kind of data.
+            generator: Draws the views; one on the CPU draws the same views for every device.
 
         Raises:
             ValueError: If the augmentation is unknown.
@@ -98,13 +98,9 @@ class Batcher:
     def example(
         self, batch: Tensor, labels: Tensor, augmentation: str, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return random views of a batch and what networks are to say of them; see ``view``.
+        """Return random views of a batch (see ``view``) and their targets.
 
-        Args:
-            batch: The rows.
-            labels: Their labels, (B,), which are just that unless a kind of data has others.
-            augmentation: See ``view``.
-            generator: See ``view``.
+        The targets are ``labels`` (B,) unless a kind of data has others, such as masks.
         """
         return self.view(batch, augmentation, generator), labels
 
@@ -114,7 +110,7 @@ class Batcher:
             yield batch if self._arranged else self.arrange(batch)
 
     def _streamed(self, order: Tensor, size: int) -> Iterator[Tensor]:
-        """Have a thread read the next batches from the host while one is used."""
+        """Yield batches from the host; a thread reads the next ones in advance."""
         parts = order.cpu().split(size)
         with ThreadPoolExecutor(1, thread_name_prefix="rows") as reader:
             to_come = (reader.submit(self._read, indices) for indices in parts)
@@ -138,22 +134,22 @@ def _as_tensor(values: np.ndarray) -> Tensor:
 
 
 class InputShape(ABC):
-    """What a network has to know of its inputs; ``kind`` is the name, such as ``images``."""
+    """The form of inputs, from which a network is built; ``kind`` is a name such as ``images``."""
 
     kind: ClassVar[str]
 
     @abstractmethod
     def blank(self, device: torch.device) -> Tensor:
-        """Return one blank input, with a batch axis of one, as networks take it."""
+        """Return a batch of one blank input for a network."""
 
 
 class Pixels(NamedTuple):
-    """Some labelled pixels of rows, spread over them.
+    """A sample of S labelled pixels.
 
     Attributes:
         labels: (S,), int64, in [0, K).
-        rows: Row of each, (S,), int64, ascending.
-        places: Its place in the row as stored, counted line by line, (S,), int64.
+        rows: The row of each pixel, (S,), int64, ascending.
+        places: The pixel's index in the flattened image as stored, (S,), int64.
     """
 
     labels: Tensor
@@ -162,20 +158,19 @@ class Pixels(NamedTuple):
 
 
 class Inputs(ABC):
-    """What the rows of a data set are; one subclass a kind of data, and nobody else knows it.
+    """The form of a data set's rows; each kind of data is one subclass.
 
     A subclass is a frozen dataclass, ``class Texts(Inputs, kind="texts")``, whose fields are plain
     JSON values and tuples of them: they are stored with prepared data and exported chains.
 
     Attributes:
-        kinds: Every kind by its name.
-        kind: The name, also that of the files that hold rows; empty until the kind is known.
-        dtype: Of the values, as stored.
+        kinds: Every subclass by its name.
+        kind: The name, which also begins the names of files of rows.
+        dtype: Type of the stored values.
         trains: Whether networks are trained on the rows; else all of them may be held out.
-        seen_as: Class of ``shape``, so that a network can be refused before data are read;
-            ``InputShape`` if nobody says.
-        views: Augmentations that batchers know; none if nobody says.
-        augmentation: What training uses unless told otherwise; ``none`` for nothing.
+        seen_as: Class of ``shape``, so that unsuitable networks are refused before reading data.
+        views: Augmentations of the batchers.
+        augmentation: Default augmentation of training, ``none`` for no augmentation.
     """
 
     kinds: ClassVar[dict[str, type[Inputs]]] = {}
@@ -198,13 +193,13 @@ class Inputs(ABC):
 
     @property
     def given(self) -> tuple[np.dtype, tuple[int, ...]]:
-        """Return the type and shape of one row's values as sources give them: as stored."""
+        """Return the type and shape of one row's values in sources, before ``encode``."""
         return self.dtype, self.row
 
     @property
     @abstractmethod
     def shape(self) -> InputShape:
-        """Return what networks are told."""
+        """Return the form from which networks are built."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, ready for JSON."""
@@ -215,51 +210,43 @@ class Inputs(ABC):
         return self
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """Return rows (N, ...) as stored, of rows as sources give them."""
+        """Return a source's rows in their stored form, (N, ...)."""
         return values
 
     def stored(self, blocks: Iterable[np.ndarray], path: Path) -> Iterator[np.ndarray]:
-        """Yield blocks of rows as stored in ``path``; what else belongs to them is written too."""
+        """Yield blocks of rows to store in ``path``; a subclass may write further files."""
         return map(self.encode, blocks)
 
     def loaded(self, values: np.ndarray, path: Path) -> np.ndarray:
-        """Return the rows of a file together with what ``stored`` wrote besides."""
+        """Return the rows of a file, with the further files of ``stored``."""
         return values
 
     @property
     def decoded_as(self) -> Inputs:
-        """Return the inputs that ``decoded`` rows are."""
+        """Return the inputs that describe ``decoded`` rows."""
         return self
 
     def decoded(self, values: np.ndarray) -> np.ndarray:
-        """Return rows as networks see them in evaluation, before they are normalised."""
+        """Return rows as networks see them in evaluation, before normalisation."""
         return values
 
     def check(self, values: np.ndarray) -> None:
-        """Make sure that a network for such inputs can be given ``values`` (N, ...).
-
-        Raises:
-            ValueError: If not; the text gives their form and the allowed one.
-        """
+        """Raise ``ValueError`` unless ``values`` (N, ...) have the form of these inputs."""
         if values.dtype != self.dtype or values.shape[1:] != self.row:
-            allowed = f"{self.dtype} ({', '.join(map(str, ('N', *self.row)))})"
-            raise ValueError(f"{self.kind} are {values.dtype} {values.shape}, allowed is {allowed}")
+            expected = f"{self.dtype} ({', '.join(map(str, ('N', *self.row)))})"
+            raise ValueError(f"{self.kind}: expected {expected}, got {values.dtype} {values.shape}")
 
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
-        """Return what gives batches of ``values`` (N, ...), which must not change afterwards.
-
-        Raises:
-            ValueError: See ``check``.
-        """
+        """Return a batcher of ``values`` (N, ...), which must not change afterwards."""
         self.check(values)
         return Batcher(values, device)
 
     def pixels(self, rows: RowArrays) -> Pixels | None:
-        """Return the pixels whose predictions are stored; None where these are of whole rows."""
+        """Return the pixels whose predictions are stored; None if predictions are per row."""
         return None
 
 
-UNNAMED = "images"  # Manifests of this kind do not name it: they are older than the choice.
+UNNAMED = "images"  # Manifests do not name this kind, because older ones had no other.
 
 
 def check_classes(classes: tuple[str, ...]) -> None:
@@ -275,9 +262,9 @@ class DatasetInfo:
     Attributes:
         name: The name it is read by, such as ``cifar10`` or ``npz:my.npz``.
         classes: Class names; a label is an index into them.
-        inputs: What its rows are.
-        split_rule: Where training, validation and test data come from, for people.
-        source: Where rows and constants come from, for people.
+        inputs: The form of its rows.
+        split_rule: Human-readable origin of training, validation and test data.
+        source: Human-readable origin of rows and constants.
 
     Raises:
         ValueError: If the classes are not two or more different names.
@@ -294,15 +281,14 @@ class DatasetInfo:
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, K."""
         return len(self.classes)
 
     def fitted(self, train: Rows) -> Self:
-        """Return the constants with what their inputs learn from training rows."""
+        """Return the constants with inputs fitted to training rows."""
         return replace(self, inputs=self.inputs.fitted(train))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, those of the inputs among them, ready for JSON."""
+        """Return all fields, including those of the inputs, ready for JSON."""
         kind = {} if self.inputs.kind == UNNAMED else {"kind": self.inputs.kind}
         return {
             "name": self.name,
@@ -315,13 +301,13 @@ class DatasetInfo:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Undo ``to_dict``, also after a way through JSON."""
+        """Return the constants from ``to_dict``, also after a round trip through JSON."""
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
         }
         own = {key: values.pop(key) for key in ("name", "classes", "split_rule", "source")}
         kind = str(values.pop("kind", UNNAMED))
         if kind not in Inputs.kinds:
-            # Its module is imported when a data set is looked up, which nobody has done yet.
+            # No data set was looked up yet, which would have imported the module of this kind.
             import_modules("trainables.data")
         return cls(inputs=Inputs.kinds[kind](**values), **own)

@@ -1,4 +1,4 @@
-"""Arrays of scores and labels by their names, in files of other kinds than an archive."""
+"""Named arrays of scores and labels in ``.npy`` files, tables and HDF5 files."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from trainables.data._labels import note
 from trainables.data._prepared import read_array
 from trainables.data._tables import column_names, read_columns
 
-# Each word that an array's name is made of, and how it is written in those we look for.
+# Our word for each word in names of arrays.
 WORDS = {
     **dict.fromkeys(("logits", "logit"), "logits"),
     **dict.fromkeys(("probs", "prob", "probas", "probabilities"), "probs"),
@@ -27,10 +27,10 @@ WORDS = {
     "classes": "classes",
 }
 SCORES = ("logits", "probs", "predictions")
-NAMED = 5  # Classes without a column that a note names.
+NAMED = 5  # Most missing classes named in a note.
 NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 COLUMN = re.compile(r"(?P<kind>logits?|probs?)_(?P<name>.+)", re.IGNORECASE)
-# Columns such as logit_max hold a figure of the row.
+# Endings of columns that are a statistic of the row, such as logit_max.
 STATISTICS = re.compile(
     "argmax|average|avg|diff|difference|entropy|gap|label|margin|max|maximum|mean|median|min|"
     "minimum|norm|pred|predicted|prediction|std|sum|target|total|var",
@@ -60,17 +60,17 @@ def plain_name(name: str, words: Mapping[str, str] = WORDS) -> str:
 
 
 class ArrayFiles:
-    """Files ``.npy`` of one folder whose names differ only in what they hold, as an archive.
+    """The ``.npy`` files of a folder that belong together, such as ``a_logits`` and ``a_labels``.
 
     Args:
         path: One of the files.
-        words: The words that say what a file holds; see ``WORDS``.
-        wanted: Those of values; there has to be a file of one of them.
+        words: The words that name arrays; see ``WORDS``.
+        wanted: The names of values; one of them is required.
         mapped: Whether arrays are memory-mapped.
 
     Attributes:
         path: The first file of values.
-        name: What their names share, or else the folder's name.
+        name: The common part of the files' names, or else the folder's name.
     """
 
     def __init__(
@@ -88,40 +88,42 @@ class ArrayFiles:
             if array and name == self.name:
                 known = self._files.setdefault(array, file)
                 if known != file:
-                    raise InputError(f"{known} and {file} mean the same; keep one of them")
+                    raise InputError(f"{known} and {file} have the same role; remove one")
         values = [file for array, file in self._files.items() if {*array.split("_")} & {*wanted}]
         if not values:
-            what, hint = wanted[0], " (probs for probabilities)" if "probs" in wanted else ""
+            kind, hint = wanted[0], " (probs for probabilities)" if "probs" in wanted else ""
             raise InputError(
-                f"{path}: no {'scores' if hint else what} in it or beside it; name the files "
-                f"{what}.npy and labels.npy, or NAME_{what}.npy and NAME_labels.npy{hint}"
+                f"{path}: neither this file nor its folder has {'scores' if hint else kind}; name "
+                f"the files {kind}.npy and labels.npy, or NAME_{kind}.npy and "
+                f"NAME_labels.npy{hint}"
             )
         self.path = values[0]
 
     @property
     def names(self) -> list[str]:
-        """Return what the files hold, such as ``logits_fit``."""
+        """Return the names of the arrays, such as ``logits_fit``."""
         return list(self._files)
 
     @property
     def files(self) -> list[Path]:
-        """Return the files."""
         return list(self._files.values())
 
     def read(self, name: str) -> np.ndarray:
-        """Return the array of a file; see ``read_array``."""
         return read_array(self._files[name], self._mapped)
 
 
 def _taken_apart(path: Path, known: Mapping[str, str]) -> tuple[str, str]:
-    """Return the words of a file's name that are not known, and the known ones."""
+    """Return the unknown and the known words of a file's name, joined."""
     words = re.split(r"[_.-]", path.stem)
     array = "_".join(known[word] for word in words if word in known)
     return "_".join(word for word in words if word not in known) or path.parent.name, array
 
 
 class ScoreTable:
-    """A table of labels and scores for each class, as an archive; ``kind`` decides between two."""
+    """A table with a label and one score per class, read as named arrays.
+
+    ``kind`` selects the scores if a table has both logits and probabilities.
+    """
 
     def __init__(self, path: Path, kind: str | None = None) -> None:
         self.path = path
@@ -146,8 +148,8 @@ class ScoreTable:
         odd = next((name for name in self._columns if STATISTICS.fullmatch(name)), None)
         if odd is not None and odd not in self.read("labels"):
             raise InputError(
-                f"{self.path}: column {self._columns[odd]!r} is not a class, as its name says; "
-                "remove it or rename it"
+                f"{self.path}: column {self._columns[odd]!r} has the name of a statistic, not of a "
+                "class; remove it or rename it"
             )
 
     def read(self, name: str) -> np.ndarray:
@@ -164,10 +166,10 @@ class ScoreTable:
 
 
 def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str, str]:
-    """Return the kinds of scores that are in columns, all of one kind, by the columns' names.
+    """Return the kind of scores of each column of scores; all have the same kind.
 
-    Columns are named ``logit_CLASS`` or ``prob_CLASS``, and others are passed over, or all are
-    numbers of classes, or each of ``logits`` and ``probs`` holds a list per row.
+    Columns are named ``logit_CLASS`` or ``prob_CLASS``, and others are ignored; or all columns are
+    numbers of classes; or ``logits`` or ``probs`` has a list per row.
     """
     single = {
         name: plain_name(match["kind"].lower())
@@ -183,22 +185,22 @@ def _score_columns(path: Path, columns: list[str], kind: str | None) -> dict[str
     if not scores:
         raise InputError(
             f"{path}: no columns of scores ({_shown(columns)}); name them logit_CLASS or "
-            "prob_CLASS, one a class, such as logit_0, logit_1"
+            "prob_CLASS, one per class, such as logit_0, logit_1"
         )
     if kind in scores.values():
-        return {name: its for name, its in scores.items() if its == kind}
+        return {name: each for name, each in scores.items() if each == kind}
     if len({*scores.values()}) > 1:
-        first = {its: name for name, its in reversed(scores.items())}
-        found = " and ".join(f"{its} ({name!r})" for its, name in sorted(first.items()))
+        first = {each: name for name, each in reversed(scores.items())}
+        found = " and ".join(f"{each} ({name!r})" for each, name in sorted(first.items()))
         raise InputError(
-            f"{path}: has columns of {found}; remove one kind, or choose by --kind, in a task "
-            "inputs: {kind: logits}"
+            f"{path}: has columns of {found}; remove one kind, or choose one with --kind, in a "
+            "task with inputs: {kind: logits}"
         )
     return scores
 
 
 def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
-    """Return the columns of scores by the names of their classes; whole numbers are sorted."""
+    """Return the column of each class, sorted if all names are numbers."""
     classes: dict[str, str] = {}
     for column in columns:
         found = COLUMN.fullmatch(column)
@@ -222,7 +224,7 @@ def _class_columns(path: Path, columns: list[str]) -> dict[str, str]:
 
 
 def _renamed(name: str) -> str:
-    """Return the name before the one that pandas gives a repeated column: x, x.1, x.2."""
+    """Return the previous name in pandas' series for repeated columns, x, x.1, x.2, or ""."""
     original, _, number = name.rpartition(".")
     if not number.isdecimal() or number.startswith("0"):
         return ""
@@ -230,7 +232,7 @@ def _renamed(name: str) -> str:
 
 
 def _check_gaps(path: Path, numbers: list[int]) -> None:
-    """Refuse two columns of one number, and tell that numbered columns leave a class out."""
+    """Refuse two columns with the same number, and note missing numbers."""
     for before, after in pairwise(numbers):
         if before == after:
             raise InputError(f"{path}: two columns of scores are class {before}")
@@ -247,14 +249,14 @@ def _shown(columns: list[str]) -> str:
 
 
 def split_address(address: str | Path) -> tuple[Path, str]:
-    """Return path and set of ``PATH:dataset/model``; no set where none is named."""
+    """Return path and set of ``PATH:dataset/model``; the set is "" if none is named."""
     text = os.path.expanduser(address)
     found = ADDRESS.fullmatch(text)
     return (Path(found["path"]), found["name"].strip("/")) if found else (Path(text), "")
 
 
 def find_sets(path: Path) -> list[str]:
-    """Return the names ``dataset/model`` of a file's sets, in the file's order."""
+    """Return the names ``dataset/model`` of an HDF5 file's sets, in the file's order."""
     with _opened(path) as file:
         names = [
             f"{dataset}/{model}"
@@ -263,23 +265,21 @@ def find_sets(path: Path) -> list[str]:
             if _group(file, f"{dataset}/{model}")
         ]
     if not names:
-        raise InputError(f"{path}: no group dataset/model in it")
+        raise InputError(f"{path}: no group dataset/model")
     return names
 
 
 def read_set(path: Path, name: str) -> tuple[str, dict[str, np.ndarray]]:
-    """Return a set's name and its ``ARRAYS``; the only one of a file needs no name."""
+    """Return a set's name and its ``ARRAYS``; a file with one set needs no name."""
     if not name:
         names = find_sets(path)
         if len(names) > 1:
-            raise InputError(
-                f"{path}: holds {len(names)} sets; write PATH:{names[0]} for the first"
-            )
+            raise InputError(f"{path}: has {len(names)} sets; write PATH:{names[0]} for the first")
         (name,) = names
     with _opened(path) as file:
         group = _group(file, name)
         if group is None:
-            raise InputError(f"{path}: no set {name!r}; there are: {', '.join(find_sets(path))}")
+            raise InputError(f"{path}: no set {name!r}; sets are {', '.join(find_sets(path))}")
         return name, {array: _dataset(path, group, array) for array in ARRAYS}
 
 
@@ -292,7 +292,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with h5py.File(path, "r") as file:
             yield file
-    # What h5py raises of a damaged file.
+    # Errors of h5py on damaged files.
     except (OSError, KeyError, RuntimeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -300,7 +300,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _member(group: Any, name: str) -> Any:
-    """Return a member that lies in the same file, or None."""
+    """Return a member that is stored in the same file, or None."""
     import h5py
 
     link = group.get(name, getlink=True)
@@ -322,6 +322,6 @@ def _dataset(path: Path, group: Any, name: str) -> np.ndarray:
     found = _member(group, name)
     if not isinstance(found, h5py.Dataset):
         raise InputError(
-            f"{path}: {group.name} has no array {name!r}; needed are {', '.join(ARRAYS)}"
+            f"{path}: {group.name} has no array {name!r}; expected {', '.join(ARRAYS)}"
         )
     return np.asarray(found[()])

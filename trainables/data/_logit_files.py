@@ -1,4 +1,4 @@
-"""Reads files of logits that somebody else wrote, trusting nothing in them."""
+"""Reads files of logits from untrusted sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PARTS = ("fit", "test")
 PICKLES = (".p", ".pkl", ".pickle")
 ENDINGS = (".npz", ".npy", *TABLES, *PICKLES, *HDF5, *LOGS)
 TORCH_ENDINGS = (".pt", ".pth")
-MOST_ABSENT = 2  # More columns without a label are classes that few rows have.
+MOST_ABSENT = 2  # With more, columns without a label are probably rare classes.
 TORCH_MAGIC = 0x1950A86A20F9469CFC6C  # The first object of files of torch before 1.6.
 TORCH_SAVED = (
     "saved by torch.save; save arrays instead: "
@@ -53,7 +53,7 @@ TORCH_SAVED = (
 
 
 class Part(NamedTuple):
-    """Scores, their kind, their labels and the name of those."""
+    """Scores and labels of one part; ``name`` is the array of labels."""
 
     scores: Any
     labels: Any
@@ -78,11 +78,11 @@ class LogitRows:
 
 @dataclass(frozen=True)
 class LogitFile:
-    """What one file, or one set of a file of several, holds.
+    """The content of a file, or of one set of a file with several.
 
     Attributes:
-        rows: All rows; those to judge on (test) where the file has two parts.
-        fit: The rows to fit on (validation) where the file has two parts; else None.
+        rows: All rows, or the rows to test on if the file has two parts.
+        fit: The rows to fit on (validation) if the file has two parts, else None.
     """
 
     name: str
@@ -94,38 +94,37 @@ class LogitFile:
 def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
     """Read a file of logits or probabilities.
 
-    A ``.npz`` holds ``logits`` or ``probs`` with ``labels``, or netcal's ``predictions`` with
-    ``ground_truth``; or two parts of them, as ``logits_fit``, ``labels_fit``, ``logits_test`` and
-    ``labels_test``. Files ``.npy`` of one folder are as the arrays of an archive, those whose names
-    differ in these words alone; the path is that of the scores. A ``.csv``, ``.tsv`` or
-    ``.parquet`` has a column ``label`` and a column ``logit_CLASS`` or ``prob_CLASS`` for each
-    class, or ``logits`` or ``probs`` as a list a row. A ``.p``, ``.pkl`` or ``.pickle`` holds the
-    pair of pairs ``((validation scores, labels), (test scores, labels))`` of the NN_calibration
-    collection and is read by an unpickler that knows NumPy arrays and nothing else. A ``.h5`` or
-    ``.hdf5`` in the format of CalArena,
-    ``{dataset}/{model}/{probas_cal, labels_cal, probas_test, labels_test}``, is written
-    ``PATH:dataset/model``, which may be left out where there is one. A ``.jsonl`` is a log of
-    lm-evaluation-harness and a ``.json`` one of inspect; see ``read_answers``. Probabilities become
-    logarithms; a probability of 0 counts as the smallest normal number of its precision.
+    - ``.npz``: ``logits`` or ``probs`` with ``labels``, or netcal's ``predictions`` with
+      ``ground_truth``; or two parts, ``logits_fit``, ``labels_fit``, ``logits_test`` and
+      ``labels_test``. With ``class_embeddings``, zero-shot logits; see ``ZeroShotArrays``.
+    - ``.npy``: the path of the scores; labels and parts are files in the same folder whose names
+      differ only in the names of arrays above.
+    - ``.csv``, ``.tsv``, ``.parquet``: a column ``label`` and a column ``logit_CLASS`` or
+      ``prob_CLASS`` per class, or a list per row in ``logits`` or ``probs``.
+    - ``.p``, ``.pkl``, ``.pickle``: ``((validation scores, labels), (test scores, labels))`` as in
+      the NN_calibration collection; the unpickler accepts NumPy arrays only.
+    - ``.h5``, ``.hdf5``: CalArena's ``{dataset}/{model}/{probas_cal, labels_cal, probas_test,
+      labels_test}``, written ``PATH:dataset/model`` unless the file has only one set.
+    - ``.jsonl``, ``.json``: logs of lm-evaluation-harness and inspect; see ``read_answers``.
 
-    A ``.npz`` of features with ``class_embeddings`` gives zero-shot logits; see ``ZeroShotArrays``.
+    Probabilities become logarithms; 0 counts as the smallest normal number of its precision. Rows
+    of rounded probabilities are divided by their sums.
 
     Labels are names of classes, such as the ``1`` of a column ``logit_1``, or count the classes
-    from 0; see ``number_labels``. One-hot rows and whole numbers as floats are understood too, with
-    a ``DataNote``. Names of classes are those of columns or of an array ``classes``, or else labels
-    that are names, sorted. Rows of probabilities that were rounded are divided by their sums.
+    from 0; see ``number_labels``. One-hot rows and floats that are whole numbers are read with a
+    ``DataNote``. Class names are those of columns or of an array ``classes``, or else the sorted
+    labels if these are names.
 
     Args:
         path: The file.
-        kind: ``logits`` or ``probs``; needed unless the array is named so, and what counts if it is
-            given. It is never guessed.
+        kind: ``logits`` or ``probs``, which overrides names of arrays; required if no name says it.
     """
     place, chosen = split_address(path)
     if kind is not None and kind not in KINDS:
         raise InputError(f"kind={kind!r} is not one of {', '.join(KINDS)}")
     if not local_path(place, "logits").is_file():
         raise InputError(
-            f"{place}: {'a folder; name a file' if place.is_dir() else 'no such file'}"
+            f"{place}: {'is a folder; use a file' if place.is_dir() else 'no such file'}"
         )
     if place.suffix in TORCH_ENDINGS or _is_torch_saved(place):
         raise InputError(f"{place}: {TORCH_SAVED}")
@@ -142,11 +141,11 @@ def read_logits(path: str | Path, kind: str | None = None) -> LogitFile:
         return _read_set(place, chosen, kind)
     if place.suffix in LOGS:
         return _file(place, place.stem, [Part(*read_answers(place), "logits", "target")])
-    raise InputError(f"{place}: ending {place.suffix!r}, allowed are {', '.join(ENDINGS)}")
+    raise InputError(f"{place}: expected an ending of {', '.join(ENDINGS)}, got {place.suffix!r}")
 
 
 def logit_sets(path: str | Path) -> dict[str, str]:
-    """Return the sets of logits at a path by name, each as ``read_logits`` takes it."""
+    """Return the address, for ``read_logits``, of each set of logits at a path, by name."""
     place, chosen = split_address(path)
     if not local_path(place, "logits").exists():
         raise InputError(f"{place}: no such file or folder")
@@ -171,12 +170,12 @@ def logit_sets(path: str | Path) -> dict[str, str]:
                 raise InputError(f"{place}: {found[name]} and {address} have the same name")
             found[name] = address
     if not found:
-        raise InputError(f"{place}: no logits in it; allowed endings are {', '.join(ENDINGS)}")
+        raise InputError(f"{place}: no logits; expected files ending in {', '.join(ENDINGS)}")
     return found
 
 
 def _as_logits(arrays: NamedArrays) -> NamedArrays:
-    """Return the zero-shot logits of an archive that has class embeddings instead of scores."""
+    """Return zero-shot logits if an archive has class embeddings instead of scores."""
     words = {word for name in arrays.names for word in name.split("_")}
     if words & {"logits", "probs"} or not words & {"class"}:
         return arrays
@@ -190,7 +189,7 @@ def _read_arrays(arrays: NamedArrays, name: str, kind: str | None) -> LogitFile:
         plain = plain_name(given)
         if plain in known:
             both = f"{known[plain]!r} and {given!r}"
-            raise InputError(f"{arrays.path}: {both} mean the same; keep one of them")
+            raise InputError(f"{arrays.path}: arrays {both} have the same role; remove one")
         known[plain] = given
     parted = any(
         plain.endswith(f"_{part}") or plain.startswith(f"{part}_")
@@ -204,11 +203,14 @@ def _read_arrays(arrays: NamedArrays, name: str, kind: str | None) -> LogitFile:
 def _file(
     path: Path, name: str, parts: Sequence[Part], arrays: NamedArrays | None = None
 ) -> LogitFile:
-    """Return the one part, or the part to fit on and the part to test on, checked."""
+    """Check and combine one part, or the part to fit on and the part to test on."""
     scores = [_scores(path, part) for part in parts]
     ours, others = scores[0].shape[-1], scores[-1].shape[-1]
     if ours != others:
-        raise InputError(f"{path}: {ours} classes to fit on, {others} to test on; they must agree")
+        raise InputError(
+            f"{path}: expected equally many classes in both parts, got {ours} to fit on and "
+            f"{others} to test on"
+        )
     classes = () if arrays is None else _given_classes(arrays, parts, ours)
     labels, names = _label_numbers(path, parts, classes, ours)
     rows = [_rows(path, *part) for part in zip(scores, labels, strict=True)]
@@ -217,12 +219,14 @@ def _file(
 
 
 def _note_masked(path: Path, parts: Sequence[Part], rows: Sequence[LogitRows]) -> None:
-    """Say in how many rows of the whole file the label's class is masked."""
-    lost = [masked_labels(own.logits, own.labels) for own in rows]
-    count, total = sum(map(len, lost)), sum(map(len, rows))
+    """Note how many rows have a label whose class is masked."""
+    masked = [masked_labels(part.logits, part.labels) for part in rows]
+    count, total = sum(map(len, masked)), sum(map(len, rows))
     if count:
         part, first = next(
-            (p.name, int(own[0])) for p, own in zip(parts, lost, strict=True) if len(own)
+            (p.name, int(numbers[0]))
+            for p, numbers in zip(parts, masked, strict=True)
+            if len(numbers)
         )
         note(
             path,
@@ -232,7 +236,7 @@ def _note_masked(path: Path, parts: Sequence[Part], rows: Sequence[LogitRows]) -
 
 
 def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, part: str) -> Part:
-    """Return one part, or the whole where ``part`` is empty."""
+    """Return one part; with "" the arrays of a file that has no parts."""
     path = arrays.path
     score_arrays = {name: given for base, given in SCORE_ARRAYS.items() for name in _of(base, part)}
     label_arrays = [name for base in LABEL_ARRAYS for name in _of(base, part)]
@@ -244,9 +248,9 @@ def _find_part(arrays: NamedArrays, known: dict[str, str], kind: str | None, par
 
 
 def _given_classes(arrays: NamedArrays, parts: Sequence[Part], width: int) -> tuple[str, ...]:
-    """Return the names of the columns of scores, if the file has them.
+    """Return the class names in the array ``classes``, if the file has it.
 
-    Where labels are numbers, an array that cannot be names of the columns is passed over.
+    If labels are numbers, names are not needed, so invalid ones only give a note.
     """
     path = arrays.path
     if CLASSES not in arrays.names:
@@ -269,8 +273,8 @@ def _given_classes(arrays: NamedArrays, parts: Sequence[Part], width: int) -> tu
 
 def _check_width(path: Path, names: tuple[str, ...], width: int) -> None:
     if len(names) != width:
-        found = f"{len(names)} classes ({shown_names(names)}) for {width} columns of scores"
-        raise InputError(f"{path}: {found}; they need a column each")
+        found = f"got {len(names)} classes ({shown_names(names)}) and {width} columns"
+        raise InputError(f"{path}: expected one column of scores per class, {found}")
 
 
 def _label_numbers(
@@ -279,14 +283,14 @@ def _label_numbers(
     """Return the labels of all parts as numbers of columns, and the names of classes, if any."""
     columns = classes or unnamed_classes(width)
     labels = [_plain(path, part, columns) for part in parts]
-    if not classes and all(_are_names(its, columns) for its in labels):
+    if not classes and all(_are_names(each, columns) for each in labels):
         columns = classes = _sorted_names(path, labels, width)
-    given = [
-        LabelPart(its.tolist(), f"{path}: {part.name}")
-        for its, part in zip(labels, parts, strict=True)
+    label_parts = [
+        LabelPart(each.tolist(), f"{path}: {part.name}")
+        for each, part in zip(labels, parts, strict=True)
     ]
-    numbers = number_labels(given, columns)
-    if classes and all(its.dtype.kind == "U" for its in labels):
+    numbers = number_labels(label_parts, columns)
+    if classes and all(each.dtype.kind == "U" for each in labels):
         _note_absent(path, classes, numbers)
     return numbers, classes
 
@@ -302,8 +306,10 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
         raise InputError(f"{path}: {part.name}: expected one label per row, {shape}")
     if labels.dtype.kind == "f" and len(labels):
         row = int((np.mod(labels, 1) != 0).argmax())
-        told = f"{labels[row]} in row {row}, expected a whole number or a name"
-        raise InputError(f"{path}: {part.name}: {told}")
+        raise InputError(
+            f"{path}: {part.name}: expected a whole number or a name, got {labels[row]} in row "
+            f"{row}"
+        )
     if labels.dtype.kind not in "iuU":
         raise InputError(
             f"{path}: {part.name}: expected whole numbers or names, got {labels.dtype}"
@@ -312,7 +318,7 @@ def _plain(path: Path, part: Part, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndarray]) -> None:
-    """Say if a few columns have names that are not labels: they may not be classes."""
+    """Note if one or two columns have names that are not labels; they may not be classes."""
     absent = [classes[k] for k in np.setdiff1d(range(len(classes)), np.concatenate(numbers))]
     if 0 < len(absent) <= MOST_ABSENT:
         names = " and ".join(map(repr, absent))
@@ -320,7 +326,7 @@ def _note_absent(path: Path, classes: tuple[str, ...], numbers: Sequence[np.ndar
 
 
 def _are_names(labels: np.ndarray, columns: tuple[str, ...]) -> bool:
-    """Return True if labels are names and no column has one; one-hot rows become column names."""
+    """Return True if labels are names, but not those of columns (which one-hot rows become)."""
     return labels.dtype.kind == "U" and not np.isin(labels, columns).any()
 
 
@@ -333,7 +339,7 @@ def _sorted_names(path: Path, labels: Sequence[np.ndarray], width: int) -> tuple
 
 
 def _of(base: str, part: str) -> tuple[str, ...]:
-    """Return the names that an array may have in a part."""
+    """Return the possible names of a part's array."""
     return (f"{base}_{part}", f"{part}_{base}") if part else (base,)
 
 
@@ -360,8 +366,8 @@ def _scores(path: Path, part: Part) -> np.ndarray:
     """Return the scores of one part as logits (N, K)."""
     if part.kind is None:
         raise InputError(
-            f"{path}: does not say what it holds; give the kind (in a task: inputs.kind): "
-            f"{', '.join(KINDS)}"
+            f"{path}: the kind of scores is unknown; use --kind, in a task inputs.kind: "
+            f"{' or '.join(KINDS)}"
         )
     values = _numbers(path, part.scores)
     check_columns(values, path)
@@ -394,7 +400,7 @@ def _read_pair(path: Path, kind: str | None) -> LogitFile:
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except Exception as error:
-        # a damaged pickle may raise anything at all, and all of it means the same
+        # Damaged pickles can raise any exception.
         raise InputError(f"{path}: cannot be read as a pickled pair ({error})") from error
     if isinstance(content, int) and content == TORCH_MAGIC:
         raise InputError(f"{path}: {TORCH_SAVED}")
@@ -405,29 +411,29 @@ def _read_pair(path: Path, kind: str | None) -> LogitFile:
 
 
 def _is_torch_saved(path: Path) -> bool:
-    """Return True for an archive that ``torch.save`` wrote, whatever its name ends with."""
+    """Return True for an archive of ``torch.save``, whatever its ending."""
     if not zipfile.is_zipfile(path):
         return False
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith("/data.pkl") for name in archive.namelist())
     except zipfile.BadZipFile:
-        return False  # Its reader tells that it is damaged.
+        return False  # Its reader reports the damage.
 
 
 def _pair(path: Path, content: Any) -> tuple[Any, Any]:
     if not isinstance(content, tuple | list) or len(content) != 2:
         raise InputError(
             f"{path}: expected ((validation scores, labels), (test scores, labels)), "
-            f"found {type(content).__name__}"
+            f"got {type(content).__name__}"
         )
     return content[0], content[1]
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Stand in for ``codecs.encode``, with which old pickles spell bytes."""
+    """Replace ``codecs.encode``, which old pickles call to build bytes."""
     if codecs.lookup(encoding).name != "iso8859-1":
-        raise InputError(f"pickle asks for the codec {encoding!r}, only latin1 is allowed")
+        raise InputError(f"the pickle uses the codec {encoding!r}; only latin1 is allowed")
     return text.encode("latin1")
 
 
@@ -453,11 +459,13 @@ class ArrayUnpickler(pickle.Unpickler):
         super().__init__(file, encoding="latin1")
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of the few callables that build an array; refuse anything else."""
+        """Return a callable that builds arrays; refuse all others."""
         if (module, name) not in self._known:
-            raise InputError(f"pickle asks for {module}.{name}; only NumPy arrays are allowed")
+            raise InputError(f"the pickle uses {module}.{name}; only NumPy arrays are allowed")
         return self._known[module, name]
 
     def persistent_load(self, pid: Any) -> Any:
         """Refuse references to anything outside the file."""
-        raise InputError(f"pickle refers to {pid!r} outside the file; only arrays are allowed")
+        raise InputError(
+            f"the pickle refers to {pid!r} outside the file; only NumPy arrays are allowed"
+        )

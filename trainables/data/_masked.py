@@ -16,18 +16,18 @@ from trainables.data._inputs import Inputs, InputShape, Pixels, move
 from trainables.data._rows import RowArrays
 
 MASK_AUGMENTATIONS = ("none", "crop-flip", "scale-crop-flip", "crop-flip-light")
-VOID = 255  # Of a mask: counts nowhere.
-MASK_OUTSIDE = 254  # Of a mask: beyond the image, which is smaller than what it is stored in.
-IGNORED = -100  # What losses pass over.
-SAMPLED = 2**16  # Pixels, of all rows together, whose predictions are stored.
-HELD_PIXELS = 2**19  # Of a batch that is not trained on.
+VOID = 255  # Mask value of pixels that are ignored.
+MASK_OUTSIDE = 254  # Mask value outside of an image that is smaller than the stored size.
+IGNORED = -100  # Target that losses ignore.
+SAMPLED = 2**16  # Pixels of all rows together whose predictions are stored.
+HELD_PIXELS = 2**19  # Most pixels of a batch in evaluation.
 SCALES = (0.5, 2.0)
 LIGHT = 0.2  # Largest change of contrast, as a share, and of brightness, in standard deviations.
 
 
 @dataclass(frozen=True)
 class MaskedShape(InputShape):
-    """The height and width that images with masks are stored in; crops of them are shown too."""
+    """The height and width of stored images with masks; networks also see crops of them."""
 
     kind: ClassVar[str] = "images with masks"
 
@@ -43,20 +43,17 @@ class MaskedShape(InputShape):
 
 @dataclass(frozen=True)
 class MaskedImages(Inputs, kind="images-with-masks"):
-    """RGB images, each with a mask of one class a pixel.
+    """RGB images, each with a mask that has a class per pixel.
 
-    Smaller images lie in the upper left corner; the rest of their mask is ``MASK_OUTSIDE``, and
-    networks that are not in training see them at their own size. A mask's 255 is void.
+    Smaller images are stored in the upper left corner, and the rest of their mask is
+    ``MASK_OUTSIDE``; evaluation shows them at their own size. 255 in a mask is void.
 
     Attributes:
-        size: Height and width that images are stored in, in pixels: the largest of each.
+        size: Height and width of stored images, in pixels: the largest of each.
         mean: Mean of each channel on the scale 0..1, subtracted before training.
-        std: What each channel is then divided by.
-        crop: Side of the square that training is shown of an image, in pixels; 0 for ``size``.
-        augmentation: What training uses unless told otherwise, of ``MASK_AUGMENTATIONS``.
-
-    Raises:
-        ValueError: If a value is out of its range.
+        std: Divisor of each channel after that.
+        crop: Side, in pixels, of the square crops that training uses; 0 for ``size``.
+        augmentation: Default of training, one of ``MASK_AUGMENTATIONS``.
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.uint8)
@@ -84,11 +81,11 @@ class MaskedImages(Inputs, kind="images-with-masks"):
         return MaskedShape(self.size)
 
     def check(self, values: np.ndarray) -> None:
-        """Refuse anything but uint8 (N, H, W, 4), or (N, H, W, 3) without masks, of any size."""
+        """Raise ``ValueError`` unless values are uint8 (N, H, W, 4), or (N, H, W, 3) unmasked."""
         if values.dtype != self.dtype or values.ndim != 4 or values.shape[3] not in (3, 4):
             raise ValueError(
-                f"{self.kind} are {values.dtype} {values.shape}, allowed is {self.dtype} "
-                "(N, H, W, 4), or (N, H, W, 3) for images alone"
+                f"{self.kind}: expected {self.dtype} (N, H, W, 4), or (N, H, W, 3) without masks, "
+                f"got {values.dtype} {values.shape}"
             )
 
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> MaskedBatcher:
@@ -103,10 +100,10 @@ class MaskedImages(Inputs, kind="images-with-masks"):
 
 
 def sample_pixels(masks: np.ndarray) -> Pixels:
-    """Return equally many labelled pixels of each mask (N, H, W), always the same.
+    """Return the same number of labelled pixels of each mask (N, H, W), about ``SAMPLED`` in all.
 
-    Of the ``SAMPLED`` in all, a mask's labelled pixels are cut, line by line, into as many runs as
-    are wanted, and one is drawn of each. A mask with fewer gives all of them.
+    A mask's labelled pixels, line by line, are cut into runs, and one pixel of each run is drawn,
+    with a fixed seed. A mask with too few labelled pixels contributes all of them.
     """
     wanted = max(1, SAMPLED // max(len(masks), 1))
     found = [_spread(mask.ravel(), wanted, seed) for seed, mask in enumerate(masks)]
@@ -127,7 +124,7 @@ def _spread(mask: np.ndarray, wanted: int, seed: int) -> np.ndarray:
 
 
 class MaskedBatcher(ImageBatcher):
-    """Gives batches of images with masks, uint8 (B, 4, H, W), and views of both together."""
+    """Yields batches of images with masks, uint8 (B, 4, H, W), and makes views of both."""
 
     def __init__(
         self, values: np.ndarray, inputs: MaskedImages, device: torch.device | str
@@ -149,9 +146,9 @@ class MaskedBatcher(ImageBatcher):
     ) -> tuple[Tensor, Tensor]:
         """Return random views of images, (B, 3, h, w), and of their masks, int64 (B, h, w).
 
-        ``crop-flip`` shows a crop, mirrored or not; ``scale-crop-flip`` one of the image enlarged
-        by 0.5 to 2 first; ``crop-flip-light`` changes contrast and brightness too. Pixels that
-        count nowhere are ``IGNORED``: void ones, and those of a crop that reaches beyond the image.
+        ``crop-flip`` is a random crop, perhaps mirrored; ``scale-crop-flip`` first scales the image
+        by 0.5 to 2; ``crop-flip-light`` also changes contrast and brightness. Void pixels, and
+        pixels of a crop outside of the image, are ``IGNORED`` in masks.
         """
         check_choice("augmentation", augmentation, MASK_AUGMENTATIONS)
         images, masks = self.plain(batch), batch[:, 3:]
@@ -161,7 +158,7 @@ class MaskedBatcher(ImageBatcher):
         windows = draw_windows(image_sizes(masks.squeeze(1)), self._crop, scaled, generator)
         grid, _, _ = crop_grid(windows, self._crop, batch.shape[2:])
         images = F.grid_sample(images, grid, align_corners=False)
-        # Shifted by one, so that the zeros beyond the image are no class.
+        # Shifted by one, so that 0 means outside of the image.
         shifted = (masks.float() + 1) * (masks < MASK_OUTSIDE)
         found = F.grid_sample(shifted, grid, mode="nearest", align_corners=False).long().squeeze(1)
         if augmentation.endswith("light"):
@@ -196,12 +193,12 @@ def image_sizes(masks: Tensor) -> Tensor:
 def draw_windows(
     sizes: Tensor, crop: tuple[int, int], scaled: bool, generator: Generator
 ) -> Tensor:
-    """Draw what a crop shows of images of ``sizes`` (B, 2): top, left, height, width, flip (5, B).
+    """Draw a crop of each image of ``sizes`` (B, 2): top, left, height, width and flip, (5, B).
 
-    Drawn where the generator lives, and computed where the sizes are: nothing waits for a device.
     Numbers are in pixels of the image; a window may reach beyond it. Logarithms of scales are
-    uniform in those of 0.5 and 2, places uniform among those that show as much as possible, and
-    whole pixels where nothing is scaled.
+    uniform between those of 0.5 and 2. Places are uniform among those that show as much of the
+    image as possible, in whole pixels unless it is scaled. Numbers are drawn on the generator's
+    device and computed on that of ``sizes``, so that nothing waits for a device.
     """
     draws = torch.rand(4, len(sizes), generator=generator, device=generator.device)
     scale, *places, flip = move(draws, sizes.device)

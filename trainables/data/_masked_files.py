@@ -1,4 +1,4 @@
-"""Images with masks in their files, in the layout of PASCAL VOC."""
+"""Reads images with masks in the layout of PASCAL VOC."""
 
 import itertools
 from abc import abstractmethod
@@ -31,8 +31,8 @@ IMAGES, MASKS, LISTS = "JPEGImages", "SegmentationClass", "ImageSets/Segmentatio
 CLASSES = "classes.json"
 MASK_MODES = ("1", "L", "P")
 LAYOUT = (
-    f"lay it out as PATH/{IMAGES}/<name>.jpg, PATH/{MASKS}/<name>.png (a class a pixel, 255 void) "
-    f"and PATH/{LISTS}/train.txt, perhaps val.txt and test.txt, a name a line"
+    f"use PATH/{IMAGES}/<name>.jpg, PATH/{MASKS}/<name>.png (one class per pixel, 255 is void), "
+    f"PATH/{LISTS}/train.txt and optionally val.txt and test.txt, with one name per line"
 )
 
 Pairs = Sequence[tuple[Path, Path]]
@@ -44,7 +44,7 @@ class MaskedFiles(Rows):
     """Images and masks in their files, decoded by several threads when they are read.
 
     Attributes:
-        num_classes: K; a mask that holds another class is refused.
+        num_classes: K; a mask with another class is an ``InputError``.
         validation: Rows of the data set's own validation list, if there is one.
     """
 
@@ -55,7 +55,7 @@ class MaskedFiles(Rows):
 
     @property
     def labels(self) -> np.ndarray:  # type: ignore[override]
-        """Return one label for all rows, (N,): whole images have none."""
+        """Return zeros (N,), because whole images have no label."""
         return np.zeros(len(self.pairs), np.int64)
 
     @property
@@ -92,8 +92,8 @@ class MaskedFiles(Rows):
         wrong = classes[(classes >= self.num_classes) & (classes != VOID)]
         if len(wrong):
             raise InputError(
-                f"{mask} holds class {wrong[0]}, allowed are 0 to {self.num_classes - 1}, and "
-                f"{VOID} for void"
+                f"{mask}: expected classes 0 to {self.num_classes - 1}, or {VOID} for void, got "
+                f"{wrong[0]}"
             )
         row = np.zeros(self.shape, self.dtype)
         row[..., 3] = MASK_OUTSIDE
@@ -106,8 +106,8 @@ def read_mask(path: Path) -> np.ndarray:
     with opened(path) as image:
         if image.mode not in MASK_MODES:
             raise InputError(
-                f"{path} has image mode {image.mode}, allowed is a palette or grey PNG whose "
-                "values are classes"
+                f"{path}: expected a palette or grey PNG whose values are classes, got image mode "
+                f"{image.mode}"
             )
         return np.asarray(upright(image), np.uint8)
 
@@ -116,13 +116,13 @@ class MaskedReader(Reader):
     """A data set of images with masks in the layout of PASCAL VOC.
 
     Attributes:
-        crop: Side of what training is shown of an image; 0 for all.
-        names: Of the classes; none where a file, or the masks, tell them.
+        crop: Side of the square crops that training uses; 0 for whole images.
+        names: Class names; if empty they are read from ``classes.json`` or from the masks.
     """
 
     kind = MaskedImages
     validation = OWN
-    edition = 1  # The validation list is in the fingerprint.
+    edition = 1  # The fingerprint contains the validation list.
     accepts = ("crop",)
     crop = 0
     names: tuple[str, ...] = ()
@@ -130,15 +130,14 @@ class MaskedReader(Reader):
     @property
     @abstractmethod
     def path(self) -> Path:
-        """The folder that holds it."""
+        """The data set's folder."""
 
     @property
     def masks(self) -> str:
-        """The folder of the masks."""
         return MASKS
 
     def adjust(self, settings: Any) -> None:
-        """Take ``crop``, the side of what training is shown of an image, in pixels."""
+        """Accept ``crop``, the side of the square crops that training uses, in pixels."""
         super().adjust(settings)
         self.crop = settings.get("crop", 0)
         try:
@@ -147,12 +146,12 @@ class MaskedReader(Reader):
             raise InputError(f"dataset {self.name!r}: inputs.{error}") from error
 
     def lists(self) -> dict[str, Path]:
-        """Return the lists that there are, by the part that they are of."""
+        """Return the existing lists by part."""
         found = {part: self.path / LISTS / f"{part}.txt" for part in ("train", "val", "test")}
         return {part: path for part, path in found.items() if path.is_file()}
 
     def parts(self) -> dict[str, Pairs]:
-        """Return the files of each part, all there and each named once."""
+        """Return the files of each part; refuse missing files and images named twice."""
         lists = self.lists()
         if "train" not in lists:
             raise InputError(f"{self.path / LISTS / 'train.txt'} does not exist; {LAYOUT}")
@@ -162,8 +161,8 @@ class MaskedReader(Reader):
             for image, _ in found[part]:
                 if image in seen:
                     raise InputError(
-                        f"{path} names {image.stem}, and so does {seen[image]}: an image may be "
-                        "named once"
+                        f"{path} names {image.stem}, and so does {seen[image]}; name each image "
+                        "only once"
                     )
                 seen[image] = path
         return found
@@ -175,14 +174,14 @@ class MaskedReader(Reader):
             for name in words
         ]
         if not pairs:
-            raise InputError(f"{path} is empty; needed is a name a line")
+            raise InputError(f"{path} is empty; expected one name per line")
         for file in itertools.chain(*pairs):
             if not file.is_file():
                 raise InputError(f"{file} does not exist, but {path} names it")
         return pairs
 
     def read(self, download: bool) -> tuple[DatasetInfo, MaskedFiles, MaskedFiles | None]:
-        """Return images and masks as lists of files, after a look at every size."""
+        """Return images and masks as lists of files, after reading the size of every image."""
         train, test, own = self._rows()
         widths, heights = zip(*(glance(i)[0] for i, _ in (*train, *(test or ()))), strict=True)
         size = max(heights), max(widths)
@@ -203,7 +202,10 @@ class MaskedReader(Reader):
         return info, rows, None if test is None else replace(rows, pairs=test, validation=None)
 
     def _rows(self) -> tuple[Pairs, Pairs | None, np.ndarray | None]:
-        """Return training, validation and test rows; without a test list ``val`` is the test."""
+        """Return training pairs, test pairs and validation rows; ``val`` replaces a missing test.
+
+        Validation rows are numbers of training pairs, or None without a validation list.
+        """
         parts = self.parts()
         train, val, test = parts["train"], parts.get("val"), parts.get("test")
         if test is None or val is None:
@@ -229,18 +231,18 @@ class MaskedReader(Reader):
         return self._rows()[2]
 
     def signature(self) -> str:
-        """Return that of the files, with a mark: data prepared without it are read again."""
+        """Return the files' signature and ``UPRIGHT``, so that older prepared data is not used."""
         return f"{super().signature()} {UPRIGHT}"
 
     def files(self) -> list[Path]:
-        """Return the lists, class names and every image and mask; only lists if one is wrong."""
+        """Return lists, class names, images and masks; no images if a list has a fault."""
         found = [*self.lists().values(), self.path / CLASSES]
         with suppress(InputError):
             found += [file for part in self.parts().values() for pair in part for file in pair]
         return found
 
     def test_paths(self) -> list[Path]:
-        """Return images and masks of the test list; all where there is none, or a list is wrong."""
+        """Return the test list's images and masks; all files without a valid test list."""
         try:
             train, test, _ = self._rows()
         except InputError:
@@ -248,7 +250,7 @@ class MaskedReader(Reader):
         return [file for pair in (test or train) for file in pair]
 
     def check(self) -> SourceStatus:
-        """Look for every file that a list names, without opening it."""
+        """Check that every listed file exists, without opening it."""
         try:
             found = ", ".join(f"{len(part):,} {name}" for name, part in self.parts().items())
         except InputError as error:

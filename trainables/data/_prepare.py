@@ -1,4 +1,4 @@
-"""Reads, splits and stores a data set once, for every process that asks; seals its test data."""
+"""Reads, splits and stores a data set once for all processes, and seals its test data."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ from trainables.data._source import (
 )
 
 RECORDS = "sources"
-SMALL = 32 * 2**20  # Bytes of a source that is read whole for a preview.
+SMALL = 32 * 2**20  # Bytes; larger sources are not read for a preview.
 
 
 def prepare(
@@ -52,22 +52,22 @@ def prepare(
     notice: Notice = silent,
     settings: Mapping[str, Any] | None = None,
 ) -> PreparedData:
-    """Read, split and store a data set below ``destination``; the second time, find it there.
+    """Read, split and store a data set below ``destination``, or return it if it is there.
 
-    Stored data are found again by name and by size and time of the source's files, without
-    reading them, and used only if every checksum still holds. Processes may call this at once.
+    Stored data is identified by name, and by size and time of the source's files, without reading
+    them; it is used only if every checksum matches. Several processes may call this at once.
 
     Args:
         name: A name as in ``source_names``.
-        root: The folder that downloaded data sets live in.
+        root: The folder of downloaded data sets.
         split: How to split it.
-        destination: The folder that holds prepared data sets, one subfolder a key.
-        download: Whether absent files may be downloaded.
-        notice: Told now and then how far it is.
-        settings: How rows are to be stored, where the kind of data has a choice.
+        destination: The folder of prepared data sets, with a subfolder for each key.
+        download: Whether missing files may be downloaded.
+        notice: Receives progress messages.
+        settings: The ``inputs`` of a task; see ``Reader.adjust``.
 
     Raises:
-        TestDataSealedError: If it has to be read and this process is sealed.
+        TestDataSealedError: If the source has to be read and this process is sealed.
     """
     reader = find_reader(name, root, settings)
     destination = Path(destination).absolute()
@@ -89,7 +89,7 @@ def find_prepared(
     destination: Path | str,
     settings: Mapping[str, Any] | None = None,
 ) -> PreparedData | None:
-    """Return what ``prepare`` has stored, or None; never reads the source, never writes."""
+    """Return the data stored by ``prepare``, or None; reads no source and writes nothing."""
     return _find(find_reader(name, root, settings), split, Path(destination).absolute())
 
 
@@ -99,12 +99,11 @@ def missing_download(
     split: SplitSpec | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return what ``prepare`` needs to be downloaded first, in one line; empty if nothing.
+    """Return a line on the data that must be downloaded before ``prepare``, or "".
 
-    That is also a public data set that people have to fetch by hand.
-
-    What ``prepare`` would refuse is refused here, as far as it shows without a look at images, and
-    the split where one is given. Nothing is downloaded, unpacked or written.
+    Data that users must fetch by hand counts as well. Raise the errors of ``prepare`` that can be
+    found without reading images, also for ``split`` if it is not None. Nothing is downloaded,
+    unpacked or written.
     """
     reader = find_reader(name, root, settings)
     labels = reader.labels()
@@ -118,7 +117,7 @@ def missing_download(
         return ""
     status = reader.check()
     if reader.awaited():
-        return f"dataset {name!r} is not there yet: {status.detail}; {status.remedy}"
+        return f"dataset {name!r} is missing: {status.detail}; {status.remedy}"
     if not status.present and not reader.downloads:
         raise InputError(f"dataset {name!r}: {status.detail}; {status.remedy}")
     return "" if status.present else f"dataset {name!r} is not downloaded yet: {status.detail}"
@@ -127,7 +126,7 @@ def missing_download(
 def preview_copies(
     name: str, root: Path | str, split: SplitSpec, settings: Mapping[str, Any] | None = None
 ) -> Copies | None:
-    """Return the copies that ``prepare`` would count; None where the source is large or absent."""
+    """Return the copies that ``prepare`` would count; None if the source is large or missing."""
     reader = find_reader(name, root, settings)
     files = [path for path in reader.files() if path.is_file()]
     if not files or sum(path.stat().st_size for path in files) > SMALL or reader.labels() is None:
@@ -139,11 +138,11 @@ def preview_copies(
 
 
 def raw_test_paths(destination: Path) -> list[Path]:
-    """Return where the sources of everything prepared below ``destination`` keep test images."""
+    """Return the test files of the sources of all data prepared below ``destination``."""
     paths: list[Path] = []
     for record in sorted((destination / RECORDS).glob("*.json")):
         fields = json.loads(record.read_text(encoding="utf-8"))
-        if "test_paths" in fields:  # A plugin's reader need not be known here.
+        if "test_paths" in fields:  # A plugin's reader may be unknown in this process.
             paths += map(Path, fields["test_paths"])
         else:
             paths += find_reader(fields["name"], fields["root"]).test_paths()
@@ -156,7 +155,7 @@ def _key(fingerprint: str, info: DatasetInfo, split: SplitSpec) -> str:
 
 
 def _record_path(reader: Reader, destination: Path) -> Path:
-    # What changes with a data set: its files, and the code of a plugin's reader.
+    # The code of a plugin's reader counts like the files.
     signature = " ".join(filter(None, (reader.signature(), _code(reader))))
     fields = [
         reader.full_name(),
@@ -179,7 +178,7 @@ def _find(reader: Reader, split: SplitSpec, destination: Path) -> PreparedData |
 
 
 def _counted(data: PreparedData, name: str) -> PreparedData:
-    """Return prepared data with their copies counted, which older versions did not do."""
+    """Return prepared data with its copies counted; older versions did not count them."""
     inputs = data.info.inputs
     as_given = inputs.given == (inputs.dtype, inputs.row)
     if data.copies is None and as_given and not is_sealed():
@@ -192,12 +191,12 @@ def _counted(data: PreparedData, name: str) -> PreparedData:
 
 
 def _intact(directory: Path) -> PreparedData | None:
-    """Return prepared data, or None where they are absent or damaged and have to be made."""
+    """Return prepared data, or None if it is missing or damaged."""
     try:
         prepared = PreparedData.open(directory)
         prepared.verify()
     except PermissionError:
-        raise  # They may be intact.
+        raise  # The data may be intact.
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return prepared
@@ -211,7 +210,7 @@ def _make(
     directory = destination / _key(source.fingerprint, source.info, split)
     rows = _split_rows(source, split)
     fitted = replace(source, info=source.info.fitted(source.train.take(rows.train)))
-    if _intact(directory) is None:  # Of another copy of these files it may be there, and in use.
+    if _intact(directory) is None:  # Another copy of the same files may have been prepared before.
         with make_folder(directory) as scratch:
             _write(scratch, fitted, split, rows, directory.name, notice)
     _write_record(reader, source, destination)
@@ -229,11 +228,11 @@ def _split_rows(source: Source, split: SplitSpec) -> Split:
 
 
 def _alone(labels: np.ndarray, classes: Sequence[str]) -> str:
-    """Return the end of a message about a split, if there are classes of one row."""
+    """Return an addition to a split's error if there are classes with one row, else ""."""
     alone = np.flatnonzero(np.bincount(labels) == 1).tolist()
     names = ", ".join(repr(classes[k]) if classes else str(k) for k in alone[:SHOWN])
     more = ", ..." if alone[SHOWN:] else ""
-    need = "each class needs at least two, since one stays for training"
+    need = "each class needs at least two, because one stays for training"
     return f"; classes with only one row: {names}{more}; {need}" if alone else ""
 
 
@@ -265,8 +264,8 @@ def _write(
     parts, inputs = _parts(source, rows), source.info.inputs
     quick: dict[str, list[np.ndarray]] = {name: [] for name in parts}
     for name, part in parts.items():
-        apart = name == "test"  # From what a search sees.
-        folder, prefix = (directory / TEST, "") if apart else (directory / SEARCH, f"{name}_")
+        is_test = name == "test"  # A search must not see it, so it has its own folder.
+        folder, prefix = (directory / TEST, "") if is_test else (directory / SEARCH, f"{name}_")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{prefix}{inputs.kind}.npy"
         write_blocks(path, inputs, len(part), keyed(part.blocks(), quick[name]), notice)
@@ -315,43 +314,42 @@ SUITE_MANIFEST = "suite.json"
 
 
 def seal_test_data(*directories: Path | str) -> None:
-    """Give up, for the rest of this process's life, every way to read test data.
+    """Forbid this process to read test data until it ends.
 
-    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``, and so does
-    opening, by whatever path, a file below the ``test`` folder of a prepared directory or of those
-    beside it, a suite stored beside it, or a file of their sources that holds test images. Child
-    processes that import this package are sealed too. There is no way back but a new process. It is
-    no sandbox against hostile code: files that a C library opens by itself are not seen.
+    Afterwards ``PreparedData.test`` and ``read_source`` raise ``TestDataSealedError``. So does
+    opening a test file of a prepared directory, of its siblings and of their sources, or a suite
+    stored next to it, by any path. Child processes that import this package are sealed too. This is
+    not a sandbox against hostile code: Python does not see files that C libraries open.
 
     Args:
-        *directories: Prepared directories (with ``split.json``), or any other files and folders,
-            which are sealed whole. With none, only the functions above are closed.
+        *directories: Prepared directories (with ``split.json``), or other files and folders, which
+            are sealed entirely. Without any, only the functions above are sealed.
 
     Raises:
-        TestDataSealedError: If test arrays read earlier are still held; the seal holds all the
-            same.
+        TestDataSealedError: If test arrays read earlier are still alive; the process is sealed
+            nevertheless.
     """
     paths = [Path(directory).absolute() for directory in directories]
     seal_paths(str(target) for path in paths for target in _targets(path))
     for path in paths:
         if not path.exists():
-            raise InputError(f"{path} does not exist: no test data there to seal")
+            raise InputError(f"{path} does not exist, so its test data cannot be sealed")
 
 
 def _targets(path: Path) -> list[Path]:
     if not (path / MANIFEST).is_file():
         return [path]
-    # Another split of the same images, prepared beside this one, holds the same test images.
-    beside = [manifest.parent / TEST for manifest in path.parent.glob(f"*/{MANIFEST}")]
+    # Other splits of the same images have the same test images.
+    siblings = [manifest.parent / TEST for manifest in path.parent.glob(f"*/{MANIFEST}")]
     suites = path.parent / SUITES
-    return [path / TEST, *beside, *raw_test_paths(path.parent), suites, *_suite_sources(suites)]
+    return [path / TEST, *siblings, *raw_test_paths(path.parent), suites, *_suite_sources(suites)]
 
 
 def _suite_sources(suites: Path) -> list[Path]:
-    """Return where the sources of stored suites keep their images, but of those sealed already."""
+    """Return the image files of the sources of stored suites, except those sealed before."""
     sources: list[Path] = []
     for manifest in sorted(suites.glob(f"*/{SUITE_MANIFEST}")):
-        # A process that turns to another task sealed the sources together with the manifests.
+        # A manifest that was sealed for an earlier task was sealed together with its sources.
         with suppress(TestDataSealedError):
             fields = json.loads(manifest.read_text(encoding="utf-8"))
             sources += map(Path, fields["test_paths"])

@@ -1,4 +1,4 @@
-"""A split data set on disk, search data and test data apart."""
+"""A split data set on disk; search data and test data are in separate folders."""
 
 import hashlib
 import json
@@ -33,16 +33,16 @@ SCHEMA = 1
 SECONDS_BETWEEN_NOTICES = 5.0
 
 Notice = Callable[[str], None]
-"""Told how far a long preparation is."""
+"""Receives progress messages of a long preparation."""
 Found = TypeVar("Found")
 
 
 def silent(text: str) -> None:
-    """Tell no one."""
+    """Ignore a notice."""
 
 
 def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lock: Path) -> Found:
-    """Return what ``find`` finds, or else what ``make`` makes; one process makes, others wait."""
+    """Return the result of ``find``, or else of ``make``, which only one process at a time runs."""
     found = find()
     if found is not None:
         return found
@@ -53,7 +53,7 @@ def find_or_make(find: Callable[[], Found | None], make: Callable[[], Found], lo
 
 @contextmanager
 def make_folder(directory: Path) -> Iterator[Path]:
-    """Give a folder to fill that replaces ``directory`` when whole."""
+    """Yield an empty folder, which replaces ``directory`` at the end of the block."""
     with scratch_folder(".making-", directory.parent) as scratch:
         yield scratch
         inherit(scratch)
@@ -64,7 +64,11 @@ def make_folder(directory: Path) -> Iterator[Path]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return a manifest of today's version; one that may not be read is a ``PermissionError``."""
+    """Return a manifest of version ``SCHEMA``.
+
+    Raises:
+        PermissionError: If it may not be read.
+    """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except PermissionError:
@@ -77,7 +81,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_array(path: Path, mapped: bool = True) -> np.ndarray:
-    """Return the array of a file ``.npy``, memory-mapped unless told otherwise."""
+    """Return the array of a ``.npy`` file."""
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except UNREADABLE_MEMBER as error:
@@ -87,9 +91,9 @@ def read_array(path: Path, mapped: bool = True) -> np.ndarray:
 def write_blocks(
     path: Path, inputs: Inputs, count: int, blocks: Iterable[np.ndarray], notice: Notice
 ) -> None:
-    """Write blocks of rows, ``count`` in all, one after the other as one ``.npy`` file.
+    """Write blocks of rows, ``count`` in all, as one ``.npy`` file.
 
-    Not through a memory map: a full disk would then end the process without a word.
+    A memory map is not used, because a full disk would then kill the process without a message.
     """
     shape = (count, *inputs.row)
     fields = {"descr": inputs.dtype.str, "fortran_order": False, "shape": shape}
@@ -116,7 +120,7 @@ SEARCH, TEST, SUITES = "search", "test", "suites"
 
 @dataclass(frozen=True, eq=False)
 class SearchData:
-    """Training and validation rows, memory-mapped: one copy for all processes of a node."""
+    """Training and validation rows, memory-mapped, so that the processes of a node share them."""
 
     train: RowArrays
     validation: RowArrays
@@ -124,20 +128,20 @@ class SearchData:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A split data set on disk, made by ``prepare`` or found by ``PreparedData.open``.
+    """A split data set on disk, made by ``prepare`` or opened by ``PreparedData.open``.
 
-    A file that is absent or damaged is an ``InputError`` that names it, and a question for test
-    rows in a sealed process a ``TestDataSealedError``.
+    Missing and damaged files raise ``InputError``; methods that read test rows raise
+    ``TestDataSealedError`` in a sealed process.
 
     Attributes:
-        directory: Holds ``search/``, ``test/`` and the manifest ``split.json``.
-        key: Hash (hex) of all that determines the content: rows, constants and split.
+        directory: The folder of ``search/``, ``test/`` and the manifest ``split.json``.
+        key: Hash (hex) of rows, constants and split, which determine the content.
         info: The data set's constants.
         fingerprint: SHA-256 (hex) of the whole unsplit data set.
         split: How it was split.
         counts: Number of rows of ``train``, ``validation`` and ``test``.
         files: Size and SHA-256 of every file, by its path below ``directory``.
-        copies: Rows that are in two parts; None where they were not counted.
+        copies: Rows that are in two parts; None if they were not counted.
     """
 
     directory: Path
@@ -151,7 +155,7 @@ class PreparedData:
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
-        """Find prepared data by its directory; reads the manifest only."""
+        """Open a prepared directory; reads only its manifest."""
         directory = on_this_machine(Path(directory).absolute())
         document = read_manifest(directory / MANIFEST)
         try:
@@ -179,24 +183,24 @@ class PreparedData:
         )
 
     def test(self) -> RowArrays:
-        """Return the test rows: for the chosen configuration of a study only."""
+        """Return the test rows; use them only for the configuration that a study chose."""
         require_unsealed("PreparedData.test()")
         arrays = self._load(TEST, "")
-        content = getattr(arrays.values, "content", None)  # Of encoded images.
+        content = getattr(arrays.values, "content", None)  # The bytes of encoded images.
         hand_out((*arrays.arrays, *([] if content is None else [content])))
         return arrays
 
     def test_numbers(self) -> np.ndarray:
-        """Return which rows of the source the test rows are, (N,), int64."""
+        """Return the numbers of the test rows in the source, (N,), int64."""
         require_unsealed("PreparedData.test_numbers()")
         return read_array(self.directory / TEST / "indices.npy")
 
     def search_numbers(self, part: str) -> np.ndarray:
-        """Return which rows of the source ``train`` or ``validation`` is, (N,), int64."""
+        """Return the numbers of ``train`` or ``validation`` rows in the source, (N,), int64."""
         return read_array(self.directory / SEARCH / f"{part}_indices.npy")
 
     def verify(self) -> None:
-        """Hash every file that this process may open and compare with the manifest."""
+        """Compare the hash of every file, except sealed ones, with the manifest."""
         closed = f"{TEST}/" if is_sealed() else "\0"
         open_to_us = {n: entry for n, entry in self.files.items() if not n.startswith(closed)}
         check_files(self.directory, open_to_us)

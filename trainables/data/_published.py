@@ -22,12 +22,13 @@ from trainables.data._inputs import DatasetInfo
 from trainables.data._rows import RowArrays, Rows
 from trainables.data._source import Reader, SourceStatus
 
-# Of ImageNet's training images; torchvision's and timm's pretrained networks expect them. The
-# released code of Mukhoti et al. (2020) and MbLS (2022) uses them for Tiny-ImageNet, MbLS for CUB.
+# Statistics of ImageNet's training images, as torchvision's and timm's pretrained networks expect.
+# The released code of Mukhoti et al. (2020) and MbLS (2022) uses them for Tiny-ImageNet, and MbLS
+# for CUB.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-# Errors of libraries when a download fails or a file is of another kind.
+# Errors of libraries if a download fails or a file has another format.
 FAILURES = (
     RuntimeError,
     OSError,
@@ -46,33 +47,33 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Checked:
-    """A file and the MD5 that its owner states; None where there is none."""
+    """A file and the MD5 that its owner publishes, or None."""
 
     path: Path
     md5: str | None
 
     def fault(self) -> str:
-        """Return the fault of the file, or nothing."""
+        """Return the fault of the file, or ""."""
         from torchvision.datasets.utils import check_integrity  # Importing it takes a second.
 
         if not self.path.is_file():
-            return f"{self.path} is absent"
+            return f"{self.path} is missing"
         if not check_integrity(self.path, self.md5):
             return f"{self.path} is damaged (wrong checksum)"
         return ""
 
 
 def unpack(archive: Path, folder: str) -> None:
-    """Unpack the folder in an archive beside it, or raise one of ``FAILURES``."""
-    # Renamed when whole: what an interruption leaves must not pass for the folder.
+    """Unpack an archive's folder next to the archive, or raise one of ``FAILURES``."""
+    # Renamed when complete, so that an interruption leaves no incomplete folder.
     with scratch_folder(".unpacking-", archive.parent) as scratch:
-        # Members of .zip files are kept inside the folder in any case.
+        # .zip files need no filter: their members always stay inside the folder.
         shutil.unpack_archive(archive, scratch, filter=None if archive.suffix == ".zip" else "data")
         os.replace(scratch / folder, archive.parent / folder)
 
 
 def line_of(error: BaseException) -> str:
-    """Return an error's kind and text in one line."""
+    """Return an error's type and text in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -80,7 +81,7 @@ class PublishedReader(Reader):
     """A data set that many papers use.
 
     Attributes:
-        address: Where its files can be had by hand, for people.
+        address: Web page from which users can fetch its files.
     """
 
     inputs: Images
@@ -96,7 +97,7 @@ class TorchvisionReader(PublishedReader):
     """A data set that torchvision downloads, unpacks and checks.
 
     Attributes:
-        dataset: The name of its class in ``torchvision.datasets``.
+        dataset: Name of the class in ``torchvision.datasets``.
     """
 
     downloads = True
@@ -105,20 +106,20 @@ class TorchvisionReader(PublishedReader):
 
     @property
     def published(self) -> Any:
-        # Imported here because torchvision takes more than a second, of every command there is.
+        # Imported here, because importing torchvision takes more than a second.
         return getattr(importlib.import_module("torchvision.datasets"), self.dataset)
 
     @abstractmethod
     def unpacked(self) -> list[Checked]:
-        """Return the files that hold the images."""
+        """Return the unpacked files of images."""
 
     def archives(self) -> list[Checked]:
-        """Return the files that are downloaded; the same ones if nothing is unpacked."""
+        """Return the downloaded files; those of ``unpacked`` if nothing is unpacked."""
         return self.unpacked()
 
     @abstractmethod
     def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return images (N, H, W) or (N, H, W, C), uint8, and labels (N,), by torchvision."""
+        """Return torchvision's images (N, H, W) or (N, H, W, C), uint8, and labels (N,)."""
 
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
         status = self.check()
@@ -136,16 +137,16 @@ class TorchvisionReader(PublishedReader):
         return [checked.path for checked in self.unpacked()]
 
     def test_paths(self) -> list[Path]:
-        """Return the files that hold test images, and the archives, which do too."""
+        """Return the files and archives that have test images."""
         named = [checked.path for checked in (*self.unpacked(), *self.archives())]
         return [path for path in named if self.holds_test(path)]
 
     def holds_test(self, path: Path) -> bool:
-        """Return True if a file holds test images."""
+        """Return True if a file has test images."""
         return "train" not in path.name
 
     def check(self) -> SourceStatus:
-        """Check every file's checksum; intact archives are as good as unpacked files."""
+        """Check every file's checksum; intact archives suffice."""
         fault = _first_fault(self.unpacked())
         if fault and _first_fault(self.archives()):
             return SourceStatus(False, fault, f"allow the download, or {self._by_hand()}")
@@ -153,16 +154,16 @@ class TorchvisionReader(PublishedReader):
 
     def _by_hand(self) -> str:
         names = ", ".join(str(checked.path) for checked in self.archives())
-        return f"put the files from {self.address} there by hand: {names}"
+        return f"get the files from {self.address} and save them as {names}"
 
 
 class OfficialReader(PublishedReader, ListedReader):
-    """A data set in its official folder, whose licence asks people to fetch it themselves.
+    """A data set in its official folder, which users must fetch themselves because of its licence.
 
     Attributes:
-        folder: The folder below the root that holds it.
-        test_folder: The folder below that which holds the test images, perhaps with others.
-        archive: The file in the root that it is unpacked from; empty where people unpack it.
+        folder: The data set's folder, below the root.
+        test_folder: The subfolder that has the test images, perhaps among others.
+        archive: The file in the root that is unpacked; empty if users unpack it.
         md5: The archive's checksum.
     """
 
@@ -179,7 +180,7 @@ class OfficialReader(PublishedReader, ListedReader):
         return f"get {self.archive} from {self.address} and put it into {self.root}"
 
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
-        """Return both official parts as lists of files, after unpacking the archive if need be."""
+        """Return both official parts as lists of files; unpack the archive first if necessary."""
         if self._packed():
             status, archive = self.check(), self.root / self.archive
             if not status.present:
@@ -205,7 +206,7 @@ class OfficialReader(PublishedReader, ListedReader):
         return not self.path.is_dir() and not self._packed()
 
     def check(self) -> SourceStatus:
-        """List the images, without opening them; an intact archive is as good as its folder."""
+        """Check the list of images without opening them, or the archive if it is not unpacked."""
         if self.awaited():
             return SourceStatus(False, f"{self.path} does not exist", self.instruction())
         if not self._packed():

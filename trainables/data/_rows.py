@@ -1,4 +1,4 @@
-"""Labelled rows, and which of them train, which choose, which judge: seeded and stratified."""
+"""Labelled rows, and their seeded, stratified split into training, validation and test rows."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -13,9 +13,7 @@ BLOCK_BYTES = 64 * 2**20
 
 
 class Rows(ABC):
-    """Rows with labels, in memory or still in their files; read in blocks, so of any number.
-
-    One that cannot be read is an ``InputError``.
+    """Rows with labels, in memory or in files; they are read in blocks, so they need not fit.
 
     Attributes:
         labels: (N,), int64, every entry at least 0.
@@ -53,10 +51,10 @@ class Rows(ABC):
 
     @abstractmethod
     def content(self) -> Iterator[bytes | memoryview]:
-        """Yield all that a hash of the rows is made of."""
+        """Yield the bytes to hash for ``fingerprint``."""
 
     def own_list(self) -> Iterator[memoryview]:
-        """Yield the validation list for the hash: a row may move between the data set's lists."""
+        """Yield the validation list's bytes for ``content``, so that the hash depends on it."""
         if self.validation is not None:
             yield np.ascontiguousarray(self.validation).data
 
@@ -74,9 +72,6 @@ class RowArrays(Rows):
     Attributes:
         values: (N, ...); may be memory-mapped.
         labels: (N,), int64, every entry at least 0.
-
-    Raises:
-        ValueError: If the labels differ from that, or the lengths differ.
     """
 
     values: np.ndarray
@@ -85,7 +80,7 @@ class RowArrays(Rows):
     def __post_init__(self) -> None:
         check_labels("labels", self.labels)
         if self.labels.dtype != np.int64:
-            raise ValueError(f"labels is {self.labels.dtype}, allowed is int64")
+            raise ValueError(f"labels: expected int64, got {self.labels.dtype}")
         if len(self.values) != len(self.labels):
             raise ValueError(f"{len(self.values)} rows but {len(self.labels)} labels")
 
@@ -117,12 +112,12 @@ class RowArrays(Rows):
 def check_labels(name: str, labels: np.ndarray) -> None:
     """Raise ``ValueError`` unless ``labels`` is (N,), of an integer type and within 0..2^31-1."""
     if labels.dtype.kind not in "iu":
-        raise ValueError(f"{name} is {labels.dtype} {labels.shape}, allowed are integers")
+        raise ValueError(f"{name}: expected integers, got {labels.dtype} {labels.shape}")
     if labels.ndim != 1:
-        raise ValueError(f"{name} has shape {labels.shape}, allowed is (N,)")
+        raise ValueError(f"{name}: expected shape (N,), got {labels.shape}")
     for label in (labels.min(), labels.max()) if len(labels) else ():
         if not 0 <= label <= MAX_LABEL:
-            raise ValueError(f"{name} holds {label}, allowed is 0 to {MAX_LABEL}")
+            raise ValueError(f"{name}: expected 0 to {MAX_LABEL}, got {label}")
 
 
 def fingerprint(*parts: Rows | None) -> str:
@@ -134,7 +129,7 @@ def fingerprint(*parts: Rows | None) -> str:
     return digest.hexdigest()
 
 
-# One stream of random numbers a decision, so that changing one size leaves the other draws alone.
+# Each draw has its own stream of random numbers, so that changing one size changes no other draw.
 STREAMS = {"test": 0, "validation": 1, "train_limit": 2, "test_limit": 3, "long_tail": 4}
 MAX_SEED = 2**63 - 1
 OWN, ALL, TENTH = "own", "all", 0.1
@@ -142,20 +137,17 @@ OWN, ALL, TENTH = "own", "all", 0.1
 
 @dataclass(frozen=True)
 class SplitSpec:
-    """How a data set is split. A fraction is of the rows at hand; a whole number counts rows.
+    """How a data set is split.
 
     Attributes:
-        validation: Share of the training rows held out for the search, fraction in (0, 1) or
-            count of at least 1; ``own`` for the data set's own validation list, or a tenth where it
-            has none; ``all`` for every row but those of the test, where no network is trained.
-        test: The same for the test set; used only where the data set has no official one.
-        train_limit: How many training rows to keep, after validation was taken; None for all.
-        test_limit: How many test rows to keep; None for all.
-        seed: Chooses the rows, in [0, 2^63).
-        validation_seed: Chooses the validation rows in place of ``seed``; None for ``seed``.
-
-    Raises:
-        ValueError: If a value is out of its range.
+        validation: Training rows held out for the search: a fraction in (0, 1) or a count of at
+            least 1; ``own`` for the data set's own validation list, or a tenth without one;
+            ``all`` for every row that is not a test row, if no network is trained.
+        test: Rows held out for the test, a fraction or a count; unused with an official test set.
+        train_limit: Number of training rows to keep after holding out validation; None for all.
+        test_limit: Number of test rows to keep; None for all.
+        seed: Seed of the draws, in [0, 2^63).
+        validation_seed: Seed of the draw of validation rows; None for ``seed``.
     """
 
     validation: float | int | str = TENTH
@@ -178,12 +170,12 @@ class SplitSpec:
                 raise ValueError(f"{key}={seed!r} is outside [0, 2^63)")
 
     def seed_of(self, part: str) -> int:
-        """Return the seed that chooses the rows of a part."""
+        """Return the seed for drawing the rows of a part."""
         own = self.validation_seed if part == "validation" else None
         return self.seed if own is None else own
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, ready for JSON; one that came later only if it is set."""
+        """Return all fields, ready for JSON; ``validation_seed``, a later addition, only if set."""
         fields = asdict(self)
         if self.validation_seed is None:
             del fields["validation_seed"]
@@ -192,7 +184,7 @@ class SplitSpec:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Sorted row numbers, int64: test rows are of the training part where there is no other."""
+    """Sorted row numbers, int64; without an official test set, test rows are training rows."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -206,8 +198,8 @@ def _is_whole(value: object) -> bool:
 def _check_share(key: str, value: object) -> None:
     if value == 0 and not isinstance(value, bool):
         raise ValueError(
-            f"{key}={value!r} leaves no {key} rows, which every sweep needs; give a fraction in "
-            "(0, 1), such as 0.1, or a count from 1"
+            f"{key}={value!r} leaves no {key} rows, which every sweep needs; use a fraction in "
+            "(0, 1), such as 0.1, or a count of at least 1"
         )
     if _is_whole(value):
         if value < 1:  # type: ignore[operator]
@@ -219,17 +211,17 @@ def _check_share(key: str, value: object) -> None:
 def shuffled(count: int, seed: int, stream: str) -> np.ndarray:
     """Return 0..count-1 in a random order that is the same on every platform and NumPy version.
 
-    NumPy promises to keep the raw output of a bit generator, not what its distributions make of it.
+    Only raw output of a bit generator is used, because NumPy may change its distributions.
     """
     raw = np.random.Philox(key=(STREAMS[stream] << 64) | seed).random_raw(count)
     return np.argsort(raw, kind="stable")
 
 
 def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
-    """Share ``size`` out over classes in proportion to their ``counts`` (K,), by largest remainder.
+    """Distribute ``size`` rows over classes in proportion to ``counts`` (K,), by largest remainder.
 
-    Of every class that has them, at least ``least`` rows are taken and ``spare`` left; where no
-    such numbers (K,) add up to ``size``, that is a ``ValueError``.
+    Each class gives at least ``least`` rows and keeps ``spare``, as far as it has them. If no such
+    numbers (K,) add up to ``size``, raise ``ValueError``.
     """
     high = np.maximum(counts - spare, 0)
     low = np.minimum(least, high)
@@ -249,12 +241,12 @@ def allot(counts: np.ndarray, size: int, least: int, spare: int) -> np.ndarray:
 def draw(
     labels: np.ndarray, size: int, seed: int, stream: str, *, least: int = 0, spare: int = 0
 ) -> np.ndarray:
-    """Return ``size`` sorted rows of ``labels`` (N,), every class with its share; see ``allot``."""
+    """Return ``size`` sorted row numbers of ``labels`` (N,), stratified; see ``allot``."""
     return take_counts(labels, allot(np.bincount(labels), size, least, spare), seed, stream)
 
 
 def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) -> np.ndarray:
-    """Return sorted random rows of ``labels`` (N,), ``counts[k]`` of class k."""
+    """Return sorted random row numbers of ``labels`` (N,), ``counts[k]`` of class k."""
     order = shuffled(len(labels), seed, stream)
     ordered = labels[order]
     rows = [order[ordered == k][:count] for k, count in enumerate(counts)]
@@ -264,13 +256,13 @@ def take_counts(labels: np.ndarray, counts: np.ndarray, seed: int, stream: str) 
 def _hold_out(
     labels: np.ndarray, rows: np.ndarray, key: str, spec: SplitSpec, spare: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``rows`` without a stratified draw, and the draw; ``spare`` rows a class are left."""
+    """Return the rest of ``rows`` and a stratified draw; each class keeps ``spare`` rows."""
     share = getattr(spec, key)
     size = share if _is_whole(share) else max(1, round(share * len(rows)))
     if size > len(rows) - spare:
-        wrong = "leaves nothing of" if spare else "is more than"
+        problem = "leaves nothing of" if spare else "is more than"
         raise ValueError(
-            f"{key}={share} {wrong} {len(rows)} rows; a share is split: {{{key}: 0.1}}"
+            f"{key}={share} {problem} {len(rows)} rows; for a fraction use split: {{{key}: 0.1}}"
         )
     try:
         held = draw(labels[rows], size, spec.seed_of(key), key, spare=spare)
@@ -286,7 +278,7 @@ def _limit(
     if limit is None:
         return rows
     if limit > len(rows):
-        raise ValueError(f"{key}={limit} is more than the {len(rows)} rows there are")
+        raise ValueError(f"{key}={limit} is more than all {len(rows)} rows")
     try:
         return rows[draw(labels[rows], limit, spec.seed, key, least=least)]
     except ValueError as error:
@@ -294,9 +286,9 @@ def _limit(
 
 
 def limit_rows(labels: np.ndarray, spec: SplitSpec) -> np.ndarray:
-    """Return the sorted rows of other test labels (N,) that a task's limit of test images leaves.
+    """Return the sorted rows to keep of other test labels (N,) under a task's ``test_limit``.
 
-    It is the draw that chose the task's own test images: from the same labels, the same rows.
+    The task's own test rows are drawn in the same way, so equal labels give equal rows.
     """
     limit = spec.test_limit
     if limit is None or limit >= len(labels):
@@ -311,11 +303,14 @@ def make_split(
     own: np.ndarray | None = None,
     trains: bool = True,
 ) -> Split:
-    """Split by labels: ``train`` (N,) and ``test`` (M,), or None where there is no official test.
+    """Return a stratified split.
 
-    Every class keeps its share in every part, to one row, and at least one training row where a
-    network ``trains``; else all rows but those of the test may be for validation. ``own`` are the
-    rows of the data set's own validation list, sorted.
+    Args:
+        train: Labels of the training rows, (N,).
+        test: Labels of the official test rows, (M,), or None.
+        spec: How to split.
+        own: Sorted rows of the data set's own validation list, or None.
+        trains: Whether a network is trained, so that each class needs a training row.
     """
     rows = np.arange(len(train))
     if test is None:

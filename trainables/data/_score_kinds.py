@@ -1,4 +1,4 @@
-"""Scores that are logits, probabilities, or neither of the two; what is said of each."""
+"""Checks that scores are logits or probabilities, and converts probabilities to logits."""
 
 from pathlib import Path
 
@@ -9,30 +9,30 @@ from trainables.common.logit_rows import ROWS_AT_ONCE
 from trainables.data._labels import note
 
 SUM_TOLERANCE = 1e-3
-# Rows that were rounded add up to 1 within the first; within the second if few digits were kept.
+# Largest error of a row's sum: of rounded values, and of values with few digits.
 ROUNDED, COARSE = 0.01, 0.05
 DIGITS = (1, 2, 3, 4)
-ZERO = 0.01  # A 0 counts as this share of the last digit: the sum of a row hardly changes.
-NEARLY_ZERO = -0.01  # Arithmetic leaves values above this where a probability should be 0.
-GIVE_LOGITS = "give --kind logits, in a task inputs: {kind: logits}"
+ZERO = 0.01  # A 0 is replaced by this share of the last digit, which hardly changes a row's sum.
+NEARLY_ZERO = -0.01  # Values from here to 0 are probabilities of 0 with rounding errors.
+GIVE_LOGITS = "use --kind logits, in a task inputs: {kind: logits}"
 PERCENT = "percentages (rows add up to 100); divide them by 100"
-GIVE_PROBS = "give --kind probs, in a task inputs: {kind: probs}"
+GIVE_PROBS = "use --kind probs, in a task inputs: {kind: probs}"
 
 
 def check_columns(scores: np.ndarray, place: Path) -> None:
-    """Refuse scores that are one a row."""
+    """Refuse scores with only one column."""
     if scores.ndim == 1 or scores.shape[1:] == (1,):
         raise InputError(
-            f"{place}: scores have shape {scores.shape}: one per row, expected one per class; if "
-            "they are probabilities of class 1, save probs = np.stack([1 - p, p], axis=1), in a "
-            "table the columns prob_0 and prob_1; if logits, np.stack([0 * z, z], axis=1)"
+            f"{place}: expected one score per class, got one per row (shape {scores.shape}); for "
+            "probabilities of class 1, save probs = np.stack([1 - p, p], axis=1), in a table the "
+            "columns prob_0 and prob_1; for logits of class 1, np.stack([0 * z, z], axis=1)"
         )
 
 
 def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
     """Return the logarithms of probabilities (N, K).
 
-    Rows that were rounded are divided by their sums, with a note.
+    Rows of rounded values are divided by their sums, with a note.
     """
     if probs.ndim != 2 or (probs.dtype.kind != "f" and not _are_percentages(probs)):
         raise InputError(
@@ -61,7 +61,7 @@ def log_probs(probs: np.ndarray, place: Path) -> np.ndarray:
 
 
 def check_are_logits(logits: np.ndarray, place: Path) -> None:
-    """Refuse logits (N, K) that are clearly probabilities; note those that may be."""
+    """Refuse logits (N, K) that are clearly probabilities; note if they may be sigmoids."""
     if logits.ndim != 2 or not logits.size or not logits.min() >= 0:
         return
     if _are_percentages(logits):
@@ -76,11 +76,11 @@ def check_are_logits(logits: np.ndarray, place: Path) -> None:
             f"1); {GIVE_PROBS}"
         )
     if 0 < logits.max() <= 1:
-        note(place, "all logits are between 0 and 1, as if they were one sigmoid per class")
+        note(place, "all logits are between 0 and 1; they may be sigmoids instead of logits")
 
 
 def _refuse_values(probs: np.ndarray, place: Path) -> None:
-    """Refuse values below 0 or not finite, and name the first."""
+    """Refuse values that are negative or not finite."""
     if probs.min() >= 0 and np.isfinite(probs.max()):
         return
     if _are_log_probs(probs[:ROWS_AT_ONCE]):
@@ -100,25 +100,25 @@ def _are_log_probs(scores: np.ndarray) -> bool:
 
 
 def _are_percentages(scores: np.ndarray) -> bool:
-    """Return True if no value is negative and each row adds up to 100, but for rounding."""
+    """Return True if no value is negative and each row adds up to about 100."""
     sums = scores.sum(axis=-1, dtype=np.float64)
     return bool(scores.min(initial=0) >= 0 and (np.abs(sums / 100 - 1) <= COARSE).all())
 
 
 def _digits(probs: np.ndarray) -> int | None:
-    """Return the digits behind the point that values were rounded to; None for more than four."""
+    """Return the number of decimals that values were rounded to; None for more than four."""
     some = probs[:ROWS_AT_ONCE].astype(np.float64)
     rounded = (d for d in DIGITS if np.allclose(np.round(some, d), some, rtol=0, atol=1e-7))
     return next(rounded, None)
 
 
 def _tolerance(classes: int, digits: int | None) -> float:
-    """Return by how much the sum of a row may differ from 1 if values were rounded."""
+    """Return the largest allowed difference between 1 and the sum of a row."""
     return float(np.clip(classes * 0.5 / 10**digits, ROUNDED, COARSE)) if digits else ROUNDED
 
 
 def _sums_refused(probs: np.ndarray, sums: np.ndarray) -> str:
-    """Return what rows of non-negative values are that do not add up to 1."""
+    """Return the message for rows of non-negative values that do not add up to 1."""
     if _are_percentages(probs):
         return f"its probabilities are {PERCENT}"
     between = f"rows add up to {sums.min():.4g} to {sums.max():.4g}, expected 1"
@@ -131,6 +131,6 @@ def _sums_refused(probs: np.ndarray, sums: np.ndarray) -> str:
     if sums.max() <= 1 + ROUNDED:
         return f"{between}; save all classes, with more digits"
     return (
-        f"{between}: one sigmoid per class; save probabilities of the classes that add up to 1 "
-        "(each row divided by its sum, if the network is used so)"
+        f"{between}; they may be one sigmoid per class; save probabilities of classes that add up "
+        "to 1 (divide each row by its sum if the network is used in this way)"
     )

@@ -1,4 +1,4 @@
-"""A data set as its owner publishes it, the form that every reader takes, and the registry."""
+"""Unsplit data sets, the base classes of their readers, and the registry of readers."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -20,16 +20,13 @@ from trainables.data._rows import TENTH, Rows, fingerprint
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set, unsplit.
+    """An unsplit data set.
 
     Attributes:
         info: Its constants.
-        train: The official training rows, or all rows where there is no official test set.
+        train: The official training rows, or all rows if there is no official test set.
         test: The official test rows, or None.
         fingerprint: SHA-256 (hex) of the content of all rows and labels.
-
-    Raises:
-        ValueError: If rows or labels contradict ``info``.
     """
 
     info: DatasetInfo
@@ -43,7 +40,7 @@ class Source:
             if (part.dtype, part.shape) != inputs.given:
                 expected = " ".join(map(str, inputs.given))
                 raise ValueError(
-                    f"{inputs.kind} are {part.dtype} {part.shape}, expected {expected}"
+                    f"{inputs.kind}: expected {expected}, got {part.dtype} {part.shape}"
                 )
             if part.labels.max() >= self.info.num_classes:
                 raise ValueError(
@@ -56,9 +53,9 @@ class SourceStatus:
     """Whether a data set can be read now, for ``calsweep doctor``.
 
     Attributes:
-        present: Whether its files are there and intact.
-        detail: The files found, in one line.
-        remedy: What to do about it, in one line; empty if there is nothing to do.
+        present: Whether its files exist and are intact.
+        detail: One line on the files found.
+        remedy: One line on how to get the files; empty if they are present.
     """
 
     present: bool
@@ -67,29 +64,26 @@ class SourceStatus:
 
 
 Outline = tuple[tuple[str, ...], np.ndarray, np.ndarray | None]
-"""Class names, labels of training rows, and those of test rows where there is an official set."""
+"""Class names, labels of training rows, and labels of official test rows or None."""
 
 
 class Reader(ABC):
     """Reads one data set; a subclass is one registry entry.
 
-    A setting that is unknown or out of its range is an ``InputError``, and so is a file that is
-    damaged, or absent and cannot be downloaded.
-
     Args:
         name: The full name, such as ``npz:my.npz``.
-        argument: What follows the colon; empty if nothing does.
-        root: The folder that downloaded data sets live in.
+        argument: The text after the colon, or "".
+        root: The folder of downloaded data sets.
 
     Attributes:
-        kind: What its rows are.
-        placeholder: What has to follow a colon after the name, such as ``PATH``; empty if nothing.
-        takes_argument: Whether anything may follow a colon.
-        accepts: What ``inputs`` of a task it takes.
+        kind: The form of its rows.
+        placeholder: Name of the required argument after a colon, such as ``PATH``, or "".
+        takes_argument: Whether an argument after a colon is allowed.
+        accepts: The keys of a task's ``inputs`` that it accepts.
         downloads: True if ``read`` can fetch missing files.
-        validation: What a split holds out for validation where nobody says.
-        edition: Raised when files are read differently than before, so that rows which an older
-            release stored are read again.
+        validation: Default of the split's ``validation``.
+        edition: Increased when files are read differently than before, so that rows stored by an
+            older release are read again.
     """
 
     edition = 0
@@ -103,37 +97,37 @@ class Reader(ABC):
     def __init__(self, name: str, argument: str, root: Path) -> None:
         head = name.partition(":")[0]
         if argument and not self.takes_argument:
-            raise InputError(f"dataset {name!r}: nothing may follow {head!r}")
+            raise InputError(f"dataset {name!r}: {head!r} takes no argument; remove the colon")
         if self.placeholder and not argument:
-            raise InputError(f"dataset {name!r} has to be written {head}:{self.placeholder}")
+            raise InputError(f"dataset {name!r}: expected {head}:{self.placeholder}")
         self.name = name
         self.argument = argument
         self.root = local_path(root, "data root")
         self.settings: Mapping[str, Any] = {}
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Take the ``inputs`` of a task, how rows are to be stored; most kinds have no choice."""
+        """Check and keep the ``inputs`` of a task, which say how to read and store rows."""
         for key in settings:
             if key not in self.accepts:
                 allowed = ", ".join(self.accepts) or "none"
                 raise InputError(
-                    f"dataset {self.name!r}: inputs.{key} is unknown; it takes {allowed}"
+                    f"dataset {self.name!r}: unknown key inputs.{key}; keys are {allowed}"
                 )
         self.settings = dict(settings)
 
     @abstractmethod
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
-        """Return constants, training images and test images, or None without an official set."""
+        """Return constants, training rows, and official test rows or None."""
 
     def labels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return labels as ``read`` would, or None where only images or a download tell them.
+        """Return training and test labels, or None if this needs rows or a download.
 
-        What ``read`` refuses without looking at images is refused here too, and as it does.
+        Raise the errors of ``read`` that can be found without reading rows.
         """
         return None
 
     def own_validation(self) -> np.ndarray | None:
-        """Return the rows of its own validation list as ``read`` would; see ``Rows``."""
+        """Return the rows of the data set's own validation list, or None; see ``Rows``."""
         return None
 
     @abstractmethod
@@ -142,38 +136,41 @@ class Reader(ABC):
 
     @abstractmethod
     def test_paths(self) -> list[Path]:
-        """Return the files and folders from which test images could be read."""
+        """Return the files and folders that contain test rows."""
 
     @abstractmethod
     def check(self) -> SourceStatus:
-        """Return the status of the source: ready if ``read`` would work without a download."""
+        """Return the source's status: present if ``read`` works without a download."""
 
     def awaited(self) -> bool:
-        """Return True if people have to fetch the data by hand and have not begun to."""
+        """Return True if users must fetch the data by hand and nothing is there yet."""
         return False
 
     def full_name(self) -> str:
-        """Return a name that means the same from every working directory."""
+        """Return the name with absolute paths."""
         return self.name
 
     def signature(self) -> str:
-        """Return a hash of names, sizes and times of the files; it changes when they do."""
+        """Return a hash of names, sizes and times of the files."""
         return files_signature(self.files())
 
 
 class OutlinedReader(Reader):
-    """A data set whose classes and labels are known without a look at images (``noun``: rows)."""
+    """A data set whose classes and labels can be read without its rows.
+
+    ``noun`` is the word for rows in messages.
+    """
 
     noun = "images"
 
     @property
     @abstractmethod
     def path(self) -> Path:
-        """The file or folder that holds it."""
+        """The data set's file or folder."""
 
     @abstractmethod
     def instruction(self) -> str:
-        """Return what to put where, in one line."""
+        """Return one line on where to put which files."""
 
     @abstractmethod
     def outline(self) -> Outline:
@@ -184,14 +181,14 @@ class OutlinedReader(Reader):
         return train, test
 
     def check(self) -> SourceStatus:
-        """Check everything that shows without a look at images."""
+        """Check everything but the rows."""
         try:
             classes, train, test = self.outline()
         except InputError as error:
             return SourceStatus(False, str(error), self.instruction())
         part = "training" if self.kind.trains else "fitting"
         found = (
-            f"{len(train):,} {self.noun}, `split.test` of them test {self.noun}"
+            f"{len(train):,} {self.noun}; `split.test` holds out test {self.noun}"
             if test is None
             else f"{len(train):,} {part} and {len(test):,} test {self.noun}"
         )
@@ -199,14 +196,13 @@ class OutlinedReader(Reader):
 
 
 class PathReader(Reader):
-    """Reads what lies at the path in its name, such as ``npz:PATH``."""
+    """Reads the file or folder at the path in its name, such as ``npz:PATH``."""
 
     placeholder = "PATH"
     takes_argument = True
 
     @property
     def path(self) -> Path:
-        """The file or folder."""
         return local_path(self.argument, f"dataset {self.name!r}")
 
     def full_name(self) -> str:
@@ -226,7 +222,7 @@ SOURCES: Registry[Reader] = Registry("dataset", "trainables.data", Reader, "data
 
 
 def find_reader(name: str, root: Path | str, settings: Mapping[str, Any] | None = None) -> Reader:
-    """Return the reader of ``name``, a registry name, perhaps a colon and its argument."""
+    """Return the reader of ``name``: a registry name, or ``NAME:ARGUMENT``."""
     head, _, argument = name.partition(":")
     reader = SOURCES.get(head)(name, argument, local_path(root, "data root"))
     reader.adjust(settings or {})
@@ -245,16 +241,16 @@ def read_source(
     download: bool = True,
     settings: Mapping[str, Any] | None = None,
 ) -> Source:
-    """Read a whole data set: into memory, or as a list of files where it may not fit.
+    """Read a whole data set, into memory or as a list of files.
 
-    Do not use this for training: it gives test data too. ``prepare`` keeps the two apart; see there
-    for the arguments.
+    Do not use this for training, because it returns test data as well; ``prepare`` separates them.
+    See there for the arguments.
 
     Raises:
         TestDataSealedError: If this process is sealed.
     """
     require_unsealed(f"read_source({name!r})")
     info, train, test = find_reader(name, root, settings).read(download)
-    held = train if test is None else test
-    hand_out(held.arrays)
+    with_test_rows = train if test is None else test
+    hand_out(with_test_rows.arrays)
     return Source(info, train, test, fingerprint(train, test))

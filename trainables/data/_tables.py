@@ -1,4 +1,4 @@
-"""Tables that people bring: CSV, tab-separated and Parquet files, read by column."""
+"""Reads columns of users' tables: CSV, tab-separated and Parquet files."""
 
 import csv
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from trainables.common.errors import InputError
 
 TABLES = (".csv", ".tsv", ".parquet")
-# In the only name of a column: the file was written with another separator.
+# If the only column's name contains one of these, the file has another separator.
 SEPARATORS = {";": "semicolons", "\t": "tabs", ",": "commas", "|": "bars"}
 SAVE_AS = "save it with commas as .csv, or with tabs as .tsv"
 
@@ -36,28 +36,28 @@ def column_names(path: Path) -> list[str]:
         raise InputError(f"{path}: columns are separated by {others[0]}; {SAVE_AS}")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise InputError(f"{path}: has two columns named {twice!r}; a name may stand once")
+        raise InputError(f"{path}: has two columns named {twice!r}; rename or remove one")
     return names
 
 
 def read_columns(path: Path, names: Sequence[str], numbers: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the columns ``names`` of a table, and as float64 ``numbers``, by name, (N,) each.
+    """Return columns of a table by name, (N,) each; ``numbers`` are read as float64.
 
-    Those of a CSV file are strings, as written, in arrays of objects. Those of a Parquet file have
-    its own types; one of lists of one length becomes an array (N, K).
+    Columns ``names`` of a CSV file are unchanged strings in arrays of objects. Those of a Parquet
+    file keep their types; lists of one length become an array (N, K).
     """
     read = _read_parquet if path.suffix == ".parquet" else _read_csv
     try:
         return read(path, names, numbers)
     except InputError:
         raise
-    # What pandas and pyarrow raise of a damaged file; their own errors are all of these.
+    # Errors of pandas and pyarrow on damaged files; their own classes derive from these.
     except (OSError, ValueError, TypeError, KeyError, Warning, MemoryError) as error:
         raise InputError(f"{path}: cannot be read as a table ({error})") from error
 
 
 def _csv(path: Path) -> dict[str, Any]:
-    """Return how a text file is read: nothing in it stands for a missing value."""
+    """Return the options for reading a text file; no text is read as a missing value."""
     separator = "\t" if path.suffix == ".tsv" else ","
     return {"sep": separator, "dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
 
@@ -65,12 +65,12 @@ def _csv(path: Path) -> dict[str, Any]:
 def _read_csv(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[str, Any]:
     import pandas
 
-    # All columns are read: with a choice of them, rows that are too long go unnoticed.
+    # All columns are read, because pandas ignores rows that are too long if columns are selected.
     types: dict[str, type] = defaultdict(lambda: str, dict.fromkeys(numbers, np.float64))
     options = {**_csv(path), "index_col": False, "dtype": types}
     try:
         with warnings.catch_warnings():
-            # Of rows that are longer than the header, whose end it would cut off.
+            # Without an error, pandas would cut off rows that are longer than the header.
             warnings.simplefilter("error", pandas.errors.ParserWarning)
             frame = pandas.read_csv(path, **options)
     except (ValueError, Warning) as error:
@@ -86,7 +86,7 @@ def _read_csv(path: Path, names: Sequence[str], numbers: Sequence[str]) -> dict[
 
 
 def _first_fault(path: Path, numbers: Sequence[str]) -> str | None:
-    """Return the first row of another length than the header, or cell that is not a number."""
+    """Return a message for the first row of wrong length, or cell that is not a number."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         rows = (row for row in csv.reader(stream, delimiter=_csv(path)["sep"]) if row)
         header = next(rows)
@@ -130,17 +130,17 @@ def _array(path: Path, name: str, column: Any) -> np.ndarray:
         rows = [np.asarray(row) for row in column.to_pylist()]
         if len({row.shape for row in rows}) > 1:
             raise InputError(
-                f"{path}: column {name!r} holds lists of different lengths; each row needs one "
-                "score per class"
+                f"{path}: column {name!r} has lists of different lengths; each row needs one score "
+                "per class"
             )
         return np.array(rows)
     return column.to_numpy()
 
 
 def _equal_lists(column: Any) -> np.ndarray | None:
-    """Return lists of numbers of one length as (N, K); None for others.
+    """Return lists of numbers of one length as (N, K), or None for other lists.
 
-    As Python's numbers would be, but in a hundredth of the time.
+    This is a hundred times as fast as a conversion through Python's numbers.
     """
     import pyarrow.compute
     import pyarrow.types as types

@@ -1,4 +1,4 @@
-"""Texts as inputs: stored as the numbers of their words, int32 (N, L)."""
+"""Texts as inputs, stored as the numbers of their words, int32 (N, L)."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from trainables.common.later import Tensor, torch
 from trainables.data._inputs import Batcher, Inputs, InputShape
 from trainables.data._rows import RowArrays, Rows
 
-PADDING = 0  # The number that stands before a text; words are numbered from 1.
+PADDING = 0  # Fills the beginning of short texts; words are numbered from 1.
 WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 BLOCK = 4096
 
 
 def words_of(text: str) -> list[str]:
-    """Return a text's words in small letters: runs of letters, digits, inner apostrophes."""
+    """Return a text's words in lower case: runs of letters, digits and inner apostrophes."""
     return WORD.findall(text.lower())
 
 
 @dataclass(frozen=True)
 class TextShape(InputShape):
-    """What a network has to know of texts.
+    """The form of texts, from which a network is built.
 
     Attributes:
-        tokens: Different numbers that there are, that of the padding among them.
-        length: Numbers of a text, L.
-        packed: Vectors of the words, see ``vectors``; empty where networks are to learn them.
+        tokens: Number of different tokens, including the padding.
+        length: Tokens of a text, L.
+        packed: Vectors of the words as text, see ``vectors``; empty if networks learn them.
     """
 
     kind: ClassVar[str] = "texts"
@@ -54,7 +54,7 @@ class TextShape(InputShape):
 
     @property
     def vectors(self) -> Tensor | None:
-        """The vectors (tokens, D), float32, that of the padding zero; None if there are none."""
+        """The vectors (tokens, D), float32, with zeros for the padding, or None."""
         if not self.packed:
             return None
         numbers = np.frombuffer(base64.b64decode(self.packed), "<f4").astype(np.float32)
@@ -64,22 +64,18 @@ class TextShape(InputShape):
 
 @dataclass(frozen=True)
 class Texts(Inputs, kind="texts"):
-    """Texts of one length: the numbers of their last words, after padding.
+    """Texts of one length: padding, then the numbers of a text's last words.
 
-    The words that have a number are the most frequent ones of the training rows; the others are
-    left out. So are all before the last ``length`` of them, as in the released code of MbLS
-    (2022).
+    The vocabulary is the most frequent words of the training rows; other words are removed. As in
+    the released code of MbLS (2022), only the last ``length`` words of a text are kept.
 
     Attributes:
-        vocabulary: How many words have a number, at most.
-        length: Words of a text, L, at most; with ``words``, the longest training text's.
-        words: The words, in the order of their numbers, from 1; none before ``fitted``.
-        embeddings: SHA-256 (hex) of the file that their vectors are read from; empty for none.
+        vocabulary: Most words in the vocabulary.
+        length: Most words of a text, L; ``fitted`` lowers it to the longest training text.
+        words: The vocabulary in the order of its numbers, from 1; empty before ``fitted``.
+        embeddings: SHA-256 (hex) of the file of the words' vectors, or "".
         packed: The vectors, as text.
         augmentation: ``none``.
-
-    Raises:
-        ValueError: If a number is below 1 or the augmentation another.
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.int32)
@@ -115,7 +111,7 @@ class Texts(Inputs, kind="texts"):
         return {word: number for number, word in enumerate(self.words, PADDING + 1)}
 
     def fitted(self, train: Rows) -> Self:
-        """Return the inputs with words (ties by alphabet), length and vectors of training texts."""
+        """Return the inputs with vocabulary (ties by alphabet), length and vectors of ``train``."""
         texts = [Counter(words_of(text)) for text in train.read(0, len(train))]
         counts: Counter[str] = Counter()
         for text in texts:
@@ -137,21 +133,21 @@ class Texts(Inputs, kind="texts"):
         return rows
 
     def check(self, values: np.ndarray) -> None:
-        """Refuse anything but int32 (N, L), or numbers of no word."""
+        """Raise ``ValueError`` unless values are int32 (N, L) and numbers of words."""
         super().check(values)
         for number in (values.min(), values.max()) if len(values) else ():
             if not PADDING <= number <= len(self.words):
-                raise ValueError(f"texts hold {number}, allowed is 0 to {len(self.words)}")
+                raise ValueError(f"texts: expected 0 to {len(self.words)}, got {number}")
 
     def batcher(self, values: np.ndarray, device: torch.device | str = "cpu") -> Batcher:
-        """Return what gives batches of rows as stored (N, L), or of texts, object or str (N,)."""
+        """Return a batcher of stored rows (N, L), or of texts (N,), objects or str."""
         rows = self.encode(values) if values.dtype.kind in "OU" else values
         return super().batcher(rows, device)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledTexts(RowArrays):
-    """Labelled texts in memory, as objects (N,); ``vectors`` is the file of words' vectors."""
+    """Labelled texts in memory, objects (N,); ``vectors`` is the file of the words' vectors."""
 
     vectors: Path | None = None
 
@@ -160,7 +156,7 @@ class LabelledTexts(RowArrays):
         return cls(np.array(texts, object), labels)
 
     def content(self) -> Iterator[bytes | memoryview]:
-        """Yield the labels, and every text after its number of bytes."""
+        """Yield the labels, then length and bytes of every text."""
         yield np.ascontiguousarray(self.labels).data
         for text in self.values:
             content = text.encode()
@@ -173,7 +169,7 @@ class LabelledTexts(RowArrays):
 
 
 def read_vectors(path: Path, words: Sequence[str]) -> np.ndarray:
-    """Return the vectors of words, (len(words), D), float32; zeros for those that have none.
+    """Return the vectors of words, (len(words), D), float32; zeros for words without one.
 
     A line of the file is a word and the D numbers of its vector, separated by single spaces, as in
     Pennington et al. (2014).
@@ -187,13 +183,13 @@ def read_vectors(path: Path, words: Sequence[str]) -> np.ndarray:
             for number, line in enumerate(stream, 1):
                 word, *values = line.rstrip().rsplit(" ", width)
                 if len(values) != width or not width:
-                    raise InputError(f"{path}, line {number}: needed is a word and its vector")
+                    raise InputError(f"{path}, line {number}: expected a word and its vector")
                 if word in rows:
                     found[rows[word]] = _vector(values, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not found:
-        raise InputError(f"{path} has a vector of none of the {len(words)} words of the texts")
+        raise InputError(f"{path} has no vector for any of the {len(words)} words of the texts")
     vectors = np.zeros((len(words), width), np.float32)
     for row, vector in found.items():
         vectors[row] = vector
@@ -211,5 +207,5 @@ def _vector(values: list[str], place: str) -> np.ndarray:
 
 
 def packed(vectors: np.ndarray) -> str:
-    """Return vectors (N, D) as a text that JSON can hold."""
+    """Return vectors (N, D) as text for JSON."""
     return base64.b64encode(vectors.astype("<f4").tobytes()).decode()

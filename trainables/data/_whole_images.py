@@ -1,4 +1,4 @@
-"""Images as their files hold them: stored as encoded bytes, decoded for each batch."""
+"""Images stored as the bytes of their files and decoded for each batch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from trainables.data._images import ImageBatcher, Images, draw_resized_crops
 from trainables.data._inputs import Batcher, Inputs, move
 from trainables.data._prepared import read_array
 
-BLOCK = 512  # Files that are in memory together while they are stored.
+BLOCK = 512  # Files in memory at the same time while they are stored.
 
 
 class Encoded(np.ndarray):
-    """Rows (N, 4), int64: first byte in ``content``, byte after the last, height, width."""
+    """Rows (N, 4), int64: start and end in ``content`` (the bytes of all files), height, width."""
 
     content: np.ndarray
 
@@ -37,13 +37,13 @@ class Encoded(np.ndarray):
 class WholeImages(Images, kind="whole-images"):
     """RGB images of any size, stored as the bytes of their files.
 
-    Training is shown crops of random size and place from the whole image (``resized-crop-flip``),
-    drawn and rounded as torchvision's ``RandomResizedCrop`` does; evaluation brings the shorter
-    side to ``shorter`` and is shown the centre.
+    Training uses crops of random size and place from the whole image (``resized-crop-flip``), as
+    torchvision's ``RandomResizedCrop`` does; evaluation resizes the shorter side to ``shorter``
+    and uses the centre.
 
     Attributes:
-        size: Height and width of what networks see, in pixels.
-        shorter: Shorter side, in pixels, that images are brought to for evaluation.
+        size: Height and width of the networks' inputs, in pixels.
+        shorter: Shorter side of resized images in evaluation, in pixels.
     """
 
     dtype: ClassVar[np.dtype] = np.dtype(np.int64)
@@ -81,7 +81,7 @@ class WholeImages(Images, kind="whole-images"):
         return found
 
     def stored(self, blocks: Iterable[np.ndarray], path: Path) -> Iterator[np.ndarray]:
-        """Yield rows, and write the bytes of their images into a second file."""
+        """Yield rows, and write the bytes of their images to a second file."""
         done = 0
         with _content_path(path).open("wb") as stream:
             _write_header(stream, done)
@@ -92,7 +92,7 @@ class WholeImages(Images, kind="whole-images"):
                 done += len(rows.content)
                 yield rows
             stream.seek(0)
-            _write_header(stream, done)  # Of the same length: NumPy leaves room for the count.
+            _write_header(stream, done)  # Same length, because NumPy pads for larger counts.
 
     def loaded(self, values: np.ndarray, path: Path) -> np.ndarray:
         found = values.view(Encoded)
@@ -100,7 +100,7 @@ class WholeImages(Images, kind="whole-images"):
         return found
 
     def check(self, values: np.ndarray) -> None:
-        """Accept rows as stored, bytes of files (N,), and decoded images uint8 (N, H, W, 3)."""
+        """Accept stored rows, bytes of files (N,), and decoded images, uint8 (N, H, W, 3)."""
         if not isinstance(values, Encoded) and values.dtype != object:
             super().check(values)
 
@@ -120,7 +120,7 @@ class WholeImages(Images, kind="whole-images"):
 
 
 class _WholeBatcher(ImageBatcher):
-    """Gives batches of rows of ``Encoded`` on the CPU; views of them are decoded in threads."""
+    """Yields batches of ``Encoded`` rows on the CPU, and decodes views of them in threads."""
 
     movable = False
 
@@ -152,7 +152,7 @@ class _WholeBatcher(ImageBatcher):
 
 
 def _in_threads(decode: Any, *arguments: list[Any]) -> np.ndarray:
-    """Return decoded images (N, H, W, 3) from as many threads as torch computes with."""
+    """Return decoded images (N, H, W, 3), decoded by as many threads as torch uses."""
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
         return np.stack(list(pool.map(decode, *arguments)))
 
@@ -164,7 +164,7 @@ def _stream(content: np.ndarray, row: list[int]) -> io.BytesIO:
 def _crop(
     content: np.ndarray, size: tuple[int, int], row: list[int], crop: list[int]
 ) -> np.ndarray:
-    """Return a crop (top, left, height, width, flip) of an image in the size that is shown."""
+    """Return a crop (top, left, height, width, flip) of an image, resized to ``size``."""
     top, left, height, width, flip = crop
     with opened(_stream(content, row)) as image:
         part = upright(image).convert("RGB").crop((left, top, left + width, top + height))
@@ -182,7 +182,7 @@ def _write_header(stream: Any, count: int) -> None:
 
 
 class WholeFiles(ImageFiles):
-    """Labelled images in files that are stored as they are; each is decoded once as a check."""
+    """Labelled images whose files are stored unchanged; each is decoded once as a check."""
 
     @property
     def dtype(self) -> np.dtype:

@@ -10,9 +10,9 @@ from trainables.data._published import Checked, TorchvisionReader
 from trainables.data._rows import Rows, take_counts
 from trainables.data._source import SOURCES, Reader
 
-# The released code of Mukhoti et al. (2020) and of MbLS (2022) uses these for CIFAR-10 and, in the
-# former, for CIFAR-100 as well. The deviations are means over images of each image's own deviation;
-# those over all pixels are 0.2470, 0.2435, 0.2616.
+# The released code of Mukhoti et al. (2020) uses these for CIFAR-10 and CIFAR-100, that of MbLS
+# (2022) for CIFAR-10. Each standard deviation is the mean over images of an image's own; those over
+# all pixels are 0.2470, 0.2435, 0.2616.
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2023, 0.1994, 0.2010)
 CLASSES = (
@@ -30,10 +30,10 @@ NAMES = """
     train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
 FINE_CLASSES = tuple(NAMES.split())
-# The tail of Table 4 in the class-wise loss scaling paper: 20,431 images of CIFAR-10, 19,573 of
+# As in Table 4 of the class-wise loss scaling paper: 20,431 images of CIFAR-10, 19,573 of
 # CIFAR-100.
 DEFAULT_RATIO = 10.0
-# The task is one data set, whatever the split's seed, so the images kept are always the same.
+# Fixed, because the kept images are the same for every seed of the split.
 SEED = 0
 
 
@@ -78,18 +78,16 @@ def long_tail_counts(largest: int, classes: int, ratio: float) -> np.ndarray:
     Class k keeps ``floor(largest * ratio ** (-k / (K - 1)))`` images, at least one.
     """
     share = ratio ** (-np.arange(classes) / (classes - 1))
-    # The summand keeps whole numbers whole where the power is rounded down.
+    # The summand avoids a floor of 99 if rounding makes 100 slightly smaller.
     return np.maximum(np.floor(largest * share + 1e-6), 1).astype(np.int64)
 
 
 class LongTailMixin(Reader):
-    """Thins the training classes of the reader it is mixed into; the test set stays balanced.
-
-    Written ``NAME:RATIO`` with the size of the largest class over that of the smallest, at least 1;
-    without it the ratio is 10.
+    """Removes training images of a reader so that classes have a long tail; keeps the test set.
 
     Attributes:
-        ratio: The size of the largest class over that of the smallest.
+        ratio: Size of the largest class divided by that of the smallest, at least 1; from
+            ``NAME:RATIO``, 10 by default.
     """
 
     takes_argument = True
@@ -104,7 +102,7 @@ class LongTailMixin(Reader):
             raise InputError(f"dataset {self.name!r}: ratio {self.argument!r} is outside [1, inf)")
 
     def read(self, download: bool) -> tuple[DatasetInfo, Rows, Rows | None]:
-        """Return the thinned training images and the untouched test images."""
+        """Return the remaining training images and all test images."""
         info, train, test = super().read(download)  # type: ignore[safe-super]
         available = np.bincount(train.labels, minlength=info.num_classes)
         wanted = long_tail_counts(int(available.max()), info.num_classes, self.ratio)
@@ -115,9 +113,9 @@ class LongTailMixin(Reader):
 
 @SOURCES.register("cifar10-lt")
 class Cifar10LongTailReader(LongTailMixin, Cifar10Reader):
-    """CIFAR-10 with exponentially shrinking training classes: ``cifar10-lt:RATIO``, else 10."""
+    """CIFAR-10 with exponentially shrinking training classes: ``cifar10-lt[:RATIO]``."""
 
 
 @SOURCES.register("cifar100-lt")
 class Cifar100LongTailReader(LongTailMixin, Cifar100Reader):
-    """CIFAR-100 with exponentially shrinking training classes: ``cifar100-lt:RATIO``, else 10."""
+    """CIFAR-100 with exponentially shrinking training classes: ``cifar100-lt[:RATIO]``."""

@@ -27,19 +27,23 @@ class Cub200Reader(OfficialReader):
         """Return both parts, in the official order; a class is ``001.Black_footed_Albatross``."""
         named = self._column("classes.txt")
         if list(named) != [str(number) for number in range(1, len(named) + 1)] or len(named) < 2:
-            raise InputError(f"{self.path / 'classes.txt'} does not number its classes from 1")
+            raise InputError(
+                f"{self.path / 'classes.txt'}: expected two or more classes, numbered from 1"
+            )
         classes = tuple(named.values())
         labels, split = self._column("image_class_labels.txt"), self._column("train_test_split.txt")
         parts: dict[str, list[tuple[Path, int]]] = {"1": [], "0": []}
         for image, name in self._column("images.txt").items():
             label = labels.get(image, "")
             if not (label.isdecimal() and 1 <= int(label) <= len(classes)):
-                told = f"image {image} has class {label!r}, allowed is 1 to {len(classes)}"
-                raise InputError(f"{self.path / 'image_class_labels.txt'}: {told}")
+                problem = f"expected a class from 1 to {len(classes)}, got {label!r}"
+                raise InputError(
+                    f"{self.path / 'image_class_labels.txt'}: image {image}: {problem}"
+                )
             part = split.get(image, "")
             if part not in parts:
-                told = f"image {image} has {part!r}, allowed is 0 or 1"
-                raise InputError(f"{self.path / 'train_test_split.txt'}: {told}")
+                problem = f"image {image}: expected 0 or 1, got {part!r}"
+                raise InputError(f"{self.path / 'train_test_split.txt'}: {problem}")
             parts[part].append((self.path / "images" / name, int(label) - 1))
         for kind, listing in (("training", parts["1"]), ("test", parts["0"])):
             self._check_complete(kind, listing, classes)
@@ -51,12 +55,14 @@ class Cub200Reader(OfficialReader):
             raise InputError(f"{self.path}: class {classes[absent[0]]!r} has no {part} image")
         for folder in sorted({path.parent for path, _ in listing}):
             if not folder.is_dir():
-                raise InputError(f"{folder} does not exist or is no folder")
+                raise InputError(f"{folder} does not exist or is not a folder")
 
     def _column(self, name: str) -> dict[str, str]:
         """Return the second word of every line by its first, in order."""
         rows = read_words(self.path / name)
         for number, words in rows:
             if len(words) != 2:
-                raise InputError(f"{self.path / name}, line {number}: {words}, expected two words")
+                raise InputError(
+                    f"{self.path / name}, line {number}: expected two words, got {words}"
+                )
         return dict(words for _, words in rows)

@@ -9,7 +9,7 @@ from trainables.data._inputs import DatasetInfo
 from trainables.data._rows import RowArrays
 from trainables.data._source import SOURCES, Reader, SourceStatus
 
-DEVIATION = 90.0  # Of the noise, in steps of a pixel's 256.
+DEVIATION = 90.0  # Standard deviation of the noise; pixels are 0 to 255.
 SEED = 0
 
 
@@ -17,13 +17,13 @@ SEED = 0
 class DigitsReader(Reader):
     """1,797 grey 8 x 8 images of handwritten digits; nothing is downloaded.
 
-    The pixels 0..16 become ``round(value * 255 / 16)``: 17 different values of uint8, so that
-    nothing is lost. Good for demonstrations and tests; too small for conclusions on calibration.
+    The pixels 0..16 become ``round(value * 255 / 16)``, 17 different values of uint8. Good for
+    demonstrations and tests; too small for conclusions on calibration.
     """
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         """Return all images as training images: there is no official test set."""
-        # By itself: scikit-learn takes seconds to import. 64 pixels and the label of each image.
+        # Read without scikit-learn, whose import takes seconds. A row has 64 pixels and the label.
         rows = np.loadtxt(self.files()[0], delimiter=",")
         scaled = np.rint(rows[:, :-1].reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
         info = DatasetInfo(
@@ -55,14 +55,14 @@ class DigitsReader(Reader):
 
 @SOURCES.register("digits-noisy")
 class NoisyDigitsReader(DigitsReader):
-    """The digits with noise on every pixel: hard enough that learning rows by heart fails.
+    """The digits with noise on every pixel, so that networks overfit and need calibration.
 
-    A network that is trained on a few hundred of them is right on all of those and on about 70 % of
-    the others, and over-confident by some 15 points: calibration has something to do.
+    A network that is trained on a few hundred of them is right on all of these and on about 70 % of
+    the others, and over-confident by some 15 points.
     """
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
-        """Return all images, each with noise of its own that is always the same."""
+        """Return all images, each with its own, fixed noise."""
         info, rows, test = super().read(download)
         noise = _bell(rows.values.shape) * DEVIATION
         noisy = np.clip(np.rint(rows.values + noise), 0, 255).astype(np.uint8)
@@ -71,7 +71,7 @@ class NoisyDigitsReader(DigitsReader):
 
 
 def _bell(shape: tuple[int, ...]) -> np.ndarray:
-    """Return about normal numbers: sums of eight bytes, the same with every version of NumPy."""
+    """Return nearly normal numbers (sums of eight bytes), the same with every NumPy version."""
     raw = np.random.Philox(key=SEED).random_raw(int(np.prod(shape)))
     sums = raw.view(np.uint8).reshape(*shape, 8).sum(axis=-1, dtype=np.int64)
     return (sums - 8 * 127.5) / np.sqrt(8 * (256**2 - 1) / 12)

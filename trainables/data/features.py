@@ -1,4 +1,4 @@
-"""Features of another network, cached in a file, as the rows of a data set."""
+"""Cached features of another network as the rows of a data set."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FeatureShape(InputShape):
     Attributes:
         width: D, the number of features.
         mean: Mean of each feature over training rows; empty to leave features as they are.
-        std: Their standard deviations; 1 for a constant feature.
+        std: Standard deviation of each feature; 1 for a constant feature.
         classes: Weights of a zero-shot classifier, packed; empty without class embeddings.
     """
 
@@ -48,11 +48,11 @@ class FeatureShape(InputShape):
         return torch.zeros(1, self.width, device=device)
 
     def class_weights(self, model: str) -> np.ndarray:
-        """Return the scaled unit embedding of each class, (K, D), that a model begins with."""
+        """Return the scaled unit embedding of each class, (K, D), a model's initial weights."""
         if not self.classes:
             raise InputError(
-                f"model {model!r} begins with embeddings of the classes; add an array "
-                "class_embeddings (K, D) to the features, or use linear"
+                f"model {model!r} starts from class embeddings; add an array class_embeddings "
+                "(K, D) to the features, or use linear"
             )
         return unpack(self.classes, self.width)
 
@@ -81,12 +81,12 @@ class Features(Inputs, kind="features"):
 
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict()
-        if not self.class_weights:  # Keys of stored data are older than the field.
+        if not self.class_weights:  # So that keys of stored data from before this field match.
             del fields["class_weights"]
         return fields
 
     def fitted(self, train: Rows) -> Self:
-        """Return the inputs with mean and deviation of each feature of training rows."""
+        """Return the inputs with mean and standard deviation of each feature of ``train``."""
         mean, squares, count = np.zeros(self.width), np.zeros(self.width), 0
         for block in train.blocks():
             centre, count = block.mean(0, dtype=np.float64), count + len(block)
@@ -103,9 +103,9 @@ class FeatureRows(Rows):
     """Rows of arrays that may be memory-mapped; values are read when they are needed.
 
     Attributes:
-        pieces: Arrays (M, D), one after the other, of real numbers.
+        pieces: Arrays (M, D) of real numbers.
         labels: (N,), int64.
-        numbers: The row of the pieces that each row is, (N,).
+        numbers: The number of each row in the concatenated pieces, (N,).
         validation: See ``Rows``.
     """
 
@@ -127,15 +127,15 @@ class FeatureRows(Rows):
         return (self.labels, *self.pieces)
 
     def take(self, indices: np.ndarray) -> Self:
-        its = {"labels": self.labels[indices], "numbers": self.numbers[indices]}
-        return replace(self, **its, validation=None)
+        labels, numbers = self.labels[indices], self.numbers[indices]
+        return replace(self, labels=labels, numbers=numbers, validation=None)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         numbers = self.numbers[start:stop]
         found, first = np.empty((len(numbers), *self.shape), self.dtype), 0
         for piece in self.pieces:
             own = (numbers >= first) & (numbers < first + len(piece))
-            with np.errstate(over="ignore"):  # ``check_finite`` tells.
+            with np.errstate(over="ignore"):  # ``FeaturesReader._values`` refuses such values.
                 found[own] = piece[numbers[own] - first]
             first += len(piece)
         return found
@@ -153,14 +153,14 @@ class FeaturesReader(PathReader, OutlinedReader):
     """``features:PATH``: features (N, D) and labels; see ``_feature_arrays`` for the formats.
 
     Arrays are ``features`` and ``labels``, or ``features_train``, ``labels_train`` and the same for
-    ``test`` and ``validation``; without test rows the split holds some out. Embeddings of the
-    classes are ``class_embeddings`` (K, D) and ``logit_scale``.
+    ``test`` and ``validation``; without test rows the split holds some out. A zero-shot classifier
+    is ``class_embeddings`` (K, D) and ``logit_scale``.
     """
 
     kind = Features
     noun = "rows"
     validation = OWN
-    edition = 1  # The validation part is in the fingerprint.
+    edition = 1  # The fingerprint contains the validation part.
 
     def read(self, download: bool) -> tuple[DatasetInfo, FeatureRows, FeatureRows | None]:
         labels, classes = self._checked
@@ -186,7 +186,7 @@ class FeaturesReader(PathReader, OutlinedReader):
 
     def outline(self) -> Outline:
         labels, classes = self._checked
-        known = [its for part, its in labels.items() if part != "test"]
+        known = [each for part, each in labels.items() if part != "test"]
         return classes, np.concatenate(known), labels.get("test")
 
     def own_validation(self) -> np.ndarray | None:
@@ -197,7 +197,7 @@ class FeaturesReader(PathReader, OutlinedReader):
         return np.arange(start, start + len(labels["validation"]))
 
     def instruction(self) -> str:
-        return "give the path of a file of features and labels, or of a folder of .npy files"
+        return "use the path of a file of features and labels, or of a folder of .npy files"
 
     def files(self) -> list[Path]:
         if self.path.is_dir() or (self.path.suffix == ".npy" and self.path.is_file()):
@@ -218,11 +218,11 @@ class FeaturesReader(PathReader, OutlinedReader):
             return ArrayArchive(path)
         if path.suffix in TABLES:
             return FeatureTable(path)
-        raise InputError(f"{path}: ending {path.suffix!r}, allowed are {', '.join(ENDINGS)}")
+        raise InputError(f"{path}: expected an ending of {', '.join(ENDINGS)}, got {path.suffix!r}")
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Return the file's names of arrays by ours, such as ``features_train``."""
+        """Return the file's name of each array, by our name such as ``features_train``."""
         names = known_names(self._arrays)
         parts = [part for part in PARTS if {f"features_{part}", f"labels_{part}"} & names.keys()]
         needed = [f"{kind}_{part}" for part in ("train", *parts) for kind in ("features", "labels")]
@@ -230,26 +230,26 @@ class FeaturesReader(PathReader, OutlinedReader):
         if missing is not None:
             known = first_names(self._arrays.names)
             missing = missing if len(parts) > 1 else missing.removesuffix("_train")
-            raise InputError(f"{self.path}: no array {missing!r}; it has: {known}")
+            raise InputError(f"{self.path}: no array {missing!r}; arrays are {known}")
         return names
 
     @cached_property
     def _checked(self) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-        """Return the labels of each part and the names of classes; all but values is checked."""
+        """Check everything but values; return the labels of each part and the names of classes."""
         names = self._names
         parts = [part for part in PARTS if f"features_{part}" in names]
         try:
             classes = named_classes(self._arrays, names.get("classes"))
-            given = {part: self._labels(part, classes) for part in parts}
+            labels = {part: self._labels(part, classes) for part in parts}
             where = {part: names[f"labels_{part}"] for part in parts}
-            return match_labels(self.path, given, classes, where)
+            return match_labels(self.path, labels, classes, where)
         except InputError:
             raise
         except ValueError as error:
             raise InputError(f"{self.path}: {error}") from error
 
     def _labels(self, part: str, classes: tuple[str, ...]) -> np.ndarray:
-        """Return labels of a part whose features have the shape of all others."""
+        """Return a part's labels; refuse features of another width or number than expected."""
         first, name, label = (
             self._names[key] for key in ("features_train", f"features_{part}", f"labels_{part}")
         )
@@ -265,12 +265,12 @@ class FeaturesReader(PathReader, OutlinedReader):
         arrays = self._arrays
         header = arrays.header(name) if isinstance(arrays, ArrayArchive) else arrays.read(name)
         if header.dtype.kind not in "fiu" or header.ndim != 2 or not min(header.shape):
-            given = f"got {header.dtype} {header.shape}"
-            raise ValueError(f"{name}: expected numbers (N, D), a row of features a label, {given}")
+            got = f"got {header.dtype} {header.shape}"
+            raise ValueError(f"{name}: expected numbers (N, D), one row per label, {got}")
         return header.shape
 
     def _values(self, part: str) -> np.ndarray:
-        """Return the features of a part, every one of them finite as float32."""
+        """Return the features of a part; refuse values that are not finite as float32."""
         name = self._names[f"features_{part}"]
         values = self._arrays.read(name)
         step = max(1, BLOCK_BYTES // (values.shape[1] * Features.dtype.itemsize))
@@ -281,7 +281,7 @@ class FeaturesReader(PathReader, OutlinedReader):
                 row, column = (int(each[0]) for each in wrong.nonzero())
                 value = values[start + row, column]
                 raise InputError(
-                    f"{self.path}: {name}: {value} in row {start + row}, column {column}; expected "
-                    "finite numbers that float32 can hold"
+                    f"{self.path}: {name}: expected finite numbers in the range of float32, got "
+                    f"{value} in row {start + row}, column {column}"
                 )
         return values

@@ -35,10 +35,10 @@ PART_NAME = re.compile(
 )
 # Modes whose pixels are eight bits of grey; all others become RGB.
 GREY_MODES = ("1", "L")
-LARGEST_SIDE = 224  # What networks for photographs expect; all images are held in memory.
+LARGEST_SIDE = 224  # Usual for networks for photographs; limits memory, which has all images.
 LAYOUT = (
-    "lay it out as PATH/<class>/<image>, whose share `split.test` is held out, or as "
-    "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
+    "use PATH/<class>/<image>, of which `split.test` is held out, or PATH/train/<class>/<image> "
+    "and PATH/test/<class>/<image>"
 )
 
 
@@ -64,19 +64,19 @@ class FolderReader(PathReader, ListedReader):
         return images_info(self.name, self.path, classes, train, rule), train, test
 
     def test_paths(self) -> list[Path]:
-        """Return the folder ``test``, or all class folders: any image may be a test image."""
+        """Return the folder ``test``, or else all class folders."""
         if is_parted(self.path):
             return [self.path / "test"]
         return [self.path / name for name in subfolders(self.path)] if self.path.is_dir() else []
 
 
 def is_parted(folder: Path) -> bool:
-    """Return True if a folder holds a training and a test set."""
+    """Return True if a folder has the folders ``train`` and ``test``."""
     return all((folder / part).is_dir() for part in PARTS)
 
 
 def list_folders(folder: Path, layout: str, wanted: Callable[[Path], bool], noun: str) -> Listed:
-    """Return the classes' names and all rows of a folder, or of ``train`` and ``test`` in it."""
+    """Return class names and all files of a folder, or those of its ``train`` and ``test``."""
     try:
         if is_parted(folder):
             note_unused(folder)
@@ -92,16 +92,16 @@ def list_folders(folder: Path, layout: str, wanted: Callable[[Path], bool], noun
 
 
 def _refuse_parts(folder: Path, classes: Sequence[str]) -> None:
-    """Refuse folders that are parts of a data set; one class may be called ``train``."""
+    """Refuse two or more folders with names of parts; a single class may be named ``train``."""
     parts = [name for name in classes if PART_NAME.fullmatch(name)]
     if len(parts) > 1:
         raise InputError(f"{folder}: the folders {parts} are named like parts, not like classes")
 
 
 def stack_images(paths: Sequence[Path | BinaryIO], train: int) -> np.ndarray:
-    """Return images in one size, as (N, H, W, 1), or (N, H, W, 3) with colour.
+    """Return images in one size, (N, H, W, 1), or (N, H, W, 3) with colour.
 
-    The first ``train`` of them are training images.
+    The size depends on the first ``train`` images, which are the training images.
     """
     sizes, modes = zip(*map(glance, paths), strict=True)
     mode = "L" if set(modes) <= set(GREY_MODES) else "RGB"
@@ -112,7 +112,7 @@ def stack_images(paths: Sequence[Path | BinaryIO], train: int) -> np.ndarray:
     pixels = np.empty((len(paths), height, width, len(mode)), np.uint8)
     for row, path in enumerate(paths):
         with opened(path) as image:
-            turned = upright(image).convert(mode)
-            fitted = ImageOps.fit(turned, (width, height), Image.Resampling.BILINEAR)
+            converted = upright(image).convert(mode)
+            fitted = ImageOps.fit(converted, (width, height), Image.Resampling.BILINEAR)
             pixels[row] = np.asarray(fitted).reshape(height, width, -1)
     return pixels

@@ -34,7 +34,7 @@ SHOWN = 12  # Characters of a commit in messages.
 
 @SOURCES.register("hf")
 class HubReader(TextsReader):
-    """``hf:ORG/NAME[:CONFIG][@REVISION]``: Parquet of the Hub, pinned to a commit; docs/data.md."""
+    """``hf:ORG/NAME[:CONFIG][@REVISION]``: a data set of the Hub, at one commit; docs/data.md."""
 
     kind: type[Inputs] = Inputs  # type: ignore[type-abstract]  # Known after the download.
     noun = "rows"
@@ -48,35 +48,35 @@ class HubReader(TextsReader):
         self.address = HubAddress.parse(argument, f"dataset {name!r}")
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Take names of columns and splits, and what texts take."""
+        """Accept names of columns and splits, and the settings of texts."""
         super().adjust(settings)
         for key in ("image", "train", "test"):
             if not isinstance(settings.get(key, ""), str):
                 raise InputError(
-                    f"dataset {self.name!r}: inputs.{key}={settings[key]!r} is not a name"
+                    f"dataset {self.name!r}: inputs.{key}: expected a name, got {settings[key]!r}"
                 )
         if self._present():
             self.kind = Images if self._content()[0] == "image" else Texts
 
     @property
     def path(self) -> Path:
-        """The record of the commit and the files that were downloaded."""
+        """The record of the downloaded commit and files."""
         return self.root / "hub" / "pins" / f"{re.sub('/', '--', self.argument)}.json"
 
     @property
     def source(self) -> str:
-        """The repository and its commit, for people."""
+        """Human-readable repository and commit."""
         commit = self._pin()["commit"]
         return f"https://huggingface.co/datasets/{self.address.repo}, commit {commit}"
 
     def instruction(self) -> str:
-        return "allow the download (a connection to the Hub), or copy `hub` of another data root"
+        return "allow the download (from the Hub), or copy the folder `hub` of another data root"
 
     def files(self) -> list[Path]:
         return [self.path, *(path for paths in self._parts_of_files() for path in paths)]
 
     def test_paths(self) -> list[Path]:
-        """Return the files of the test split, or of all rows, and the files that they link to."""
+        """Return the files with test rows, and the files that these link to."""
         parts = self._parts_of_files()
         paths = parts[-1] if parts else []
         return [*paths, *(path.resolve() for path in paths)]
@@ -86,11 +86,11 @@ class HubReader(TextsReader):
 
     def check(self) -> SourceStatus:
         if not self._present():
-            return SourceStatus(False, f"{self.path} is absent", self.instruction())
+            return SourceStatus(False, f"{self.path} is missing", self.instruction())
         return super().check()
 
     def read(self, download: bool) -> Any:
-        """Return images or texts, after the download where there is none yet."""
+        """Return images or texts; download them first if necessary."""
         if download:
             self._fetch()
         if not self._present():
@@ -119,16 +119,16 @@ class HubReader(TextsReader):
             for row, cell in enumerate(read_cells(path, column)):
                 place = f"{path}: {column} in row {row}"
                 if not isinstance(cell, dict) or not cell.get("bytes"):
-                    raise InputError(f"{place} holds no image, only a path; embed the images")
+                    raise InputError(f"{place}: expected an embedded image, got only a path")
                 yield EmbeddedImage(cell["bytes"], place)
 
     def _parts(self) -> tuple[tuple[str, ...], LabelledTexts, LabelledTexts | None]:
         classes, labels = self._labels()
         _, column, _ = self._content()
         parts = []
-        for paths, its in zip(self._parts_of_files(), labels, strict=True):
+        for paths, numbers in zip(self._parts_of_files(), labels, strict=True):
             texts = [text for path in paths for text in _texts(path, column)]
-            parts.append(LabelledTexts.of(texts, its))
+            parts.append(LabelledTexts.of(texts, numbers))
         return classes, parts[0], parts[1] if parts[1:] else None
 
     def _labels(self) -> tuple[tuple[str, ...], list[np.ndarray]]:
@@ -139,15 +139,15 @@ class HubReader(TextsReader):
             hidden = next((row for row, cell in enumerate(cells) if cell in (None, -1)), None)
             if hidden is not None:
                 raise InputError(
-                    f"{paths[0]}: {name}={cells[hidden]!r} in row {hidden} is not a label; if the "
-                    "labels of this split are secret, name another by inputs: {test: SPLIT}"
+                    f"{paths[0]}: {name}={cells[hidden]!r} in row {hidden} is not a label; if this "
+                    "split's labels are secret, use another with inputs: {test: SPLIT}"
                 )
             parts.append(LabelPart(cells, f"{paths[0]}: {name}"))
         if classes := self._features()[name].classes:
             labels = [_checked(part, len(classes)) for part in parts]
         else:
             plain = [plain_values(part.labels, name, part.where) for part in parts]
-            parts = [part._replace(labels=its) for part, its in zip(parts, plain, strict=True)]
+            parts = [part._replace(labels=each) for part, each in zip(parts, plain, strict=True)]
             classes = find_classes(self.path.with_suffix(""), plain[0], Path(parts[0].where))
             labels = number_labels(parts, classes)
         absent = np.flatnonzero(np.bincount(labels[0], minlength=len(classes)) == 0)
@@ -156,7 +156,7 @@ class HubReader(TextsReader):
         return classes, labels
 
     def _content(self) -> tuple[str, str, str]:
-        """Return ``image`` or ``text``, the column that holds it, and the column of labels."""
+        """Return ``image`` or ``text``, its column, and the column of labels."""
         features = self._features()
         kinds = {kind: [n for n, f in features.items() if f.kind == kind] for kind in _KINDS}
         labels = kinds["ClassLabel"] or [name for name in LABELS if name in features]
@@ -168,7 +168,7 @@ class HubReader(TextsReader):
         return "text", self._choose("text", texts, ("text",)), label
 
     def _choose(self, role: str, candidates: Sequence[str], usual: Sequence[str]) -> str:
-        """Return the column that the settings name, or the only likely one."""
+        """Return the column named in the settings, or the only likely column."""
         features, named = self._features(), self.settings.get(role)
         likely = [name for name in usual if name in candidates] or candidates
         if named in features or (named is None and len(likely) == 1):
@@ -176,8 +176,7 @@ class HubReader(TextsReader):
         fault = f"has no column {named!r}" if named else f"has {len(likely)} columns for `{role}`"
         there = ", ".join(f"{name} ({column.kind})" for name, column in features.items())
         raise InputError(
-            f"dataset {self.name!r}: {fault}; name one by inputs: {{{role}: COLUMN}}; "
-            f"columns are {there}"
+            f"dataset {self.name!r}: {fault}; use inputs: {{{role}: COLUMN}}; columns are {there}"
         )
 
     def _features(self) -> dict[str, Column]:
@@ -192,7 +191,7 @@ class HubReader(TextsReader):
             raise InputError(f"{self.path} cannot be read: {error}; remove it") from error
 
     def _parts_of_files(self) -> list[list[Path]]:
-        """Return the files of the training split, and of the test split if there is one."""
+        """Return the files of the training split and of the test split, if there is one."""
         pin = self._pin()
         if not pin:
             return []
@@ -203,12 +202,12 @@ class HubReader(TextsReader):
         ]
 
     def _used(self, splits: Splits) -> list[str]:
-        """Return the names of the splits for training and, if there is one, for testing."""
+        """Return the names of the training split and of the test split, if there is one."""
         train, test = self.settings.get("train", "train"), self.settings.get("test", "test")
         for name in (train, *([test] if "test" in self.settings else ())):
             if name not in splits:
                 raise InputError(
-                    f"dataset {self.name!r}: there is no split {name!r}; name them by inputs: "
+                    f"dataset {self.name!r}: no split {name!r}; use inputs: "
                     f"{{train: SPLIT, test: SPLIT}}; splits are {', '.join(splits)}"
                 )
         return [train, test] if test in splits else [train]
@@ -218,7 +217,7 @@ class HubReader(TextsReader):
         return bool(parts) and all(path.is_file() for paths in parts for path in paths)
 
     def _fetch(self) -> None:
-        """Download the files that are missing; the commit of an earlier download stays."""
+        """Download missing files, of the same commit as earlier downloads."""
         pin = self._pin()
         if not (self.address.fixed and self._present()):
             try:
@@ -233,7 +232,7 @@ class HubReader(TextsReader):
             self._download(pin)
 
     def _resolved(self, pin: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the commit and the splits that are pinned, or else those of the revision now."""
+        """Return commit and splits of ``pin``, or else those that the revision has now."""
         repo, revision = self.address.repo, self.address.revision
         found = self._look(revision or "main")
         if not found["splits"] and not revision:
@@ -243,12 +242,12 @@ class HubReader(TextsReader):
             raise InputError(f"dataset {self.name!r}: {HUB}{repo} has no Parquet files in {place}")
         if pin and pin["commit"] != found["commit"]:
             old, new = pin["commit"][:SHOWN], found["commit"]
-            told = f"the Hub now has commit {new[:SHOWN]}, this data root keeps {old}"
-            note(self.name, f"{told}; for the new one write {HUB}{repo}@{new}")
+            change = f"the Hub now has commit {new[:SHOWN]}, but this data root keeps {old}"
+            note(self.name, f"{change}; for the new one use {HUB}{repo}@{new}")
         return dict(pin or found)
 
     def _look(self, revision: str) -> dict[str, Any]:
-        """Return the commit of a revision, and its splits; none where there is no Parquet file."""
+        """Return commit and splits of a revision; the splits are empty without Parquet files."""
         from huggingface_hub.errors import RevisionNotFoundError
 
         try:
@@ -277,7 +276,8 @@ class HubReader(TextsReader):
                 allow_patterns=wanted,
             )
         self.path.parent.mkdir(exist_ok=True)
-        write_whole(self.path, json.dumps(pin, indent=1))  # Last: the record means all is there.
+        # Written last, because the record means that the download is complete.
+        write_whole(self.path, json.dumps(pin, indent=1))
 
 
 _KINDS = ("Image", "ClassLabel", "string")
@@ -287,8 +287,8 @@ def _checked(part: LabelPart, count: int) -> np.ndarray:
     """Return the labels of a ``ClassLabel`` column, (N,), int64."""
     wrong = next((row for row, k in enumerate(part.labels) if not 0 <= int(k) < count), None)
     if wrong is not None:
-        found = f"{part.where}: {part.labels[wrong]} in row {wrong}"
-        raise InputError(f"{found} is not a class; allowed are 0 to {count - 1}")
+        got = f"got {part.labels[wrong]} in row {wrong}"
+        raise InputError(f"{part.where}: expected classes 0 to {count - 1}, {got}")
     return np.array(part.labels, np.int64)
 
 
@@ -296,5 +296,5 @@ def _texts(path: Path, column: str) -> list[str]:
     cells = read_cells(path, column)
     for row, cell in enumerate(cells):
         if not isinstance(cell, str) or not cell.strip():
-            raise InputError(f"{path}: {column}={cell!r} in row {row} is not a text")
+            raise InputError(f"{path}: {column}: expected a text in row {row}, got {cell!r}")
     return cells

@@ -10,7 +10,7 @@ WHOLE = WholeImages((224, 224), 3, IMAGENET_MEAN, IMAGENET_STD, "resized-crop-fl
 
 @SOURCES.register("imagenet")
 class ImageNetReader(OfficialReader):
-    """ImageNet (ILSVRC 2012) in folders of classes; validation images judge; docs/data.md."""
+    """ImageNet (ILSVRC 2012) in class folders; tests on its validation images; docs/data.md."""
 
     kind = WholeImages
     rows = WholeFiles
@@ -34,7 +34,7 @@ class ImageNetReader(OfficialReader):
         classes = same_classes(train, val)
         if len(classes) != CLASSES:
             raise InputError(
-                f"{train} has {len(classes)} class folders, ImageNet has {CLASSES}; give other "
-                "images as folder:PATH"
+                f"{train}: expected the {CLASSES} class folders of ImageNet, got {len(classes)}; "
+                "for other images use folder:PATH"
             )
         return classes, list_classes(train, classes), list_classes(val, classes)

@@ -1,4 +1,4 @@
-"""Logits that were computed elsewhere, as the rows of a data set."""
+"""Logits computed elsewhere as the rows of a data set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainables.data._source import SOURCES, Outline, OutlinedReader, PathReader
 
 @dataclass(frozen=True)
 class LogitShape(InputShape):
-    """The constants of given logits: ``width`` is K, the number of classes."""
+    """The form of given logits: ``width`` is K, the number of classes."""
 
     kind: ClassVar[str] = "logits"
 
@@ -58,7 +58,7 @@ class LogitsReader(PathReader, OutlinedReader):
     noun = "rows"
     accepts = ("kind",)
     validation = ALL
-    edition = 1  # Labels are matched to names of classes.
+    edition = 1  # Labels may be names of classes.
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
         super().adjust(settings)
@@ -69,7 +69,7 @@ class LogitsReader(PathReader, OutlinedReader):
             )
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
-        """Return the rows to fit on and those to test on, or all and None."""
+        """Return the rows to fit on and the rows to test on; all rows and None without parts."""
         file = read_logits(self.path, self.settings.get("kind"))
         test = None if file.fit is None else self._rows(file.rows)
         train = self._rows(file.rows if file.fit is None else file.fit)
@@ -84,12 +84,12 @@ class LogitsReader(PathReader, OutlinedReader):
         return info, train, test
 
     def _rows(self, rows: LogitRows) -> RowArrays:
-        """Return rows as finite float32: masks that are not become the weakest mask."""
+        """Return rows as finite float32; -inf becomes a finite value that is still masked."""
         deepest = rows.logits.amax(1, keepdim=True) - 2 * LogitScale.of(rows.logits).depth
         values = rows.logits.float()
         values = values.where(~values.isneginf(), deepest.float())
         if not bool(values.isfinite().all()):
-            raise InputError(f"{self.path}: a logit does not fit into float32")
+            raise InputError(f"{self.path}: a logit is outside the range of float32")
         return RowArrays(values.numpy(), rows.labels.numpy())
 
     def outline(self) -> Outline:
@@ -97,7 +97,7 @@ class LogitsReader(PathReader, OutlinedReader):
         return info.classes, train.labels, None if test is None else test.labels
 
     def instruction(self) -> str:
-        return "give the path of a file of logits"
+        return "use the path of a file of logits"
 
     def files(self) -> list[Path]:
         place, _ = split_address(self.path)

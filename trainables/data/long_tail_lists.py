@@ -19,12 +19,12 @@ PARTS = ("train", "val", "test")
 
 
 class LongTailListsReader(PathReader, PublishedReader, ListedReader):
-    """Training images of a long tail, balanced validation and test images, as lists name them.
+    """Long-tailed training images, and balanced validation and test images, from lists.
 
     Attributes:
-        prefix: What the names of the lists begin with.
-        folder: The folder below the root that holds the images.
-        listed: How many images the published lists have.
+        prefix: Prefix of the lists' names.
+        folder: The images' folder, below the root.
+        listed: Number of images in each published list.
     """
 
     kind = WholeImages
@@ -47,7 +47,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         classes, train, test = self.listing()
         for path, count in zip(self._lists(), self.listed, strict=True):
             if (found := len(read_words(path))) != count:
-                note(path, f"{found:,} images, the published list has {count:,}")
+                note(path, f"has {found:,} images, but the published list has {count:,}")
         rows = self.image_files(train, self.own_validation())
         return self.info(classes), rows, self.image_files(test or ())
 
@@ -56,7 +56,9 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         named: dict[int, str] = {}
         train, val, test = (self._listed(path, named) for path in self._lists())
         if sorted(named) != list(range(len(named))) or len(set(named.values())) < len(named):
-            raise InputError(f"{self._lists()[0]}: expected classes 0 to K-1, each of one folder")
+            raise InputError(
+                f"{self._lists()[0]}: expected classes 0 to K-1, with one folder per class"
+            )
         classes = tuple(named[label] for label in range(len(named)))
         return classes, [*train, *val], test
 
@@ -68,7 +70,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         return [*self._lists(), *super().files()]
 
     def test_paths(self) -> list[Path]:
-        """Return the test images, or the folder of all images where their list is not there."""
+        """Return the test images, or the folder of all images if the lists cannot be used."""
         with suppress(InputError):
             return [path for path, _ in self.listing()[2] or ()]
         return [self._images]
@@ -81,7 +83,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         return [self.path / f"{self.prefix}_{part}.txt" for part in PARTS]
 
     def _listed(self, path: Path, named: dict[int, str]) -> Listing:
-        """Return the images of a list; that of training images names the classes."""
+        """Return the images of a list; the first list, of training images, fills ``named``."""
         names = not named
         listing = []
         for number, words in read_words(path):
@@ -104,7 +106,7 @@ class LongTailListsReader(PathReader, PublishedReader, ListedReader):
         return listing
 
     def _found(self, place: str, name: str) -> Path | None:
-        """Return an image; one of a flat folder may be in the folder of its class instead."""
+        """Return an image's path; an image of a flat folder may also be in a class folder."""
         folder, _, file = place.partition("/")
         below = [place] if "/" in file else [place, f"{folder}/{name}/{file}"]
         return next(filter(Path.is_file, map(self._images.joinpath, below)), None)

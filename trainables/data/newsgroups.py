@@ -33,7 +33,7 @@ class NewsgroupsReader(TextsReader):
         return f"allow the download, or put {names} into {self.path} (see docs/data.md)"
 
     def used(self, text: str) -> str:
-        """Return what follows the first blank line."""
+        """Return the text after the header, which ends with the first blank line."""
         return text.partition("\n\n")[2]
 
     def read(self, download: bool) -> tuple[DatasetInfo, LabelledTexts, LabelledTexts | None]:
@@ -52,22 +52,22 @@ class NewsgroupsReader(TextsReader):
         return super().check()
 
     def _lines(self) -> list[Path]:
-        """Return both files of lines, or none: without the test set the split would be another."""
+        """Return both files or none, because a missing test set would change the split."""
         found = super()._lines()
         return found if len(found) == len(LINES) else []
 
     def _absent(self) -> str:
         files = (self.path / name for name in LINES.values())
-        return f"{next(path for path in files if not path.is_file())} is absent"
+        return f"{next(path for path in files if not path.is_file())} is missing"
 
     def _download(self) -> None:
-        # A trial that reads no data set should not wait for its import.
+        # Imported here, because the import is slow.
         from sklearn.datasets import fetch_20newsgroups
 
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             with scratch_folder(".downloading-", self.root) as scratch:
-                # Both parts in one call: in a second one scikit-learn would unpickle its cache.
+                # One call for both parts, because a second one would unpickle scikit-learn's cache.
                 found = fetch_20newsgroups(data_home=str(scratch), subset="all", shuffle=False)
                 whole = scratch / "whole"
                 whole.mkdir()
@@ -75,7 +75,7 @@ class NewsgroupsReader(TextsReader):
                 (whole / CLASSES).write_text(
                     json.dumps({"classes": found.target_names}), encoding="utf-8"
                 )
-                # File by file: the folder is there where one of them was lost.
+                # File by file, because the folder exists if only one file was lost.
                 self.path.mkdir(exist_ok=True)
                 for file in sorted(whole.iterdir()):
                     os.replace(file, self.path / file.name)
@@ -85,7 +85,7 @@ class NewsgroupsReader(TextsReader):
 
 
 def _write(articles: Iterable[tuple[str, int, str]], folder: Path) -> None:
-    """Write articles, given as path, label and text, by label and number: the order is fixed."""
+    """Write articles (path, label, text) in the fixed order of label and number."""
     rows = sorted((int(label), int(Path(name).name), name, text) for name, label, text in articles)
     for part, file in LINES.items():
         with lzma.open(folder / file, "wt", encoding="utf-8") as stream:

@@ -25,31 +25,30 @@ Checked = tuple[dict[str, np.ndarray], tuple[str, ...], tuple[int, ...]]
 
 
 class ImageArrays:
-    """The arrays of an archive by the names ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
+    """The arrays of an archive under the names ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
-    They may be called ``X_train``, ``train_images`` or the like; ``X`` and ``y`` alone are training
-    rows. Images of floats in [0, 1], of whole numbers from 0 to 255 in another type, and with
-    channels first are brought to uint8 (N, H, W, C), with a ``DataNote``.
+    Names such as ``X_train`` and ``train_images`` are known; ``X`` and ``y`` are training rows.
+    Images of floats in [0, 1], of whole numbers from 0 to 255 in another type, and with channels
+    first are converted to uint8 (N, H, W, C), with a ``DataNote``.
     """
 
     def __init__(self, path: Path) -> None:
         self._archive = ArrayArchive(path)
         self.path = path
         self._given: dict[str, str] = {}
-        # Arrays with the expected names count, whatever else there is.
+        # Arrays with the expected names have precedence.
         for name in sorted(self._archive.names, key=lambda name: _plain(name) != name):
             known = self._given.setdefault(_plain(name), name)
             if known not in (_plain(name), name):
                 both = f"{known!r} and {name!r}"
-                raise InputError(f"{path}: {both} mean the same; keep one of them")
+                raise InputError(f"{path}: arrays {both} have the same role; remove one")
 
     @property
     def names(self) -> list[str]:
-        """Return the arrays' plain names."""
         return list(self._given)
 
     def header(self, name: str) -> ArrayHeader:
-        """Return an array's type and shape, of images as they will be read."""
+        """Return an array's type and shape, for images those that ``read`` returns."""
         header = self._archive.header(self._given.get(name, name))
         if not name.startswith("x_"):
             return header
@@ -66,7 +65,7 @@ class ImageArrays:
         if not name.startswith("x_"):
             return values
         if self._channelsfirst_names(ArrayHeader(values.dtype, values.shape)):
-            note(self.path, f"{name} has shape {values.shape}: axis 1 is taken as channels")
+            note(self.path, f"{name} has shape {values.shape}: axis 1 is used as channels")
             values = np.moveaxis(values, 1, -1)
         return values if values.dtype == np.uint8 else self._as_bytes(name, values)
 
@@ -83,14 +82,14 @@ class ImageArrays:
             note(self.path, f"{name} is {values.dtype} of whole numbers: stored as uint8")
             return values.astype(np.uint8)
         raise InputError(
-            f"{self.path}: {name} is {values.dtype} from {low:g} to {high:g}, allowed is uint8 "
-            "(0..255), or floats in [0, 1]; convert it: ((x - x.min()) / (x.max() - x.min()) * 255)"
-            ".round().astype('uint8')"
+            f"{self.path}: {name}: expected uint8 (0..255), or floats in [0, 1], got "
+            f"{values.dtype} from {low:g} to {high:g}; convert it: ((x - x.min()) / (x.max() - "
+            "x.min()) * 255).round().astype('uint8')"
         )
 
 
 def _plain(name: str) -> str:
-    """Return ``x_train`` for ``train_images``, ``X_train`` and ``X``; other names as they are."""
+    """Return ``x_train`` for ``train_images``, ``X_train`` and ``X``; keep unknown names."""
     words = name.lower().split("_")
     kinds = [WORDS[word] for word in words if word in WORDS]
     parts = [word for word in words if word in ("train", "test")]
@@ -103,14 +102,14 @@ def _plain(name: str) -> str:
 class NpzReader(PathReader, OutlinedReader):
     """``npz:PATH``: ``x_train, y_train, x_test, y_test``, perhaps ``classes``; docs/data.md."""
 
-    edition = 1  # Labels are matched to names of classes.
+    edition = 1  # Labels may be names of classes.
 
     def read(self, download: bool) -> tuple[DatasetInfo, RowArrays, RowArrays | None]:
         archive = self._archive()
         labels, classes, row = self._checked(archive)
         parts = [
-            RowArrays(np.ascontiguousarray(archive.read(f"x_{part}").reshape(-1, *row)), its)
-            for part, its in labels.items()
+            RowArrays(np.ascontiguousarray(archive.read(f"x_{part}").reshape(-1, *row)), numbers)
+            for part, numbers in labels.items()
         ]
         test = parts[1] if len(parts) > 1 else None
         rule = "test is x_test; validation is a stratified draw from x_train" if parts[1:] else ""
@@ -121,7 +120,7 @@ class NpzReader(PathReader, OutlinedReader):
         return classes, labels["train"], labels.get("test")
 
     def instruction(self) -> str:
-        return f"give the path of an .npz file with {', '.join(KEYS)}"
+        return f"use the path of an .npz file with {', '.join(KEYS)}"
 
     def files(self) -> list[Path]:
         return [self.path]
@@ -136,7 +135,7 @@ class NpzReader(PathReader, OutlinedReader):
         for key in KEYS if {"x_test", "y_test"} & {*archive.names} else KEYS[:2]:
             if key not in archive.names:
                 raise InputError(
-                    f"{self.path}: key {key!r} is missing, needed: {', '.join(KEYS)}; it has: "
+                    f"{self.path}: key {key!r} is missing; expected {', '.join(KEYS)}, got "
                     f"{first_names(archive.names)}"
                 )
         if unused := [name for name in archive.names if name not in (*KEYS, "classes")]:
@@ -144,18 +143,18 @@ class NpzReader(PathReader, OutlinedReader):
         return archive
 
     def _checked(self, archive: ImageArrays) -> Checked:
-        """Return labels by part, class names and the shape of an image; all but pixels checked."""
+        """Check everything but pixels; return labels by part, class names and an image's shape."""
         try:
             parts = [part for part in PARTS if f"x_{part}" in archive.names]
             rows = [_image_shape(archive, part) for part in parts]
             if rows[0] != rows[-1]:
-                told = f"x_test has images of shape {rows[1]}, x_train of {rows[0]}"
-                raise ValueError(f"{told}; they must be the same")
+                shapes = f"got {rows[0]} in x_train and {rows[1]} in x_test"
+                raise ValueError(f"expected images of one shape, {shapes}")
             names = named_classes(archive, "classes" if "classes" in archive.names else None)
-            given = {part: _labels(archive, part, names) for part in parts}
+            labels = {part: _labels(archive, part, names) for part in parts}
             where = {part: f"y_{part}" for part in parts}
-            labels, classes = match_labels(self.path, given, names, where)
-        except InputError:  # Of the archive, which it names.
+            labels, classes = match_labels(self.path, labels, names, where)
+        except InputError:  # Its message already names the file.
             raise
         except ValueError as error:
             raise InputError(f"{self.path}: {error}") from error
@@ -176,7 +175,7 @@ def _image_shape(archive: ImageArrays, part: str) -> tuple[int, ...]:
 
 
 def _labels(archive: ImageArrays, part: str, classes: tuple[str, ...]) -> np.ndarray:
-    """Return labels, numbers (int64) or names (N,), one an image."""
+    """Return labels (N,), numbers (int64) or names, one per image."""
     name, images = f"y_{part}", archive.header(f"x_{part}")
     labels = read_labels(archive, name, classes)
     if images.shape[0] != len(labels):
@@ -194,15 +193,15 @@ def read_labels(arrays: NamedArrays, name: str, classes: tuple[str, ...]) -> np.
 
 
 def named_classes(arrays: NamedArrays, name: str | None) -> tuple[str, ...]:
-    """Return the names of classes that an array holds, if there is one."""
+    """Return the class names in an array; none if ``name`` is None."""
     if name is None:
         return ()
-    given = arrays.read(name)
-    if given.dtype.kind not in "Uiu" or given.ndim != 1:
+    classes = arrays.read(name)
+    if classes.dtype.kind not in "Uiu" or classes.ndim != 1:
         raise ValueError(
-            f"classes is {given.dtype} {given.shape}, allowed are strings or integers (K,)"
+            f"classes: expected strings or integers (K,), got {classes.dtype} {classes.shape}"
         )
-    names = tuple(str(name).strip() for name in given.tolist())
+    names = tuple(str(name).strip() for name in classes.tolist())
     check_classes(names)
     return names
 
@@ -214,23 +213,20 @@ def match_labels(
 
     Args:
         path: Their file.
-        given: Labels as ``read_labels`` returns them, of ``train`` first.
-        names: The names of the classes; empty for those that training labels have.
-        where: What the labels of a part are called in messages.
-
-    Raises:
-        ValueError: If labels fit no class, or a part has a class that ``train`` lacks.
+        given: The labels of each part from ``read_labels``, ``train`` first.
+        names: The names of the classes; empty to use the training labels.
+        where: The name of each part's labels, for messages.
     """
     classes = names or _own_classes(given["train"], where["train"])
     check_classes(classes)
-    its = [LabelPart(found.tolist(), f"{path}: {where[part]}") for part, found in given.items()]
-    labels = dict(zip(given, number_labels(its, classes), strict=True))
+    parts = [LabelPart(found.tolist(), f"{path}: {where[part]}") for part, found in given.items()]
+    labels = dict(zip(given, number_labels(parts, classes), strict=True))
     _check_seen(labels, classes)
     return labels, classes
 
 
 def _own_classes(train: np.ndarray, name: str) -> tuple[str, ...]:
-    """Return the names of classes that the labels ``train`` (N,) hold."""
+    """Return the names of the classes in the labels ``train`` (N,)."""
     return tuple(np.unique(train).tolist()) if train.dtype.kind == "U" else _numbered(train, name)
 
 
@@ -240,17 +236,17 @@ def _numbered(train: np.ndarray, name: str) -> tuple[str, ...]:
     gap = np.flatnonzero(present != np.arange(len(present)))
     if len(gap):  # Then they are codes, not class indices.
         raise ValueError(
-            f"{name} holds {present[gap[0]]} but no {gap[0]}; without the key 'classes', labels "
-            "must be 0, 1, ... with none left out; renumber all of them: y = np.unique(y, "
-            "return_inverse=True)[1]"
+            f"{name} has {present[gap[0]]} but not {gap[0]}; without the key 'classes', labels "
+            "must be 0, 1, ... without gaps; renumber them: y = np.unique(y, return_inverse=True)"
+            "[1]"
         )
     return tuple(map(str, range(len(present))))
 
 
 def _check_seen(labels: dict[str, np.ndarray], classes: tuple[str, ...]) -> None:
-    """Refuse other data of a class that training lacks."""
-    seen = {part: {*np.unique(its).tolist()} for part, its in labels.items()}
-    for part, its in seen.items():
-        if unseen := sorted(its - seen["train"]):
+    """Raise ``ValueError`` if a part has a class without training rows."""
+    seen = {part: {*np.unique(numbers).tolist()} for part, numbers in labels.items()}
+    for part, numbers in seen.items():
+        if unseen := sorted(numbers - seen["train"]):
             missing = f"class {classes[unseen[0]]!r} ({unseen[0]}), which train lacks"
             raise ValueError(f"{part} has {missing}")

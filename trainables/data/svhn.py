@@ -11,7 +11,7 @@ MEAN, STD = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
 class SvhnReader(TorchvisionReader):
     """SVHN (Netzer et al., 2011), cropped digits: 73,257 training and 26,032 test images, RGB.
 
-    No flips, which change what a digit means.
+    Images are not flipped, because mirrored digits are no digits.
     """
 
     inputs = Images((32, 32), 3, MEAN, STD, augmentation="none")
@@ -31,6 +31,6 @@ class SvhnReader(TorchvisionReader):
         return [Checked(self.root / name, md5) for _, name, md5 in listed]
 
     def load(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return one part; torchvision turns the label 10 of the digit 0 into 0."""
+        """Return one part; torchvision changes the label 10 of the digit 0 to 0."""
         part = self.published(str(self.root), split="train" if train else "test", download=True)
         return part.data.transpose(0, 2, 3, 1), part.labels

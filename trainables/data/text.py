@@ -25,14 +25,14 @@ CLASSES = "classes.json"
 NUMBERS = ("vocabulary", "length")
 COLUMNS = ("text", "label")
 LAYOUT = (
-    "give JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or .parquet, or "
-    "two of them, PATH/train and PATH/test, or a UTF-8 file a text, PATH/<class>/<file>"
+    "use JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or .parquet, or "
+    "two of these, PATH/train and PATH/test, or one UTF-8 file per text, PATH/<class>/<file>"
 )
 SHOWN = 40  # Characters of a wrong value in a message.
 
 
 class TextsReader(OutlinedReader):
-    """A data set of texts, in JSON lines, in a table or in a file each."""
+    """A data set of texts in JSON lines, in a table or in one file per text."""
 
     kind: type[Inputs] = Texts
     noun = "texts"
@@ -42,20 +42,21 @@ class TextsReader(OutlinedReader):
     columns = COLUMNS
 
     def adjust(self, settings: Mapping[str, Any]) -> None:
-        """Take vocabulary, length of texts, a file of words' vectors, and names of columns."""
+        """Accept vocabulary, length, a file of words' vectors, and names of columns."""
         super().adjust(settings)
         where = f"dataset {self.name!r}: inputs."
         if "embeddings" in settings:
             self.vectors = local_path(settings["embeddings"], f"{where}embeddings")
             if not self.vectors.is_file():
                 raise InputError(
-                    f"{where}embeddings: {self.vectors} does not exist; put a file of a word and "
-                    "its vector a line there, as GloVe has, or leave `embeddings` out to learn them"
+                    f"{where}embeddings: {self.vectors} does not exist; put a file with one word "
+                    "and its vector per line there, such as GloVe, or remove `embeddings` to learn "
+                    "them"
                 )
         text, label = (settings.get(key, key) for key in COLUMNS)
         for key, name in zip(COLUMNS, (text, label), strict=True):
             if not isinstance(name, str):
-                raise InputError(f"{where}{key}={name!r} is not the name of a column")
+                raise InputError(f"{where}{key}: expected the name of a column, got {name!r}")
         self.columns = (text, label)
         try:
             self.inputs = Texts(**{key: settings[key] for key in NUMBERS if key in settings})
@@ -63,11 +64,11 @@ class TextsReader(OutlinedReader):
             raise InputError(f"{where}{error}") from error
 
     def used(self, text: str) -> str:
-        """Return the part of a text that networks are to see: all of it."""
+        """Return the part of a text that networks see, by default all of it."""
         return text
 
     def read(self, download: bool) -> tuple[DatasetInfo, LabelledTexts, LabelledTexts | None]:
-        """Return all texts; which words they are stored by is found from training texts alone."""
+        """Return all texts; their vocabulary is fitted later, to training texts only."""
         classes, train, test = self._parts()
         split_rule = "no test texts: test and validation are stratified draws"
         if test is not None:
@@ -80,7 +81,7 @@ class TextsReader(OutlinedReader):
 
     @property
     def source(self) -> str:
-        """Where the texts come from, for people."""
+        """Human-readable origin of the texts."""
         return str(self.path)
 
     def outline(self) -> Outline:
@@ -98,7 +99,7 @@ class TextsReader(OutlinedReader):
         return [path for path, _ in (*train, *(test or ()))] + vectors
 
     def test_paths(self) -> list[Path]:
-        """Return the files named ``test``, or all: any text may be a test text."""
+        """Return the files or the folder named ``test``, or else all files."""
         lines = self._lines()
         if lines:
             return lines[1:] or lines
@@ -117,8 +118,8 @@ class TextsReader(OutlinedReader):
         classes = find_classes(self._class_file(), labels[0], lines[0])
         numbers = number_labels([*map(_label_part, lines, labels)], classes)
         parts = [
-            LabelledTexts.of([*map(self.used, part)], its)
-            for part, its in zip(texts, numbers, strict=True)
+            LabelledTexts.of([*map(self.used, part)], each)
+            for part, each in zip(texts, numbers, strict=True)
         ]
         absent = np.flatnonzero(np.bincount(parts[0].labels, minlength=len(classes)) == 0)
         if len(absent):
@@ -129,7 +130,7 @@ class TextsReader(OutlinedReader):
         return read_table(path, self.columns) if path.suffix in TABLES else read_lines(path)
 
     def _lines(self) -> list[Path]:
-        """Return the files of lines or rows that there are, that of the training texts first."""
+        """Return the existing files of lines or rows, training texts first."""
         if self.path.name.endswith(ENDINGS):
             return [self.path]
         found = {
@@ -151,7 +152,7 @@ class TextsReader(OutlinedReader):
 class TextReader(PathReader, TextsReader):
     """``text:PATH``: rows with ``text`` and ``label``, or folders of files; docs/data.md."""
 
-    edition = 1  # Labels are matched to names of classes.
+    edition = 1  # Labels may be names of classes.
 
 
 def _is_text(path: Path) -> bool:
@@ -169,65 +170,72 @@ def _text(content: bytes, place: str) -> str:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         where = f"{error.reason} at byte {error.start}"
-        raise InputError(f"{place} is no UTF-8 text ({where}); store it as UTF-8") from error
+        raise InputError(f"{place} is not UTF-8 ({where}); save it as UTF-8") from error
     if not text.strip():
-        raise InputError(f"{place} is empty; remove it, or put its text there")
+        raise InputError(f"{place} is empty; add its text, or remove it")
     return text
 
 
 def read_lines(path: Path) -> tuple[list[str], list[Label]]:
-    """Return texts and labels of JSON lines, unpacked if the name ends in ``.xz``."""
+    """Return texts and labels of JSON lines, which may be packed (``.xz``)."""
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as stream:
             rows = [_row(line, f"{path}, line {number}") for number, line in enumerate(stream, 1)]
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not rows:
-        raise InputError(f"{path} is empty; needed is a line for each text")
+        raise InputError(f"{path} is empty; expected one line per text")
     return [text for text, _ in rows], plain_values([label for _, label in rows], "label", path)
 
 
 def read_table(path: Path, columns: tuple[str, str]) -> tuple[list[str], list[Label]]:
-    """Return texts and labels of a table, from the columns so named."""
-    there = column_names(path)
+    """Return texts and labels of a table; ``columns`` are the names of their columns."""
+    names = column_names(path)
     for key, name in zip(("text", "label"), columns, strict=True):
-        if name not in there:
+        if name not in names:
             raise InputError(
-                f"{path}: has no column {name!r}; its columns are {', '.join(map(repr, there))}; "
-                f"name one by inputs: {{{key}: COLUMN}}"
+                f"{path}: no column {name!r}; use inputs: {{{key}: COLUMN}}; columns are "
+                f"{', '.join(map(repr, names))}"
             )
     found = read_columns(path, columns)
     texts = found[columns[0]].tolist()
     if not texts:
-        raise InputError(f"{path} is empty; needed is a row for each text")
+        raise InputError(f"{path} is empty; expected one row per text")
     for row, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{path}: {columns[0]}={_short(text)} in row {row} is no text")
+            raise InputError(
+                f"{path}: column {columns[0]!r}: expected a text in row {row}, got {_short(text)}"
+            )
     labels = plain_labels(found[columns[1]], columns[1], path)
     if labels.ndim != 1 or labels.dtype.kind not in "iuU":
         raise InputError(
-            f"{path}: column {columns[1]!r} is {labels.dtype} {labels.shape}; needed are numbers "
-            "or names of classes, one a row"
+            f"{path}: column {columns[1]!r}: expected one number or name of a class per row, got "
+            f"{labels.dtype} {labels.shape}"
         )
     return texts, labels.tolist()
 
 
 def _row(line: bytes, place: str) -> tuple[str, float | str]:
-    content = _text(line, place).removeprefix("\ufeff")  # A byte order mark, as editors write it.
+    content = _text(line, place).removeprefix("\ufeff")  # The byte order mark of some editors.
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no JSON: {error}") from error
+        raise InputError(f"{place} is not JSON: {error}") from error
     text, label = (fields.get(k) for k in ("text", "label")) if isinstance(fields, dict) else "  "
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{place}: text={_short(text)} is no text; needed are `text` and `label`")
+        raise InputError(
+            f"{place}: `text` must be a non-empty string, got {_short(text)}; each line needs the "
+            "keys `text` and `label`"
+        )
     if (
         not isinstance(label, int | float | str)
         or isinstance(label, bool)
         or not str(label).strip()
         or (isinstance(label, float) and not (label.is_integer() and abs(label) <= MAX_LABEL))
     ):
-        raise InputError(f"{place}: label={_short(label)} is neither a class's number nor its name")
+        raise InputError(
+            f"{place}: `label` must be the number or the name of a class, got {_short(label)}"
+        )
     return text, label
 
 
@@ -237,26 +245,25 @@ def _short(value: object) -> str:
 
 
 def find_classes(path: Path, labels: Sequence[Label], source: Path) -> tuple[str, ...]:
-    """Return the classes that the file ``path`` names if it is there, or else the labels do."""
+    """Return the classes named in the file ``path``, or those of the labels if it is missing."""
     if path.exists():
         return read_classes(path)
     try:
-        classes = _told(labels)
+        classes = _classes_of(labels)
         check_classes(classes)
     except ValueError as error:
         raise InputError(f"{source}: {error}") from error
     return classes
 
 
-def _told(labels: Sequence[Label]) -> tuple[str, ...]:
+def _classes_of(labels: Sequence[Label]) -> tuple[str, ...]:
     numbers = {label for label in labels if isinstance(label, int)}
     names = {label for label in labels if isinstance(label, str)}
     if numbers and names:
-        raise ValueError("labels are numbers and names; without classes.json, allowed is one form")
+        raise ValueError("labels are numbers and names; use one form, or add a classes.json")
     if numbers != set(range(len(numbers))):
         raise ValueError(
-            "labels leave numbers out; without classes.json, they must be 0, 1, ... with none "
-            "left out"
+            "labels have gaps; without classes.json, they must be 0, 1, ... without gaps"
         )
     return tuple(sorted(names) or map(str, sorted(numbers)))
 

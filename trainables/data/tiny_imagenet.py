@@ -10,8 +10,8 @@ class TinyImageNetReader(OfficialReader):
     """Tiny-ImageNet (Stanford CS231n, 2015): 200 classes, 100,000 and 10,000 images, 64 x 64.
 
     Official layout: ``train/<wnid>/images/*.JPEG``, ``val/images``, ``val/val_annotations.txt``.
-    The official test images have no labels, so the official validation images judge, as in MbLS
-    (2022) and ACLS (2023). ImageNet's terms bind its images: nothing is downloaded.
+    The official test images have no labels, so the official validation images are the test set, as
+    in MbLS (2022) and ACLS (2023). ImageNet's terms forbid us to download the images.
     """
 
     inputs = Images((64, 64), 3, IMAGENET_MEAN, IMAGENET_STD, augmentation="crop-flip")
@@ -27,7 +27,7 @@ class TinyImageNetReader(OfficialReader):
     lists = ("val/val_annotations.txt",)
 
     def listing(self) -> Listed:
-        """Return both parts: by class and file name, and in the order of the annotations."""
+        """Return training images by class and name, and test images as in the annotations."""
         train = self.path / "train"
         classes = class_folders(train)
         return classes, list_classes(train, classes, "images"), self._annotated(classes)
@@ -39,8 +39,8 @@ class TinyImageNetReader(OfficialReader):
         for number, words in read_words(path):
             if len(words) < 2 or words[1] not in numbers:
                 raise InputError(
-                    f"{path}, line {number}: {' '.join(words[:2])!r} is not an image and one of "
-                    f"the {len(classes)} classes of train"
+                    f"{path}, line {number}: expected an image and one of the {len(classes)} "
+                    f"classes of train, got {' '.join(words[:2])!r}"
                 )
             listing.append((self.path / "val" / "images" / words[0], numbers[words[1]]))
         if not listing:

@@ -30,7 +30,7 @@ class Voc2012Reader(MaskedReader):
 
     @property
     def augmented(self) -> bool:
-        """Whether the augmented set's list and masks are there."""
+        """Whether list and masks of the augmented training set exist."""
         named = self.path / LISTS / f"{AUGMENTED}.txt"
         return named.is_file() and (self.path / AUGMENTED_MASKS).is_dir()
 

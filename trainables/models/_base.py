@@ -1,4 +1,4 @@
-"""The form of every network: a feature extractor and a linear classifier."""
+"""The base class of networks: a feature extractor and a linear classifier."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,14 +12,14 @@ GRANULARITIES = ("block", "stage")
 
 
 class GlobalAverage(nn.Module):
-    """``AdaptiveAvgPool2d(1)`` and ``Flatten`` with two launches fewer a gradient."""
+    """``AdaptiveAvgPool2d(1)`` and ``Flatten``, with two launches fewer per gradient."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.mean(dim=(2, 3))
 
 
 class GlobalMaximum(nn.Module):
-    """Takes the maxima of images (N, C, H, W) over their pixels, (N, C)."""
+    """Returns the maxima of images (N, C, H, W) over their pixels, (N, C)."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images.amax(dim=(2, 3))
@@ -38,14 +38,14 @@ _POOLING = (
 
 
 def units(module: nn.Module, granularity: str) -> list[list[nn.Module]]:
-    """Return the parts of a network, grouped so that each group begins with a layer of weights.
+    """Return the parts of a network in groups, each of which begins with a layer of weights.
 
-    Normalisation, activation and pooling belong to the group before them.
+    Normalisation, activation and pooling belong to the group of the layer before them.
 
     Args:
         module: The network, or its extractor.
-        granularity: ``block`` opens every sequence that holds composite modules, down to single
-            residual blocks, dense layers or transformer blocks; ``stage`` only sequences of
+        granularity: ``block`` opens every sequence that has composite modules, down to single
+            residual blocks, dense layers or transformer blocks; ``stage`` opens only sequences of
             sequences, down to runs of such blocks.
     """
     groups: list[list[nn.Module]] = []
@@ -83,7 +83,7 @@ def _is_pooling(part: nn.Module) -> bool:
 
 
 class Network(nn.Module):
-    """A classifier split where the refinements need it.
+    """A network split into feature extractor and classifier, as refinements need it.
 
     Args:
         extractor: Maps inputs (N, ...), such as images (N, C, H, W), to features (N, D).
@@ -92,7 +92,7 @@ class Network(nn.Module):
     Attributes:
         feature_dim: D.
         num_classes: K.
-        precision: What the extractor computes in, see ``trainables.stages.engine.place``.
+        precision: Type of the extractor's computations; see ``trainables.stages.engine.place``.
     """
 
     precision: str = "float32"
@@ -105,11 +105,11 @@ class Network(nn.Module):
         self.num_classes = classifier.out_features
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Return the features (N, D) that the classifier sees."""
+        """Return the features (N, D)."""
         return self.extractor(inputs)
 
     def embed(self, inputs: Tensor) -> Tensor:
-        """Return inputs as real numbers that can be mixed, which the network takes as well.
+        """Return inputs as real numbers, which can be mixed and are inputs of the network too.
 
         Integers, such as the numbers of words, are embedded by the extractor's first module.
         """
@@ -118,16 +118,16 @@ class Network(nn.Module):
         return next(self.extractor.children())(inputs)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return the logits (N, K) of features (N, D); what a training scheme may replace."""
+        """Return the logits (N, K) of features (N, D); training schemes may replace this."""
         with self.in_float32(features) as exact:
             return self.classifier(exact)
 
     @contextmanager
     def in_float32(self, features: Tensor) -> Iterator[Tensor]:
-        """Give features (N, D) in the precision of the classifier's weights, autocast switched off.
+        """Yield features (N, D) in the precision of the classifier's weights, without autocast.
 
-        Whatever gives logits computes in this context: in bfloat16 they would have hardly three
-        digits, too few for confidences, and cost as much.
+        Compute logits in this context: in bfloat16 they would have less than three digits, too few
+        for confidences, and would not be faster.
         """
         device = features.device.type
         known = torch.amp.is_autocast_available(device)
@@ -135,10 +135,10 @@ class Network(nn.Module):
             yield features.to(self.classifier.weight.dtype)
 
     def blocks(self) -> list[nn.Module]:
-        """Return modules that, applied one after the other, give the features of inputs.
+        """Return modules whose composition is the extractor.
 
-        The last one is the pooling that ends the extractor, perhaps the identity. An extractor that
-        is no sequence, such as a library's network, is a single block.
+        The last one is the final pooling, or the identity. An extractor that is not a sequence,
+        such as a library's network, is a single block.
         """
         if not isinstance(self.extractor, nn.Sequential):
             return [self.extractor, nn.Identity()]

@@ -10,7 +10,7 @@ from trainables.common.errors import InputError
 from trainables.data import ImageShape
 from trainables.models._base import Network
 
-EXPANSION = 4  # Output channels of a bottleneck over its width.
+EXPANSION = 4  # Output channels of a bottleneck divided by its width.
 
 BlockMaker = Callable[[int, int, int], nn.Module]
 """Makes one block from its input channels, output channels and stride."""
@@ -32,16 +32,16 @@ class Residual(nn.Module):
 class PreActivation(nn.Module):
     """A residual unit whose normalisation and activation come first (He et al. 2016b).
 
-    The shortcut is the identity where shapes agree, else a 1x1 convolution.
+    The shortcut is the identity if shapes are equal, else a 1x1 convolution.
 
     Args:
-        branch: The added branch, from the activated input on; it ends in a convolution.
+        branch: The branch, applied to the activated input; it ends with a convolution.
         inputs: Channels of the input.
-        outputs: Channels of the branch.
-        stride: Of the branch.
-        bias: Whether the convolution has one.
-        from_activated: Whether the convolution starts at the activated input (as in the papers) or
-            at the raw one (as in several released codes). The identity starts at the raw one.
+        outputs: Channels of the branch's output.
+        stride: Stride of the branch.
+        bias: Whether the shortcut's convolution has a bias.
+        from_activated: Whether the shortcut's convolution is applied to the activated input (as in
+            the papers) or to the raw one (as in several released codes, and as the identity).
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class PreActivation(nn.Module):
 def convolution(
     inputs: int, outputs: int, kernel: int, stride: int = 1, bias: bool = False
 ) -> nn.Conv2d:
-    """Return a convolution that keeps the image size but for its stride; ``kernel`` is odd."""
+    """Return a convolution with padding that keeps the image size; ``kernel`` must be odd."""
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=bias)
 
 
 def norm_relu(channels: int) -> list[nn.Module]:
-    """Return batch normalisation and an activation, to be unpacked into a sequence."""
+    """Return batch normalisation and a ReLU."""
     return [nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
 
 
@@ -107,21 +107,21 @@ def bottleneck_branch(inputs: int, outputs: int, stride: int) -> list[nn.Module]
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return the identity where shapes agree, else a 1x1 convolution with normalisation."""
+    """Return the identity if shapes are equal, else a 1x1 convolution with normalisation."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 def basic_block(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return a basic residual block with a projection where the shape changes."""
+    """Return a basic residual block, with a projection if the shape changes."""
     return Residual(basic_branch(inputs, outputs, stride), projection(inputs, outputs, stride))
 
 
 def stages(
     inputs: int, widths: Sequence[int], counts: Sequence[int], block: BlockMaker
 ) -> nn.Sequential:
-    """Return a sequence of ``counts`` blocks for each width; all but the first halve the image."""
+    """Return a stage of ``counts`` blocks for each width; all stages but the first halve images."""
     parts: list[nn.Module] = []
     for position, (width, count) in enumerate(zip(widths, counts, strict=True)):
         blocks = [block(inputs, width, 2 if position else 1)]
@@ -132,10 +132,10 @@ def stages(
 
 
 def assemble(layers: Sequence[nn.Module], feature_dim: int, num_classes: int) -> Network:
-    """Join the layers of an extractor and a new classifier, and initialise the convolutions.
+    """Make a network of an extractor's layers and a new classifier, and initialise convolutions.
 
-    Convolutions follow He et al. (2015) on their outputs, as in the released networks of these
-    families; normalisation starts as the identity and the classifier keeps torch's default.
+    Convolutions are initialised as in He et al. (2015), by their outputs, as in the released
+    networks of these families; normalisation and classifier keep torch's defaults.
     """
     extractor = nn.Sequential(*layers)
     for module in extractor.modules():
@@ -149,16 +149,16 @@ def assemble(layers: Sequence[nn.Module], feature_dim: int, num_classes: int) ->
 def split_at_classifier(
     name: str, model: nn.Module, classifier: nn.Module | None, shape: ImageShape
 ) -> Network:
-    """Cut a library's network before its last layer, and try the parts on one blank image.
+    """Split a library's network before its last layer, and test the parts with a blank image.
 
-    The classifier, the module of ``model`` that gives the logits, is replaced by the identity
-    there; one that is no linear layer is refused, and so are images that do not pass.
+    ``classifier`` is the module of ``model`` that returns the logits, and must be linear; the
+    identity replaces it in ``model``.
     """
     places = [place for place, module in model.named_modules() if module is classifier]
     if not isinstance(classifier, nn.Linear) or not places:
         raise InputError(
-            f"{name} does not end in one linear layer, so that refinements and calibrators have "
-            "no features to start from; choose another network"
+            f"{name} does not end with a linear layer, whose inputs are the features for "
+            "refinements; use another network"
         )
     model.set_submodule(places[0], nn.Identity())
     network = Network(model, classifier)
@@ -171,7 +171,7 @@ def split_at_classifier(
 
 
 def cannot_take(name: str, shape: ImageShape, error: Exception) -> InputError:
-    """Return the error for a library's network that refuses images of that shape."""
+    """Return the error for a library's network that does not accept images of a shape."""
     reason = " ".join(str(error).split())
     images = f"{shape.channels} x {shape.size} x {shape.size}"
     return InputError(f"{name} cannot be built for {images} images: {reason}")

@@ -1,4 +1,4 @@
-"""The networks by name."""
+"""The registry of networks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from trainables.models._base import Network
 
 SHOWN = 32
-PRETRAINED = "@pretrained"  # Ends names of networks that do not begin with random weights.
-UNTRAINED = "@untrained"  # Ends names of the same networks with random weights; not for users.
-HUB_MODELS = ("hf:", "hf-hub:")  # Networks in repositories of the Hugging Face Hub; one meaning.
+PRETRAINED = "@pretrained"  # Suffix of networks that start from trained weights.
+UNTRAINED = "@untrained"  # Suffix of the same networks with random weights; not for users.
+HUB_MODELS = ("hf:", "hf-hub:")  # Prefixes of networks on the Hugging Face Hub; both are the same.
 
 Builder = Callable[..., "Network"]
 MODELS: Catalogue[tuple[Builder, type[InputShape]]] = Catalogue(
@@ -27,12 +27,12 @@ MODELS: Catalogue[tuple[Builder, type[InputShape]]] = Catalogue(
 
 
 def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[[Builder], Builder]:
-    """Return a decorator that makes a builder known under ``name``.
+    """Return a decorator that registers a builder.
 
     Args:
-        name: The network's name, or ``LIBRARY:`` for all names that begin so; what follows is then
-            the builder's first argument.
-        takes: What the builder is told of its inputs, after the number of classes.
+        name: The network's name, or ``LIBRARY:`` for all names with this prefix; the rest of the
+            name is then the builder's first argument.
+        takes: Type of the builder's last argument, the form of the inputs.
     """
 
     def add(builder: Builder) -> Builder:
@@ -43,7 +43,7 @@ def register_model(name: str, takes: type[InputShape] = ImageShape) -> Callable[
 
 
 def model_names(takes: type[InputShape] = InputShape) -> list[str]:
-    """Return the names of our networks for such inputs, sorted; those of libraries work too."""
+    """Return the sorted names of our networks for a form of inputs, without those of libraries."""
     return [
         name
         for name in MODELS.names()
@@ -55,15 +55,11 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
     """Make a network with random weights from torch's global generator.
 
     Args:
-        name: A name from ``model_names()``, ``timm:NAME``, ``timm:NAME@pretrained`` (weights from
-            the network instead of random ones, but for the classifier), ``torchvision:NAME`` or
-            ``hf:ORG/NAME@COMMIT``, which has weights too.
+        name: A name from ``model_names()``, ``timm:NAME``, ``torchvision:NAME``, or one with
+            trained weights except for the classifier, ``timm:NAME@pretrained`` or
+            ``hf:ORG/NAME@COMMIT``.
         num_classes: K.
-        shape: What there is to know of the inputs, ``DatasetInfo.inputs.shape``.
-
-    Raises:
-        InputError: If there is no network of that name, or it cannot take such inputs.
-        ValueError: If ``num_classes`` is below 1.
+        shape: The form of the inputs, ``DatasetInfo.inputs.shape``.
     """
     check_count("num_classes", num_classes)
     known = model_names()
@@ -77,22 +73,20 @@ def build_model(name: str, num_classes: int, shape: InputShape) -> Network:
 
 
 def check_takes(name: str, shape: type[InputShape]) -> None:
-    """Refuse inputs that the network of a known name does not take; ``InputShape`` is any."""
+    """Raise ``InputError`` if a network does not accept a form of inputs; ``InputShape`` is any."""
     _, takes = MODELS.outline("".join(name.partition(":")[:2]))
     if not issubclass(shape, takes) and shape is not InputShape:
-        ours = ", ".join(model_names(shape)) or "there is none"
-        raise InputError(
-            f"model {name!r} takes {takes.kind}, the data are {shape.kind}; for those: {ours}"
-        )
+        hint = f"models for {shape.kind}: {', '.join(model_names(shape)) or 'none'}"
+        raise InputError(f"model {name!r} takes {takes.kind}, got {shape.kind}; {hint}")
 
 
 def begins_trained(name: str) -> bool:
-    """Return True if a network begins with weights that were trained elsewhere."""
+    """Return True if a network starts from trained weights."""
     return name.endswith(PRETRAINED) or name.startswith(HUB_MODELS)
 
 
 def without_weights(name: str) -> str:
-    """Return the name of a network of the same form whose weights need no download."""
+    """Return the name of the same network without trained weights, which needs no download."""
     if name.startswith(HUB_MODELS):
         return f"{name}{UNTRAINED}"
     base = name.removesuffix(PRETRAINED)
@@ -100,30 +94,30 @@ def without_weights(name: str) -> str:
 
 
 def hub_address(name: str) -> HubAddress:
-    """Return the repository and the commit that the name of a network of the Hub has."""
+    """Return the repository and the commit in the name of a network on the Hub."""
     address = HubAddress.parse(name.partition(":")[2].removesuffix(UNTRAINED), f"model {name!r}")
     if not address.fixed or address.part:
         raise InputError(
-            f"model {name!r}: weights of a branch may change; name a commit of 40 digits, "
-            f"hf:{address.repo}@COMMIT, from the history on its page"
+            f"model {name!r}: expected a commit of 40 digits, because weights of a branch may "
+            f"change; use hf:{address.repo}@COMMIT with a commit of the history on its page"
         )
     return address
 
 
 @cache
 def check_model(name: str) -> None:
-    """Make sure that there is a network of that name, without memory for or download of weights."""
+    """Raise ``InputError`` for an unknown network, without allocating or downloading weights."""
     if name.startswith(HUB_MODELS):
-        hub_address(name)  # Its form is known after a download only.
+        hub_address(name)  # More cannot be checked without a download.
     elif name not in model_names():
-        import torch  # For networks of libraries only.
+        import torch  # Only networks of libraries need it here.
 
         with torch.device("meta"):
             build_model(without_weights(name), 10, ImageShape(3, 32))
 
 
 def unknown_model(name: str, known: Sequence[str]) -> InputError:
-    """Return the error for a name that is not in ``known``: near names, or a list where short."""
+    """Return the error for an unknown name, with near names or the first of all names."""
     listed = known_names(name, known, "models")
     if listed.startswith("there") and len(known) > SHOWN:
         first = [*known[:SHOWN], f"... ({len(known) - SHOWN} more)"]

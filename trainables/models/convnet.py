@@ -10,7 +10,7 @@ from trainables.models._base import Network, register_model
 def convnet(num_classes: int, shape: ImageShape) -> Network:
     """Return three convolutions with batch normalisation and a 64-dimensional feature layer.
 
-    Not meant for comparisons with published numbers: no paper uses it.
+    No paper uses it, so its numbers are not comparable with published ones.
     """
     widths = (shape.channels, 16, 32, 64)
     layers: list[nn.Module] = []

@@ -1,4 +1,4 @@
-"""DeepLabV3: a network of images whose last stages are dilated, pooled at several rates."""
+"""DeepLabV3: a segmentation network with dilated last stages and pooling at several rates."""
 
 import importlib
 from functools import partial
@@ -18,25 +18,25 @@ RATES = (12, 24, 36)
 
 
 class PixelNetwork(Network):
-    """A network with features of places, (N, D, h, w), and logits of every pixel."""
+    """A network with features on a coarse grid, (N, D, h, w), and logits of every pixel."""
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return the logits of places, (N, K, h, w)."""
+        """Return the logits on the grid, (N, K, h, w)."""
         return super().classify(features.movedim(1, -1)).movedim(-1, 1)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits of pixels, (N, K, H, W), interpolated bilinearly."""
+        """Return the logits of pixels, (N, K, H, W), interpolated bilinearly from the grid."""
         logits = self.classify(self.features(inputs))
         return F.interpolate(logits, inputs.shape[2:], mode="bilinear", align_corners=False)
 
 
 def _torchvision(module: str) -> Any:
-    # Imported when a network is built because it takes a second.
+    # Imported only when a network is built, because it takes a second.
     return importlib.import_module(f"torchvision.models.{module}")
 
 
 def _dilate(stage: nn.Module, rate: int, first: int) -> None:
-    """Have a stage keep the resolution, its convolutions ``rate`` apart, as torchvision does."""
+    """Replace a stage's stride by dilation, as torchvision does; ``first`` is the first one."""
     entry = True
     for module in stage.modules():
         if isinstance(module, nn.Conv2d):
@@ -48,7 +48,7 @@ def _dilate(stage: nn.Module, rate: int, first: int) -> None:
 
 
 def _resnet(name: str, pretrained: bool) -> Any:
-    """Return a ResNet with an output stride of 8, as it is for ImageNet but for that."""
+    """Return an ImageNet ResNet with an output stride of 8."""
     bottlenecks = name != "resnet34"
     dilated = [False, True, True] if bottlenecks else None
     models = importlib.import_module("torchvision.models")
@@ -62,13 +62,13 @@ def _resnet(name: str, pretrained: bool) -> Any:
 
 
 def _stored_weights(name: str, published: Any) -> dict[str, Tensor]:
-    """Return the weights of ImageNet that torchvision publishes, from their file."""
+    """Return torchvision's ImageNet weights from their downloaded file."""
     url = published["IMAGENET1K_V1"].url
     path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
     if not path.is_file():
         raise InputError(
-            f"pretrained weights of {name}: {path} does not exist; download {url} there, or leave "
-            f"out {PRETRAINED}"
+            f"pretrained weights of {name}: {path} does not exist; download {url} there, or remove "
+            f"{PRETRAINED}"
         )
     try:
         found: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
@@ -90,8 +90,8 @@ def _deeplabv3(
 
 
 for _name in ("resnet34", "resnet50", "resnet101"):
-    for _ending, _given in (("", False), (PRETRAINED, True)):
-        _builder: Builder = partial(_deeplabv3, backbone=_name, pretrained=_given)
+    for _ending, _pretrained in (("", False), (PRETRAINED, True)):
+        _builder: Builder = partial(_deeplabv3, backbone=_name, pretrained=_pretrained)
         register_model(f"deeplabv3-{_name}{_ending}", takes=MaskedShape)(_builder)
 
 
@@ -110,9 +110,9 @@ WIDTHS, HEAD, SMALL_RATES = (32, 64, 96), 64, (3, 6, 9)
 
 @register_model("deeplabv3-small", takes=MaskedShape)
 def deeplabv3_small(num_classes: int, shape: MaskedShape) -> PixelNetwork:
-    """Return a DeepLabV3 for a CPU and images of a few hundred pixels: 0.7 million weights.
+    """Return a DeepLabV3 of 0.7 million weights, for a CPU and images of a few hundred pixels.
 
-    Ours: five residual blocks with an output stride of 8 too, narrower, the head's rates included.
+    It is our own: five narrow residual blocks with an output stride of 8, and smaller rates.
     """
     entry, middle, last = WIDTHS
     stem = nn.Sequential(

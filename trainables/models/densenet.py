@@ -34,7 +34,7 @@ class DenseLayer(nn.Module):
 
 
 def transition(inputs: int, outputs: int) -> nn.Sequential:
-    """Return the layers between two dense blocks: 1x1 convolution and halving of the image."""
+    """Return the layers between two dense blocks: a 1x1 convolution and 2x2 average pooling."""
     return nn.Sequential(*norm_relu(inputs), convolution(inputs, outputs, 1), nn.AvgPool2d(2))
 
 
@@ -49,8 +49,8 @@ def densenet(
 ) -> Network:
     """Build a dense network with a 3x3 stem and no pooling before the first block.
 
-    The stem has ``first`` channels, and each dense block its number of ``counts`` layers.
-    ``bottleneck`` is the BC form: bottleneck layers, and transitions that halve the channels.
+    The stem has ``first`` channels; ``counts`` are the layers of each dense block. ``bottleneck``
+    is the BC form: bottleneck layers, and transitions that halve the channels.
     """
     smallest = 2 ** (len(counts) - 1)
     if shape.size < smallest:

@@ -5,11 +5,11 @@ from trainables.data import TextShape
 from trainables.models._base import Network, register_model
 
 EMBEDDING, WIDTH, KERNEL, POOLED = 100, 128, 5, 5
-SPREAD = 0.05  # As Keras has it: from torch's unit deviation, learning takes several times as long.
+SPREAD = 0.05  # As in Keras; with torch's default, training takes several times as long.
 
 
 class LargestOfText(nn.Module):
-    """``AdaptiveMaxPool1d(1)`` and ``Flatten`` with a gradient that GPUs give deterministically."""
+    """``AdaptiveMaxPool1d(1)`` and ``Flatten``, with a gradient that is deterministic on GPUs."""
 
     def forward(self, values: Tensor) -> Tensor:
         """Return the largest values (N, C)."""
@@ -20,7 +20,7 @@ class Embedding(nn.Module):
     """Vectors of words, with the axes in the order of convolutions.
 
     Args:
-        shape: What the texts are. Vectors that it has stay as they are; others are learnt.
+        shape: The form of the texts. If it has vectors, these are fixed; else vectors are learnt.
 
     Attributes:
         width: Length of a vector, D.
@@ -40,7 +40,7 @@ class Embedding(nn.Module):
         self.width = self.weight.shape[1]
 
     def forward(self, texts: Tensor) -> Tensor:
-        """Map texts, integers (N, L), to vectors (N, D, L), and such vectors to themselves."""
+        """Map texts, integers (N, L), to vectors (N, D, L); return vectors unchanged."""
         if texts.is_floating_point():
             return texts
         return F.embedding(texts, self.weight, padding_idx=0).transpose(1, 2)
@@ -55,11 +55,10 @@ def _convolution(inputs: int, pooling: nn.Module) -> nn.Sequential:
 def gpool_cnn(num_classes: int, shape: TextShape) -> Network:
     """Return the global-pooling CNN of Mukhoti et al. (2020) and MbLS (2022) for texts.
 
-    Embeddings, given ones or learnt ones of 100 dimensions, three convolutions of 128 filters and
+    It has embeddings (fixed, or learnt with 100 dimensions), three convolutions of 128 filters and
     width 5 with max pooling between them, the global maximum and a hidden layer of 128. The papers
-    name it without a word on its layers, which are those of MbLS's released code, but for two: it
-    pools with stride 1, here five positions become one, which costs a fifth; and ends are padded,
-    so that texts of any length pass.
+    do not describe the layers; these are from MbLS's released code with two changes: pooling has
+    stride 5 instead of 1, which costs a fifth, and ends are padded, so that any length is allowed.
     """
     embedding = Embedding(shape)
     layers = [

@@ -1,4 +1,4 @@
-"""Heads on cached features: linear, with a hidden layer, or begun with class embeddings."""
+"""Heads on cached features: linear, with a hidden layer, or initialised by class embeddings."""
 
 import torch
 from torch import Tensor, nn
@@ -8,13 +8,13 @@ from trainables.data import FeatureShape
 from trainables.models._base import Network, register_model
 
 HIDDEN = 256
-REDUCTION, RATIO = 4, 0.2  # Of CLIP-Adapter, section 3.2 and released code.
+REDUCTION, RATIO = 4, 0.2  # As in CLIP-Adapter, section 3.2 and released code.
 
 
 class Standardised(nn.Module):
-    """Subtracts the mean of each training feature and divides by its deviation.
+    """Subtracts the training mean of each feature and divides by its standard deviation.
 
-    The constants are stored with the weights, so that an exported chain takes plain features.
+    The constants are stored with the weights, so that an exported chain accepts raw features.
     """
 
     mean: Tensor
@@ -69,7 +69,7 @@ class Adapter(nn.Module):
 
 @register_model("probe", takes=FeatureShape)
 def probe(num_classes: int, shape: FeatureShape) -> Network:
-    """Return a linear layer on unit features that begins as the zero-shot classifier."""
+    """Return a linear layer on unit features, initialised as the zero-shot classifier."""
     return Network(nn.Sequential(Unit()), _zero_shot("probe", num_classes, shape))
 
 
@@ -77,7 +77,7 @@ def probe(num_classes: int, shape: FeatureShape) -> Network:
 def clip_adapter(num_classes: int, shape: FeatureShape) -> Network:
     """Return CLIP-Adapter on image features (Gao et al., IJCV 2023, arXiv 2110.04544).
 
-    The classifier is the zero-shot one and does not learn; the adapter of the features does.
+    The classifier is the zero-shot one and is fixed; only the adapter of the features learns.
     """
     classifier = _zero_shot("clip-adapter", num_classes, shape).requires_grad_(False)
     return Network(nn.Sequential(Unit(), Adapter(shape.width)), classifier)

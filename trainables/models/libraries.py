@@ -1,4 +1,4 @@
-"""Any network of timm and torchvision whose classifier is one linear layer."""
+"""The networks of timm and torchvision whose classifier is a linear layer."""
 
 import importlib
 import json
@@ -24,16 +24,16 @@ from trainables.models._registry import (
 
 @register_model("timm:")
 def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
-    """Build one of timm's networks, with random weights unless the name ends in ``@pretrained``.
+    """Build one of timm's networks, with random weights unless the name ends with ``@pretrained``.
 
-    Networks made for one image size (vision transformers) are built for the size at hand; those
-    with pretrained weights see images resized to the size of their training. The classifier is
-    always new. Images are normalised by the data set, not by the network's own statistics. A name
-    is one from ``timm.list_models()``, such as ``vit_small_patch16_224``; a tag of pretrained
-    weights may follow it after a dot.
+    Networks for one image size (vision transformers) are built for the images' size; pretrained
+    ones see images resized to the size of their training. The classifier is always new. Images are
+    normalised by the data set, not by the network's own statistics. A name is one from
+    ``timm.list_models()``, such as ``vit_small_patch16_224``, perhaps with a tag of pretrained
+    weights after a dot.
     """
     base = name.removesuffix(PRETRAINED).removesuffix(UNTRAINED)
-    # timm takes two seconds to import, which a command that builds no network should not wait for.
+    # Imported only when a network is built, because it takes two seconds.
     timm = importlib.import_module("timm")
     if not timm.is_model(base.partition(".")[0]):
         raise unknown_model(f"timm:{base}", [f"timm:{known}" for known in timm.list_models()])
@@ -46,8 +46,8 @@ def timm_model(name: str, num_classes: int, shape: ImageShape) -> Network:
 def hub_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     """Build a network of timm from a repository of the Hugging Face Hub, ``ORG/NAME@COMMIT``.
 
-    ``config.json`` names the network and ``model.safetensors`` has its weights; no other file is
-    downloaded, nothing is unpickled and no code of the repository runs. See ``timm_model`` for
+    Only ``config.json``, which names the network, and ``model.safetensors``, its weights, are
+    downloaded; nothing is unpickled and no code of the repository runs. See ``timm_model`` for
     images and the classifier.
     """
     address = hub_address(f"hf:{name}")
@@ -73,7 +73,7 @@ def hub_model(name: str, num_classes: int, shape: ImageShape) -> Network:
 def _timm_network(
     title: str, base: str, num_classes: int, shape: ImageShape, weights: bool, resizes: bool
 ) -> Network:
-    """Build a network of timm; one for a single size is built for it, or has images resized."""
+    """Build a network of timm; if it ``resizes``, a network for one size resizes images."""
     timm = importlib.import_module("timm")
     form = {"num_classes": num_classes, "in_chans": shape.channels}
     try:
@@ -90,7 +90,7 @@ def _timm_network(
 
 
 class Resized(nn.Module):
-    """Resizes images to the one ``size`` in pixels that a network takes, bilinearly."""
+    """Resizes images bilinearly to the one ``size``, in pixels, that a network accepts."""
 
     def __init__(self, network: nn.Module, size: int) -> None:
         super().__init__()
@@ -98,7 +98,6 @@ class Resized(nn.Module):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return what the network gives for images (N, C, H, W)."""
         size = (self.size, self.size)
         return self.network(F.interpolate(images, size, mode="bilinear", antialias=True))
 
@@ -107,11 +106,11 @@ class Resized(nn.Module):
 def torchvision_model(name: str, num_classes: int, shape: ImageShape) -> Network:
     """Build one of ``torchvision.models.list_models()`` with random weights.
 
-    These are made for images of about 224 pixels: ``torchvision:resnet50`` halves the image twice
-    before its first block and is not the ``resnet50`` of the papers. Pretrained weights are offered
-    through ``timm:NAME@pretrained``.
+    These are for images of about 224 pixels: ``torchvision:resnet50`` halves the image twice before
+    its first block and differs from the ``resnet50`` of the papers. For pretrained weights use
+    ``timm:NAME@pretrained``.
     """
-    # torchvision is imported here because importing it takes about a second.
+    # Imported only when a network is built, because it takes about a second.
     models = importlib.import_module("torchvision.models")
     known = models.list_models(module=models)
     if name not in known:
@@ -139,7 +138,7 @@ def _arguments(name: str, size: int) -> dict[str, Any]:
 
 
 def _take_channels(model: nn.Module, channels: int) -> None:
-    """Replace the first convolution by one of other channels where they differ."""
+    """Replace the first convolution if its number of input channels differs."""
     name, old = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.Conv2d))
     if old.in_channels != channels:
         sizes = old.kernel_size, old.stride, old.padding, old.dilation

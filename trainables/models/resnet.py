@@ -1,9 +1,9 @@
 """Residual networks for small images: wide features, He et al.'s CIFAR family, pre-activation.
 
-Two different networks are called ResNet-110. ``resnet110`` is the bottleneck network [3, 4, 26, 3]
-with 45.9 M parameters of the focal-calibration, MbLS and AURC code; ``resnet110-cifar`` is the one
-with 1.7 M parameters of He et al. (2016a, section 4.2), which Guo et al. (2017) and the
-class-wise-loss-scaling paper calibrate.
+Two networks are called ResNet-110. ``resnet110`` is the bottleneck network [3, 4, 26, 3] with
+45.9 M parameters of the focal-calibration, MbLS and AURC code; ``resnet110-cifar`` has 1.7 M
+parameters and is from He et al. (2016a, section 4.2); Guo et al. (2017) and the
+class-wise-loss-scaling paper calibrate it.
 """
 
 from functools import partial
@@ -38,12 +38,9 @@ LAST_SURVIVAL = 0.5
 class StochasticResidual(Residual):
     """A residual block that is skipped at random in training (Huang et al. 2016, eq. 2 and 5).
 
-    The branch is computed with probability ``survival`` in training and weighted with it in
-    evaluation. One draw holds for the whole batch. It comes from torch's global CPU generator on
-    every device, so that a skipped branch costs nothing and nothing waits for the device.
-
-    Raises:
-        ValueError: If ``survival`` is outside (0, 1].
+    The branch is computed with probability ``survival`` in training, and multiplied by it in
+    evaluation. There is one draw per batch, from torch's global CPU generator, so that a skipped
+    branch costs nothing and nothing waits for the device.
     """
 
     def __init__(self, branch: nn.Module, shortcut: nn.Module, survival: float) -> None:
@@ -59,9 +56,9 @@ class StochasticResidual(Residual):
 
 
 class PaddedShortcut(nn.Module):
-    """A shortcut without parameters: every ``stride``-th pixel, new channels filled with zeros.
+    """A shortcut without parameters: every ``stride``-th pixel, and zeros in new channels.
 
-    This is option A of He et al. (2016a), which their CIFAR networks use.
+    This is option A of He et al. (2016a), as in their CIFAR networks.
     """
 
     def __init__(self, stride: int, new_channels: int) -> None:
@@ -76,7 +73,7 @@ class PaddedShortcut(nn.Module):
 
 
 def bottleneck_block(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return a bottleneck residual block with a projection where the shape changes."""
+    """Return a bottleneck residual block, with a projection if the shape changes."""
     branch = nn.Sequential(*bottleneck_branch(inputs, outputs, stride), nn.BatchNorm2d(outputs))
     return Residual(branch, projection(inputs, outputs, stride))
 
@@ -91,10 +88,10 @@ def resnet(
 ) -> Network:
     """Build a four-stage network with a 3x3 stem and no pooling before the stages.
 
-    For 64x64 images the last feature map is pooled to 2x2 instead of 1x1, so that the classifier
-    sees four times as many features: the released Tiny-ImageNet form of the focal-calibration and
-    MbLS code. Every other size is pooled to 1x1, the CIFAR form. A block has ``expansion`` times as
-    many output channels as its width, and a stage ``counts`` of them.
+    For 64x64 images the last feature map is pooled to 2x2 instead of 1x1, which gives four times
+    as many features, as in the focal-calibration and MbLS code for Tiny-ImageNet. Other sizes are
+    pooled to 1x1. ``expansion`` is a block's output channels divided by its width; ``counts`` are
+    the blocks of each stage.
     """
     widths = [width * expansion for width in (64, 128, 256, 512)]
     layers: list[nn.Module] = [stem(shape.channels, 64), stages(64, widths, counts, block)]
@@ -109,8 +106,9 @@ def resnet_cifar(
 ) -> Network:
     """Build He et al.'s CIFAR network of depth ``6 * blocks + 2``: widths 16, 32, 64.
 
-    ``last_survival`` is the probability of keeping the last block's branch in training; it falls
-    linearly from 1 at the stem (Huang et al. 2016, eq. 4). 1 means no stochastic depth.
+    ``last_survival`` is the probability of keeping the last block's branch in training; the
+    probability falls linearly from 1 at the stem (Huang et al. 2016, eq. 4). 1 means that there is
+    no stochastic depth.
     """
     total, made = 3 * blocks, 0
 
@@ -129,7 +127,7 @@ def resnet_cifar(
 
 
 def preactivation_bottleneck(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """Return a pre-activation bottleneck; its projection starts at the raw input, unnormalised."""
+    """Return a pre-activation bottleneck; its projection has the raw input, unnormalised."""
     branch = nn.Sequential(*bottleneck_branch(inputs, outputs, stride))
     return PreActivation(branch, inputs, outputs, stride)
 
@@ -137,9 +135,9 @@ def preactivation_bottleneck(inputs: int, outputs: int, stride: int) -> nn.Modul
 def preresnet(num_classes: int, shape: ImageShape, *, blocks: int) -> Network:
     """Build the pre-activation form (He et al. 2016b) with bottlenecks: ``9 * blocks + 2`` layers.
 
-    The names follow the AURC paper's released code, which divides the depth in the name by 6, as
-    for basic blocks, but builds bottlenecks: its 56 has 83 layers, and its 110 has 164 and is the
-    network that He et al. call PreResNet-164. The stages' widths are 64, 128 and 256.
+    Names are those of the AURC paper's released code, which computes the number of blocks as for
+    basic blocks but builds bottlenecks: its 56 has 83 layers, and its 110 has 164 and is He et
+    al.'s PreResNet-164. The stages' widths are 64, 128 and 256.
     """
     widths = (16 * EXPANSION, 32 * EXPANSION, 64 * EXPANSION)
     layers = [

@@ -12,11 +12,11 @@ WIDTHS = (32, 128, 128)
 
 
 class WhitenedPatches(nn.Module):
-    """Decorrelates patches of 2 x 2 pixels, to coefficients and their negatives.
+    """Maps patches of 2 x 2 pixels to decorrelated coefficients and their negatives.
 
     A cosine transform over rows, columns and channels is nearly the principal axes of natural
-    images (Ahmed et al., 1974), and batch normalisation brings each to unit variance: a whitening
-    that needs no look at the data. Nothing of it is learnt.
+    images (Ahmed et al., 1974), and batch normalisation scales each to unit variance. It is fixed
+    and does not depend on the data.
 
     Args:
         channels: C of the images.
@@ -38,7 +38,7 @@ class WhitenedPatches(nn.Module):
 
 
 def cosine_basis(size: int) -> Tensor:
-    """Return the orthonormal cosine basis (DCT-II) of vectors of ``size``, a row each."""
+    """Return the orthonormal cosine basis (DCT-II) of vectors of ``size``, in rows."""
     place = torch.arange(size)
     basis = torch.cos(math.pi / size * place[:, None] * (place + 0.5)) * math.sqrt(2 / size)
     basis[0] /= math.sqrt(2)
@@ -47,10 +47,10 @@ def cosine_basis(size: int) -> Tensor:
 
 @register_model("whitened-cnn")
 def whitened_cnn(num_classes: int, shape: ImageShape) -> Network:
-    """Return six convolutions on whitened patches, made for short trainings on a CPU.
+    """Return six convolutions on whitened patches, for short trainings on a CPU.
 
-    The plan is that of airbench94 (Jordan, 2024: arXiv 2404.00498) at about half its width; its
-    convolutions begin as the identity, too.
+    The architecture is airbench94's (Jordan, 2024: arXiv 2404.00498) at about half its width, with
+    convolutions that are initialised as the identity.
     """
     widths = (2 * PATCH**2 * shape.channels, *WIDTHS)
     layers: list[nn.Module] = [WhitenedPatches(shape.channels), nn.GELU()]

@@ -1,9 +1,9 @@
-"""Wide residual networks (Zagoruyko & Komodakis 2016), in the forms that the papers' codes use.
+"""Wide residual networks (Zagoruyko & Komodakis 2016) as in the papers' codes.
 
-``wrn-26-10`` and ``wrn-28-10`` both have four blocks a group: depth 26 leaves the projections out
-of the count. They differ in form. ``wrn-26-10`` (focal-calibration code) has post-activation blocks
-and normalised projections. ``wrn-28-10`` (AURC code) has pre-activation blocks, and every
-convolution has a bias. ``wrn-16-4`` and ``wrn-32`` have the paper's own form.
+``wrn-26-10`` and ``wrn-28-10`` both have four blocks per group; depth 26 does not count the
+projections. ``wrn-26-10`` (focal-calibration code) has post-activation blocks and normalised
+projections. ``wrn-28-10`` (AURC code) has pre-activation blocks, and every convolution has a bias.
+``wrn-16-4`` and ``wrn-32`` have the paper's own form.
 """
 
 from functools import partial
@@ -45,9 +45,9 @@ def wide_resnet(
     block: BlockMaker,
     bias: bool = False,
 ) -> Network:
-    """Build the pre-activation form of depth ``6 * blocks + 4``, projections counted.
+    """Build the pre-activation form of depth ``6 * blocks + 4``, including projections.
 
-    ``bias`` is that of the first convolution.
+    ``bias`` says whether the first convolution has one.
     """
     widths = 16 * factor, 32 * factor, 64 * factor
     layers = [
@@ -60,7 +60,7 @@ def wide_resnet(
 
 
 def wide_resnet_post(num_classes: int, shape: ImageShape, *, blocks: int, factor: int) -> Network:
-    """Build the post-activation form of depth ``6 * blocks + 2``, projections not counted."""
+    """Build the post-activation form of depth ``6 * blocks + 2``, without projections."""
     widths = 16 * factor, 32 * factor, 64 * factor
     body = stages(16, widths, (blocks,) * 3, basic_block)
     return assemble([stem(shape.channels, 16), body, GlobalAverage()], widths[-1], num_classes)
@@ -74,6 +74,6 @@ _biased = partial(
 register_model("wrn-16-4")(partial(_paper, blocks=2, factor=4))
 register_model("wrn-26-10")(partial(wide_resnet_post, blocks=4, factor=10))
 register_model("wrn-28-10")(partial(_biased, blocks=4, factor=10))
-# Kull et al. (2019), whose logits the class-wise-loss-scaling paper uses, count 32 without the
-# projections: five blocks a group, widening factor 10.
+# Kull et al. (2019), whose logits the class-wise-loss-scaling paper uses, do not count projections
+# in 32: five blocks per group, widening factor 10.
 register_model("wrn-32")(partial(_paper, blocks=5, factor=10))

@@ -214,7 +214,7 @@ def test_a_missing_data_set_is_no_fault(calsweep, no_ray, empty_folder):
     code, out, _ = calsweep("doctor", "--data-root", "nowhere", "--json")
     (told,) = [each for each in json.loads(out) if each["subject"] == "dataset cifar10"]
     assert (code, told["mark"]) == (0, "info")
-    assert told["remedy"].startswith("allow the download, or put the files from https://")
+    assert told["remedy"].startswith("allow the download, or get the files from https://")
     assert not (empty_folder / "nowhere").exists()
 
 

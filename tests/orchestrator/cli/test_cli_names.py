@@ -99,7 +99,7 @@ def test_results_are_not_written_to_what_is_no_path(calsweep, empty_folder, file
         code, _, err = calsweep(*command)
         assert code == 2
         assert err.startswith(f"calsweep: {command[-2]}: '{option[:4]}")
-        assert "' is a URL; it is a path" in err or "' cannot be a path: " in err
+        assert "' is a URL; use a path" in err or "' cannot be a path: " in err
     assert sorted(empty_folder.rglob("*")) == files
 
 

@@ -115,7 +115,10 @@ def own(empty_folder):
 DATA_FAULTS = {
     "absent": ({"dataset": "npz:absent.npz"}, "absent.npz does not exist"),
     "no labels": ({"spoil": lambda a: a.pop("y_train")}, "key 'y_train' is missing"),
-    "other sizes": ({"spoil": lambda a: a.update(x_test=a["x_test"][:, 1:])}, "must be the same"),
+    "other sizes": (
+        {"spoil": lambda a: a.update(x_test=a["x_test"][:, 1:])},
+        "images of one shape",
+    ),
     "class left out": ({"spoil": lambda a: a.update(y_train=a["y_train"] * 2)}, "holds 2 but no 1"),
     "too few images": ({"split": "{train_limit: 39}"}, "split train_limit=39 is more than"),
     "absent folder": ({"dataset": "folder:absent"}, "absent does not exist"),
@@ -155,7 +158,7 @@ def test_a_plan_tells_what_people_have_to_fetch(calsweep, own, dataset):
     path = own(dataset=dataset)
     code, out, _ = calsweep("plan", path)
     assert code == 0
-    assert f"dataset {dataset!r} is not there yet: " in out
+    assert f"dataset {dataset!r} is missing: " in out
     assert "and put it into" in out
     failed = calsweep("run", "--quiet", path)
     assert (failed.code, failed.out) == (2, "")

@@ -179,7 +179,7 @@ def test_an_address_is_named_by_the_option_that_gave_it() -> None:
     with pytest.raises(InputError) as caught:
         check_cluster("http://", "--job-server")
     assert str(caught.value) == (
-        "--job-server 'http://' names no host; allowed: auto, HOST:PORT, or "
+        "--job-server 'http://' has no host; allowed: auto, HOST:PORT, or "
         "http(s)://HOST:PORT of a dashboard"
     )
     with pytest.raises(InputError) as caught:

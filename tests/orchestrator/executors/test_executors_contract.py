@@ -153,7 +153,7 @@ def test_process_of_altered_code_computes_nothing(
     began = {**code_files(), "trainables/losses/ce.py": "0" * 64}
     monkeypatch.setattr(sys.modules[type(executor).__module__], "code_files", lambda: began)
     jobs = Jobs([fit(data, "0"), fit(data, "1")])
-    told = r"^no trial can start any more: trainables/losses/ce\.py is not as it was when the sweep"
+    told = r"^no trial can start any more: trainables/losses/ce\.py has changed since the sweep"
     with pytest.raises(InputError, match=told):
         run(executor, jobs, sealed=False)
     assert jobs.ends == {}

@@ -57,13 +57,14 @@ def npz(tmp_path):
 TWO = np.zeros((2, 3))
 ONE_ARRAY = "scores: expected exactly one array named logits or probs or predictions; the file has"
 NOT_ONE = (
-    "rows add up to 1.5 to 1.5, expected 1: one sigmoid per class; save probabilities of the "
-    "classes that add up to 1 (each row divided by its sum, if the network is used so)"
+    "rows add up to 1.5 to 1.5, expected 1; they may be one sigmoid per class; save probabilities "
+    "of classes that add up to 1 (divide each row by its sum if the network is used in "
+    "this way)"
 )
 ONE_SCORE = (
-    "scores have shape (3,): one per row, expected one per class; if they are probabilities of "
+    "expected one score per class, got one per row (shape (3,)); for probabilities of "
     "class 1, save probs = np.stack([1 - p, p], axis=1), in a table the columns prob_0 and prob_1; "
-    "if logits, np.stack([0 * z, z], axis=1)"
+    "for logits of class 1, np.stack([0 * z, z], axis=1)"
 )
 
 
@@ -89,8 +90,8 @@ ONE_SCORE = (
         (
             {"logits": TWO * np.nan, "labels": [0, 1]},
             None,
-            "logits: 6 values are not finite, the first at row 0, class 0: nan; only finite values "
-            "are allowed, and -inf for a masked class",
+            "logits: expected finite values, or -inf for masked classes, got nan in row 0, class 0 "
+            "(6 such values)",
         ),
         (
             {"logits": np.array([["a"]]), "labels": [0]},
@@ -115,7 +116,7 @@ def test_bad_files_are_one_line_errors(tmp_path, arrays, kind, text):
         ("text.npz", " is not an intact .npz archive: "),
         ("cut.npz", " is not an intact .npz archive: "),
         ("logits.csv", ": no columns of labels (it has 'no arrays here'); name one column label"),
-        ("logits.txt", ": ending '.txt', allowed are .npz, "),
+        ("logits.txt", ": expected an ending of .npz, "),
         ("text.p", ": cannot be read as a pickled pair ("),
     ],
 )
@@ -134,7 +135,7 @@ def test_pickled_pairs_of_any_protocol(tmp_path, protocol):
     file = read_logits(tmp_path / "net.p", "logits")
     np.testing.assert_array_equal(file.fit.logits.numpy(), pair[0][0])
     np.testing.assert_array_equal(file.rows.labels.numpy(), pair[1][1][:, 0])
-    with pytest.raises(InputError, match="does not say what it holds"):
+    with pytest.raises(InputError, match="the kind of scores is unknown"):
         read_logits(tmp_path / "net.p")
 
 
@@ -161,7 +162,9 @@ class Malicious:
 def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, payload):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.p").write_bytes(pickle.dumps(payload))
-    with pytest.raises(InputError, match=r"bad\.p: pickle asks for .*only NumPy arrays are allow"):
+    with pytest.raises(
+        InputError, match=r"bad\.p: the pickle uses .*only NumPy arrays are allowed"
+    ):
         read_logits(tmp_path / "bad.p", "logits")
     assert not (tmp_path / "pwned").exists()
 
@@ -169,10 +172,10 @@ def test_the_unpickler_builds_arrays_and_nothing_else(tmp_path, monkeypatch, pay
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ([1, 2, 3], "expected ((validation scores, labels), (test scores, labels)), found list"),
+        ([1, 2, 3], "expected ((validation scores, labels), (test scores, labels)), got list"),
         (
             (np.zeros((2, 2)), np.zeros(2)),
-            "expected ((validation scores, labels), (test scores, labels)), found ndarray",
+            "expected ((validation scores, labels), (test scores, labels)), got ndarray",
         ),
         (
             ((np.zeros((2, 2)), [0, 1]),) * 2,
@@ -389,7 +392,7 @@ def test_a_file_in_the_place_of_a_folder_for_results_is_named(npz):
     below = npz / "below"
     told = f"{below}: cannot create the folder (Not a directory)"
     assert refusal(make_folder, below) == told
-    with pytest.raises(InputError, match=r"^--out: 's3:/+bucket/x' is a URL; it is a path on"):
+    with pytest.raises(InputError, match=r"^--out: 's3:/+bucket/x' is a URL; use a path on"):
         make_folder("s3://bucket/x")
 
 

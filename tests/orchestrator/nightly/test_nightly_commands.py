@@ -171,7 +171,7 @@ def test_history_holds_the_series_asked_for_and_marks_their_alarms(benchmark, co
         ),
         (("--cell", "fl"), "cell='fl' is not RECIPE on TASK: METRIC"),
         (("--out", file), f"Invalid value for '--out': dir '{file}' is a file."),
-        (("--out", "s3://b/x"), "--out: 's3://b/x' is a URL; it is a path on this machine"),
+        (("--out", "s3://b/x"), "--out: 's3://b/x' is a URL; use a path on this machine"),
     ):
         assert command("history", *options) == (2, "", f"calsweep: {error}\n")
 

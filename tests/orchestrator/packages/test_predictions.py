@@ -84,12 +84,12 @@ def test_options_without_a_cell_are_one_line(
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("labels", np.array([0, 9]), "labels: 9 in row 1, allowed are 0 to 2"),
-        ("logits", np.array([[0.0, np.nan, 1.0]] * 2), "logits: 2 values are not finite"),
+        ("labels", np.array([0, 9]), "labels: expected 0 to 2, got 9 in row 1"),
+        ("logits", np.array([[0.0, np.nan, 1.0]] * 2), "logits: expected finite values"),
         ("rows", np.arange(3), "rows: expected one int64 number per label, got int64 with shape"),
         ("seed", np.array(0.5), "seed: expected one integer, got float64 with shape ()"),
         ("task", np.array([b"digits"]), "task and recipe: expected one text each"),
-        ("recipe", np.array({"ce": 1}, dtype=object), "it holds Python objects"),
+        ("recipe", np.array({"ce": 1}, dtype=object), "it has Python objects"),
     ],
 )
 def test_a_foreign_file_is_checked(tmp_path: Path, name: str, value: np.ndarray, told: str) -> None:

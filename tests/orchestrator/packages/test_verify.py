@@ -86,7 +86,7 @@ def test_a_portable_sweep_is_equal_to_the_last_digit_or_not_computed(
     assert verify(package, replace(WHOLE, tolerance=0.0)).problems == []
     monkeypatch.delenv("MKL_CBWR")
     assert main(["package", "verify", str(package), "--revision", "c0ffee"]) == 2
-    told = "calsweep: resources.portable: this process computes; start it with env "
+    told = "calsweep: resources.portable: this process computes without the required environment"
     assert capsys.readouterr().err.splitlines()[-1].startswith(told)
     assert main(["package", "verify", str(package), "--revision", "c0ffee", "--retrain", "0"]) == 0
 
@@ -426,8 +426,8 @@ def cut_suites(forge: Any) -> None:
     ("kind", "told"),
     [
         (tell_better, [f" {name}: published " for name in BETTER]),
-        (drop_suites, ["metrics is missing, expected is (15, 5, "]),
-        (cut_suites, ["metrics is (14, 5, "]),
+        (drop_suites, ["metrics: expected a tensor of shape (15, 5, "]),
+        (cut_suites, [", got (14, 5, "]),
     ],
 )
 def test_a_forged_suite_is_refused_without_training(

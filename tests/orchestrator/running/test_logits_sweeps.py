@@ -259,7 +259,10 @@ def test_mistakes_get_a_line(mistake: str, tmp_path: Path, monkeypatch: pytest.M
     [
         ({"logits": np.zeros((4, 2))}, "expected exactly one array named labels"),
         ({"logits": np.full((4, 2), np.nan), "labels": [0, 1, 0, 1]}, "are not finite"),
-        ({"logits": np.full((4, 2), 1e200), "labels": [0, 1, 0, 1]}, "does not fit into float32"),
+        (
+            {"logits": np.full((4, 2), 1e200), "labels": [0, 1, 0, 1]},
+            "outside the range of float32",
+        ),
         ({"predictions": np.ones((4, 2)), "labels": [0, 1, 0, 1]}, "inputs.kind"),
         ({"logits_fit": np.zeros((4, 2)), "labels_fit": [0, 1, 0, 1]}, "logits_test"),
     ],

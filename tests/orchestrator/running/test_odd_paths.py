@@ -67,7 +67,7 @@ def test_a_sweep_runs_in_a_folder_of_any_name(name, tmp_path, monkeypatch):
 def test_a_path_with_a_control_character_is_refused_everywhere(sign, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = f"a{sign}b"
-    told = f"it holds the control character {sign!r}"
+    told = f"it has the control character {sign!r}"
     key = sign.encode("unicode_escape").decode()
     file = tmp_path / f"{name}.yaml"
     file.write_text(SWEEP.format(name="x", root="."), encoding="utf-8")
@@ -82,7 +82,7 @@ def test_a_path_with_a_control_character_is_refused_everywhere(sign, tmp_path, m
         with pytest.raises(InputError) as refusal:
             attempt()
         assert told in str(refusal.value)
-    with pytest.raises(InputError, match="cannot be a path: it holds the control character"):
+    with pytest.raises(InputError, match="cannot be a path: it has the control character"):
         check_tracking_uri(f"sqlite:///{tmp_path}/{name}.db")
 
 

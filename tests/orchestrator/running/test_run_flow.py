@@ -408,7 +408,7 @@ def test_what_is_refused_leaves_no_sweep(
     def refuse(uri: str) -> None:
         raise InputError(f"another password at {uri}")
 
-    with pytest.raises(InputError, match="--address 'http://' names no host"):
+    with pytest.raises(InputError, match="--address 'http://' has no host"):
         ran(spec, address="http://")
     with pytest.raises(InputError, match=r"^executor: local computes on this machine; leave --add"):
         ran(spec.model_copy(update={"executor": "local"}), address="10.0.0.1:6379")

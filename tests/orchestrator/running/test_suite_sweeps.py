@@ -55,7 +55,7 @@ def write_noise(path: Path, seed: int) -> str:
     [
         (["cifar10c"], r"tasks\[0\]\.suites: unknown suite 'cifar10c'; near are: cifar10-c"),
         (["ood-shvn"], r"tasks\[0\]\.suites: unknown suite 'ood-shvn'; near are: ood-svhn"),
-        (["ood-svhn", "ood-svhn"], r"tasks\[0\]\.suites: .* are both called 'ood-svhn'"),
+        (["ood-svhn", "ood-svhn"], r"tasks\[0\]\.suites: .* have the same label 'ood-svhn'"),
     ],
 )
 def test_names_are_checked_with_the_file(tmp_path: Path, suites: list[str], text: str) -> None:
@@ -67,7 +67,10 @@ def test_names_are_checked_with_the_file(tmp_path: Path, suites: list[str], text
     ("suite", "text"),
     [
         ("cifar10-c", "suite 'cifar10-c': has 32 x 32 images of 3 channels, 'digits' has 8 x 8"),
-        ("generated-c", "suite 'generated-c': needs images of 3 channels and 32 pixels"),
+        (
+            "generated-c",
+            "suite 'generated-c': expected images of 3 channels and at least 32 pixels",
+        ),
         ("ood-digits", "suite 'ood-digits': has the images of the task itself"),
         ("ood-npz:nowhere.npz", "does not exist"),
         ("ood-imagenet", "get ILSVRC2012 from"),
@@ -126,7 +129,7 @@ def test_what_any_task_would_download_is_told_once(tmp_path: Path) -> None:
     ("model", "complaint"),
     [
         ("timm:resnet18@pretrained", "no weights$"),
-        ("gpool-cnn", "model 'gpool-cnn' takes texts, the data are images"),
+        ("gpool-cnn", "model 'gpool-cnn' takes texts, got images"),
     ],
 )
 def test_an_unusable_network_is_refused_before_any_trial(

@@ -254,14 +254,14 @@ def test_every_mistake_is_told_in_the_same_words(file_regression):
     told = []
     for mistake, text in BAD.items():
         # Without lists of all that is registered, which a new method or model makes longer.
-        line = re.sub(r"; for those: .*| \(methods: .*", " ...", told_of(text))
+        line = re.sub(r"; models for .*| \(methods: .*", " ...", told_of(text))
         told.append(f"{mistake}\n  {line}\n")
     file_regression.check("".join(told), encoding="utf-8")
 
 
 def test_an_unknown_recipe_or_network_is_told_with_all_there_are():
     assert "(methods: acls, au, " in told_of(BAD["unknown recipe"])
-    assert told_of(BAD["a network of images on texts"]).endswith("for those: gpool-cnn")
+    assert told_of(BAD["a network of images on texts"]).endswith("; models for texts: gpool-cnn")
 
 
 def test_a_file_that_says_something_wrong_is_named_with_its_folder(tmp_path):
@@ -533,7 +533,7 @@ def test_features_take_a_linear_head_unless_another_is_named(task, expected):
         ("features: 3", "features=3 is not a path"),
         (
             "features: f.npz, model: convnet",
-            "model 'convnet' takes images, the data are features; for those: clip-adapter, linear,",
+            "model 'convnet' takes images, got features; models for features: ",
         ),
     ],
 )

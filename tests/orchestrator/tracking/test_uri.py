@@ -94,7 +94,7 @@ def test_a_file_that_cannot_be_written_is_no_database(tmp_path, monkeypatch):
 @pytest.mark.parametrize("uri", ["http:", "http:a", "http://", "https:///path", "postgresql://"])
 def test_a_server_without_a_host_is_refused(uri):
     assert refusal(uri).startswith("tracking uri ")
-    assert refusal(uri).endswith(f" names no host; {ALLOWED}")
+    assert refusal(uri).endswith(f" has no host; {ALLOWED}")
 
 
 @pytest.mark.parametrize(

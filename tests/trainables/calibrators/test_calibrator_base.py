@@ -144,7 +144,7 @@ NO_OBJECTIVE = f"vs takes no fitting objective; those that do: {', '.join(WITH_O
     [
         (("ts", "ls", {"smoothing": 1.0}), r"smoothing=1.0 is outside \[0, 1\)"),
         (("ts", "fl", {"gamma": -1.0}), r"gamma=-1.0 is outside \[0, inf\)"),
-        (("ts", "fl", {"gama": 1.0}), "fl has no parameter 'gama'; it has: gamma, detach"),
+        (("ts", "fl", {"gama": 1.0}), "fl has no parameter 'gama'; parameters are gamma, detach"),
         (("ts", "cls", {"normalization": "x"}), "normalization='x' is not one of nd, cm, mm"),
         (("ts", "cls", {"bounds": "x"}), "bounds='x' is not one of paper, released"),
         (("ts", "cls", {"reduction": "x"}), "reduction='x' is not one of mean, sum"),
@@ -187,7 +187,7 @@ def test_a_recipe_gives_each_parameter_to_whom_it_belongs():
     assert found.objective.smoothing == 0.1
     plain = calibrator_from_recipe("ts", {"selection": "ece"})
     assert (plain.objective_name, plain.objective_parameters) == ("ce", {})
-    with pytest.raises(InputError, match=r"^ls has no parameter 'bins'; it has: smoothing$"):
+    with pytest.raises(InputError, match=r"^ls has no parameter 'bins'; parameters are smoothing$"):
         calibrator_from_recipe("ts-ls", {"bins": 4})
 
 
@@ -326,7 +326,7 @@ def test_objective_parameters_survive_saving(rows, tmp_path):
 
 
 def test_a_calibrator_is_read_from_this_machine_alone():
-    whole = r"^calibrator: 's3://bucket/kept' is a URL; it is a path on this machine$"
+    whole = r"^calibrator: 's3://bucket/kept' is a URL; use a path on this machine$"
     with pytest.raises(InputError, match=whole):
         load_calibrator("s3://bucket/kept")
 
@@ -533,7 +533,7 @@ def test_other_rows_are_refused_in_one_line(rows):
     )
     with pytest.raises(InputError, match=told):
         build("vs").fit(*rows)(torch.zeros(2, 4))
-    with pytest.raises(InputError, match=r"^labels: 2 in row 1, allowed are 0 to 1$"):
+    with pytest.raises(InputError, match=r"^labels: expected 0 to 1, got 2 in row 1$"):
         build("ts").fit(torch.zeros(3, 2), torch.tensor([0, 2, -1]))
 
 

@@ -117,7 +117,7 @@ def test_an_accepted_address_keeps_its_host(kind, login, host):
         ("me:secret@http://host", "***"),
     ],
 )
-def test_what_is_left_can_be_used_again(address, left):
+def test_redacted_addresses_can_be_redacted_again(address, left):
     assert redacted(address) == left
     assert redacted(left) == left
 
@@ -161,13 +161,13 @@ def test_secrets_go_from_a_text_as_a_whole_and_nothing_else_does(text, address, 
 @pytest.mark.parametrize(
     ("address", "fault"),
     [
-        ("http://", "names no host"),
+        ("http://", "has no host"),
         ("http://host:99999", "port is not 1 to 65535"),
         ("http://host:0", "port is not 1 to 65535"),
         ("http://host:abc", "port is not 1 to 65535"),
-        ("http://[::1", "is no address"),
-        ("http://a..b", "is no address"),
-        (f"http://{'a' * 64}", "is no address"),
+        ("http://[::1", "is not an address"),
+        ("http://a..b", "is not an address"),
+        (f"http://{'a' * 64}", "is not an address"),
         ("http://ho st", "a space or a control character"),
         ("http://host\x1b[31m", "a space or a control character"),
         ("http://me:pa/ss@host", "write %40 %2F %3F %23"),

@@ -63,11 +63,11 @@ def claim_size(path: Path, size: int, packed: bool) -> None:
 
 MEMBERS: dict[str, tuple[bytes, str]] = {
     "10^12 rows": (headed("u1", (10**12, 4, 4, 1)), "header says uint8 (1000000000000, 4, 4, 1)"),
-    "10^30 rows": (headed("u1", (10**30, 4, 4, 1)), "not what the archive holds"),
-    "one row too many": (headed("u1", (2, 4, 4, 1), bytes(16)), "32 bytes, which is not"),
-    "rows behind the last": (headed("u1", (1, 4, 4, 1), bytes(17)), "16 bytes, which is not"),
+    "10^30 rows": (headed("u1", (10**30, 4, 4, 1)), "but the archive has another size"),
+    "one row too many": (headed("u1", (2, 4, 4, 1), bytes(16)), "32 bytes, but the archive"),
+    "rows behind the last": (headed("u1", (1, 4, 4, 1), bytes(17)), "16 bytes, but the archive"),
     "negative rows": (headed("u1", (-1, 4, 4, 1)), "is negative"),
-    "long strings": (headed("U250000000", (ROWS,)), "not what the archive holds"),
+    "long strings": (headed("U250000000", (ROWS,)), "but the archive has another size"),
     "objects": (npy(np.array([object()])), "Python objects, which are never loaded"),
     "fields": (npy(np.zeros(ROWS, [("a", "u1")])), ""),
     "named fields": (npy(np.zeros(ROWS, [("ä\u20ac", "u1")])), ""),
@@ -117,7 +117,7 @@ def test_a_member_that_is_no_array(tmp_path, fault):
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_a_directory_that_claims_what_the_header_claims(tmp_path, packing, packed):
+def test_a_directory_with_the_wrong_size_of_the_header_is_refused(tmp_path, packing, packed):
     shape = (4 * 10**9 // 16, 4, 4, 1)
     content = headed("u1", shape)
     members = {f"{key}.npy": npy(array) for key, array in DATA.items() if key != "x_train"}
@@ -125,7 +125,7 @@ def test_a_directory_that_claims_what_the_header_claims(tmp_path, packing, packe
     claim_size(tmp_path / "own.npz", len(content) + 4 * 10**9, packed)
     tracemalloc.start()
     # Newer versions of zipfile see for themselves that members would overlap.
-    expected = "cannot be read" if packed else "not what the"
+    expected = "cannot be read" if packed else "another size"
     assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), expected)
     assert tracemalloc.get_traced_memory()[1] < 10**8
     tracemalloc.stop()
@@ -141,18 +141,18 @@ def test_few_bytes_that_unpack_to_more_than_there_is_memory(tmp_path, monkeypatc
     claimed = ArrayHeader(np.dtype("f4"), (5, 2**27))
     monkeypatch.setattr(ArrayArchive, "header", lambda *_: claimed)
     free.available = 3 * 2**29
-    expected = "it takes 2.5 GiB of memory, 1.5 GiB are free"
+    expected = "it needs 2.5 GiB of memory, 1.5 GiB are free"
     assert_refused(lambda: ArrayArchive(tmp_path / "own.npz").read("zeros"), expected)
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_what_numpy_never_writes(tmp_path, packing):
+def test_compressions_other_than_numpys_are_refused(tmp_path, packing):
     write(tmp_path / "own.npz", {f"{key}.npy": npy(a) for key, a in DATA.items()}, packing)
-    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "packed by")
+    assert_refused(lambda: read_source(f"npz:{tmp_path / 'own.npz'}", "unused"), "compression")
 
 
 @pytest.mark.parametrize("kind", [MemoryError, OverflowError])  # Others come of members above.
-def test_whatever_numpy_raises_of_a_member_becomes_a_line(tmp_path, kind, monkeypatch):
+def test_errors_of_numpy_become_input_errors(tmp_path, kind, monkeypatch):
     path = tmp_path / "own.npz"
     np.savez(path, **DATA)
     monkeypatch.setattr(np, "load", Mock(side_effect=kind("no\nway")))
@@ -225,13 +225,13 @@ def test_both_formats_of_plain_arrays_are_read(tmp_path, version):
     np.testing.assert_array_equal(ArrayArchive(tmp_path / "own.npz").read("x"), np.arange(6))
 
 
-def test_what_an_archive_lacks_is_told_with_what_it_holds(tmp_path):
+def test_a_missing_array_is_refused_with_the_existing_names(tmp_path):
     path = tmp_path / "own.npz"
     for arrays, there in ((LOGITS, "logits, labels"), ({}, "none")):
         np.savez(path, **arrays)
         with pytest.raises(InputError) as caught:
             ArrayArchive(path).read("x")
-        told = f"{path}: key 'x' cannot be read: there is none; there are: {there}"
+        told = f"{path}: key 'x' cannot be read: it does not exist; keys are {there}"
         assert str(caught.value) == told
     path.unlink()
     with pytest.raises(InputError, match=rf"^{path} does not exist$"):

@@ -18,7 +18,7 @@ def test_extreme_logits_stay_finite():
 
 
 def test_nothing_to_average_is_refused():
-    with pytest.raises(ValueError, match="logits is empty"):
+    with pytest.raises(ValueError, match="logits: expected at least one set"):
         log_mean_probabilities([])
 
 

@@ -29,7 +29,7 @@ from trainables.common.fields import (
     open_low=st.booleans(),
     open_high=st.booleans(),
 )
-def test_a_number_lies_between_its_limits(value, low, high, open_low, open_high):
+def test_a_number_is_between_its_limits(value, low, high, open_low, open_high):
     above = low < value or (low == value and not open_low)
     below = value < high or (value == high and not open_high)
     limits: dict[str, Any] = {"open_low": open_low, "open_high": open_high}
@@ -44,7 +44,7 @@ def test_a_number_lies_between_its_limits(value, low, high, open_low, open_high)
 
 
 @pytest.mark.parametrize("value", ["1", True, None, 1j])
-def test_what_is_no_number_is_refused(value):
+def test_values_that_are_not_numbers_are_refused(value):
     with pytest.raises(ValueError, match=r"is not a number in \[0, inf\)"):
         check_number("x", value, 0)
 

@@ -75,7 +75,7 @@ def test_data_takes_half_of_what_is_free():
         assert fits(101, CPU)
 
 
-def test_what_is_computed_on_is_told_by_its_kind():
+def test_records_name_the_kind_of_device():
     assert device_kind(CPU) == "cpu"
     code = {"code": code_hash()}
     told = {"device": "cpu", "precision": "float32", "deterministic": True}

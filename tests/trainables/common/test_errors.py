@@ -34,7 +34,7 @@ def test_any_message_is_one_printable_line(text):
         ("\U000e0001", r"\U000e0001"),
     ],
 )
-def test_what_is_no_character_is_spelled(text, shown):
+def test_invisible_characters_are_escaped(text, shown):
     assert str(StorageError(text)) == shown
     assert printable(text).replace("\n", " ") == shown
 

@@ -11,7 +11,7 @@ from trainables.common.files import MANIFEST, damage, drafted, scratch_folder, s
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_what_was_written_takes_the_place_of_what_was_there(tmp_path, durable):
+def test_a_draft_replaces_the_file_at_the_end(tmp_path, durable):
     path = tmp_path / "a.json"
     path.write_text("before")
     with drafted(path, durable) as draft:
@@ -48,7 +48,7 @@ def test_a_writer_that_raises_changes_and_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_the_disk_has_what_is_durable_before_it_takes_its_place(tmp_path, durable, monkeypatch):
+def test_durable_files_are_synced_before_they_are_renamed(tmp_path, durable, monkeypatch):
     asked: list[tuple[bool, bool]] = []
 
     def synced(number: int) -> None:
@@ -77,14 +77,14 @@ def _set(path: Path, name: str, key: str, value: object) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "absent": (lambda f: (f / "b").unlink(), "it holds ['a'], not what its manifest lists"),
+    "absent": (lambda f: (f / "b").unlink(), "it has ['a'], not the files of its manifest"),
     "other size": (lambda f: (f / "a").write_text("12"), "a has 2 bytes, not 3"),
     "other content": (lambda f: (f / "b").write_text("xyz"), "b does not match its checksum"),
     "other checksum": (lambda f: _set(f, "a", "sha256", "0"), "a does not match its checksum"),
     "no checksum": (lambda f: _set(f, "a", "sha256", None), "a does not match its checksum"),
     "no manifest": (lambda f: (f / MANIFEST).unlink(), "by its manifest.json, FileNotFoundError"),
     "no JSON": (lambda f: (f / MANIFEST).write_text("{"), "by its manifest.json, JSONDecodeError"),
-    "a list": (lambda f: (f / MANIFEST).write_text("[]"), "it holds ['a', 'b'], not"),
+    "a list": (lambda f: (f / MANIFEST).write_text("[]"), "it has ['a', 'b'], not"),
     "a list of its files": (
         lambda f: (f / MANIFEST).write_text('["a", "b"]'),
         "by its manifest.json, AttributeError",
@@ -103,22 +103,22 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_told(tmp_path, what, alone):
+def test_damage_is_described(tmp_path, what, alone):
     for name in "ab":
         (tmp_path / name).write_text("123")
     seal(tmp_path)
     assert damage(tmp_path, ("a", "b"), alone) == ""
-    assert damage(tmp_path, ("c",), alone).startswith("it holds ['a', 'b'], not")
+    assert damage(tmp_path, ("c",), alone).startswith("it has ['a', 'b'], not")
     spoil, expected = DAMAGE[what]
     spoil(tmp_path)
     if what == "a list" and not alone:
-        expected = "it holds [], not what its manifest lists"
+        expected = "it has [], not the files of its manifest"
     assert expected in damage(tmp_path, ("a",), alone)
 
 
-def test_a_file_beside_the_manifests_own_is_damage_where_they_lie_alone(tmp_path):
+def test_an_unlisted_file_is_damage_if_the_files_are_alone(tmp_path):
     (tmp_path / "a").write_text("123")
     seal(tmp_path)
     (tmp_path / "b").write_text("123")
-    assert damage(tmp_path, ("a",)) == "it holds ['a', 'b'], not what its manifest lists"
+    assert damage(tmp_path, ("a",)) == "it has ['a', 'b'], not the files of its manifest"
     assert damage(tmp_path, ("a",), alone=False) == ""

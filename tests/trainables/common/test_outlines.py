@@ -29,7 +29,7 @@ def attributes(entry: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("catalogue", [*PARTS, MODELS], ids=lambda catalogue: catalogue.noun)
-def test_an_outline_says_what_the_part_says(catalogue: Catalogue[Any]) -> None:
+def test_an_outline_equals_its_class(catalogue: Catalogue[Any]) -> None:
     outlines = {name: catalogue._outlines[name] for name in catalogue.own_names()}
     catalogue.load()
     assert sorted(outlines) == sorted(catalogue._entries)
@@ -64,7 +64,7 @@ def refusal(build: Callable[[], object]) -> str:
     return ""
 
 
-def test_what_depends_on_a_result_of_torch_is_built_with_it() -> None:
+def test_code_that_needs_a_result_of_torch_is_run_with_torch() -> None:
     base, built = _placeholder("torch"), []
 
     def build() -> str:

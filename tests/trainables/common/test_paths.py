@@ -29,22 +29,24 @@ def test_a_path_is_as_long_as_a_system_takes_it_and_no_longer():
     longest = "/" + "/".join(["x" * 255] * 15 + ["x" * 254])
     assert len(longest) == 4095
     assert str(local_path(longest, "x")) == longest
-    with pytest.raises(InputError, match="too long; allowed are 255 bytes a name and 4095 in all"):
+    with pytest.raises(
+        InputError, match="too long; use at most 255 bytes per name and 4095 in all"
+    ):
         local_path(f"{longest}x", "x")
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("s3://bucket/x", "'s3://bucket/x' is a URL; it is a path on this machine"),
+        ("s3://bucket/x", "'s3://bucket/x' is a URL; use a path on this machine"),
         ("file:///x", "is a URL"),
         ("hdfs:/x", "is a URL"),
         ("git+ssh://host/x", "is a URL"),
         ("", "is empty"),
         ("~nouser/x", "cannot be a path: Could not determine home directory"),
         ("a\0b", r"'a\x00b' cannot be a path"),
-        ("a\nb", r"cannot be a path: it holds the control character '\n'"),
-        ("~nouser/x", "give the whole path of a name that begins with ~"),
+        ("a\nb", r"cannot be a path: it has the control character '\n'"),
+        ("~nouser/x", "use the whole path of a name that begins with ~"),
         ("\ud800", "cannot be a path"),
         ("x" * 256, "it is too long"),
         ("ü" * 128, "it is too long"),
@@ -66,7 +68,7 @@ def test_a_working_folder_that_is_gone_is_told(tmp_path, monkeypatch):
         local_path("a", "storage")
 
 
-def test_url_that_became_a_path_is_told_as_a_url():
+def test_a_url_that_became_a_path_is_reported_as_a_url():
     with pytest.raises(InputError, match=r"^--out: 's3://b/x' is a URL"):
         local_path(Path("s3://b/x"), "--out")
 
@@ -79,7 +81,9 @@ def test_storage_of_another_kind_is_told_what_is_allowed():
 def test_a_folder_leaves_room_for_a_socket_or_is_refused():
     require_socket_room("/" + "a" * 99, "socket", "TMPDIR")
     long = "/" + "a" * 100
-    told = f"has 101 bytes, and sockets in it allow 100: {long}; name a shorter one, such as: "
+    told = (
+        f"at most 100 bytes, because it has sockets, got 101: {long}; use a shorter one, such as: "
+    )
     with pytest.raises(InputError, match=re.escape(told + "export TMPDIR=/tmp")):
         require_socket_room(long, "socket", "TMPDIR")
 
@@ -102,11 +106,11 @@ def test_a_command_names_the_storage_unless_it_is_the_default_one(
 @pytest.mark.parametrize("sign", [" ", "%", "?", "#", "'", '"', "ü", "\n", "~", "\\"])
 def test_a_sign_that_the_address_of_a_bucket_cannot_have_is_named(sign: str) -> None:
     for address in (f"s3://bucket/a{sign}b", f"gs://buc{sign}ket"):
-        with pytest.raises(InputError, match=re.escape(f" holds {sign!r}; allowed: s3://BUCKET")):
+        with pytest.raises(InputError, match=re.escape(f" has {sign!r}; allowed: s3://BUCKET")):
             storage_folder(address)
 
 
 @pytest.mark.parametrize("address", ["s3://-bucket/a", "s3://bucket/../a", "s3://bucket//a"])
 def test_other_addresses_of_buckets_are_refused(address: str) -> None:
-    with pytest.raises(InputError, match="is no address of a bucket"):
+    with pytest.raises(InputError, match="is not the address of a bucket"):
         storage_folder(address)

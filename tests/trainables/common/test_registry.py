@@ -61,7 +61,7 @@ def test_three_near_names_are_told_at_most(kinds):
 
 
 @pytest.mark.parametrize("first", ["names", "get", "build", "parameter_names"])
-def test_entries_are_found_whatever_is_asked_first(kinds, first):
+def test_every_method_of_a_registry_loads_its_entries(kinds, first):
     assert getattr(kinds, first)(*([] if first == "names" else ["alpha"])) is not None
 
 
@@ -70,10 +70,10 @@ def test_entries_are_found_whatever_is_asked_first(kinds, first):
     [
         ("zetta", {}, "unknown kind 'zetta'; near are: zeta$"),
         ("other", {}, "unknown kind 'other'; there are: alpha, zeta$"),
-        ("zeta", {"sizes": 1}, "zeta has no parameter 'sizes'; it has: size, mode$"),
-        ("alpha", {"size": 1}, "alpha has no parameter 'size'; it has: none$"),
+        ("zeta", {"sizes": 1}, "zeta has no parameter 'sizes'; parameters are size, mode$"),
+        ("alpha", {"size": 1}, "alpha has no parameter 'size'; parameters are none$"),
     ],
 )
-def test_what_there_is_not_is_told(kinds, name, parameters, text):
+def test_unknown_names_and_parameters_are_refused(kinds, name, parameters, text):
     with pytest.raises(InputError, match=text):
         kinds.build(name, **parameters)

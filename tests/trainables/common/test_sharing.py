@@ -52,7 +52,7 @@ def test_a_folder_that_is_not_there_changes_nothing(tmp_path):
     assert os.umask(0o027) == 0o027
 
 
-def test_what_is_its_writers_alone_becomes_the_folders(tmp_path):
+def test_private_files_inherit_the_rights_of_the_folder(tmp_path):
     tmp_path.chmod(0o2777)
     (tmp_path / "file").touch(0o600)
     (tmp_path / "folder").mkdir(0o700)
@@ -61,13 +61,13 @@ def test_what_is_its_writers_alone_becomes_the_folders(tmp_path):
         assert (tmp_path / name).stat().st_mode & 0o7777 == mode
 
 
-def test_other_errors_say_what_they_say(tmp_path):
+def test_errors_without_missing_rights_keep_their_text(tmp_path):
     assert why(OSError(errno.ENOSPC, "No space left", str(tmp_path))) == "No space left"
     assert why(OSError("of no system call")) == "of no system call"
     assert why(PermissionError(errno.EPERM, "Not permitted")) == "Not permitted"
 
 
-def test_missing_rights_are_told_with_whose_they_are(tmp_path, monkeypatch):
+def test_missing_rights_are_reported_with_the_owner(tmp_path, monkeypatch):
     shut = tmp_path / "shut"
     shut.mkdir()
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != shut)  # Root may all.

@@ -52,7 +52,7 @@ def test_the_configuration_is_at_fault(error):
     assert not is_machines_fault(error)
 
 
-def test_what_is_kept_is_short_and_says_where(monkeypatch):
+def test_reasons_and_tracebacks_are_short(monkeypatch):
     def deep(level: int, secret: str) -> None:
         if level == 0:
             raise OSError(f"no answer from {secret}\nsecond line")

@@ -208,7 +208,7 @@ def test_nothing_is_copied_on_the_cpu(digits):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("resident", [True, False])
-def test_batches_come_in_order_wherever_the_images_lie(images, device, resident, monkeypatch):
+def test_batches_are_in_order_for_images_on_every_device(images, device, resident, monkeypatch):
     monkeypatch.setattr("trainables.data._inputs.fits", lambda *_: resident)
     batcher = form().batcher(images, device)
     assert batcher.resident is resident
@@ -292,7 +292,7 @@ def test_views_are_the_same_on_every_device(images, device):
 
 def test_wrong_arguments(images):
     for kind in (np.float64, np.int8, np.uint16, np.bool_):
-        told = f"images is {np.dtype(kind)} {images.shape}, allowed is uint8 (0..255)"
+        told = f"images: expected uint8 (0..255), got {np.dtype(kind)} {images.shape}"
         with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
             form().batcher(images.astype(kind))
     for given, expected in ((3, 1), (1, 3), (2, 3)):
@@ -302,7 +302,7 @@ def test_wrong_arguments(images):
             form(expected).batcher(images[..., :given])
     check_images("x", np.zeros((1, 1, 1, 4), np.uint8))
     for shape in ((1, 1, 1, 5), (0, 1, 1, 1), (1, 1, 0, 1), (1, 1, 1)):
-        told = f"x has shape {shape}, allowed is (N, H, W, C) with C from 1 to 4 and no empty axis"
+        told = f"x: expected shape (N, H, W, C) with C from 1 to 4 and no empty axis, got {shape}"
         with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
             check_images("x", np.zeros(shape, np.uint8))
     batcher = form().batcher(images)

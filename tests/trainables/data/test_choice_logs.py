@@ -59,7 +59,9 @@ def test_unfiltered_responses_count_where_there_are_no_others(tmp_path: Path) ->
 
 def test_absent_choices_are_masked_with_a_note(tmp_path: Path) -> None:
     path = write_lines(tmp_path, harness(0, -1.0, -2.0), harness(2, -3.0, -2.0, -1.0))
-    with pytest.warns(DataNote, match="1 of 2 rows have fewer than 3 choices; the others are mask"):
+    with pytest.warns(
+        DataNote, match="1 of 2 rows have fewer than 3 choices; their missing choices"
+    ):
         found = read_logits(path).rows
     assert found.logits.tolist() == [[-1, -2, -math.inf], [-3, -2, -1]]
 
@@ -104,9 +106,13 @@ def test_a_wrong_sample_is_told_with_its_row(sample: Any, told: str, tmp_path: P
         ("a.jsonl", "{}\nnot json\n", "a.jsonl: row 0: expected `filtered_resps`"),
         ("a.jsonl", "not json\n", r"a.jsonl: row 0: is not JSON \("),
         ("a.jsonl", "[]\n", "a.jsonl: row 0: expected an object, got list"),
-        ("a.jsonl", "\n", "a.jsonl: no samples in it"),
-        ("a.json", "{}", "a.json: no `samples` in it; expected a log of inspect as JSON"),
-        ("a.json", '{"samples": [{}]}', "a.json: sample 0 has no choices"),
+        ("a.jsonl", "\n", "a.jsonl: the log has no samples"),
+        ("a.json", "{}", "a.json: no `samples`; expected a JSON log of inspect"),
+        (
+            "a.json",
+            '{"samples": [{}]}',
+            "a.json: sample 0: expected a list of two or more choices, got None",
+        ),
     ],
 )
 def test_other_files_are_refused(name: str, text: str, told: str, tmp_path: Path) -> None:
@@ -153,7 +159,7 @@ def test_letters_of_the_answer_are_logits(tmp_path: Path) -> None:
 
 def test_a_choice_that_is_not_listed_counts_as_the_smallest_with_a_note(tmp_path: Path) -> None:
     path = write_log(tmp_path, inspected("A", token("A", A=-0.2, B=-2.0, The=-5.0)))
-    with pytest.warns(DataNote, match="1 of 1 samples list no log-probability for some choice"):
+    with pytest.warns(DataNote, match="1 of 1 samples lack the log-probability of a choice"):
         found = read_logits(path).rows
     assert found.logits.tolist() == [[-0.2, -2.0, -5.0]]
 

@@ -64,9 +64,9 @@ WRONG = {
     "from 1": (
         "abc",
         [3, 1],
-        "3 in row 0, allowed are 0 to 2; labels from 1 to 3 count from 1: su",
+        "3 in row 0; expected 0 to 2; labels from 1 to 3 count from 1: su",
     ),
-    "too large": ("abc", [0, 3], "3 in row 1, allowed are 0 to 2"),
+    "too large": ("abc", [0, 3], "3 in row 1; expected 0 to 2"),
     "a word": ("abc", ["a", "d"], "'d' in row 1 is not a class; classes are 'a', 'b', 'c'"),
     "many": (
         [str(k) for k in range(99)],
@@ -94,7 +94,7 @@ def test_both_parts_are_read_in_the_same_way():
 
 def test_labels_from_1_are_named_where_arrays_are_handed_over():
     logits = check_logits(np.zeros((3, 3)))
-    told = "labels: 3 in row 1, allowed are 0 to 2"
+    told = "labels: expected 0 to 2, got 3 in row 1"
     hint = "; labels from 1 to 3 count from 1: subtract 1 from all of them"
     assert refusal(check_labels, np.array([1, 3, 2]), logits) == told + hint
     assert refusal(check_labels, np.array([0, 3, 2]), logits) == told
@@ -131,13 +131,13 @@ def test_arrays_without_names_of_classes(tmp_path):
     with pytest.warns(DataNote, match="labels: no label is 0; label 1 is read as 'column 1'"):
         assert read_logits(path).rows.labels.tolist() == LABELS.tolist()
     np.savez(path, logits=LOGITS[:, :4], labels=LABELS)
-    told = "labels: 4 in row 0, allowed are 0 to 3; labels from 1 to 4 count from 1: subtract 1"
+    told = "labels: 4 in row 0; expected 0 to 3; labels from 1 to 4 count from 1: subtract 1"
     assert told in refusal(read_logits, path)
     np.savez(path, logits=LOGITS, labels=np.eye(5)[LABELS])
     with pytest.warns(DataNote) as notes:
         assert read_logits(path).rows.labels.tolist() == LABELS.tolist()
     assert [str(note.message) for note in notes] == [
-        f"{path}: labels is one-hot: the column of the 1 is taken as label"
+        f"{path}: labels is one-hot: the column of the 1 is used as label"
     ]
 
 
@@ -167,7 +167,7 @@ def test_an_array_classes_that_names_no_columns_is_passed_over_unless_labels_nee
     assert told.count(str(path)) == 1
 
 
-def test_classes_of_npy_files_lie_beside_them(tmp_path):
+def test_classes_of_npy_files_are_in_the_same_folder(tmp_path):
     for name, values in {"logits": LOGITS, "labels": LABELS, "classes": np.arange(1, 6)}.items():
         np.save(tmp_path / f"{name}.npy", values)
     rows = read_logits(tmp_path / "logits.npy").rows

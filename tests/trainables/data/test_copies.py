@@ -68,8 +68,8 @@ def test_data_without_copies_say_nothing(tmp_path, digits):
 def test_a_test_set_that_is_all_known_is_refused_before_anything_is_stored(tmp_path):
     name = write(tmp_path, 40)
     told = (
-        f"dataset {name!r}: all 40 test rows are copies of training or validation rows; give test "
-        "rows that are in no other part, or leave the test part out, so that `split.test` holds "
+        f"dataset {name!r}: all 40 test rows are copies of training or validation rows; use test "
+        "rows that are in no other part, or remove the test part, so that `split.test` holds "
         "rows out"
     )
     assert refusal(prepare, name, "unused", SPLIT, tmp_path / "p") == told
@@ -171,5 +171,5 @@ def test_a_class_of_one_image_is_named_where_the_split_needs_more(look, folder, 
         told = refusal(prepare, name, "unused", SplitSpec(), tmp_path / "p")
     assert told == (
         f"dataset {name!r}: split test=0.25: 1 is outside [0, 0] of 2 rows; classes with only one "
-        "row: 'cat', 'dog'; each class needs at least two, since one stays for training"
+        "row: 'cat', 'dog'; each class needs at least two, because one stays for training"
     )

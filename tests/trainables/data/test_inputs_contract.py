@@ -487,21 +487,23 @@ def test_one_file_makes_a_kind_known_also_to_who_only_opens_stored_data(tmp_path
     batcher = info.inputs.batcher(np.eye(3, dtype=np.float32))
     assert torch.equal(batcher.plain(next(batcher.batches(torch.arange(3), 3))), torch.eye(3))
     with pytest.raises(
-        ValueError, match=r"^sounds are float32 \(2, 4\), allowed is float32 \(N, 3\)$"
+        ValueError, match=r"^sounds: expected float32 \(N, 3\), got float32 \(2, 4\)$"
     ):
         info.inputs.check(np.zeros((2, 4), np.float32))
     del Inputs.kinds["sounds"], sys.modules["trainables.data.sounds"], trainables.data.sounds
 
 
 def test_a_network_of_another_kind_is_refused():
-    with pytest.raises(InputError, match="'convnet' takes images, the data are vectors"):
+    with pytest.raises(InputError, match="'convnet' takes images, got vectors"):
         build_model("convnet", 3, VectorShape(WIDTH))
-    with pytest.raises(InputError, match="'test-perceptron' takes vectors, the data are images"):
+    with pytest.raises(InputError, match="'test-perceptron' takes vectors, got images"):
         build_model("test-perceptron", 3, ImageShape(1, 8))
 
 
 @pytest.mark.parametrize("suite", ["cifar10-c", "ood-digits", "generated-c"])
 def test_a_suite_of_images_is_refused(suite):
     info, _, _ = VectorReader("test-vectors", "", Path("nowhere")).read(False)
-    with pytest.raises(InputError, match="is of images, 'test-vectors' holds vectors"):
+    with pytest.raises(
+        InputError, match="expected a task of images, but 'test-vectors' has vectors"
+    ):
         find_suite(suite, Path("nowhere")).check(info)

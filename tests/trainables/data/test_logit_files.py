@@ -72,7 +72,7 @@ def test_probabilities_become_logarithms_of_their_precision(tmp_path, given, kep
         ([0.5, 0.515], "row 4 adds up to 1.015, expected 1; most rows do"),
         ([1.0001, -0.0001], "-0.0001 in row 4, class 1 is not a probability; expected values in"),
         ([1.0, np.nan], "nan in row 4, class 1 is not a probability"),
-        ([2.0, -1.0], "-1 in row 4, class 1 is not a probability; if these are logits, give --kin"),
+        ([2.0, -1.0], "-1 in row 4, class 1 is not a probability; if these are logits, use --kind"),
     ],
 )
 def test_probabilities_add_up_and_the_first_row_that_does_not_is_named(tmp_path, row, text):
@@ -100,7 +100,7 @@ def test_an_archive_of_two_parts(tmp_path, name, pair):
     assert (file.fit.labels.tolist(), file.rows.labels.tolist()) == ([2, 1], [0])
     assert values_of(file) == (SCORES[:1] + 1).tolist()
     wider = {**arrays, name.format(pair[0], "test"): np.zeros((1, 4))}
-    with pytest.raises(InputError, match="3 classes to fit on, 4 to test on"):
+    with pytest.raises(InputError, match="in both parts, got 3 to fit on and 4 to test on"):
         read_logits(write(tmp_path / "b.npz", **wider), "logits")
 
 
@@ -131,7 +131,7 @@ def test_the_sets_of_a_folder_are_its_files_by_name(tmp_path):
     endings = ".npz, .npy, .csv, .tsv, .parquet, .p, .pkl, .pickle, .h5, .hdf5, .jsonl, .json"
     for place, text in (
         (tmp_path, f"{tmp_path / 'c.npz'} and {tmp_path / 'c.p'} have the same name"),
-        (tmp_path / "below", f"no logits in it; allowed endings are {endings}"),
+        (tmp_path / "below", f"no logits; expected files ending in {endings}"),
         (tmp_path / "none", "no such file or folder"),
     ):
         assert refusal(logit_sets, place) == f"{place}: {text}"
@@ -167,8 +167,8 @@ def test_a_pickle_that_refers_elsewhere_or_to_another_codec_is_refused(tmp_path)
         Elsewhere(stream).dump(((SCORES, SCORES),) * 2)
     (tmp_path / "b.p").write_bytes(pickle.dumps(Encoded()))
     for name, text in (
-        ("a", "pickle refers to 'elsewhere' outside the file; only arrays are allowed"),
-        ("b", "pickle asks for the codec 'rot13', only latin1 is allowed"),
+        ("a", "the pickle refers to 'elsewhere' outside the file; only NumPy arrays are allowed"),
+        ("b", "the pickle uses the codec 'rot13'; only latin1 is allowed"),
     ):
         told = refusal(read_logits, tmp_path / f"{name}.p", "logits")
         assert told == f"{tmp_path / name}.p: {text}"
@@ -183,7 +183,7 @@ def test_without_the_library_it_says_what_to_install(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("read", [read_logits, logit_sets])
 def test_an_address_of_another_machine_is_told(read):
-    with pytest.raises(InputError, match=r"logits: 's3:/+bucket/a\.npz' is a URL; it is a path on"):
+    with pytest.raises(InputError, match=r"logits: 's3:/+bucket/a\.npz' is a URL; use a path on"):
         read("s3://bucket/a.npz")
 
 
@@ -208,19 +208,19 @@ def test_a_set_of_an_hdf5_file(tmp_path):
         expected = np.log(SCORES[:1][:, [number, 1 - number, 2]])
         np.testing.assert_allclose(file.rows.logits, expected)
     assert read_logits(f"{path}:cifar/vit", "probs").rows.labels.tolist() == [2]
-    needed = "needed are probas_cal, labels_cal, probas_test, labels_test"
+    needed = "expected probas_cal, labels_cal, probas_test, labels_test"
     for address, kind, text in (
-        (str(path), None, "holds 3 sets; write PATH:cifar/half for the first"),
+        (str(path), None, "has 3 sets; write PATH:cifar/half for the first"),
         (
             f"{path}:cifar/vit",
             "logits",
-            "its logits are probabilities (no row has a negative value, each adds up to 1); give "
+            "its logits are probabilities (no row has a negative value, each adds up to 1); use "
             "--kind probs, in a task inputs: {kind: probs}",
         ),
         (f"{path}:cifar/half", None, f"/cifar/half has no array 'labels_cal'; {needed}"),
         (f"{path}:cifar", None, f"/cifar has no array 'probas_cal'; {needed}"),
-        (f"{path}:none/vit", None, f"no set 'none/vit'; there are: {', '.join(logit_sets(path))}"),
-        (f"{path}:readme", None, f"no set 'readme'; there are: {', '.join(logit_sets(path))}"),
+        (f"{path}:none/vit", None, f"no set 'none/vit'; sets are {', '.join(logit_sets(path))}"),
+        (f"{path}:readme", None, f"no set 'readme'; sets are {', '.join(logit_sets(path))}"),
     ):
         assert refusal(read_logits, address, kind) == f"{path}: {text}"
     (tmp_path / "outside.h5").write_bytes(path.read_bytes())
@@ -234,12 +234,12 @@ def test_a_set_of_an_hdf5_file(tmp_path):
         read_logits(path)
     with h5py.File(path, "w") as file:
         file["cifar/readme"] = "?"
-    with pytest.raises(InputError, match=rf"^{path}: no group dataset/model in it$"):
+    with pytest.raises(InputError, match=rf"^{path}: no group dataset/model$"):
         logit_sets(path)
 
 
 @pytest.mark.parametrize("kind", [OSError, KeyError, RuntimeError, ValueError])
-def test_whatever_is_raised_of_a_damaged_hdf5_file_becomes_a_line(kind, tmp_path, monkeypatch):
+def test_errors_of_h5py_become_input_errors(kind, tmp_path, monkeypatch):
     def refuse(*_: Any) -> None:
         raise kind("bad heap")
 
@@ -284,15 +284,15 @@ def write_parts(path: Path, parts: Parts) -> str:
 FAULTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], str]] = {
     "other classes": (
         lambda scores, labels: (np.pad(scores, ((0, 0), (0, 1))), labels),
-        "{} classes to fit on, {} to test on; they must agree",
+        "expected equally many classes in both parts, got {} to fit on and {} to test on",
     ),
     "a label too high": (
         lambda scores, labels: (scores, labels + np.array([0, 0, 0, 3, 0])),
-        r"[\w ]*labels\w*: 3 in row 3, allowed are 0 to 2",
+        r"[\w ]*labels\w*: 3 in row 3; expected 0 to 2",
     ),
     "labels that are no whole numbers": (
         lambda scores, labels: (scores, labels / 2),
-        r"[\w ]*labels\w*: 0\.5 in row [01], expected a whole number or a name",
+        r"[\w ]*labels\w*: expected a whole number or a name, got 0\.5 in row [01]",
     ),
     "whole numbers": (
         lambda scores, labels: (np.eye(3, dtype=int)[labels], labels),
@@ -302,7 +302,7 @@ FAULTS: dict[str, tuple[Callable[[np.ndarray, np.ndarray], tuple[Any, Any]], str
 
 
 @pytest.mark.parametrize("ending", [".npz", ".p", ".h5"])
-def test_what_is_wrong_in_either_part_is_told_of_every_format(ending, tmp_path):
+def test_faults_in_each_part_are_named_for_every_format(ending, tmp_path):
     scores = np.random.default_rng(0).dirichlet([1, 1, 1], 10)
     good: Parts = {
         "fit": (scores[:5], np.array([0, 1, 2, 0, 1])),
@@ -349,7 +349,7 @@ def test_a_file_of_two_parts_is_fitted_on_one_and_tested_on_the_other(ending, tm
 def test_a_logit_that_single_precision_cannot_hold_is_refused(tmp_path):
     path = write(tmp_path / "a.npz", logits=[[0.0, 1e39], [3e38, 0.0]], labels=[0, 1])
     assert len(read_logits(path).rows) == 2
-    with pytest.raises(InputError, match=rf"^{path}: a logit does not fit into float32$"):
+    with pytest.raises(InputError, match=rf"^{path}: a logit is outside the range of float32$"):
         read_source(f"logits:{path}", "unused")
     assert not find_reader(f"logits:{path}", "unused").check().present
 
@@ -363,7 +363,7 @@ def test_logits_are_rows_of_a_data_set(tmp_path):
     np.testing.assert_array_equal(source.train.read(0, 12), rows.astype(np.float32))
     assert source.test is None
     reader = find_reader(name, "unused", settings)
-    told = f"{path}: 3 classes, 12 rows, `split.test` of them test rows"
+    told = f"{path}: 3 classes, 12 rows; `split.test` holds out test rows"
     assert reader.check().detail == told
     assert reader.labels()[0].tolist() == source.train.labels.tolist()
     found = prepare(name, "unused", SplitSpec("all", 4), tmp_path / "p", settings=settings)
@@ -373,11 +373,11 @@ def test_logits_are_rows_of_a_data_set(tmp_path):
     with pytest.raises(InputError, match="validation=9 is more than 8 rows"):
         missing_download(name, "unused", SplitSpec(9, 4), settings)
     for wrong, text in (
-        ({"kind": "p"}, "kind='p' is not one of logits, probs"),
-        ({"kind": "probs", "size": 3}, "size is unknown; it takes kind"),
+        ({"kind": "p"}, "inputs.kind='p' is not one of logits, probs"),
+        ({"kind": "probs", "size": 3}, "unknown key inputs.size; keys are kind"),
     ):
         told = refusal(find_reader, name, "unused", wrong)
-        assert told == f"dataset {name!r}: inputs.{text}"
+        assert told == f"dataset {name!r}: {text}"
     assert not find_reader(name, "unused").check().present
     batcher = found.info.inputs.batcher(found.test().values)
     (batch,) = batcher.batches(torch.tensor([2, 0]), 2)
@@ -387,9 +387,9 @@ def test_logits_are_rows_of_a_data_set(tmp_path):
     assert (shape.kind, shape.width) == ("logits", 3)
     assert torch.equal(shape.blank(torch.device("cpu")), torch.zeros(1, 3))
     for other in (rows, rows[:, :2].astype(np.float32)):
-        with pytest.raises(ValueError, match=r"^logits are ") as refused:
+        with pytest.raises(ValueError, match=r"^logits: ") as refused:
             found.info.inputs.batcher(other)
-        told = f"logits are {other.dtype} {other.shape}, allowed is float32 (N, 3)"
+        told = f"logits: expected float32 (N, 3), got {other.dtype} {other.shape}"
         assert str(refused.value) == told
 
 
@@ -402,7 +402,7 @@ def _as_table(path: Path, frame: pd.DataFrame) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
-def test_tables_give_what_an_archive_gives(ending, tmp_path):
+def test_tables_and_archives_give_the_same_rows(ending, tmp_path):
     logits = np.random.default_rng(0).normal(size=(20, 12))
     labels = np.arange(20) % 12
     columns = {f"logit_{k}": logits[:, k] for k in sorted(range(12), key=str)}
@@ -437,7 +437,7 @@ def test_npy_files_whose_names_pair_are_one_set(tmp_path):
     assert parted.fit is not None
     assert (parted.fit.labels.tolist(), parted.rows.labels.tolist()) == ([2, 1], [0])
     np.save(tmp_path / "a_targets.npy", [0, 0])
-    told = f"{tmp_path}/a_labels.npy and {tmp_path}/a_targets.npy mean the same; keep one of them"
+    told = f"{tmp_path}/a_labels.npy and {tmp_path}/a_targets.npy have the same role; remove one"
     assert refusal(read_logits, sets["a"]) == told
     (tmp_path / "a_targets.npy").unlink()
     before = find_reader(f"logits:{sets['a']}", "unused").signature()
@@ -447,12 +447,12 @@ def test_npy_files_whose_names_pair_are_one_set(tmp_path):
 
 def test_labels_in_other_forms_are_taken_with_a_note(tmp_path):
     path = write(tmp_path / "a.npz", logits=LOGITS, labels=np.array([True, False]))
-    with pytest.warns(DataNote, match="holds true and false: taken as 1 and 0"):
+    with pytest.warns(DataNote, match="has true and false: read as 1 and 0"):
         assert read_logits(path).rows.labels.tolist() == [1, 0]
 
 
 def test_a_folder_is_not_said_to_be_missing(tmp_path):
-    with pytest.raises(InputError, match=f"^{tmp_path}: a folder; name a file$"):
+    with pytest.raises(InputError, match=f"^{tmp_path}: is a folder; use a file$"):
         read_logits(tmp_path)
 
 
@@ -473,7 +473,7 @@ def test_names_of_classes_are_sorted_unless_classes_says_more(tmp_path):
 
 def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path):
     path = write(tmp_path / "a.npz", logits=SCORES, labels=[2, 1])
-    told = r"its logits are probabilities .*give --kind probs, in a task inputs: \{kind: probs\}"
+    told = r"its logits are probabilities .*use --kind probs, in a task inputs: \{kind: probs\}"
     with pytest.raises(InputError, match=told):
         read_logits(path)
     np.testing.assert_allclose(read_logits(path, "probs").rows.logits[0].exp(), SCORES[0])
@@ -485,13 +485,13 @@ def test_probabilities_named_logits_are_refused_with_the_way_out(tmp_path):
         ("a,b\n1,2\n", "no columns of labels (it has 'a', 'b'); name one column label"),
         ("label,x,y\n", "several columns of labels (it has 'label', 'x', 'y')"),
         ("label,a,b\n0,1,2\n", "no columns of scores (it has 'a', 'b'); name them logit_CLASS"),
-        ("label,0,1\n0,1,2\n", "does not say what it holds; give the kind"),
+        ("label,0,1\n0,1,2\n", "the kind of scores is unknown; use --kind"),
         ("label,logit_0,logit_0\n0,1,2\n", "has two columns named 'logit_0'"),
         ("label,logit_0,logit_1\n0,1,2,3\n", "row 0 has 4 cells, the header has 3"),
         ("label,logit_0,logit_1\n0,1,x\n", "row 0, column 'logit_1': expected a number, got 'x'"),
         ("label,logit_0,logit_1\n0,1\n", "row 0 has 2 cells, the header has 3"),
         ("", "cannot be read as a table"),
-        ("label,logit_0,logit_1\n", "logits: shape (0, 2)"),
+        ("label,logit_0,logit_1\n", "logits: expected shape (N, K), N >= 1 and K >= 2, got (0, 2)"),
     ],
 )
 def test_a_table_that_does_not_say_enough_is_refused(text, told, tmp_path):

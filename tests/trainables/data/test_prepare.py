@@ -55,7 +55,7 @@ def test_parts_are_those_of_the_source(digits, tmp_path):
         np.testing.assert_array_equal(arrays.labels, source.train.labels[rows])
 
 
-def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits):
+def test_prepared_data_is_readable_by_others_and_described(digits):
     assert digits.directory.stat().st_mode & 0o777 == 0o755
     # Made once; a change here prepares everybody's data anew.
     assert digits.key == "1875ae12eb60f27b0deab19f74170e74"
@@ -65,7 +65,7 @@ def test_what_is_stored_may_be_read_by_others_and_says_what_it_is(digits):
         assert manifest["class_counts"][part] == np.bincount(labels).tolist()
 
 
-def test_counts_are_told_of_classes_without_a_row_too(archive, write_npz, tmp_path):
+def test_counts_include_classes_without_rows(archive, write_npz, tmp_path):
     found = prepare(write_npz(archive), tmp_path, SplitSpec(validation=1), tmp_path / "p")
     counts = json.loads((found.directory / "split.json").read_text())["class_counts"]
     held = int(found.search().validation.labels[0])
@@ -89,7 +89,7 @@ def test_noisy_digits_are_the_digits_under_the_same_noise_always(tmp_path):
     assert (noisy.info.name, noisy.info.inputs) == ("digits-noisy", plain.info.inputs)
 
 
-def test_open_gives_what_prepare_gave(digits, monkeypatch):
+def test_open_returns_the_data_of_prepare(digits, monkeypatch):
     assert PreparedData.open(digits.directory) == digits
     monkeypatch.chdir(digits.directory.parent)
     assert PreparedData.open(digits.key) == digits  # Other processes may have another folder.
@@ -179,7 +179,7 @@ def test_sources_of_one_name_in_two_places_are_all_remembered(
     assert set(raw_test_paths(tmp_path / "p")) == expected
 
 
-def test_what_no_root_holds_is_found_from_any(archive, write_npz, tmp_path):
+def test_data_outside_the_root_is_found_from_every_root(archive, write_npz, tmp_path):
     split = SplitSpec(validation=4)
     for name in (write_npz(archive), "digits"):
         made = prepare(name, tmp_path / "data", split, tmp_path / "p")
@@ -238,7 +238,7 @@ def test_rows_that_an_older_edition_of_a_reader_stored_are_read_again(tmp_path, 
     assert prepare(*where) == made == find_prepared(*where)
 
 
-def test_open_names_what_is_wrong(tmp_path):
+def test_open_names_the_damaged_file(tmp_path):
     with pytest.raises(InputError, match=rf"^{tmp_path}/split\.json cannot be read: "):
         PreparedData.open(tmp_path)
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
@@ -249,9 +249,9 @@ def test_open_names_what_is_wrong(tmp_path):
     with pytest.raises(InputError, match=rf"^{path} does not match its checksum$"):
         found.verify()
     path.unlink()
-    with pytest.raises(InputError, match=rf"^{path} is absent$"):
+    with pytest.raises(InputError, match=rf"^{path} is missing$"):
         found.verify()
-    with pytest.raises(InputError, match=rf"^{path} is absent$"):
+    with pytest.raises(InputError, match=rf"^{path} is missing$"):
         PreparedData.open(found.directory)
     path.touch()
     with pytest.raises(InputError, match=rf"^{path} has 0 bytes, not {size}$"):
@@ -278,7 +278,7 @@ def test_an_array_whose_head_is_damaged_is_named(header, tmp_path):
             _prepared.read_array(path)
 
 
-def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_path):
+def test_files_of_the_right_size_with_other_rows_are_refused(tmp_path):
     found = prepare("digits", tmp_path, SplitSpec(), tmp_path / "p")
     images = found.directory / "search" / "train_images.npy"
     labels = found.directory / "search" / "train_labels.npy"
@@ -289,7 +289,7 @@ def test_rows_of_another_form_or_number_are_noticed_where_sizes_do_not_tell(tmp_
         PreparedData.open(found.directory).search()
     np.save(images, whole)
     np.save(labels, numbers.view(np.int32).reshape(-1, 2)[:, 0].repeat(2))
-    with pytest.raises(InputError, match=rf"^{folder} cannot be read: labels is int32"):
+    with pytest.raises(InputError, match=rf"^{folder} cannot be read: labels: expected int64"):
         PreparedData.open(found.directory).search()
 
 
@@ -336,12 +336,12 @@ def test_too_small_for_the_split(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "text"),
     [
-        (np.zeros(2, np.int32), "^labels is int32, allowed is int64$"),
-        (np.zeros(2), r"^labels is float64 \(2,\), allowed are integers$"),
+        (np.zeros(2, np.int32), "^labels: expected int64, got int32$"),
+        (np.zeros(2), r"^labels: expected integers, got float64 \(2,\)$"),
         (np.zeros(3, np.int64), "2 rows but 3 labels"),
-        (np.array([0, -1]), "labels holds -1"),
-        (np.array([2**31, 0]), f"labels holds {2**31}, allowed is 0 to {2**31 - 1}"),
-        (np.zeros((2, 1), np.int64), r"labels has shape \(2, 1\)"),
+        (np.array([0, -1]), "labels: expected 0 to .*, got -1$"),
+        (np.array([2**31, 0]), f"labels: expected 0 to {2**31 - 1}, got {2**31}"),
+        (np.zeros((2, 1), np.int64), r"labels: expected shape \(N,\), got \(2, 1\)"),
     ],
 )
 def test_labels_are_checked(labels, text):
@@ -364,9 +364,9 @@ def test_labels_are_those_of_classes(part, tmp_path):
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (np.zeros((2, 8, 8, 1)), r"images are float64 \(8, 8, 1\), expected uint8 \(8, 8, 1\)"),
-        (np.zeros((2, 8, 8), np.uint8), r"images are uint8 \(8, 8\), expected"),
-        (np.zeros((2, 8, 9, 1), np.uint8), r"images are uint8 \(8, 9, 1\), expected"),
+        (np.zeros((2, 8, 8, 1)), r"images: expected uint8 \(8, 8, 1\), got float64 \(8, 8, 1\)"),
+        (np.zeros((2, 8, 8), np.uint8), r"images: expected .*, got uint8 \(8, 8\)$"),
+        (np.zeros((2, 8, 9, 1), np.uint8), r"images: expected .*, got uint8 \(8, 9, 1\)$"),
     ],
 )
 def test_rows_are_checked(values, text, tmp_path):
@@ -375,7 +375,7 @@ def test_rows_are_checked(values, text, tmp_path):
         Source(info, RowArrays(values, np.zeros(2, np.int64)), None, "")
 
 
-def test_another_copy_of_the_source_leaves_what_is_prepared_in_its_place(tmp_path):
+def test_another_copy_of_the_source_reuses_prepared_data(tmp_path):
     first = prepare("digits", tmp_path / "one", SplitSpec(), tmp_path / "p")
     made = first.directory.stat().st_ino
     again = prepare("digits", tmp_path / "two", SplitSpec(), tmp_path / "p")

@@ -125,15 +125,15 @@ def test_copies_between_parts_are_counted(tmp_path: Path) -> None:
 WRONG = {
     "nan": (
         {"features_train": np.where(np.arange(5) == 2, np.nan, FEATURES["train"])},
-        "features_train: nan in row 0, column 2; expected finite numbers that float32 can hold",
+        "features_train: expected finite numbers in the range of float32, got nan in row 0, column",
     ),
     "large": (
         {"features_train": 1e300 * FEATURES["train"].astype(float)},
-        r"features_train: .*e\+\d+ in row 0, column 0; expected finite numbers",
+        r"features_train: expected finite numbers .*, got .*e\+\d+ in row 0, column 0",
     ),
     "flat": (
         {"features_train": FEATURES["train"][:, 0]},
-        r"features_train: expected numbers \(N, D\), a row of features a label, "
+        r"features_train: expected numbers \(N, D\), one row per label, "
         r"got float32 \(30,\)",
     ),
     "lengths": ({"labels_test": LABELS["test"][:5]}, "features_test has 12 rows but labels_test 5"),
@@ -145,13 +145,13 @@ WRONG = {
         {"labels_test": LABELS["test"] + 5},
         "labels_test: 5 in row 0 is not a class",
     ),
-    "negative": ({"labels_train": LABELS["train"] - 1}, "labels_train holds -1, allowed is 0 to"),
-    "gap": ({"labels_train": 2 * LABELS["train"]}, "labels_train holds 2 but no 1; without"),
+    "negative": ({"labels_train": LABELS["train"] - 1}, "labels_train: expected 0 to .*, got -1"),
+    "gap": ({"labels_train": 2 * LABELS["train"]}, "labels_train has 2 but not 1; without"),
     "missing": (
         {"labels_test": None},
-        "no array 'labels_test'; it has: features_train, features_",
+        "no array 'labels_test'; arrays are features_train, features_",
     ),
-    "no train": ({"features_train": None}, "no array 'features_train'; it has"),
+    "no train": ({"features_train": None}, "no array 'features_train'; arrays are"),
     "unseen": (
         {"labels_train": LABELS["train"] % 2, "classes": np.array(["a", "b", "c"])},
         r"test has class 'c' \(2\), which train lacks",
@@ -175,8 +175,8 @@ def test_wrong_files_are_told_in_a_line_that_names_array_and_row(case: str, tmp_
     ("name", "message"),
     [
         ("absent.npz", "absent.npz does not exist"),
-        ("f.txt", "ending '.txt', allowed are .npz, .npy, .csv, .tsv, .parquet"),
-        ("empty", "no .npy files in it; put features.npy and labels.npy there"),
+        ("f.txt", "expected an ending of .npz, .npy, .csv, .tsv, .parquet, got '.txt'"),
+        ("empty", "no .npy files; put features.npy and labels.npy there"),
     ],
 )
 def test_wrong_places_are_refused_before_anything_is_read(
@@ -207,7 +207,7 @@ def test_wrong_tables_are_refused(table: Arrays, message: str, tmp_path: Path) -
 
 def test_labels_from_one_are_refused_with_a_remedy(tmp_path: Path) -> None:
     place = write_npz(tmp_path, {"features": FEATURES["train"], "labels": LABELS["train"] + 1})
-    with pytest.raises(InputError, match=r"labels holds 1 but no 0; .* renumber all of them"):
+    with pytest.raises(InputError, match=r"labels has 1 but not 0; .* renumber them"):
         read_source(f"features:{place}", "unused")
 
 
@@ -294,7 +294,7 @@ def test_heads_without_class_embeddings_are_refused(tmp_path: Path) -> None:
     place = write_npz(tmp_path, named(*COUNTS))
     data = prepare(f"features:{place}", "unused", SplitSpec("own"), tmp_path / "data")
     assert "class_weights" not in data.info.to_dict()
-    with pytest.raises(InputError, match=r"^model 'probe' begins with embeddings of the classes; "):
+    with pytest.raises(InputError, match=r"^model 'probe' starts from class embeddings; "):
         build_model("probe", 3, data.info.inputs.shape)
 
 

@@ -187,7 +187,7 @@ def long_tail(imagenet: Path) -> Path:
 def test_lists_of_a_long_tail_are_training_validation_and_test(long_tail):
     name = f"imagenet-lt:{long_tail}"
     path = long_tail / "ImageNet_LT_val.txt"
-    with pytest.warns(DataNote, match=f"^{path}: 3 images, the published list has 20,000$"):
+    with pytest.warns(DataNote, match=f"^{path}: has 3 images, but the published list has 20,000$"):
         found = prepared_from(name, long_tail, SplitSpec(validation="own"))
     assert found.info.classes == WNIDS
     seen = found.search()
@@ -351,14 +351,14 @@ def _write_deep(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "text"),
     [
-        (_truncate, "cannot be read as an image"),
-        (_write_deep, "has image mode I;16, allowed is 8 bits"),
+        (_truncate, " cannot be read as an image"),
+        (_write_deep, ": expected an image of 8 bits per channel, got mode I;16"),
     ],
 )
 def test_an_image_that_cannot_be_read_is_named(miniature, spoil, text):
     name, root, path = miniature
     spoil(path)
-    assert refusal(prepared_from, name, root).startswith(f"{path} {text}")
+    assert refusal(prepared_from, name, root).startswith(f"{path}{text}")
     assert not [entry for entry in (root / "prepared").iterdir() if entry.is_dir()]
 
 
@@ -370,7 +370,7 @@ def test_an_image_that_cannot_be_read_is_named(miniature, spoil, text):
         ("cub200", ["CUB_200_2011/images", "CUB_200_2011.tgz"]),
     ],
 )
-def test_what_holds_test_images_is_sealed(name, sealed, tmp_path):
+def test_files_with_test_images_are_sealed(name, sealed, tmp_path):
     assert find_reader(name, tmp_path).test_paths() == [tmp_path / place for place in sealed]
 
 
@@ -391,7 +391,7 @@ REMEDIES = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_absent_says_what_to_put_where(name, tmp_path):
+def test_missing_data_is_reported_with_instructions(name, tmp_path):
     status = find_reader(name, tmp_path).check()
     assert not status.present
     assert status.remedy == REMEDIES[name].replace("ROOT", str(tmp_path))
@@ -420,27 +420,27 @@ def _empty(name: str) -> Callable[[Path], None]:
 
 TINY, CUB = "tiny-imagenet-200", "CUB_200_2011"
 ANNOTATIONS, PARTS = f"{TINY}/val/val_annotations.txt", f"{CUB}/train_test_split.txt"
-UNKNOWN = "is not an image and one of the 3 classes of train"
+UNKNOWN = "expected an image and one of the 3 classes of train, got"
 ABSENT = "cannot be read: [Errno 2] No such file or directory"
 # What is done to the files of a data set, and what is said of it.
 LAYOUT_FAULTS = {
     "tiny, class folder missing": (
         _remove(f"{TINY}/train/n01443537"),
-        f"{ANNOTATIONS}, line 3: 'val_2.JPEG n01443537' is not an image and one of the 2 classes "
-        "of train",
+        f"{ANNOTATIONS}, line 3: expected an image and one of the 2 classes of train, got "
+        "'val_2.JPEG n01443537'",
     ),
     "tiny, class without images": (
         _remove(f"{TINY}/train/n01443537/images"),
-        f"{TINY}/train/n01443537/images holds no image",
+        f"{TINY}/train/n01443537/images has no image",
     ),
     "tiny, no annotations": (lambda root: (root / ANNOTATIONS).unlink(), f"{ANNOTATIONS} {ABSENT}"),
     "tiny, annotation of one word": (
         lambda root: (root / ANNOTATIONS).write_text("val_0.JPEG\n"),
-        f"{ANNOTATIONS}, line 1: 'val_0.JPEG' {UNKNOWN}",
+        f"{ANNOTATIONS}, line 1: {UNKNOWN} 'val_0.JPEG'",
     ),
     "tiny, wrong class behind blank lines": (
         _edit(ANNOTATIONS, {f"\nval_1.JPEG\t{WNIDS[1]}": "\n\n \t\nval_1.JPEG\tn0"}),
-        f"{ANNOTATIONS}, line 4: 'val_1.JPEG n0' {UNKNOWN}",
+        f"{ANNOTATIONS}, line 4: {UNKNOWN} 'val_1.JPEG n0'",
     ),
     "tiny, empty annotations": (
         lambda root: (root / ANNOTATIONS).write_text(""),
@@ -448,7 +448,7 @@ LAYOUT_FAULTS = {
     ),
     "tiny, no training folder": (
         _remove(f"{TINY}/train"),
-        f"{TINY}/train does not exist or is no folder",
+        f"{TINY}/train does not exist or is not a folder",
     ),
     "imagenet, class folder missing in val": (
         _remove("imagenet/val/n02124075"),
@@ -460,30 +460,30 @@ LAYOUT_FAULTS = {
     ),
     "imagenet, class folder missing in both": (
         lambda root: [_remove(f"imagenet/{part}/n02124075")(root) for part in ("train", "val")],
-        "imagenet/train has 2 class folders, ImageNet has 3; give other images as folder:PATH",
+        "imagenet/train: expected the 3 class folders of ImageNet, got 2; for other images use",
     ),
     "cub, one class": (
         lambda root: (root / CUB / "classes.txt").write_text(f"1 {BIRDS[0]}\n"),
-        f"{CUB}/classes.txt does not number its classes from 1",
+        f"{CUB}/classes.txt: expected two or more classes, numbered from 1",
     ),
     "cub, three words": (
         _edit(f"{CUB}/classes.txt", {"001.Black": "001. Black"}),
-        f"{CUB}/classes.txt, line 1: ['1', '001.', 'Black_footed_Albatross'], expected two words",
+        f"{CUB}/classes.txt, line 1: expected two words, got ['1', '001.', 'Black_",
     ),
     "cub, class folder missing": (
         _remove(f"{CUB}/images/{BIRDS[1]}"),
-        f"{CUB}/images/{BIRDS[1]} does not exist or is no folder",
+        f"{CUB}/images/{BIRDS[1]} does not exist or is not a folder",
     ),
     **{
         f"cub, class {written!r}": (
             _edit(f"{CUB}/image_class_labels.txt", {"3 1\n": f"3 {written}\n" if written else ""}),
-            f"{CUB}/image_class_labels.txt: image 3 has class {written!r}, allowed is 1 to 3",
+            f"{CUB}/image_class_labels.txt: image 3: expected a class from 1 to 3, got {written!r}",
         )
         for written in ("4", "0", "")
     },
     "cub, wrong part": (
         _edit(PARTS, {"3 1\n": "3 2\n"}),
-        f"{PARTS}: image 3 has '2', allowed is 0 or 1",
+        f"{PARTS}: image 3: expected 0 or 1, got '2'",
     ),
     "cub, class without training images": (
         _edit(PARTS, {f"\n{number} 1\n": f"\n{number} 0\n" for number in (11, 13, 15)}),

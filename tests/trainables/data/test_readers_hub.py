@@ -113,8 +113,8 @@ def test_a_revision_that_moves_is_noted_and_the_first_commit_stays(put, tmp_path
     first = read_source("hf:ada/pets", tmp_path)
     new = put("animal")
     told = (
-        f"hf:ada/pets: the Hub now has commit {new[:12]}, this data root keeps {old[:12]}; "
-        f"for the new one write hf:ada/pets@{new}"
+        f"hf:ada/pets: the Hub now has commit {new[:12]}, but this data root keeps {old[:12]}; "
+        f"for the new one use hf:ada/pets@{new}"
     )
     with pytest.warns(DataNote) as notes:
         again = read_source("hf:ada/pets", tmp_path)
@@ -249,7 +249,7 @@ def test_columns_and_splits_are_named_where_there_are_several(hub, tmp_path):
     assert made.info.num_classes == 2
     with pytest.raises(InputError, match=r"no split 'dev'.*splits are test, train, validation"):
         find_reader("hf:ada/pets", tmp_path, {"test": "dev"})
-    with pytest.raises(InputError, match=r"no column 'words'; name one by inputs: \{text: COLUMN"):
+    with pytest.raises(InputError, match=r"no column 'words'; use inputs: \{text: COLUMN"):
         find_reader("hf:ada/pets", tmp_path, {"text": "words"})
 
 
@@ -258,7 +258,7 @@ def test_columns_and_splits_are_named_where_there_are_several(hub, tmp_path):
     [
         ("hf:pets", "'pets' is not a repository; use hf:ORG/NAME"),
         ("hf:ada/pets@", "'ada/pets@' is not a repository"),
-        ("hf:", "has to be written hf:ORG/NAME"),
+        ("hf:", "expected hf:ORG/NAME"),
         ("hf:ada/../pets", "is not a repository"),
     ],
 )
@@ -282,7 +282,7 @@ def test_splits_follow_the_header_of_the_readme_or_else_the_names_of_files():
     assert find_splits(files, card, "") == {"test": ["fr/a.parquet"]}
     with pytest.raises(InputError, match="no configuration 'de'; configurations are en, fr"):
         find_splits(files, card, "de")
-    with pytest.raises(InputError, match="several configurations; write one after a colon: en, fr"):
+    with pytest.raises(InputError, match="several configurations; add one after a colon: en, fr"):
         find_splits(files, {}, "")
     named = ["data/train-0.parquet", "my_dev.parquet", "testing/contest.parquet"]
     expected = [["data/train-0.parquet"], ["my_dev.parquet"], ["testing/contest.parquet"]]

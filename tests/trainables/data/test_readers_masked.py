@@ -134,7 +134,7 @@ def test_without_a_list_of_test_images_those_of_validation_are_the_test(tmp_path
         ({}, [13, 2, 5], "no list of test images: test and validation are draws"),
     ],
 )
-def test_a_rule_says_which_lists_are_what(lists, counts, rule, tmp_path):
+def test_the_split_rule_names_the_lists(lists, counts, rule, tmp_path):
     data = prepared(write(tmp_path, train=20, **lists))
     assert list(data.counts.values()) == counts
     assert data.info.split_rule == (rule if "own" in rule else f"{rule} from train")
@@ -144,9 +144,7 @@ def test_a_rule_says_which_lists_are_what(lists, counts, rule, tmp_path):
 
 @pytest.mark.parametrize("lists", [{"val": 1, "test": 2}, {"val": 4, "test": 2}, {"val": 2}])
 @pytest.mark.parametrize("validation", ["own", 3])
-def test_a_split_is_refused_beforehand_just_where_it_would_be_in_the_end(
-    lists, validation, tmp_path
-):
+def test_a_split_is_refused_before_the_preparation_if_it_would_fail(lists, validation, tmp_path):
     name = f"voc:{write(tmp_path, train=20, **lists)}"
     train = prepared(tmp_path, SplitSpec(validation)).counts["train"]
     assert missing_download(name, "unused", SplitSpec(validation, train_limit=train)) == ""
@@ -155,7 +153,7 @@ def test_a_split_is_refused_beforehand_just_where_it_would_be_in_the_end(
         lambda: missing_download(name, "unused", split),
         lambda: prepared(tmp_path, split),
     ):
-        with pytest.raises(InputError, match=f"split train_limit={train + 1} is more than the"):
+        with pytest.raises(InputError, match=f"split train_limit={train + 1} is more than all"):
             refuse()
 
 
@@ -327,13 +325,13 @@ def test_without_augmentation_images_are_seen_as_stored_and_void_counts_nowhere(
     "wrong",
     [np.zeros((2, 9, 12, 4)), np.zeros((9, 12, 4), np.uint8), np.zeros((2, 9, 12, 2), np.uint8)],
 )
-def test_rows_of_another_form_are_told(wrong):
+def test_rows_of_another_form_are_refused(wrong):
     inputs = MaskedImages((9, 12), (0.5,) * 3, (0.5,) * 3)
-    with pytest.raises(ValueError, match=r"^images-with-masks are ") as refused:
+    with pytest.raises(ValueError, match=r"^images-with-masks: ") as refused:
         inputs.batcher(wrong)
     assert str(refused.value) == (
-        f"images-with-masks are {wrong.dtype} {wrong.shape}, allowed is uint8 (N, H, W, 4), or "
-        "(N, H, W, 3) for images alone"
+        "images-with-masks: expected uint8 (N, H, W, 4), or (N, H, W, 3) without masks, "
+        f"got {wrong.dtype} {wrong.shape}"
     )
 
 
@@ -412,7 +410,7 @@ def test_the_sample_is_spread_over_images_and_skips_void():
     assert all(a <= k < b for k, a, b in zip(order, ends[:-1], ends[1:], strict=True))
 
 
-def test_what_nobody_chooses_is_what_it_was_in_every_version():
+def test_defaults_of_masked_images_never_change():
     inputs = MaskedImages((2, 2), (0.5,) * 3, (0.5,) * 3)
     assert (inputs.augmentation, inputs.crop, SAMPLED) == ("scale-crop-flip", 0, 65536)
 
@@ -443,7 +441,7 @@ def _names(content: str) -> Callable[[Path], object]:
 
 
 MASK, LIST = "SegmentationClass/train1.png", f"{LISTS}/train.txt"
-NO_NAMES = 'classes.json: needed is {"classes": [NAME, NAME, ...]}'
+NO_NAMES = 'classes.json: expected {"classes": [NAME, NAME, ...]}'
 # What is done to a folder, and what is said of it; PLACE is the folder.
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "broken": (
@@ -456,17 +454,17 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "class": (
         _mask(3 * np.eye(11, 13)),
-        f"{MASK} holds class 3, allowed are 0 to 2, and 255 for void",
+        f"{MASK}: expected classes 0 to 2, or 255 for void, got 3",
     ),
     "colour": (
         _mask(np.zeros((11, 13, 3))),
-        f"{MASK} has image mode RGB, allowed is a palette or grey PNG whose values are classes",
+        f"{MASK}: expected a palette or grey PNG whose values are classes, got image mode RGB",
     ),
     "missing": (_damage(MASK, Path.unlink), f"{MASK} does not exist, but PLACE/{LIST} names it"),
-    "empty": (_list(b" \n"), f"{LIST} is empty; needed is a name a line"),
+    "empty": (_list(b" \n"), f"{LIST} is empty; expected one name per line"),
     "twice": (
         _list(b"train0\ntest1\n"),
-        f"{LISTS}/test.txt names test1, and so does PLACE/{LIST}: an image may be named once",
+        f"{LISTS}/test.txt names test1, and so does PLACE/{LIST}; name each image only once",
     ),
     "no UTF-8": (
         _list(b"train0\n\xff\n"),
@@ -474,9 +472,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no list": (
         _damage(LIST, Path.unlink),
-        f"{LIST} does not exist; lay it out as PATH/JPEGImages/<name>.jpg, "
-        "PATH/SegmentationClass/<name>.png (a class a pixel, 255 void) and "
-        f"PATH/{LIST}, perhaps val.txt and test.txt, a name a line",
+        f"{LIST} does not exist; use PATH/JPEGImages/<name>.jpg, "
+        "PATH/SegmentationClass/<name>.png (one class per pixel, 255 is void), "
+        f"PATH/{LIST} and optionally val.txt and test.txt, with one name per line",
     ),
     "one class": (
         _names('{"classes": ["a"]}'),
@@ -487,7 +485,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_wrong_is_told(tmp_path, fault):
+def test_faults_of_masked_data_are_named(tmp_path, fault):
     write(tmp_path, train=3, val=2, test=2)
     (tmp_path / "classes.json").write_text(json.dumps({"classes": ["a", "b", "c"]}))
     spoil, said = FAULTS[fault]
@@ -530,7 +528,7 @@ def test_voc2012_tests_on_its_validation_list_and_trains_on_more_where_that_is(t
     assert place in find_reader("voc2012", tmp_path).test_paths()
 
 
-def test_voc2012_is_downloaded_where_it_is_not_there(tmp_path, monkeypatch):
+def test_voc2012_is_downloaded_if_it_is_missing(tmp_path, monkeypatch):
     asked: list[str] = []
 
     def download(root: str, download: bool) -> None:

@@ -89,7 +89,7 @@ def test_archives_that_people_fetch_have_their_owners_checksums():
     assert {name: (kind.archive, kind.md5) for name, kind in kinds.items()} == known
 
 
-def test_what_is_held_out_for_validation_where_nobody_says():
+def test_the_default_of_validation_depends_on_the_reader():
     usual = {name: SOURCES.get(name).validation for name in SOURCES.names()}
     own = ("features", "imagenet-lt", "places-lt", "voc", "voc2012")
     others = {"logits": "all", **dict.fromkeys(own, "own")}
@@ -100,9 +100,9 @@ def test_what_is_held_out_for_validation_where_nobody_says():
     ("name", "text"),
     [
         ("cifra10", "unknown dataset 'cifra10'; near are: cifar10"),
-        ("cifar10:2", "^dataset 'cifar10:2': nothing may follow 'cifar10'$"),
-        ("npz", "^dataset 'npz' has to be written npz:PATH$"),
-        ("folder:", "^dataset 'folder:' has to be written folder:PATH$"),
+        ("cifar10:2", "^dataset 'cifar10:2': 'cifar10' takes no argument; remove the colon$"),
+        ("npz", "^dataset 'npz': expected npz:PATH$"),
+        ("folder:", "^dataset 'folder:': expected folder:PATH$"),
         ("cifar10-lt:0.5", r"^dataset 'cifar10-lt:0\.5': ratio '0\.5' is outside \[1, inf\)$"),
         ("cifar100-lt:many", r"^dataset 'cifar100-lt:many': ratio 'many' is outside \[1, inf\)$"),
         ("cifar10-lt:nan", "ratio 'nan' is outside"),
@@ -138,11 +138,11 @@ def test_cifar_absent(cifar, tmp_path, download):
     assert not status.present
     archive = tmp_path / "empty" / KINDS[name].filename
     first = archive.parent / KINDS[name].base_folder / KINDS[name].train_list[0][0]
-    assert status.detail == f"{first} is absent"
+    assert status.detail == f"{first} is missing"
     told = f"dataset {name!r} is not downloaded yet: {status.detail}"
     assert missing_download(name, tmp_path / "empty") == told
     address = "https://www.cs.toronto.edu/~kriz/cifar.html"
-    by_hand = f"put the files from {address} there by hand: {archive}"
+    by_hand = f"get the files from {address} and save them as {archive}"
     assert status.remedy == f"allow the download, or {by_hand}"
     told = refusal(read_source, name, tmp_path / "empty", download=download)
     if download:
@@ -160,7 +160,7 @@ def test_cifar_damaged(cifar, download):
     packed = root / KINDS[name].filename
     packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
     assert find_reader(name, root).check().detail == f"{batch} is damaged (wrong checksum)"
-    with pytest.raises(InputError, match="by hand"):
+    with pytest.raises(InputError, match="get the files from "):
         read_source(name, root, download=download)
 
 
@@ -171,13 +171,13 @@ def test_cifar_damaged(cifar, download):
         *(TypeError, UnpicklingError, tarfile.TarError, zipfile.BadZipFile, zlib.error),
     ],
 )
-def test_whatever_a_library_raises_of_a_file_becomes_a_line(kind, monkeypatch, tmp_path):
+def test_errors_of_libraries_become_input_errors(kind, monkeypatch, tmp_path):
     def refuse(*_: object, **__: object) -> None:
         raise kind("no\n  way")
 
     monkeypatch.setattr(CIFAR10, "__init__", refuse)
     with pytest.raises(
-        InputError, match=rf"^dataset 'cifar10': {kind.__name__}: '?no.* way'?; put"
+        InputError, match=rf"^dataset 'cifar10': {kind.__name__}: '?no.* way'?; get"
     ):
         read_source("cifar10", tmp_path)
 
@@ -221,7 +221,7 @@ def test_cifar_long_tail(cifar, ratio):
     assert_same(read_source(f"{name}-lt:1", root, download=False).train, train)
 
 
-def test_what_holds_test_images_is_sealed(cifar, svhn, fashion):
+def test_files_with_test_images_are_sealed(cifar, svhn, fashion):
     name, root, _, _ = cifar
     kind = KINDS[name]
     expected = {
@@ -269,7 +269,7 @@ def test_a_folder_in_the_place_of_a_file_is_none(svhn):
     path = root / "train_32x32.mat"
     path.unlink()
     path.mkdir()
-    assert find_reader("svhn", root).check().detail == f"{path} is absent"
+    assert find_reader("svhn", root).check().detail == f"{path} is missing"
 
 
 def test_fashion_mnist(fashion):

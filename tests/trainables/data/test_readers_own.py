@@ -97,7 +97,7 @@ PEOPLES_ARCHIVES = {
     "floats": (lambda a: {k: v / 255 if k[0] == "x" else v for k, v in a.items()}, "in [0, 1]"),
     "channels first": (
         lambda a: {k: np.moveaxis(v, 3, 1) if k[0] == "x" else v for k, v in a.items()},
-        "axis 1 is taken as channels",
+        "axis 1 is used as channels",
     ),
     "other whole numbers": (
         lambda a: {k: v.astype(np.int64) for k, v in a.items()},
@@ -112,7 +112,7 @@ PEOPLES_ARCHIVES = {
         "",
     ),
     "one-hot": (lambda a: {**a, "y_train": np.eye(4)[a["y_train"]]}, "y_train is one-hot"),
-    "whole floats": (lambda a: {**a, "y_test": a["y_test"] / 1}, "whole numbers are taken"),
+    "whole floats": (lambda a: {**a, "y_test": a["y_test"] / 1}, "whole numbers are used"),
     "words": (
         lambda a: {k: np.array(list("abcd"))[v] if k[0] == "y" else v for k, v in a.items()},
         "",
@@ -148,12 +148,12 @@ def test_blanks_around_the_names_of_an_archive_mean_nothing(archive, write_npz):
     assert (found.fingerprint, found.info.classes) == (expected.fingerprint, tuple(names))
 
 
-def test_what_is_not_used_of_an_archive_is_told(archive, write_npz):
+def test_unused_arrays_of_an_archive_are_noted(archive, write_npz):
     name = write_npz({**archive, "x_val": archive["x_test"], "y_val": archive["y_test"]})
     with pytest.warns(DataNote, match="not used: x_val, y_val; validation is drawn from x_train"):
         read_source(name, "unused")
     name = write_npz({"y_train": archive["y_train"], **{f"a{n}": np.zeros(1) for n in range(500)}})
-    with pytest.raises(InputError, match=r"it has: y_train, a0, a1, a2, a3, a4, a5, a6, \.\.\.$"):
+    with pytest.raises(InputError, match=r"got y_train, a0, a1, a2, a3, a4, a5, a6, \.\.\.$"):
         read_source(name, "unused")
 
 
@@ -174,43 +174,43 @@ def _set(key: str, make: Callable[[np.ndarray], np.ndarray]):
 
 
 NO_OBJECTS = (
-    "cannot be read: it holds Python objects, which are never loaded; save words as y.astype(str)"
+    "cannot be read: it has Python objects, which are never loaded; save words as y.astype(str)"
 )
 CONVERT = (
-    "allowed is uint8 (0..255), or floats in [0, 1]; convert it: "
+    "expected uint8 (0..255), or floats in [0, 1], got float64 from -1.5 to 2.5; convert it: "
     "((x - x.min()) / (x.max() - x.min()) * 255).round().astype('uint8')"
 )
-FORM = "allowed is (N, H, W, C) with C from 1 to 4 and no empty axis"
+FORM = "expected shape (N, H, W, C) with C from 1 to 4 and no empty axis"
 NPZ_FAULTS = {
     "missing key": (
         lambda a: a.pop("y_test"),
-        "key 'y_test' is missing, needed: x_train, y_train, x_test, y_test; it has: x_train, "
+        "key 'y_test' is missing; expected x_train, y_train, x_test, y_test, got x_train, "
         "y_train, x_test",
     ),
     "two arrays of one meaning": (
         lambda a: a.update(X_train=a["x_train"], train_images=a.pop("x_train")),
-        "'X_train' and 'train_images' mean the same; keep one of them",
+        "arrays 'X_train' and 'train_images' have the same role; remove one",
     ),
     "object images": (_set("x_train", lambda x: x.astype(object)), f"key 'x_train' {NO_OBJECTS}"),
     "normalised images": (
         _set("x_train", lambda x: np.where(x == x.max(), 2.5, -1.5)),
-        f"x_train is float64 from -1.5 to 2.5, {CONVERT}",
+        f"x_train: {CONVERT}",
     ),
     "flat images": (
         _set("x_train", lambda x: x.reshape(40, -1)),
-        f"x_train has shape (40, 108), {FORM}",
+        f"x_train: {FORM}, got (40, 108)",
     ),
     "other size": (
         _set("x_test", lambda x: x[:, :5]),
-        "x_test has images of shape (5, 6, 3), x_train of (6, 6, 3); they must be the same",
+        "expected images of one shape, got (6, 6, 3) in x_train and (5, 6, 3) in x_test",
     ),
     "float labels": (
         _set("y_train", lambda y: y / 2),
-        "y_train is float64 (40,), allowed are integers",
+        "y_train: expected integers, got float64 (40,)",
     ),
     "negative label": (
         _set("y_train", lambda y: y - 1),
-        "y_train holds -1, allowed is 0 to 2147483647",
+        "y_train: expected 0 to 2147483647, got -1",
     ),
     "one label less": (
         _set("y_train", lambda y: y[:-1]),
@@ -218,8 +218,8 @@ NPZ_FAULTS = {
     ),
     "labels from 1": (
         _set("y_train", lambda y: y + 1),
-        "y_train holds 1 but no 0; without the key 'classes', labels must be 0, 1, ... with none "
-        "left out; renumber all of them: y = np.unique(y, return_inverse=True)[1]",
+        "y_train has 1 but not 0; without the key 'classes', labels must be 0, 1, ... without "
+        "gaps; renumber them: y = np.unique(y, return_inverse=True)[1]",
     ),
     "unseen class": (
         _set("y_test", lambda y: y + 1),
@@ -231,7 +231,7 @@ NPZ_FAULTS = {
     ),
     "too few names": (
         lambda a: a.update(classes=np.array(["a", "b"])),
-        "y_train: 2 in row 2, allowed are 0 to 1",
+        "y_train: 2 in row 2; expected 0 to 1",
     ),
     "same names": (
         lambda a: a.update(classes=np.array(list("abca"))),
@@ -239,7 +239,7 @@ NPZ_FAULTS = {
     ),
     "names in a column": (
         lambda a: a.update(classes=np.array([["a"], ["b"], ["c"], ["d"]])),
-        "classes is <U1 (4, 1), allowed are strings or integers (K,)",
+        "classes: expected strings or integers (K,), got <U1 (4, 1)",
     ),
 }
 
@@ -435,7 +435,7 @@ def test_an_image_of_more_pixels_than_memory_may_hold_is_named(folder, monkeypat
 @pytest.mark.parametrize("mode", ["I", "I;16", "I;16B", "I;16L", "F"])
 def test_an_image_of_deeper_channels_is_refused(mode, monkeypatch):
     monkeypatch.setattr(Image, "open", lambda path: Image.new(mode, (7, 5)))
-    told = f"^a.png has image mode {mode}, allowed is 8 bits a channel$"
+    told = f"^a.png: expected an image of 8 bits per channel, got mode {mode}$"
     with pytest.raises(InputError, match=told), opened(Path("a.png")):
         pytest.fail("it was opened")
 
@@ -443,7 +443,7 @@ def test_an_image_of_deeper_channels_is_refused(mode, monkeypatch):
 def test_an_image_of_another_size_is_told_by_width_and_height(folder):
     path = folder / "train" / "cat" / "0.png"
     files = ImageFiles([path], np.zeros(1, np.int64), (4, 6))
-    with pytest.raises(InputError, match=r"0\.png is 7 x 5 pixels, expected are 6 x 4"):
+    with pytest.raises(InputError, match=r"0\.png: expected 6 x 4 pixels, got 7 x 5$"):
         files.read(0, 1)
     with pytest.raises(ValueError, match="2 files but 1 labels"):
         replace(files, paths=[path, path])
@@ -453,10 +453,10 @@ def test_an_image_of_another_size_is_told_by_width_and_height(folder):
 
 
 LAYOUT = (
-    "lay it out as PATH/<class>/<image>, whose share `split.test` is held out, or as "
-    "PATH/train/<class>/<image> and PATH/test/<class>/<image>"
+    "use PATH/<class>/<image>, of which `split.test` is held out, or PATH/train/<class>/<image> "
+    "and PATH/test/<class>/<image>"
 )
-NO_IMAGE = "holds no image (.jpg, .png, .tif and the like)"
+NO_IMAGE = "has no image (.jpg, .png, .tif and the like)"
 FOLDER_FAULTS = {
     "truncated": (
         lambda f: _shorten(f / "test/cat/1.png"),
@@ -464,11 +464,11 @@ FOLDER_FAULTS = {
     ),
     "missing in test": (
         lambda f: shutil.rmtree(f / "test/dog"),
-        "test has no class folder 'dog', train has one",
+        "test has no class folder 'dog', but train has one",
     ),
     "missing in train": (
         lambda f: (f / "test/eel").mkdir(),
-        "train has no class folder 'eel', test has one",
+        "train has no class folder 'eel', but test has one",
     ),
     "empty class": (
         lambda f: [path.unlink() for path in (f / "test/dog").iterdir()],
@@ -476,7 +476,7 @@ FOLDER_FAULTS = {
     ),
     "one class": (
         lambda f: [shutil.rmtree(f / part / "dog") for part in ("test", "train")],
-        "train has class folders ['cat'], two or more are needed",
+        "train: expected two or more class folders, got ['cat']",
     ),
     "no test": (lambda f: (f / "test").rename(f / "other"), f"other {NO_IMAGE}; {LAYOUT}"),
 }
@@ -490,7 +490,7 @@ NO_LAYOUT = {
 
 
 @pytest.mark.parametrize("fault", NO_LAYOUT)
-def test_a_folder_of_no_layout_is_told_both_at_once(fault, folder):
+def test_a_folder_without_a_layout_is_refused_with_both_layouts(fault, folder):
     NO_LAYOUT[fault](folder)
     for read in (lambda: read_source(f"folder:{folder}", "unused"), lambda: labels_of(folder)):
         assert refusal(read).endswith(LAYOUT)
@@ -524,7 +524,7 @@ def test_classes_directly_below_are_one_part(folder):
     assert labels_of(folder) == (parted.train.labels.tolist(), None)
     # Statistics of all images would tell something of those that are held out.
     assert flat.info.inputs.mean == flat.info.inputs.std == (0.5, 0.5, 0.5)
-    told = f"{folder}: 2 classes, 12 images, `split.test` of them test images"
+    told = f"{folder}: 2 classes, 12 images; `split.test` holds out test images"
     assert find_reader(f"folder:{folder}", "unused").check() == SourceStatus(True, told)
 
 
@@ -598,21 +598,21 @@ def test_folder_fault(fault, folder):
 @pytest.mark.parametrize(
     ("kind", "remedy"),
     [
-        ("npz", "give the path of an .npz file with x_train, y_train, x_test, y_test"),
+        ("npz", "use the path of an .npz file with x_train, y_train, x_test, y_test"),
         ("folder", LAYOUT),
         (
             "text",
-            "give JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or "
-            ".parquet, or two of them, PATH/train and PATH/test, or a UTF-8 file a text, "
+            "use JSON lines with `text` and `label` (.jsonl, .jsonl.xz), or a .csv, .tsv or "
+            ".parquet, or two of these, PATH/train and PATH/test, or one UTF-8 file per text, "
             "PATH/<class>/<file>",
         ),
         (
             "voc",
-            "lay it out as PATH/JPEGImages/<name>.jpg, PATH/SegmentationClass/<name>.png (a class "
-            "a pixel, 255 void) and PATH/ImageSets/Segmentation/train.txt, perhaps val.txt and "
-            "test.txt, a name a line",
+            "use PATH/JPEGImages/<name>.jpg, PATH/SegmentationClass/<name>.png (one class per "
+            "pixel, 255 is void), PATH/ImageSets/Segmentation/train.txt and optionally val.txt "
+            "and test.txt, with one name per line",
         ),
-        ("logits", "give the path of a file of logits"),
+        ("logits", "use the path of a file of logits"),
     ],
 )
 def test_a_path_with_nothing_says_what_belongs_there(kind, remedy):
@@ -624,7 +624,7 @@ def test_a_path_with_nothing_says_what_belongs_there(kind, remedy):
     assert status.remedy == remedy
 
 
-def test_a_place_on_another_machine_is_refused_by_what_it_is_for():
+def test_urls_are_refused_as_paths_of_data():
     with pytest.raises(InputError, match=r"^dataset 'npz:s3://b/x': 's3://b/x' is a URL"):
         read_source("npz:s3://b/x", "unused")
     with pytest.raises(InputError, match=r"^data root: 's3:/+b' is a URL"):

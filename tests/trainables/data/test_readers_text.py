@@ -87,12 +87,12 @@ def test_lines_with_and_without_a_test_set(write):
     assert told == f"{folder}: 2 classes, 8 training and 4 test texts"
     assert find_reader(f"text:{folder}", "unused").test_paths() == [folder / "test.jsonl"]
     (folder / "train.jsonl").unlink()
-    with pytest.raises(InputError, match="has class folders"):
+    with pytest.raises(InputError, match="two or more class folders"):
         read_source(f"text:{folder}", "unused")
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
-def test_tables_give_what_lines_give(ending, write, tmp_path):
+def test_tables_and_lines_give_the_same_rows(ending, write, tmp_path):
     folder = write(train=rows(8, names=True))
     expected = read_source(f"text:{folder / 'train.jsonl'}", "unused")
     frame = pd.DataFrame(rows(8, names=True)).rename(columns={"text": "review", "label": "kind"})
@@ -101,7 +101,9 @@ def test_tables_give_what_lines_give(ending, write, tmp_path):
         frame.to_parquet(path)
     else:
         frame.to_csv(path, sep="\t" if ending == ".tsv" else ",")
-    with pytest.raises(InputError, match=r"no column 'text'; its columns are .*inputs: \{text: C"):
+    with pytest.raises(
+        InputError, match=r"no column 'text'; use inputs: \{text: COLUMN\}; columns"
+    ):
         read_source(f"text:{path}", "unused")
     settings = {"text": "review", "label": "kind"}
     found = read_source(f"text:{path}", "unused", settings=settings)
@@ -113,7 +115,9 @@ def test_tables_give_what_lines_give(ending, write, tmp_path):
         read_source(f"text:{tmp_path / 'blank.csv'}", "unused", settings=settings)
     frame.loc[3, "review"] = " "
     frame.to_csv(tmp_path / "blank.csv")
-    with pytest.raises(InputError, match=r"blank\.csv: review=' ' in row 3 is no text$"):
+    with pytest.raises(
+        InputError, match=r"blank\.csv: column 'review': expected a text in row 3, got ' '$"
+    ):
         read_source(f"text:{tmp_path / 'blank.csv'}", "unused", settings=settings)
 
 
@@ -146,7 +150,7 @@ def test_whole_floats_of_lines_are_taken_as_those_of_tables(write):
     expected = read_source(f"text:{write(train=rows(8))}", "unused")
     floats = [row | {"label": float(str(row["label"]))} for row in rows(7)]
     folder = write(train=[*floats, rows(8)[7]])
-    with pytest.warns(DataNote, match="label is float64: its whole numbers are taken as labels"):
+    with pytest.warns(DataNote, match="label is float64: its whole numbers are used as labels"):
         assert read_source(f"text:{folder}", "unused").fingerprint == expected.fingerprint
 
 
@@ -171,7 +175,7 @@ def test_a_part_for_validation_is_told_not_to_be_used(lines, tmp_path):
         assert read_source(f"text:{tmp_path}", "unused").test is not None
 
 
-def test_what_holds_no_test_set_is_sealed_whole(write, tmp_path):
+def test_texts_without_a_test_set_are_sealed_entirely(write, tmp_path):
     lines = write(train=rows(8)) / "train.jsonl"
     assert find_reader(f"text:{lines}", "unused").test_paths() == [lines]
     assert find_reader(f"text:{lines.parent}", "unused").test_paths() == [lines]
@@ -229,7 +233,7 @@ def test_packed_lines_are_the_same(write):
 
 
 @pytest.mark.parametrize("parted", [True, False])
-def test_class_folders_give_what_lines_give(write, tmp_path, parted):
+def test_class_folders_and_lines_give_the_same_rows(write, tmp_path, parted):
     lines = sorted(rows(8, names=True), key=lambda row: str(row["label"]))
     parts = {"train": lines, "test": lines[2:7]} if parted else {"train": lines}
     expected = read_source(f"text:{write(**parts)}", "unused")
@@ -313,12 +317,12 @@ def test_rows_hold_numbers_of_words(monkeypatch):
     for number in (0, 3):
         inputs.check(np.full((1, 3), number, np.int32))
     for wrong in (np.zeros((2, 3)), np.zeros((2, 4), np.int32)):
-        with pytest.raises(ValueError, match=r"^texts are ") as refused:
+        with pytest.raises(ValueError, match=r"^texts: ") as refused:
             inputs.check(wrong)
-        told = f"texts are {wrong.dtype} {wrong.shape}, allowed is int32 (N, 3)"
+        told = f"texts: expected int32 (N, 3), got {wrong.dtype} {wrong.shape}"
         assert str(refused.value) == told
     for number in (-1, 4):
-        with pytest.raises(ValueError, match=f"texts hold {number}, allowed is 0 to 3"):
+        with pytest.raises(ValueError, match=f"texts: expected 0 to 3, got {number}"):
             inputs.check(np.array([[0, 1, number]], np.int32))
 
 
@@ -332,11 +336,11 @@ def test_prepared_texts_are_found_by_their_settings(write, tmp_path):
     assert missing_download(*where[:3]) == ""
     with pytest.raises(InputError, match="split validation=39"):
         missing_download(*where[:2], SplitSpec(validation=39))
-    with pytest.raises(InputError, match=r"inputs\.size is unknown"):
+    with pytest.raises(InputError, match=r"unknown key inputs\.size"):
         missing_download(*where[:3], {"size": 3})
 
 
-def test_what_rows_are_stored_by_is_in_the_key(write, tmp_path):
+def test_the_key_of_texts_depends_on_vocabulary_and_length(write, tmp_path):
     folder = write(train=rows(40))
     keys = {prepared(folder, tmp_path, length=length).key for length in (5, 6, 6)}
     keys.add(prepared(folder, tmp_path, vocabulary=3, length=6).key)
@@ -369,7 +373,7 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(tmp_path, monkey
 
     monkeypatch.setattr(sklearn.datasets, "fetch_20newsgroups", fetch)
     status = find_reader("20newsgroups", root).check()
-    assert status.detail == f"{root / '20newsgroups' / 'train.jsonl.xz'} is absent"
+    assert status.detail == f"{root / '20newsgroups' / 'train.jsonl.xz'} is missing"
     assert not status.present
     told = f"dataset '20newsgroups' is not downloaded yet: {status.detail}"
     assert missing_download("20newsgroups", root) == told
@@ -388,7 +392,7 @@ def test_twenty_newsgroups_is_downloaded_once_and_kept_as_lines(tmp_path, monkey
     tested.unlink()
     place = root / "20newsgroups"
     assert refusal(read_source, "20newsgroups", root, download=False) == (
-        f"dataset '20newsgroups': {place}/test.jsonl.xz is absent; allow the download, or put "
+        f"dataset '20newsgroups': {place}/test.jsonl.xz is missing; allow the download, or put "
         f"train.jsonl.xz, test.jsonl.xz, classes.json into {place} (see docs/data.md)"
     )
     assert read_source("20newsgroups", root).fingerprint == first.fingerprint
@@ -403,8 +407,8 @@ def test_twenty_newsgroups_is_whole(shared):
 
 
 OUTSIDE = {
-    b"2": "2 in line 9, allowed are 0 to 1",
-    b"-1": "-1 in line 9, allowed are 0 to 1",
+    b"2": "2 in line 9; expected 0 to 1",
+    b"-1": "-1 in line 9; expected 0 to 1",
     b'"%s"' % (b"c" * 38): f"'{'c' * 38}' in line 9 is not a class; classes are 'cat', 'dog'",
     b'"%s"' % (b"c" * 39): f"'{'c' * 39}... in line 9 is not a class; classes are 'cat', 'dog'",
 }
@@ -429,18 +433,23 @@ def test_numeric_names_of_classes_decide_over_numbers(write, ending, tmp_path):
     assert read_source(f"text:{folder}", "unused").train.labels.tolist() == [0, 1, 2, 0, 1, 2]
 
 
+LABEL, TEXT = (
+    "`label` must be the number or the name of a class, got",
+    "`text` must be a non-empty string, got",
+)
+KEYS = "each line needs the keys `text` and `label`"
 BAD_LINES = {
-    b'{"text": "x", "label": true}': ": label=True is neither a class's number nor its name",
-    b'{"text": "x", "label": " "}': ": label=' ' is neither a class's number nor its name",
-    b'{"text": "x"}': ": label=None is neither a class's number nor its name",
-    b'{"text": " ", "label": 0}': ": text=' ' is no text; needed are `text` and `label`",
-    b'{"label": 0}': ": text=None is no text; needed are `text` and `label`",
-    b"[]": ": text=' ' is no text; needed are `text` and `label`",
-    b"{": " is no JSON: ",
-    b'{"text": "x", "label": %s}' % (b"1" * 5000): " is no JSON: Exceeds the limit (4300 digits)",
-    b"": " is empty; remove it, or put its text there",
+    b'{"text": "x", "label": true}': f": {LABEL} True",
+    b'{"text": "x", "label": " "}': f": {LABEL} ' '",
+    b'{"text": "x"}': f": {LABEL} None",
+    b'{"text": " ", "label": 0}': f": {TEXT} ' '; {KEYS}",
+    b'{"label": 0}': f": {TEXT} None; {KEYS}",
+    b"[]": f": {TEXT} ' '; {KEYS}",
+    b"{": " is not JSON: ",
+    b'{"text": "x", "label": %s}' % (b"1" * 5000): " is not JSON: Exceeds the limit (4300 digits)",
+    b"": " is empty; add its text, or remove it",
     b'{"text": "\xff", "label": 0}': (
-        " is no UTF-8 text (invalid start byte at byte 10); store it as UTF-8"
+        " is not UTF-8 (invalid start byte at byte 10); save it as UTF-8"
     ),
 }
 
@@ -453,10 +462,10 @@ def test_a_bad_line_is_named(write, line):
     assert told.startswith(f"{path}, line 9{BAD_LINES[line]}")
 
 
-def test_one_file_of_lines_is_told_and_so_is_one_that_is_absent(write):
+def test_the_status_of_one_file_of_lines(write):
     path = write(train=rows(1200)) / "train.jsonl"
     found = find_reader(f"text:{path}", "unused").check()
-    told = "1,200 texts, `split.test` of them test texts"
+    told = "1,200 texts; `split.test` holds out test texts"
     assert found == SourceStatus(True, f"{path}: 2 classes, {told}")
     path.unlink()
     found = find_reader(f"text:{path}", "unused").check()
@@ -477,7 +486,7 @@ def _half(packed: bytes) -> bytes:
 SPOILT_LINES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (
         lambda path: path.write_bytes(b""),
-        "train.jsonl is empty; needed is a line for each text",
+        "train.jsonl is empty; expected one line per text",
     ),
     "no xz": (
         lambda path: _repack(path, b"no xz"),
@@ -489,19 +498,18 @@ SPOILT_LINES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a gap": (
         lambda path: path.write_text('{"text": "x", "label": 0}\n{"text": "y", "label": 2}\n'),
-        "train.jsonl: labels leave numbers out; without classes.json, they must be 0, 1, ... with "
-        "none left out",
+        "train.jsonl: labels have gaps; without classes.json, they must be 0, 1, ... without gaps",
     ),
     "numbers and names": (
         lambda path: path.write_text('{"text": "x", "label": 0}\n{"text": "y", "label": "b"}\n'),
-        "train.jsonl: labels are numbers and names; without classes.json, allowed is one form",
+        "train.jsonl: labels are numbers and names; use one form, or add a classes.json",
     ),
     "nested too deep": (
         lambda path: path.write_bytes(b"[" * 100_000),
-        "train.jsonl, line 1 is no JSON: maximum recursion",
+        "train.jsonl, line 1 is not JSON: maximum recursion",
     ),
 }
-NO_CLASSES = 'classes.json: needed is {"classes": [NAME, NAME, ...]}'
+NO_CLASSES = 'classes.json: expected {"classes": [NAME, NAME, ...]}'
 SPOILT_CLASSES = {
     '{"classes": ["cat", 3]}': NO_CLASSES,
     '["cat", "dog"]': NO_CLASSES,
@@ -530,7 +538,7 @@ def test_a_bad_list_of_classes_is_named(write, content):
     assert_refused(folder, SPOILT_CLASSES[content])
 
 
-@pytest.mark.parametrize(("content", "text"), [(b"\xe9t\xe9", "no UTF-8 text"), (b"", "empty; ")])
+@pytest.mark.parametrize(("content", "text"), [(b"\xe9t\xe9", "not UTF-8"), (b"", "empty; ")])
 def test_a_bad_file_of_a_class_is_named(tmp_path, content, text):
     for name in ("cat", "dog"):
         (tmp_path / "own" / name).mkdir(parents=True)
@@ -543,39 +551,42 @@ def test_a_bad_file_of_a_class_is_named(tmp_path, content, text):
 
 def test_a_folder_without_texts_says_what_is_needed(tmp_path):
     told = refusal(read_source, f"text:{tmp_path / 'none'}", "unused")
-    assert told.startswith(f"{tmp_path}/none does not exist or is no folder; give JSON lines")
+    assert told.startswith(f"{tmp_path}/none does not exist or is not a folder; use JSON lines")
     (tmp_path / "cat").mkdir()
     (tmp_path / "dog").mkdir()
     told = refusal(read_source, f"text:{tmp_path}", "unused")
-    assert told.startswith(f"{tmp_path}/cat holds no text; give JSON lines")
+    assert told.startswith(f"{tmp_path}/cat has no text; use JSON lines")
 
 
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
-        ({"length": 0}, "length=0 is outside [1, inf)"),
-        ({"vocabulary": "many"}, "vocabulary='many' is not a number in [1, inf)"),
-        ({"size": 3}, "size is unknown; it takes vocabulary, length, embeddings, text, label"),
-        ({"label": 3}, "label=3 is not the name of a column"),
+        ({"length": 0}, "inputs.length=0 is outside [1, inf)"),
+        ({"vocabulary": "many"}, "inputs.vocabulary='many' is not a number in [1, inf)"),
+        (
+            {"size": 3},
+            "unknown key inputs.size; keys are vocabulary, length, embeddings, text, label",
+        ),
+        ({"label": 3}, "inputs.label: expected the name of a column, got 3"),
         (
             {"embeddings": "/none/at.all"},
-            "embeddings: /none/at.all does not exist; put a file of a word and its vector a line "
-            "there, as GloVe has, or leave `embeddings` out to learn them",
+            "inputs.embeddings: /none/at.all does not exist; put a file with one word and its "
+            "vector per line there, such as GloVe, or remove `embeddings` to learn them",
         ),
         (
             {"embeddings": "s3://b/x"},
-            "embeddings: 's3://b/x' is a URL; it is a path on this machine",
+            "inputs.embeddings: 's3://b/x' is a URL; use a path on this machine",
         ),
     ],
 )
 def test_a_wrong_setting_is_named(inputs, text):
     told = refusal(find_reader, "text:own.jsonl", "unused", inputs)
-    assert told == f"dataset 'text:own.jsonl': inputs.{text}"
+    assert told == f"dataset 'text:own.jsonl': {text}"
 
 
 def test_digits_take_no_setting():
     told = refusal(find_reader, "digits", "unused", {"length": 3})
-    assert told == "dataset 'digits': inputs.length is unknown; it takes none"
+    assert told == "dataset 'digits': unknown key inputs.length; keys are none"
 
 
 GLOVE = (
@@ -610,12 +621,12 @@ def test_vectors_are_read_from_a_text_file(write, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        (("cats 1 2 3", "dogs 1 2"), ", line 2: needed is a word and its vector"),
+        (("cats 1 2 3", "dogs 1 2"), ", line 2: expected a word and its vector"),
         (("cats 1 2 x",), ", line 1: could not convert string to float: 'x'"),
         (("cats 1 2 nan",), ", line 1: a value is not finite"),
-        (("cats",), ", line 1: needed is a word and its vector"),
-        (("cows 1 2 3",), " has a vector of none of the 33 words of the texts"),
-        ((), " has a vector of none of the 33 words of the texts"),
+        (("cats",), ", line 1: expected a word and its vector"),
+        (("cows 1 2 3",), " has no vector for any of the 33 words of the texts"),
+        ((), " has no vector for any of the 33 words of the texts"),
         (
             ("cats 1 2 3", "d\xf6gs 1 2 3"),
             " cannot be read: 'utf-8' codec can't decode byte 0xf6 in position 12: invalid start "

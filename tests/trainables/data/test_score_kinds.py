@@ -14,7 +14,7 @@ from trainables.data import DataNote, read_logits
 RANDOM = np.random.default_rng(0)
 PROBS = RANDOM.dirichlet(np.ones(5), 40)
 LABELS = np.arange(40) % 5
-KIND = "give --kind probs, in a task inputs: {kind: probs}"
+KIND = "use --kind probs, in a task inputs: {kind: probs}"
 
 
 def write(path: Path, labels: np.ndarray = LABELS, **arrays: np.ndarray) -> Path:
@@ -61,7 +61,7 @@ NOT_PROBS = {
     "percentages": (100 * PROBS, r"its probabilities are percentages .* divide them by 100$"),
     "rounded percentages": ((100 * PROBS).round(), "its probabilities are percentages"),
     "whole percentages": ((100 * PROBS).round().astype(int), "its probabilities are percentages"),
-    "sigmoids": (SIGMOIDS, f"{SUMS}: one sigmoid per class; save probabilities of the classes"),
+    "sigmoids": (SIGMOIDS, f"{SUMS}; they may be one sigmoid per class; save probabilities"),
     "log-probabilities": (np.log(PROBS), "are log-probabilities; save np.exp of them$"),
     "log-probabilities with 0": (
         np.where(np.eye(5, dtype=bool)[LABELS], 0, -np.inf),
@@ -69,13 +69,13 @@ NOT_PROBS = {
     ),
     "a column less": (PROBS[:, :4], f"{SUMS}; save all classes, with more digits$"),
     "counts": (3 * SIGMOIDS, f"in row 0, class . is above 1; {SUMS}$"),
-    "logits": (np.log(PROBS) + 2, r"is not a probability; if these are logits, give --kind logits"),
+    "logits": (np.log(PROBS) + 2, r"is not a probability; if these are logits, use --kind logits"),
     "a value below 0": (PROBS - np.eye(40, 5) * 1.1 * PROBS, "is not a probability; expected"),
 }
 
 
 @pytest.mark.parametrize("case", NOT_PROBS)
-def test_what_is_not_a_probability_is_named_and_never_advised_to_be_logits(case, tmp_path):
+def test_invalid_probabilities_are_refused(case, tmp_path):
     probs, told = NOT_PROBS[case]
     if case == "a value below 0":
         probs = np.where(probs < 0, -1e-6, probs)
@@ -99,7 +99,7 @@ def test_probabilities_are_not_taken_as_logits(kind, tmp_path):
         assert refusal(read_logits, path, kind) == f"{told} 1); {KIND}"
     path = write(tmp_path / "percent.npz", logits=100 * PROBS)
     assert "its logits are percentages (rows add up to 100); divide" in refusal(read_logits, path)
-    with pytest.warns(DataNote, match="all logits are between 0 and 1, as if they were one sigm"):
+    with pytest.warns(DataNote, match="all logits are between 0 and 1; they may be sigmoids"):
         read_logits(write(tmp_path / "sigmoids.npz", logits=SIGMOIDS), kind)
     read_quietly(write(tmp_path / "log.npz", logits=np.log(PROBS)), kind)
 
@@ -108,7 +108,7 @@ def test_probabilities_are_not_taken_as_logits(kind, tmp_path):
 @pytest.mark.parametrize("name", ["probs", "logits"])
 def test_one_score_per_row_is_told_the_remedy(shape, name, tmp_path):
     path = write(tmp_path / "a.npz", LABELS % 2, **{name: PROBS[:, 0].reshape(shape)})
-    told = f"{path}: scores have shape {shape}: one per row, expected one per class; if they are"
+    told = f"{path}: expected one score per class, got one per row (shape {shape}); for"
     assert refusal(read_logits, path).startswith(told)
     p = PROBS[:, 0]
     found = read_quietly(write(path, LABELS % 2, probs=np.stack([1 - p, p], axis=1)))
@@ -142,16 +142,19 @@ COLUMNS = {
     "a padded number": ({**TWO, "logit_01": [1, 2]}, "two columns of scores are class 1"),
     "a sum": (
         {**WORDS, "logit_sum": [1, 2]},
-        "column 'logit_sum' is not a class, as its name says; remove it or rename it",
+        "column 'logit_sum' has the name of a statistic, not of a class; remove it or rename it",
     ),
     "two kinds": (
         {**WORDS, "prob_max": [1, 2]},
-        "has columns of logits ('logit_a') and probs ('prob_max'); remove one kind, or choose by "
-        "--kind, in a task inputs: {kind: logits}",
+        "has columns of logits ('logit_a') and probs ('prob_max'); remove one kind, or choose one "
+        "with --kind, in a task with inputs: {kind: logits}",
     ),
     "a label without a column": ({**TWO, "label": [0, 2]}, "label: 2 in row 1 is not a class"),
-    "one column": ({"prob_1": [0.5, 1.0], "label": [0, 1]}, "scores have shape (2, 1): one per"),
-    "one nameless column": ({"prob": [0.5, 1.0], "label": [0, 1]}, "scores have shape (2, 1): o"),
+    "one column": ({"prob_1": [0.5, 1.0], "label": [0, 1]}, "expected one score per class, got"),
+    "one nameless column": (
+        {"prob": [0.5, 1.0], "label": [0, 1]},
+        "expected one score per class, ",
+    ),
     "lists in text": (
         {"logits": ["[1, 2]", "[3, 4]"], "label": [0, 1]},
         "row 0, column 'logits': expected a number, got '[1, 2]'",

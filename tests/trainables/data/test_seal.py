@@ -75,9 +75,9 @@ seal_test_data(data.directory)
 print("clean")
 """
     lines = run_script(script).splitlines()
-    told = "2 arrays of test data, read before the seal, are still held by this process"
+    told = "this process still has 2 arrays of test data that were read before the seal"
     assert lines[0] == told
-    sealed = "gives test data, which is sealed in this process"
+    sealed = "needs test data, which is sealed in this process"
     asked = ("PreparedData.test()", "PreparedData.test_numbers()")
     assert lines[1:] == [*(f"{name} {sealed}" for name in asked), "clean"]
 
@@ -108,7 +108,7 @@ for place in ("test", "tests", "search"):
         print(type(error).__name__)
 """
     first, second, *opened = run_script(script).splitlines()
-    assert first.startswith("2 arrays of test data")
+    assert first.startswith("this process still has 2 arrays of test data")
     assert second == "clean"
     # What only begins like a sealed folder is none.
     assert opened == ["TestDataSealedError", "FileNotFoundError", "FileNotFoundError"]
@@ -154,10 +154,10 @@ for attempt in (
 """
     lines = run_script(script).splitlines()
     assert lines == [
-        f"{tmp_path}/none does not exist: no test data there to seal",
-        f"'{raw}/labels.npy' holds test data, sealed in this process",
-        f"'{alone}' holds test data, sealed in this process",
-        "read_source('digits') gives test data, which is sealed in this process",
+        f"{tmp_path}/none does not exist, so its test data cannot be sealed",
+        f"'{raw}/labels.npy' is test data, which is sealed in this process",
+        f"'{alone}' is test data, which is sealed in this process",
+        "read_source('digits') needs test data, which is sealed in this process",
     ]
 
 

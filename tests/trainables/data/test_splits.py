@@ -106,7 +106,7 @@ def assert_drawn(
     listed=st.booleans(),
     trains=st.booleans(),
 )
-def test_every_row_goes_where_it_belongs(labels, spec, official, listed, trains):
+def test_every_row_is_in_one_part_of_the_split(labels, spec, official, listed, trains):
     train, test = np.array(labels), None if official is None else np.array(official)
     own = np.arange(1, len(labels), 5) if listed and official else None
     unlimited = replace(spec, train_limit=None, test_limit=None)
@@ -194,7 +194,9 @@ NEITHER, COUNT, WHOLE, SEED = (
 )
 
 
-NEEDED = "rows, which every sweep needs; give a fraction in (0, 1), such as 0.1, or a count from 1"
+NEEDED = (
+    "rows, which every sweep needs; use a fraction in (0, 1), such as 0.1, or a count of at least 1"
+)
 
 
 @pytest.mark.parametrize(
@@ -227,12 +229,13 @@ def test_wrong_spec(fields, text):
     [
         (
             {"validation": 710},
-            "validation=710 leaves nothing of 710 rows; a share is split: {validation: 0.1}",
+            "validation=710 leaves nothing of 710 rows; for a fraction "
+            "use split: {validation: 0.1}",
         ),
         ({"validation": 708}, "validation=708: 708 is outside [0, 706] of 710 rows"),
-        ({"train_limit": 700}, "train_limit=700 is more than the 639 rows there are"),
+        ({"train_limit": 700}, "train_limit=700 is more than all 639 rows"),
         ({"train_limit": 3}, "train_limit=3: 3 is outside [4, 639]"),
-        ({"test_limit": 101}, "test_limit=101 is more than the 100 rows there are"),
+        ({"test_limit": 101}, "test_limit=101 is more than all 100 rows"),
     ],
 )
 def test_too_few_images(fields, text):

@@ -86,7 +86,7 @@ def test_without_a_connection_the_downloaded_network_is_used(put, monkeypatch):
         build_model(name.replace("net", "other"), 3, SHAPE)
 
 
-def test_what_is_no_network_of_timm_or_has_no_safetensors_is_refused(put, hub):
+def test_hub_repositories_without_a_timm_network_or_safetensors_are_refused(put, hub):
     name, _ = put({"architectures": ["BertModel"]})
     with pytest.raises(InputError, match=r"config\.json does not name a network of timm"):
         build_model(name, 3, SHAPE)
@@ -101,8 +101,8 @@ def test_a_branch_is_refused_before_anything_starts(hub):
         with pytest.raises(InputError) as refusal:
             check_model(name)
         assert str(refusal.value) == (
-            f"model {name!r}: weights of a branch may change; name a commit of 40 digits, "
-            "hf:ada/net@COMMIT, from the history on its page"
+            f"model {name!r}: expected a commit of 40 digits, because weights of a branch may "
+            "change; use hf:ada/net@COMMIT with a commit of the history on its page"
         )
     check_model(f"hf:ada/net@{'a' * 40}")
     assert hub.calls == []

@@ -71,7 +71,7 @@ def test_a_first_layer_that_fits_begins_as_the_library_has_it() -> None:
 @pytest.mark.parametrize(
     ("name", "size"), [("vit_b_32", 96), ("maxvit_t", 448), ("googlenet", 96), ("inception_v3", 96)]
 )
-def test_networks_that_want_to_be_told_something_are(name: str, size: int) -> None:
+def test_networks_with_arguments_for_the_image_size_are_built(name: str, size: int) -> None:
     with torch.device("meta"):
         network = build_model(f"torchvision:{name}", 4, ImageShape(3, size))
     assert network.train()(torch.empty(2, 3, size, size, device="meta")).shape == (2, 4)
@@ -130,7 +130,7 @@ def test_a_name_is_checked_without_weights() -> None:
     before = torch.get_rng_state()
     check_model("torchvision:mnasnet0_5")
     assert torch.equal(torch.get_rng_state(), before)  # None was drawn.
-    with pytest.raises(InputError, match="squeezenet1_0 does not end in one linear layer"):
+    with pytest.raises(InputError, match="squeezenet1_0 does not end with a linear layer"):
         check_model("torchvision:squeezenet1_0")
 
 
@@ -190,7 +190,7 @@ def test_pretrained_transformers_are_shown_images_of_their_size(
             r"there are: timm:.*, \.\.\. \(\d{3,} more\); `calsweep list models` shows all$",
         ),
         ("timm:resnet19@pretrained", 64, "^unknown model 'timm:resnet19'; near are: timm:"),
-        ("timm:levit_128", 64, "^timm:levit_128 does not end in one linear layer, so that"),
+        ("timm:levit_128", 64, "^timm:levit_128 does not end with a linear layer, whose"),
         ("timm:vit_tiny_patch16_224", 8, "cannot be built for 3 x 8 x 8 images"),
         ("timm:resnet10t.none@pretrained", 32, "Invalid pretrained tag"),
         ("torchvision:resnet19", 64, "near are: .*torchvision:resnet18"),
@@ -198,13 +198,13 @@ def test_pretrained_transformers_are_shown_images_of_their_size(
         (
             "torchvision:squeezenet1_1",
             64,
-            "^torchvision:squeezenet1_1 does not end in one linear layer, so that refinements and "
-            "calibrators have no features to start from; choose another network$",
+            "^torchvision:squeezenet1_1 does not end with a linear layer, whose inputs are the "
+            "features for refinements; use another network$",
         ),
         ("torchvision:vit_b_16", 33, "cannot be built for 3 x 33 x 33 images"),
     ],
 )
-def test_what_cannot_be_built_says_why(name: str, size: int, text: str) -> None:
+def test_unsuitable_networks_of_libraries_are_refused(name: str, size: int, text: str) -> None:
     with pytest.raises(InputError, match=text) as caught:
         build_model(name, 10, ImageShape(3, size))
     assert "\n" not in str(caught.value)

@@ -142,12 +142,12 @@ def test_biases_of_convolutions_begin_at_zero() -> None:
     assert all(bias is not None and not bias.any() for bias in biases)
 
 
-def test_data_that_no_network_takes_are_told_so() -> None:
+def test_networks_for_other_inputs_are_refused() -> None:
     check_takes("convnet", InputShape)
     with pytest.raises(InputError) as caught:
         check_takes("convnet", LogitShape)
     assert str(caught.value) == (
-        "model 'convnet' takes images, the data are logits; for those: there is none"
+        "model 'convnet' takes images, got logits; models for logits: none"
     )
 
 
@@ -178,7 +178,7 @@ def test_unknown_name_lists_near_names() -> None:
     assert str(unknown_model("net9", ["net1", "other", "net2", "net3", "net4"])).count("net") == 4
     with pytest.raises(InputError, match=r"unknown model 'resnet-50'.*resnet50"):
         build_model("resnet-50", 10, ImageShape(3, 32))
-    with pytest.raises(InputError, match=r"there are: clip-adapter, convnet, .* more\)"):
+    with pytest.raises(InputError, match=r"there are: clip-adapter, .* more\)"):
         build_model("zzzzzzzz", 10, ImageShape(3, 32))
     with pytest.raises(InputError, match="unknown model 'keras:resnet50'"):
         build_model("keras:resnet50", 10, ImageShape(3, 32))
@@ -197,7 +197,7 @@ def test_densenet_names_the_smallest_image() -> None:
     on_meta("densenet121", 8)
 
 
-def test_a_name_stands_for_one_network() -> None:
+def test_a_network_cannot_be_registered_twice() -> None:
     with pytest.raises(ValueError, match="model 'convnet' is registered twice"):
         register_model("convnet")(build_model)
     assert not any(name.endswith(":") for name in model_names())

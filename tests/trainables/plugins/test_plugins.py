@@ -249,7 +249,7 @@ def test_a_yaml_that_does_not_fit_is_refused(tmp_path):
     for content, message in (
         (b"[1", r"line 1: "),
         (b"title: \xff", r"is not UTF-8 .*; save it as UTF-8"),
-        (b"title: A\ntitle: B", r"line 2: key 'title' stands twice"),
+        (b"title: A\ntitle: B", r"line 2: key 'title' is given twice"),
         (b"", r"the document is empty; a search space needs title and source"),
     ):
         (tmp_path / "my_loss.yaml").write_bytes(content)

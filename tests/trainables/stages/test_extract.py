@@ -87,7 +87,7 @@ def test_a_network_without_one_vector_a_row_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_network_for_other_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'linear' takes features, the data are images"):
+    with pytest.raises(InputError, match="'linear' takes features, got images"):
         extracted(tmp_path, "linear")
 
 

@@ -113,5 +113,5 @@ def test_process_of_altered_code_trains_with_no_other(tmp_path, monkeypatch):
     began = {name: digest for name, digest in code_files().items() if name != "trainables/jobs.py"}
     monkeypatch.setattr(data_parallel, "code_files", lambda: began)
     worker = Place(tmp_path).worker(processes=2)
-    told = "trainables/jobs.py is not as it was when the sweep began"
+    told = "trainables/jobs.py has changed since the sweep began"
     assert fault_of(finish(worker)[-1]) == (FaultKind.CODE, told)

@@ -1,4 +1,4 @@
-"""Suites: what a chosen configuration is measured on beside its clean test set."""
+"""Suites: further test data on which chosen configurations are measured."""
 
 from trainables.data.suites._base import (
     SUITES,

@@ -1,4 +1,4 @@
-"""The form that every suite takes, and the registry."""
+"""The base class of suites, their stored data, and their registry."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,26 +21,26 @@ from trainables.data._prepared import read_array, read_manifest
 LABELS = "labels"
 
 Outputs = Callable[[np.ndarray], Tensor]
-"""Log-probabilities (N, K), float32 on the CPU, of rows in the form of the task's, (N, ...)."""
+"""Computes log-probabilities (N, K), float32 on the CPU, of rows (N, ...) like the task's."""
 Tensors = Mapping[str, Tensor]
-"""What figures can be computed from again, by name."""
+"""Stored tensors, by name, from which metrics can be recomputed."""
 Judgement = tuple[dict[str, float], dict[str, Tensor]]
-"""Metrics, fractions, and their tensors."""
+"""Metrics, as fractions, and the tensors to store."""
 
 
 @dataclass(frozen=True)
 class SuiteData:
-    """A suite's rows in the form of one task, on disk; found by ``SuiteData.open``.
+    """A suite's rows on disk, in the form of a task's rows; opened by ``SuiteData.open``.
 
-    For the errors of what reads them see ``PreparedData``.
+    Errors are those of ``PreparedData``.
 
     Attributes:
-        directory: Holds one ``.npy`` a part, ``labels.npy`` and the manifest ``suite.json``.
-        name: The suite's, with an absolute path if it has one.
-        root: The folder that downloaded data live in.
-        signature: Of the source and the task's data that it was made from.
+        directory: The folder of ``labels.npy``, a ``.npy`` per part, and ``suite.json``.
+        name: The suite's name, with an absolute path if it has a path.
+        root: The folder of downloaded data.
+        signature: The source's signature when the data was made.
         fingerprint: Hash (hex) of all rows and labels.
-        files: Size and SHA-256 of every file, by its name.
+        files: Size and SHA-256 of every file, by name.
     """
 
     directory: Path
@@ -52,7 +52,7 @@ class SuiteData:
 
     @classmethod
     def open(cls, directory: Path | str) -> Self:
-        """Find a stored suite; reads the manifest only."""
+        """Open a stored suite; reads only its manifest."""
         path = on_this_machine(Path(directory).absolute()) / SUITE_MANIFEST
         document = read_manifest(path)
         try:
@@ -62,11 +62,11 @@ class SuiteData:
             raise InputError(f"{path} cannot be read: {error}") from error
         for name in names[:-1]:
             if not isinstance(getattr(found, name), str):
-                raise InputError(f"{path} cannot be read: {name} is no text")
+                raise InputError(f"{path} cannot be read: {name} is not a text")
         return found
 
     def values(self, part: str) -> np.ndarray:
-        """Return the rows (N, ...) of one part, in the form of the task's, memory-mapped."""
+        """Return the rows (N, ...) of one part, memory-mapped."""
         require_unsealed(f"suite {self.name!r}")
         found = read_array(self.directory / f"{part}.npy")
         hand_out([found])
@@ -77,12 +77,12 @@ class SuiteData:
         return self.values(LABELS)
 
     def verify(self) -> None:
-        """Hash every file and compare with the manifest."""
+        """Compare the hash of every file with the manifest."""
         check_files(self.directory, self.files)
 
 
 class Part(NamedTuple):
-    """``rows`` of a suite in the file ``name``, in the form of the task's, by ``blocks``."""
+    """The rows to store in the file ``name``; ``rows`` is their number, ``blocks`` their values."""
 
     name: str
     rows: int
@@ -90,15 +90,13 @@ class Part(NamedTuple):
 
 
 class Suite(ABC):
-    """Further test data of a task, with their metrics; a subclass is a registry entry.
-
-    What reads the source raises ``InputError`` if it is damaged, or absent with no download.
+    """Further test data of a task, and its metrics; a subclass is a registry entry.
 
     Args:
         name: The full name, such as ``ood-npz:my.npz``; for the others see ``Reader``.
 
     Attributes:
-        pool: Metrics of a task's suites of one pool are averaged under this name.
+        pool: Name of averages over the task's suites that have the same pool.
     """
 
     pool = ""
@@ -110,7 +108,7 @@ class Suite(ABC):
 
     @classmethod
     def names(cls, entry: str) -> list[str]:
-        """Return what sweep files may write for the registry entry ``entry``."""
+        """Return the names of the suites of a registry entry, for lists."""
         return [entry]
 
     @classmethod
@@ -120,19 +118,19 @@ class Suite(ABC):
 
     @property
     def label(self) -> str:
-        """Return what metrics begin with: a name that every tracking server accepts."""
+        """Return the prefix of its metrics, a name that every tracking server accepts."""
         return self.name
 
     def full_name(self) -> str:
-        """Return a name that means the same from every working directory."""
+        """Return the name with absolute paths."""
         return self.name
 
     @abstractmethod
     def check(self, info: DatasetInfo) -> None:
-        """Refuse a task's data that the suite does not fit, by an ``InputError`` that says why."""
+        """Raise ``InputError`` if the suite does not fit a task's data."""
 
     def missing_download(self) -> str:
-        """Return what would have to be downloaded first, in one line; empty if nothing."""
+        """Return a line on the data that must be downloaded first, or ""."""
         return ""
 
     @abstractmethod
@@ -141,34 +139,36 @@ class Suite(ABC):
 
     @abstractmethod
     def test_paths(self) -> list[Path]:
-        """Return the files and folders of the source, which search trials must not open."""
+        """Return the source's files and folders, which search trials must not open."""
 
     @abstractmethod
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, Iterable[Part]]:
-        """Return the labels (N,), int64, of the rows, and the arrays to store."""
+        """Return the rows' labels (N,), int64, and the parts to store."""
 
     @abstractmethod
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Measure ``outputs`` on a stored suite; ``clean`` (M, K) are those of the test rows."""
+        """Measure ``outputs`` on a stored suite; ``clean`` (M, K) are the test rows' outputs."""
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return the metrics of ``judge`` from tensors of its rows, without the network."""
-        raise self.refuse("its figures cannot be computed from what it stores")
+        """Return the metrics of ``judge``, computed from its stored tensors."""
+        raise self.refuse("its figures cannot be computed from the stored tensors")
 
     def check_shape(self, tensors: Tensors, name: str, shape: tuple[int, ...]) -> None:
-        """Refuse tensors of which one is not there or has another shape."""
-        found = tuple(tensors[name].shape) if name in tensors else "missing"
+        """Raise ``InputError`` if a tensor is missing or has another shape."""
+        found = tuple(tensors[name].shape) if name in tensors else "none"
         if found != shape:
-            raise self.refuse(f"{name} is {found}, expected is {shape}")
+            raise self.refuse(f"{name}: expected a tensor of shape {shape}, got {found}")
 
     def form(self, info: DatasetInfo) -> Images:
-        """Return a task's inputs, for suites of images; refuse other kinds."""
+        """Return a task's inputs if they are images, else raise ``InputError``."""
         if not isinstance(info.inputs, Images):
-            raise self.refuse(f"is of images, {info.name!r} holds {info.inputs.kind}")
+            raise self.refuse(
+                f"expected a task of images, but {info.name!r} has {info.inputs.kind}"
+            )
         return info.inputs
 
     def refuse(self, reason: str) -> InputError:
-        """Return the error that says why the suite cannot be used."""
+        """Return an error that names the suite."""
         return InputError(f"suite {self.name!r}: {reason}")
 
 
@@ -176,7 +176,7 @@ SUITES: Registry[Suite] = Registry("suite", "trainables.data.suites", Suite, "su
 
 
 def find_suite(name: str, root: Path | str) -> Suite:
-    """Return the suite of ``name``: an entry, or an entry, a hyphen and its argument."""
+    """Return the suite of ``name``: an entry, or ``ENTRY-ARGUMENT``."""
     entry, argument = _split(name)
     if entry not in SUITES or not SUITES.get(entry).accepts(argument):
         raise InputError(f"unknown suite {name!r}; {known_names(name, suite_names(), SUITES.word)}")
@@ -184,12 +184,12 @@ def find_suite(name: str, root: Path | str) -> Suite:
 
 
 def suite_code(name: str) -> str | None:
-    """Return the hash of the code of the plugin that a suite comes from, or None if it is ours."""
+    """Return the hash of the code of the suite's plugin, or None for our own suites."""
     return SUITES.code(_split(name)[0])
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return a suite's entry, and what stands behind it."""
+    """Return a suite's entry and argument."""
     if name in SUITES:
         return name, ""
     entry, _, argument = name.partition("-")
@@ -202,10 +202,10 @@ def suite_names() -> list[str]:
 
 
 def check_suites(names: Sequence[str], root: Path | str) -> None:
-    """Make sure that all suites of a task are known and go by different labels."""
+    """Raise ``InputError`` if a suite of a task is unknown or two have the same label."""
     labels: dict[str, str] = {}
     for name in names:
         label = find_suite(name, root).label
         if label in labels:
-            raise InputError(f"{labels[label]!r} and {name!r} are both called {label!r}")
+            raise InputError(f"suites {labels[label]!r} and {name!r} have the same label {label!r}")
         labels[label] = name

@@ -14,14 +14,14 @@ SEVERITIES = 5
 class CorruptionSuite(Suite):
     """The task's test images under 15 corruptions of five severities.
 
-    A part is a corruption; it holds severity 1 of every row, then severity 2 and so on. Metrics are
-    those of ``calibration_report``, each the mean over the 75 sets of images: ``ece`` is a mean of
-    errors, not the error of all images together. ``severity-1/ece`` and so on are means over the
-    corruptions of one severity, for ``acc`` and ``ece``.
+    A part is a corruption: all rows at severity 1, then at severity 2 and so on. Metrics are those
+    of ``calibration_report``, averaged over the 75 sets of images, so ``ece`` is a mean of errors,
+    not the error of all images together. ``acc`` and ``ece`` are also averaged over corruptions of
+    one severity, as ``severity-1/ece``.
     """
 
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Return the means, and what they are made of.
+        """Return the means and tensors to recompute them.
 
         The tensors are ``metrics`` (15, 5, M) in the order of ``REPORTED``, and ``confidence``,
         ``correct`` and ``nll`` (15, 5, N) of every row. All 75 sets of log-probabilities would be
@@ -39,7 +39,7 @@ class CorruptionSuite(Suite):
         return _means(metrics), {"metrics": metrics, **stacked}
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return the means: accuracy and NLL of every row, of the others those of the 75 sets."""
+        """Return the means; accuracy and NLL are recomputed from every row, others from sets."""
         sets = len(CORRUPTIONS), SEVERITIES
         self.check_shape(tensors, "metrics", (*sets, len(REPORTED)))
         for name in ("confidence", "correct", "nll"):

@@ -1,4 +1,4 @@
-"""Stores a suite once for every task that is measured on it."""
+"""Stores a suite's data, once per task."""
 
 import json
 from functools import partial
@@ -25,7 +25,7 @@ from trainables.data.suites._base import LABELS, Suite, SuiteData, find_suite
 
 
 def suite_directory(suite: Suite, prepared: PreparedData) -> Path:
-    """Return where a suite of a task is stored, beside the task's data, or would be."""
+    """Return the folder for a suite's data, next to the task's data; it may not exist yet."""
     key = digest([SCHEMA, suite.full_name(), prepared.key])
     return prepared.directory.parent / SUITES / key
 
@@ -37,15 +37,15 @@ def prepare_suite(
     download: bool = True,
     notice: Notice = silent,
 ) -> SuiteData:
-    """Bring a suite into the form of a task's images and store it; later, find it there.
+    """Convert a suite to the form of a task's images and store it, or return it if it is stored.
 
-    Stored data are used only if the source has not changed and every checksum still holds.
-    Where the task keeps only some of its test images, as many are kept of the suite.
+    Stored data is used only if the source is unchanged and every checksum matches. If the task
+    limits its test images, the suite has the same limit.
 
     For the arguments see ``trainables.data.prepare``; names are those of ``suite_names``.
 
     Raises:
-        TestDataSealedError: If it has to be read and this process is sealed.
+        TestDataSealedError: If the source has to be read and this process is sealed.
     """
     suite = find_suite(name, root)
     suite.check(prepared.info)
@@ -65,7 +65,7 @@ def _find(directory: Path, suite: Suite) -> SuiteData | None:
         found = SuiteData.open(directory)
         found.verify()
     except (InputError, KeyError, TypeError, AttributeError):
-        # Absent or damaged: it is made again.
+        # Missing or damaged data is made again.
         return None
     return found if found.signature == suite.signature() else None
 
@@ -78,8 +78,8 @@ def _make(
         labels, parts = suite.read(prepared, download)
         np.save(folder / f"{LABELS}.npy", labels, allow_pickle=False)
         for name, rows, blocks in parts:
-            path, tell = folder / f"{name}.npy", partial(_notify, notice, name)
-            write_blocks(path, prepared.info.inputs.decoded_as, rows, blocks, tell)
+            path, notify = folder / f"{name}.npy", partial(_notify, notice, name)
+            write_blocks(path, prepared.info.inputs.decoded_as, rows, blocks, notify)
         files = describe_files(folder, "*.npy")
         document = {
             "schema": SCHEMA,

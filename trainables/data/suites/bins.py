@@ -1,4 +1,4 @@
-"""The clean test rows again, in another number of bins."""
+"""Binned errors of the clean test rows with another number of bins."""
 
 import re
 from pathlib import Path
@@ -15,11 +15,11 @@ COUNT = re.compile(r"[1-9]\d{0,5}")
 
 @SUITES.register("bins")
 class BinsSuite(Suite):
-    """``bins-N``: every binned error of the clean test rows with N bins, where 15 are usual."""
+    """``bins-N``: every binned error of the clean test rows with N bins instead of the usual 15."""
 
     @classmethod
     def names(cls, entry: str) -> list[str]:
-        """Return the two numbers that papers use beside 15; any other will do."""
+        """Return the usual numbers of bins besides 15; any other is allowed."""
         return [f"{entry}-10", f"{entry}-20"]
 
     @classmethod
@@ -30,15 +30,15 @@ class BinsSuite(Suite):
         """Accept every task."""
 
     def signature(self) -> str:
-        """Return the name: the task's data are part of the place."""
+        """Return the name; the folder's name already depends on the task's data."""
         return self.name
 
     def test_paths(self) -> list[Path]:
-        """Return nothing: the task's test rows are sealed with the task."""
+        """Return nothing, because the task's test rows are sealed with the task."""
         return []
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
-        """Return the labels of the task's test rows; what the chain says of these is known."""
+        """Return the labels of the task's test rows; their predictions are ``clean``."""
         return np.array(prepared.test().labels), []
 
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:

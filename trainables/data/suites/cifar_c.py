@@ -15,15 +15,15 @@ from trainables.data.suites._corruptions import CORRUPTIONS, SEVERITIES, Corrupt
 
 
 class OfficialCorruptions(CorruptionSuite):
-    """Corrupted CIFAR test images as their authors publish them.
+    """Corrupted CIFAR test images as published by their authors.
 
-    One ``CORRUPTION.npy`` of five times 10,000 images, severity by severity, in the order of the
-    official test set, and ``labels.npy``. Of the 19 corruptions published, the 15 of the benchmark
-    count; the four others are its validation set.
+    The files are ``labels.npy`` and one ``CORRUPTION.npy`` of five times 10,000 images, severity by
+    severity, in the order of the official test set. Only the 15 corruptions of the benchmark are
+    used; the four others are its validation set.
 
     Attributes:
-        folder: The arrays' folder below the root.
-        address: Where the archive is.
+        folder: The arrays' folder, below the root.
+        address: Web page of the archive.
         archive: The archive's file name.
         md5: Its checksum.
         classes: Class names of the clean data set.
@@ -38,22 +38,22 @@ class OfficialCorruptions(CorruptionSuite):
     images = 10_000
 
     def check(self, info: DatasetInfo) -> None:
-        """Accept tasks with the clean data's form and class names, which npz archives may lack."""
+        """Accept tasks with the clean data's form and class names; npz archives may lack names."""
         form = self.form(info)
         if form.row != (32, 32, 3):
             height, width = form.size
             raise self.refuse(
-                f"has 32 x 32 images of 3 channels, {info.name!r} has {width} x {height} of "
+                f"has 32 x 32 images of 3 channels, but {info.name!r} has {width} x {height} of "
                 f"{form.channels}"
             )
         classes = len(self.classes)
         if info.num_classes != classes:
-            raise self.refuse(f"has {classes} classes, {info.name!r} has {info.num_classes}")
+            raise self.refuse(f"has {classes} classes, but {info.name!r} has {info.num_classes}")
         unnamed = info.classes == tuple(map(str, range(classes)))
         if info.classes != self.classes and not (unnamed and info.name.startswith("npz:")):
             number = next(k for k, name in enumerate(self.classes) if info.classes[k] != name)
             raise self.refuse(
-                f"calls class {number} {self.classes[number]!r}, {info.name!r} calls it "
+                f"names class {number} {self.classes[number]!r}, but {info.name!r} names it "
                 f"{info.classes[number]!r}"
             )
 
@@ -61,7 +61,7 @@ class OfficialCorruptions(CorruptionSuite):
         packed = self.root / self.archive
         if (self.root / self.folder).is_dir() or packed.is_file():
             return ""
-        return f"suite {self.name!r} is not downloaded yet: {packed} is absent"
+        return f"suite {self.name!r} is not downloaded yet: {packed} is missing"
 
     def signature(self) -> str:
         return files_signature(map(self._path, (*CORRUPTIONS, LABELS)))
@@ -70,7 +70,7 @@ class OfficialCorruptions(CorruptionSuite):
         return [self.root / self.folder, self.root / self.archive]
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, Iterator[Part]]:
-        """Return the labels of the rows that the task keeps, and one part a corruption."""
+        """Return labels and one part per corruption, within the task's limit of test rows."""
         self._provide(download)
         labels = self._labels()
         rows = limit_rows(labels, prepared.split)
@@ -78,16 +78,16 @@ class OfficialCorruptions(CorruptionSuite):
 
     def _parts(self, rows: np.ndarray) -> Iterator[Part]:
         for corruption in CORRUPTIONS:
-            images = self._array(corruption, np.uint8, "is uint8", 32, 32, 3)
+            images = self._array(corruption, np.uint8, "uint8", 32, 32, 3)
             blocks = (images[severity * self.images + rows] for severity in range(SEVERITIES))
             yield Part(corruption, SEVERITIES * len(rows), blocks)
 
     def _labels(self) -> np.ndarray:
-        labels = self._array(LABELS, np.integer, "are integers")
+        labels = self._array(LABELS, np.integer, "integers")
         first = labels[: self.images].astype(np.int64)
         path, most = self._path(LABELS), len(self.classes) - 1
         if not 0 <= first.min() <= first.max() <= most:
-            raise self.refuse(f"{path} holds labels outside 0..{most}")
+            raise self.refuse(f"{path}: expected labels from 0 to {most}")
         if (labels.reshape(SEVERITIES, -1) != first).any():
             raise self.refuse(f"{path} differs between severities")
         return first
@@ -96,19 +96,19 @@ class OfficialCorruptions(CorruptionSuite):
         return self.root / self.folder / f"{name}.npy"
 
     def _array(self, name: str, kind: type, expected: str, *row: int) -> np.ndarray:
-        """Return an array of all severities, whose entries are of a kind."""
+        """Return an array of all severities after checking its type and shape."""
         try:
             found = read_array(self._path(name))
         except InputError as error:
             raise self.refuse(str(error)) from error
         shape = (SEVERITIES * self.images, *row)
         if not np.issubdtype(found.dtype, kind) or found.shape != shape:
-            told = f"is {found.dtype} {found.shape}, expected {expected} {shape}"
-            raise self.refuse(f"{self._path(name)} {told}")
+            got = f"got {found.dtype} {found.shape}"
+            raise self.refuse(f"{self._path(name)}: expected {expected} {shape}, {got}")
         return found
 
     def _provide(self, download: bool) -> None:
-        """Unpack the archive, after a download if need be, unless the folder is there."""
+        """Download and unpack the archive, as far as this was not done before."""
         packed = Checked(self.root / self.archive, self.md5)
         if (self.root / self.folder).is_dir():
             return
@@ -119,7 +119,7 @@ class OfficialCorruptions(CorruptionSuite):
         if packed.path.is_file() and packed.fault():
             raise self.refuse(f"{packed.fault()}; {by_hand}")
         if not packed.path.is_file() and not download:
-            raise self.refuse(f"{self.root / self.folder} is absent; {by_hand}")
+            raise self.refuse(f"{self.root / self.folder} is missing; {by_hand}")
         from torchvision.datasets.utils import download_url  # Importing it takes a second.
 
         try:
@@ -133,7 +133,7 @@ class OfficialCorruptions(CorruptionSuite):
 
 @SUITES.register("cifar10-c")
 class Cifar10C(OfficialCorruptions):
-    """CIFAR-10-C (Hendrycks and Dietterich, ICLR 2019), from the official arrays, 2.9 GB."""
+    """CIFAR-10-C (Hendrycks and Dietterich, ICLR 2019): the official arrays, 2.9 GB."""
 
     folder = "CIFAR-10-C"
     address = "https://zenodo.org/records/2535967"
@@ -144,7 +144,7 @@ class Cifar10C(OfficialCorruptions):
 
 @SUITES.register("cifar100-c")
 class Cifar100C(OfficialCorruptions):
-    """CIFAR-100-C (Hendrycks and Dietterich, ICLR 2019), from the official arrays, 2.9 GB."""
+    """CIFAR-100-C (Hendrycks and Dietterich, ICLR 2019): the official arrays, 2.9 GB."""
 
     folder = "CIFAR-100-C"
     address = "https://zenodo.org/records/3555552"

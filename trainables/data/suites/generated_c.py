@@ -11,48 +11,48 @@ from trainables.data.suites._base import SUITES, Part
 from trainables.data.suites._corruptions import CORRUPTIONS, SEVERITIES, CorruptionSuite
 
 LIBRARY = "imagecorruptions-imaug"
-LEAST = 32  # Pixels a side, below which the library refuses an image.
+LEAST = 32  # The library refuses images with fewer pixels per side.
 BLOCK = 500
-WITH_OWN_SEED = ("impulse_noise", "glass_blur")  # They do not draw from NumPy's global generator.
+WITH_OWN_SEED = ("impulse_noise", "glass_blur")  # These do not use NumPy's global generator.
 
 
 @SUITES.register("generated-c")
 class GeneratedCorruptions(CorruptionSuite):
     """The 15 corruptions of Hendrycks and Dietterich (ICLR 2019), made from a task's test images.
 
-    For where no official arrays exist, or they are absent. ``imagecorruptions-imaug`` makes them
-    (``pip install 'calsweep[corruptions]'``). Its severities are those of ImageNet-C, not those of
-    CIFAR-10-C: figures compare recipes here and mean nothing beside published ones of CIFAR-10-C.
-    An image's corruption depends on its place in the test set, on the corruption and its severity,
-    and on nothing else. All of them take about 75 ms an image on one core, once a task.
+    Use it if official arrays do not exist or are missing. ``imagecorruptions-imaug`` makes them
+    (``pip install 'calsweep[corruptions]'``), with the severities of ImageNet-C, so figures are not
+    comparable with published ones of CIFAR-10-C. An image's corruption depends only on its row in
+    the test set, the corruption and its severity. All of them take about 75 ms per image on one
+    core, once per task.
     """
 
     def check(self, info: DatasetInfo) -> None:
-        """Accept tasks on RGB images of at least 32 pixels, where the library is installed."""
+        """Accept tasks of RGB images of at least 32 pixels, if the library is installed."""
         images = self.form(info)
         if images.channels != 3 or min(images.size) < LEAST:
             height, width = images.size
             raise self.refuse(
-                f"needs images of 3 channels and {LEAST} pixels a side or more, {info.name!r} has "
-                f"{width} x {height} of {images.channels}"
+                f"expected images of 3 channels and at least {LEAST} pixels per side, but "
+                f"{info.name!r} has {width} x {height} of {images.channels}"
             )
         try:
             importlib.import_module("imagecorruptions")
-        # Of a library of the system that OpenCV misses, too.
+        # OpenCV raises it as well if it misses a system library.
         except ImportError as error:
             remedy = "pip install 'calsweep[corruptions]'"
             raise self.refuse(f"needs {LIBRARY} ({error}): {remedy}") from error
 
     def signature(self) -> str:
-        """Return the library's version; the task's data are part of the place."""
+        """Return the library's version; the folder's name already depends on the task's data."""
         return f"{LIBRARY} {version(LIBRARY)}"
 
     def test_paths(self) -> list[Path]:
-        """Return nothing: the task's test images are sealed with the task."""
+        """Return nothing, because the task's test images are sealed with the task."""
         return []
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, Iterator[Part]]:
-        """Return the labels of the task's test images, and one part a corruption."""
+        """Return the labels of the task's test images, and one part per corruption."""
         test = prepared.test()
         rows = SEVERITIES * len(test)
         decoded = prepared.info.inputs.decoded
@@ -65,19 +65,19 @@ def _corrupted(
     corruption: str,
     decoded: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> Iterator[np.ndarray]:
-    """Yield the images under one corruption, severity by severity, from all cores at once."""
+    """Yield the images under one corruption, severity by severity, computed on all cores."""
     jobs = (
         delayed(_block)(decoded(images[start : start + BLOCK]), corruption, severity, start)
         for severity in range(1, SEVERITIES + 1)
         for start in range(0, len(images), BLOCK)
     )
-    # Processes, for the library draws from NumPy's global generator; not for a handful of images.
+    # Processes, because the library uses NumPy's global generator; one process for a few images.
     workers = -1 if len(images) > BLOCK else 1
     yield from Parallel(n_jobs=workers, return_as="generator")(jobs)
 
 
 def _block(images: np.ndarray, corruption: str, severity: int, start: int) -> np.ndarray:
-    """Return the images (M, H, W, 3), which are rows ``start`` and on, under one corruption."""
+    """Corrupt the images (M, H, W, 3) of the rows from ``start``."""
     state = np.random.get_state()
     try:
         made = [_one(image, corruption, severity, row) for row, image in enumerate(images, start)]

@@ -29,16 +29,16 @@ LONG_TAILS = (LongTailMixin, LongTailListsReader)
 def auroc(inside: Tensor, outside: Tensor) -> float:
     """Return the area under the ROC curve, in [0, 1].
 
-    In-distribution is the positive class and should have the higher scores: it is the probability
-    that a random in-distribution image scores above a random other one, ties counting one half. One
-    half is chance; turning both score and positive class round leaves it as it is.
+    In-distribution is the positive class and should have the higher scores. The result is the
+    probability that a random in-distribution image scores above a random other image; ties count
+    one half. Chance is one half; inverting both score and positive class changes nothing.
 
     Args:
         inside: Scores of in-distribution images, (N,).
         outside: Scores of other images, (M,).
 
     Raises:
-        ValueError: If one is empty or holds NaN.
+        ValueError: If one is empty or has NaN.
     """
     _check(inside, outside)
     ordered = inside.sort().values
@@ -52,10 +52,9 @@ def fpr_at_tpr(inside: Tensor, outside: Tensor, tpr: float = 0.95) -> float:
     """Return the false-positive rate at a true-positive rate, in [0, 1]; lower is better.
 
     In-distribution is the positive class, as in Liang et al., Enhancing the reliability of
-    out-of-distribution image detection, ICLR 2018: the threshold is the highest that accepts at
-    least the share ``tpr`` of in-distribution images, and the rate is the share of the other images
-    that it accepts too. Code that takes the other images as positive prints another number. For the
-    scores see ``auroc``.
+    out-of-distribution image detection, ICLR 2018; code with the opposite convention gives another
+    number. The threshold is the highest that accepts at least the share ``tpr`` of in-distribution
+    images; the rate is the share of other images that it accepts. For the scores see ``auroc``.
 
     Raises:
         ValueError: If scores are missing or NaN, or ``tpr`` is outside (0, 1].
@@ -70,23 +69,24 @@ def fpr_at_tpr(inside: Tensor, outside: Tensor, tpr: float = 0.95) -> float:
 def _check(inside: Tensor, outside: Tensor) -> None:
     for name, scores in (("inside", inside), ("outside", outside)):
         if scores.ndim != 1 or not len(scores):
-            raise ValueError(f"{name} has shape {tuple(scores.shape)}, allowed is (N,), N >= 1")
+            raise ValueError(f"{name}: expected shape (N,), N >= 1, got {tuple(scores.shape)}")
         if scores.isnan().any():
-            raise ValueError(f"{name} holds NaN")
+            raise ValueError(f"{name} has NaN")
 
 
 @SUITES.register("ood")
 class OodSuite(Suite):
-    """``ood-DATASET``: can the confidence tell the task's test images from those of ``DATASET``?
+    """``ood-DATASET``: does the confidence separate the task's test images from ``DATASET``?
 
-    Any data set will do, such as ``ood-svhn`` or ``ood-npz:PATH``: its test images, or all where
-    it has no test set. They are brought to the task's size (bilinear, antialiased) and channels.
+    Any data set of images is allowed, such as ``ood-svhn`` or ``ood-npz:PATH``, except one with
+    the task's own classes. Its test images, or all images if it has no test set, are converted to
+    the task's size (bilinear, antialiased) and channels.
 
-    The score is the largest softmax probability (Hendrycks and Gimpel, ICLR 2017), of the whole
-    chain, calibrator included; it is compared on the scale of its logarithm, where probabilities
-    near 1 do not fall together. Metrics: ``auroc`` and ``fpr95``, fractions, in-distribution
-    positive. Several such suites also give their means, ``ood/auroc`` and ``ood/fpr95``, as in
-    Table 2 of the MaC-Cal paper. Not for a data set that shows the task's own classes.
+    The score is the largest softmax probability (Hendrycks and Gimpel, ICLR 2017) of the whole
+    chain, including the calibrator; its logarithm is compared, so that probabilities near 1 remain
+    different. Metrics are the fractions ``auroc`` and ``fpr95``, with in-distribution as positive.
+    With several such suites there are also their means, ``ood/auroc`` and ``ood/fpr95``, as in
+    Table 2 of the MaC-Cal paper.
     """
 
     pool = "ood"
@@ -97,7 +97,7 @@ class OodSuite(Suite):
 
     @classmethod
     def names(cls, entry: str) -> list[str]:
-        """Return one name a data set of images; long-tailed ones have those of others."""
+        """Return one name per data set of images; long-tailed ones repeat others' images."""
         readers = {name: SOURCES.get(name.partition(":")[0]) for name in source_names()}
         return [
             f"{entry}-{name}"
@@ -121,10 +121,12 @@ class OodSuite(Suite):
         return f"ood-{self.reader.full_name()}"
 
     def check(self, info: DatasetInfo) -> None:
-        """Accept tasks on grey or RGB images."""
+        """Accept tasks of grey or RGB images."""
         channels = self.form(info).channels
         if channels not in (1, 3):
-            raise self.refuse(f"needs images of 1 or 3 channels, {info.name!r} has {channels}")
+            raise self.refuse(
+                f"expected images of 1 or 3 channels, but {info.name!r} has {channels}"
+            )
 
     def missing_download(self) -> str:
         return missing_download(self.argument, self.root)
@@ -136,10 +138,12 @@ class OodSuite(Suite):
         return self.reader.test_paths()
 
     def read(self, prepared: PreparedData, download: bool) -> tuple[np.ndarray, list[Part]]:
-        """Return the one part, and labels of the other data set, which nothing is compared with."""
+        """Return the one part, and the other data set's labels, which no metric uses."""
         source = read_source(self.argument, self.root, download)
         if source.fingerprint == prepared.fingerprint:
-            raise self.refuse(f"has the images of the task itself, {prepared.info.name!r}")
+            raise self.refuse(
+                f"has the images of the task itself, {prepared.info.name!r}; use another data set"
+            )
         part = source.test or source.train
         kept = part.take(limit_rows(part.labels, prepared.split))
         form = self.form(prepared.info)
@@ -148,26 +152,26 @@ class OodSuite(Suite):
         return kept.labels, [Part(PART, len(kept), blocks)]
 
     def judge(self, data: SuiteData, outputs: Outputs, clean: Tensor) -> Judgement:
-        """Return AUROC and FPR95 of the largest log-probability, and both sets of it."""
+        """Return AUROC and FPR95 of the largest log-probabilities, and these for both sets."""
         outside = outputs(data.values(PART)).double().amax(1)
         tensors = {"inside": clean.double().amax(1), "outside": outside}
         return self.figures(data, tensors, clean), tensors
 
     def figures(self, data: SuiteData, tensors: Tensors, clean: Tensor) -> dict[str, float]:
-        """Return AUROC and FPR95; inside is what the clean rows give, whatever is stored."""
+        """Return AUROC and FPR95; in-distribution scores are those of ``clean``."""
         self.check_shape(tensors, "outside", (len(data.values(PART)),))
         inside, outside = clean.double().amax(1), tensors["outside"]
         return {"auroc": auroc(inside, outside), "fpr95": fpr_at_tpr(inside, outside)}
 
 
 def fitted(images: np.ndarray, form: Images) -> np.ndarray:
-    """Return images (N, H, W, C), uint8, in the size and the 1 or 3 channels of ``form``."""
+    """Convert images (N, H, W, C), uint8, to the size and the 1 or 3 channels of ``form``."""
     # Importing it takes a second.
     from torchvision.transforms.v2.functional import grayscale_to_rgb, resize, rgb_to_grayscale
 
     planes = torch.from_numpy(np.array(images)).permute(0, 3, 1, 2)
     if planes.shape[1] in (2, 4):
-        planes = planes[:, :-1]  # The last one is transparency.
+        planes = planes[:, :-1]  # The last channel is transparency.
     if planes.shape[1] != form.channels:
         planes = grayscale_to_rgb(planes) if form.channels == 3 else rgb_to_grayscale(planes)
     return resize(planes, list(form.size), antialias=True).permute(0, 2, 3, 1).contiguous().numpy()

@@ -79,13 +79,13 @@ def test_labels_are_names_for_metrics(name, label):
         (["ood-shvn"], "unknown suite 'ood-shvn'; near are: ood-svhn"),
         (["cifar10-c-2"], "unknown suite 'cifar10-c-2'; near are: cifar10-c"),
         (["svhn"], "unknown suite 'svhn'; near are: ood-svhn"),
-        (["ood-npz"], "dataset 'npz' has to be written npz:PATH"),
-        (["ood-svhn:3"], "nothing may follow 'svhn'"),
+        (["ood-npz"], "dataset 'npz': expected npz:PATH"),
+        (["ood-svhn:3"], "'svhn' takes no argument; remove the colon"),
         (
             ["ood-npz:a/x.npz", "ood-svhn", "ood-folder:b/x"],
-            "^'ood-npz:a/x.npz' and 'ood-folder:b/x' are both called 'ood-x'$",
+            "^suites 'ood-npz:a/x.npz' and 'ood-folder:b/x' have the same label 'ood-x'$",
         ),
-        (["ood-svhn", "ood-svhn"], "are both called 'ood-svhn'"),
+        (["ood-svhn", "ood-svhn"], "have the same label 'ood-svhn'"),
         (["bins"], "unknown suite 'bins'; near are: bins-"),
         (["bins-1000000"], "unknown suite 'bins-1000000'; near are: bins-"),
         (["bins-0"], "unknown suite 'bins-0'; near are: bins-"),
@@ -239,10 +239,10 @@ def by_hand(address: str, root: Path) -> str:
 
 
 @pytest.mark.parametrize("download", [True, False])
-def test_absent_arrays_say_what_to_put_where(make_task, tmp_path, monkeypatch, download):
+def test_missing_arrays_are_reported_with_instructions(make_task, tmp_path, monkeypatch, download):
     address, root = (tmp_path / "nothing").as_uri(), tmp_path / "empty"
     monkeypatch.setattr("trainables.data.suites.cifar_c.Cifar10C.address", address)
-    fault = "URLError: " if download else f"{root}/CIFAR-10-C is absent; "
+    fault = "URLError: " if download else f"{root}/CIFAR-10-C is missing; "
     told = refusal(prepare_suite, "cifar10-c", root, make_task(), download=download)
     assert told.startswith(f"suite 'cifar10-c': {fault}")
     assert told.endswith(f"; {by_hand(address, root)}")
@@ -260,20 +260,20 @@ OFFICIAL_FAULTS = {
     "absent": (lambda f: (f / "fog.npy").unlink(), "fog.npy cannot be read: "),
     "fewer rows": (
         _save("fog", lambda x: x[:-1]),
-        f"fog.npy is uint8 (99, 32, 32, 3), expected is uint8 {SHAPE}",
+        f"fog.npy: expected uint8 {SHAPE}, got uint8 (99, 32, 32, 3)",
     ),
     "float": (
         _save("fog", lambda x: x / 255),
-        f"fog.npy is float64 {SHAPE}, expected is uint8 {SHAPE}",
+        f"fog.npy: expected uint8 {SHAPE}, got float64 {SHAPE}",
     ),
     "short labels": (
         _save("labels", lambda y: y[:-1]),
-        "labels.npy is uint8 (99,), expected are integers (100,)",
+        "labels.npy: expected integers (100,), got uint8 (99,)",
     ),
     "other labels": (_save("labels", np.sort), "labels.npy differs between severities"),
     "one label too high": (
         _save("labels", lambda y: np.where(y == 9, 10, y)),
-        "labels.npy holds labels outside 0..9",
+        "labels.npy: expected labels from 0 to 9",
     ),
 }
 
@@ -288,20 +288,20 @@ def test_wrong_arrays(fault, make_task, arrays):
     assert not [p for p in (task.directory.parent / "suites").iterdir() if p.is_dir()]
 
 
-OFFICIAL = "has 32 x 32 images of 3 channels, 'npz:.*' has"
-GENERATED = "needs images of 3 channels and 32 pixels a side or more, 'npz:.*' has"
+OFFICIAL = "has 32 x 32 images of 3 channels, but 'npz:.*' has"
+GENERATED = "expected images of 3 channels and at least 32 pixels per side, but 'npz:.*' has"
 
 
 @pytest.mark.parametrize(
     ("suite", "shape", "text"),
     [
-        ("cifar10-c", {"classes": 5}, "has 10 classes, 'npz:.*' has 5"),
-        ("cifar100-c", {}, "has 100 classes, 'npz:.*' has 10"),
+        ("cifar10-c", {"classes": 5}, "has 10 classes, but 'npz:.*' has 5"),
+        ("cifar100-c", {}, "has 100 classes, but 'npz:.*' has 10"),
         ("cifar10-c", {"size": 28}, f"{OFFICIAL} 28 x 28 of 3"),
         ("cifar10-c", {"channels": 1}, f"{OFFICIAL} 32 x 32 of 1"),
         ("generated-c", {"size": 8}, f"{GENERATED} 8 x 8 of 3"),
         ("generated-c", {"channels": 1}, f"{GENERATED} 32 x 32 of 1"),
-        ("ood-digits", {"channels": 4}, "needs images of 1 or 3 channels, 'npz:.*' has 4"),
+        ("ood-digits", {"channels": 4}, "expected images of 1 or 3 channels, but 'npz:.*' has 4"),
     ],
 )
 def test_a_suite_that_does_not_fit_is_refused(suite, shape, text, make_task, arrays):
@@ -320,9 +320,9 @@ def test_another_version_of_the_library_makes_other_corruptions(monkeypatch):
 def test_other_class_names_are_refused(make_task):
     suite, info = find_suite("cifar10-c", NOWHERE), make_task().info
     suite.check(info)
-    with pytest.raises(InputError, match="calls class 0 'airplane', 'svhn' calls it '0'"):
+    with pytest.raises(InputError, match="names class 0 'airplane', but 'svhn' names it '0'"):
         suite.check(replace(info, name="svhn"))
-    with pytest.raises(InputError, match=r"calls class 9 'truck', 'npz:.*' calls it 'lorry'$"):
+    with pytest.raises(InputError, match=r"names class 9 'truck', but 'npz:.*' names it 'lorry'$"):
         suite.check(replace(info, classes=(*suite.classes[:9], "lorry")))
 
 
@@ -451,7 +451,7 @@ def test_a_suites_names_and_places(tmp_path, monkeypatch):
     official = find_suite("cifar100-c", "raw")
     folder, archive = tmp_path / "raw" / "CIFAR-100-C", tmp_path / "raw" / "CIFAR-100-C.tar"
     assert official.test_paths() == [folder, archive]
-    absent = f"suite 'cifar100-c' is not downloaded yet: {archive} is absent"
+    absent = f"suite 'cifar100-c' is not downloaded yet: {archive} is missing"
     assert official.missing_download() == absent
     before = official.signature()
     folder.mkdir(parents=True)
@@ -463,7 +463,7 @@ def test_a_suites_names_and_places(tmp_path, monkeypatch):
     assert official.missing_download() == ""
     images = tmp_path / "raw" / "train_32x32.mat"
     assert find_suite("ood-svhn", "raw").missing_download() == (
-        f"dataset 'svhn' is not downloaded yet: {images} is absent"
+        f"dataset 'svhn' is not downloaded yet: {images} is missing"
     )
     assert find_suite("bins-999999", "raw").test_paths() == []
 
@@ -496,7 +496,7 @@ def test_a_data_set_without_test_images_gives_all_it_has(make_task):
 
 def test_the_tasks_own_images_are_refused(make_task):
     task = make_task()
-    told = f"has the images of the task itself, {task.info.name!r}"
+    told = f"has the images of the task itself, {task.info.name!r}; use another data set"
     suite = f"ood-{task.info.name}"
     assert refusal(prepare_suite, suite, NOWHERE, task) == f"suite {suite!r}: {told}"
 
@@ -504,7 +504,7 @@ def test_the_tasks_own_images_are_refused(make_task):
 def test_an_absent_data_set_is_named(make_task, tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         prepare_suite(f"ood-npz:{tmp_path / 'none.npz'}", NOWHERE, make_task())
-    told = f"^dataset 'svhn': {tmp_path}/train_32x32.mat is absent; allow the download, or put "
+    told = f"^dataset 'svhn': {tmp_path}/train_32x32.mat is missing; allow the download, or get "
     with pytest.raises(InputError, match=told):
         prepare_suite("ood-svhn", tmp_path, make_task(), download=False)
 
@@ -565,7 +565,9 @@ def test_a_manifest_of_another_form_is_refused_and_mended(stored):
         for value in (None, 3, ["a"], {"a": 1}):
             path.write_text(json.dumps({**whole, name: value}))
             if name != "files":
-                with pytest.raises(InputError, match=rf"suite\.json cannot .*: {name} is no text"):
+                with pytest.raises(
+                    InputError, match=rf"suite\.json cannot .*: {name} is not a text"
+                ):
                     SuiteData.open(first.directory)
             assert stored() == first
         path.write_text(json.dumps({key: whole[key] for key in whole if key != name}))
@@ -587,7 +589,7 @@ def test_a_suite_that_cannot_be_stored_is_refused(make_task):
         prepare_suite("bins-7", NOWHERE, task)
 
 
-def test_how_far_a_suite_is_is_told_by_its_part(make_task, arrays, monkeypatch):
+def test_notices_of_a_suite_name_the_part(make_task, arrays, monkeypatch):
     monkeypatch.setattr("trainables.data._prepared.SECONDS_BETWEEN_NOTICES", -1.0)
     told: list[str] = []
     prepare_suite("cifar10-c", arrays, make_task(), download=False, notice=told.append)
