@@ -233,7 +233,7 @@ def test_a_head_whose_q_ended_is_reported_once_stored(workshop, trained, monkeyp
     own = {"q_role": "keep", "epochs": 6, "gamma": 0.01, "eta_init": 1.0, "eta_final": 1.0}
     workshop.compute(request(workshop.prepared, "refine", {"macal": own}, trained))
     assert len(told) == 1
-    assert "where the mask keeps nearly every weight" in told[0]
+    assert "where the mask keeps almost all weights" in told[0]
 
 
 # -- calibration
@@ -745,9 +745,9 @@ def test_validation_logits_that_are_not_finite_are_noticed(workshop, monkeypatch
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
-        ("mcdrop", "it drops entries of one feature vector an image"),
-        ("mit", "it decouples what a network says of whole images"),
-        ("macal", "its classifier is of one feature vector an image"),
+        ("mcdrop", "it drops entries of one feature vector per image"),
+        ("mit", "it decouples a network's outputs for whole images"),
+        ("macal", "its classifier takes one feature vector per image"),
     ],
 )
 def test_a_part_that_is_not_for_the_data_is_refused(workshop, part, reason):
