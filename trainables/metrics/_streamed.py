@@ -59,8 +59,8 @@ class StreamedReport:
         elements = CACHED_ELEMENTS if rows.device.type == "cpu" else BLOCK_ELEMENTS
         step = max(1, elements // rows.shape[1])
         self._proper = self._proper.to(rows.device)
-        for block, labels in zip(rows.split(step), truth.split(step), strict=True):
-            self._add(block.double(), labels)
+        for block, known in zip(rows.split(step), truth.split(step), strict=True):
+            self._add(block.double(), known)
 
     def _add(self, block: Tensor, labels: Tensor) -> None:
         """Add some rows, float64 (M, K), and their labels (M,)."""

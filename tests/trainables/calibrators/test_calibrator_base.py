@@ -125,7 +125,8 @@ THERE_ARE = (
         ("vs-cls", f"'vs-cls': vs accepts no fitting objective; {', '.join(WITH_OBJECTIVE)} do"),
         (
             "meta-acc-cls",
-            f"'meta-acc-cls': meta-acc accepts no fitting objective; {', '.join(WITH_OBJECTIVE)} do",
+            "'meta-acc-cls': meta-acc accepts no fitting objective; "
+            f"{', '.join(WITH_OBJECTIVE)} do",
         ),
         ("", f"unknown calibrator ''; {THERE_ARE}"),
     ],
@@ -164,7 +165,7 @@ def test_build_refuses_bad_objectives(arguments, text):
         ("ts", {"selection": "nll"}, "selection='nll' is not one of objective, ece, training_ece"),
         ("ts", {"variant": "x"}, "variant='x' is not one of paper, released"),
         ("cts", {"assignment": "x"}, "assignment='x' is not one of prediction, logit"),
-        ("cts", {"variant": "released"}, "variant='released' exists for assignment='logit' only"),
+        ("cts", {"variant": "released"}, "variant='released' needs assignment='logit'"),
         ("cts", {"shrinkage": float("nan")}, r"shrinkage=nan is outside \[0, inf\)"),
         ("platt", {"variant": "released"}, "variant='released' is not one of shrunk, paper"),
         ("pts", {"nodes": 0}, r"nodes=0 is outside \[1, inf\)"),
