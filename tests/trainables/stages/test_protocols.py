@@ -194,7 +194,7 @@ def test_unknown_names_list_near_ones():
             {"keep": "best"},
             r"keep='best' is not one of last, best_val_nll, best_val_acc, best_val_nll_after_ts",
         ),
-        ({"keep": "best_val_nll", "keep_after": 10}, r"keep_after=10 is outside \[0, 10\): the"),
+        ({"keep": "best_val_nll", "keep_after": 10}, r"keep_after=10 is outside \[0, 10\), the"),
         (
             {"keep_after": 3},
             r"keep_after=3 needs keep=best_val_nll, best_val_acc or best_val_nll_after_ts$",
