@@ -1,9 +1,9 @@
-"""calsweep, as users import it: sweeps, losses, calibrators and metrics.
+"""calsweep's public names: sweeps, losses, calibrators and metrics.
 
     from calsweep import build_loss, sweep
 
-``calsweep.plugins`` has what authors of plugins need. Each name is documented where it is written;
-``help(calsweep.sweep)`` shows it.
+``calsweep.plugins`` has the names for authors of plugins. ``help(calsweep.sweep)`` shows the
+documentation of a name.
 """
 
 import warnings
@@ -12,7 +12,7 @@ from typing import Any
 
 from calsweep._lazy import LazyNames
 
-# Imported when first used: `import calsweep` must not wait for torch and MLflow.
+# Names are imported on first use, so that `import calsweep` does not load torch and MLflow.
 _NAMES = LazyNames(__name__, __file__)
 
 __all__ = list(_NAMES)
@@ -26,8 +26,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _moved(name: str) -> Any:
-    """Return a name of 1.0 that is in ``calsweep.plugins`` now: stored copies of plugins use it."""
-    plugins = import_module("calsweep.plugins")  # `from calsweep import` asks this module first.
+    """Return a name that 1.0 had here; stored copies of plugins still import it from here."""
+    plugins = import_module("calsweep.plugins")  # `from calsweep import plugins` comes here first.
     if name not in plugins.__all__:
         return _NAMES.find(name)
     new = f"from calsweep.plugins import {name}"

@@ -1,4 +1,4 @@
-"""``python -m calsweep`` is ``calsweep``."""
+"""Makes ``python -m calsweep`` the same as ``calsweep``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Names of a module that are imported when first used, as its stub lists them."""
+"""Lazy imports of the names that a module's stub lists."""
 
 import ast
 from importlib import import_module
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class LazyNames:
-    """The names of a stub; ``lazy_loader`` reads only those of the stub's own package."""
+    """The names in a stub, also of other packages (which ``lazy_loader`` does not support)."""
 
     def __init__(self, module: str, file: str) -> None:
         stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
@@ -19,7 +19,7 @@ class LazyNames:
         return iter(self._homes)
 
     def find(self, name: str) -> Any:
-        """Import what a name stands for; raise ``AttributeError`` if there is no such name."""
+        """Import and return a name; raise ``AttributeError`` if the stub does not have it."""
         if name not in self._homes:
             raise AttributeError(f"module {self._module!r} has no attribute {name!r}")
         return getattr(import_module(self._homes[name]), name)

@@ -1,4 +1,4 @@
-"""Sweeps from Python, as in a notebook: ``sweep(...)``, ``run()`` and its result."""
+"""Sweeps from Python, for example in a notebook: ``sweep(...).run().table()``."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def sweep(
     """Describe a sweep; ``run()`` computes it.
 
     Args:
-        tasks: What to train on, such as
+        tasks: The tasks to train on, such as
             ``[{"dataset": "digits", "model": "convnet", "protocol": "digits"}]``.
-        recipes: What to compare, such as ``["ce", "mbls", "*+ts"]``.
-        trials: Trials of each study; the default of ``search`` if left out.
-        seeds: The chosen configurations run with all of them; the search uses the first.
-        name: Names the sweep's folder. If left out, it follows from the other arguments, so that
-            the same call resumes the same sweep.
+        recipes: The recipes to compare, such as ``["ce", "mbls", "*+ts"]``.
+        trials: Trials per study; the default of ``search`` if left out.
+        seeds: The search uses the first seed; chosen configurations run with all.
+        name: The name of the sweep's folder. By default it is derived from the other arguments, so
+            that the same call resumes the same sweep.
         **settings: Other keys of a sweep file, such as ``search``, ``storage`` and ``resources``.
 
     Raises:
-        InputError: If a value is not allowed; one line with key, value and the allowed ones.
+        InputError: If a value is not allowed; the message has the key, the value and the remedy.
     """
     search = {**settings.pop("search", {}), **({} if trials is None else {"trials": trials})}
     given = {"tasks": list(tasks), "recipes": list(recipes), "seeds": list(seeds)}
@@ -60,7 +60,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that has been checked; ``Sweep(load_sweep("sweep.yaml"))`` is one of a file."""
+    """A checked sweep; ``Sweep(load_sweep("sweep.yaml"))`` takes it from a file."""
 
     spec: SweepSpec
 
@@ -70,7 +70,7 @@ class Sweep:
         """Run the sweep, or resume it where it was interrupted.
 
         Args:
-            progress: Whether to show it on standard error.
+            progress: Whether to show progress on standard error.
             fresh: Start over under the next free name instead of resuming.
             address: A Ray cluster to join; None for this machine.
 
@@ -98,7 +98,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a storage has of a sweep: its table, best configurations, trials and predictions."""
+    """The stored results of a sweep: its table, best configurations, trials and predictions."""
 
     spec: SweepSpec
 
@@ -123,7 +123,7 @@ class SweepResult:
         """Return the comparison table; ``options`` are those of ``TableOptions``.
 
         Raises:
-            InputError: If an option names something missing; the text lists what there is.
+            InputError: If an option has an unknown name; the message lists the known ones.
         """
         from orchestrator.storage.status import current_results
         from orchestrator.tables.make import TableOptions, make_table
@@ -138,11 +138,11 @@ class SweepResult:
         """Return the configuration that the search of a recipe chose.
 
         Args:
-            recipe: Such as ``mbls+ts``.
-            task: Which task; may be left out if there is one.
+            recipe: The recipe, such as ``mbls+ts``.
+            task: The task; it may be left out if the sweep has only one.
 
         Raises:
-            InputError: If there is no such recipe or task, or none of its trials has finished.
+            InputError: If the recipe or task is unknown, or none of its trials has finished.
         """
         from orchestrator.tracking import best_config
 
@@ -156,9 +156,9 @@ class SweepResult:
         return found[0]
 
     def trials(self) -> pd.DataFrame:
-        """Return one row per trial, as Optuna's ``trials_dataframe``.
+        """Return one row per trial, similar to Optuna's ``trials_dataframe``.
 
-        Columns ``params_PART.NAME`` have the configuration, ``val_NAME`` the validation metrics.
+        Columns ``params_PART.NAME`` hold the configuration, ``val_NAME`` the validation metrics.
         """
         import pandas as pd
 
@@ -180,10 +180,10 @@ class SweepResult:
     def predictions(
         self, task: str | None = None, recipe: str | None = None, seed: int | None = None
     ) -> pd.DataFrame:
-        """Return one row per test row of the table's cells: label, prediction and confidences.
+        """Return label, prediction and confidences of each test row, for the selected cells.
 
         Raises:
-            InputError: If no cell has been measured that fits, or its predictions are gone.
+            InputError: If no such cell has been measured, or its predictions were removed.
         """
         import pyarrow as pa
 
@@ -197,7 +197,7 @@ class SweepResult:
         ).to_pandas()
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write the report, one HTML page; return its path, by default in the sweep's folder.
+        """Write the report as one HTML page, by default in the sweep's folder; return its path.
 
         Raises:
             InputError: If the file cannot be written.

@@ -1,4 +1,4 @@
-"""What authors of plugins import: bases, registries, and declarations of arguments.
+"""Names for authors of plugins: base classes, registries and declarations of arguments.
 
     from calsweep.plugins import LOSSES, RowLoss, number
 

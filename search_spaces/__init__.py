@@ -1,4 +1,4 @@
-"""One YAML file a method, refinement, calibrator, fitting objective and training protocol."""
+"""One YAML file per method, refinement, calibrator, fitting objective and training protocol."""
 
 from search_spaces._spaces import (
     KINDS,

@@ -1,4 +1,4 @@
-"""Search spaces and protocols: the types behind their files, and how files and classes are read."""
+"""Types of search spaces, and functions that read them and protocols from files and classes."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ from trainables.common.stages import splits
 @cache
 def part_catalogues() -> Mapping[str, tuple[Catalogue[Any], ...]]:
     """Return the catalogues of each kind of search space."""
-    # A trial reads a protocol only; it does not import the parts that it lacks.
+    # Imported late: a trial only reads a protocol and must not import all parts.
     from trainables.augmentations import AUGMENTATIONS
     from trainables.calibrators import CALIBRATORS, OBJECTIVES
     from trainables.losses import LOSSES
@@ -33,7 +33,7 @@ def part_catalogues() -> Mapping[str, tuple[Catalogue[Any], ...]]:
 
 
 def own_entry(kind: str, name: str) -> Any:
-    """Return the class of a part that no plugin brought."""
+    """Return the class of one of calsweep's own parts."""
     return next(found for each in part_catalogues()[kind] if (found := each.own(name)) is not None)
 
 
@@ -44,13 +44,13 @@ def declared(entry: Any) -> dict[str, dict[str, Any]]:
 
 
 def limits_of(item: Field[Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Return the function that checks a field, None for none, and its limits."""
+    """Return the function that checks a field (or None) and its limits."""
     check = item.metadata.get("check")
     return getattr(check, "func", check), getattr(check, "keywords", {})
 
 
 def is_number(item: Field[Any]) -> bool:
-    """Return True if a field holds a number, and always one."""
+    """Return True if a field is a number and never None."""
     return limits_of(item)[0] in (check_number, check_count) and item.default is not None
 
 
@@ -71,7 +71,7 @@ Value = float | int | str | bool
 
 
 class SpaceError(ValueError):
-    """A search space, or a value meant for one, is wrong; the text names what, where and why."""
+    """A search space or one of its values is wrong; the text names the problem and the place."""
 
 
 @dataclass(frozen=True)
@@ -80,28 +80,27 @@ class Parameter:
 
     Attributes:
         name: The field's name; also the constructor argument and the MLflow parameter.
-        symbol: The letter that the paper writes, such as ``λ``.
+        symbol: The paper's letter, such as ``λ``.
         type: ``float``, ``int`` or ``categorical``.
         default: The published default, which every study tries first.
-        source: Paper and place that the default and the range come from.
+        source: Paper and section of the default and the range.
         low: Smallest value searched (``float`` and ``int``).
         high: Largest value searched (``float`` and ``int``).
         scale: ``linear`` or ``log``.
         choices: The values of a ``categorical``.
-        defaults: Published defaults that hold for one ``dataset`` or ``dataset/model`` only.
-        variants: Defaults that hold under one value of the part's ``variant`` only.
-        ours: Whether no paper gives the default, or each ``dataset`` or ``dataset/model`` for which
-            none does.
-        grid: The values that the paper itself tried, where it says so; some may lie outside the
-            range that is searched otherwise.
+        defaults: Published defaults for a single ``dataset`` or ``dataset/model``.
+        variants: Defaults by the value of the part's ``variant``.
+        ours: True if no paper gives the default; or each ``dataset`` or ``dataset/model`` for which
+            no paper does.
+        grid: The values that the paper tried, if it lists them; they may be outside the range.
         grids: Other grids, by the value of the part's ``variant``.
-        tuned: Each ``dataset`` or ``dataset/model`` on which the paper chose the value, from
-            ``grid`` where it names one, else in the whole range.
-        open: Each of the papers' ``dataset/model`` for which no source gives a value.
-        search: Whether a sweep searches it; a parameter that is not searched keeps its default.
-        later: Whether it was added after outcomes had been stored: a configuration then names it
-            only where it differs from its default, so that those outcomes keep their keys.
-        note: Anything a reader of the table should know.
+        tuned: Each ``dataset`` or ``dataset/model`` on which the paper tuned the value, from
+            ``grid`` if there is one, otherwise in the whole range.
+        open: Each ``dataset/model`` of the papers for which no source gives a value.
+        search: Whether a sweep searches it; otherwise it keeps its default.
+        later: Whether it was added after outcomes had been stored. A configuration then includes
+            it only if it differs from its default, so that those outcomes keep their keys.
+        note: A remark for readers of the table.
     """
 
     name: str
@@ -125,7 +124,7 @@ class Parameter:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Check that the range makes sense and that every published value lies inside it."""
+        """Check the range, and that it contains every published value."""
         if self.type not in ("float", "int", "categorical"):
             raise SpaceError(
                 f"{self.name}: type {self.type!r} is not one of float, int, categorical"
@@ -154,7 +153,7 @@ class Parameter:
         """Return ``value`` as this parameter's type.
 
         Raises:
-            SpaceError: If it has another type or lies outside the range; the text gives both.
+            SpaceError: If it has the wrong type or is out of range.
         """
         try:
             if self.type == "categorical":
@@ -168,9 +167,9 @@ class Parameter:
             raise SpaceError(str(error)) from error
 
     def default_for(self, dataset: str | None = None, model: str | None = None) -> Value:
-        """Return the published default for a dataset and model, else for the dataset, else any.
+        """Return the most specific published default for a dataset and model.
 
-        Values of a network hold whatever weights it begins with: ``@pretrained`` does not count.
+        ``@pretrained`` is ignored: the same values hold for random and pretrained weights.
         """
         for key in _places(dataset, model):
             if key in self.defaults:
@@ -184,11 +183,11 @@ class Parameter:
         return any(key in self.ours for key in _places(dataset, model))
 
     def tuned_on(self, dataset: str | None = None, model: str | None = None) -> bool:
-        """Return True if the paper chose the value on a dataset and model."""
+        """Return True if the paper tuned the value on a dataset and model."""
         return any(key in self.tuned for key in _places(dataset, model))
 
     def is_open(self, dataset: str | None = None, model: str | None = None) -> bool:
-        """Return True if papers use it on a dataset and model, and no source gives the value."""
+        """Return True if papers use a dataset and model but no source gives the value."""
         return any(key in self.open for key in _places(dataset, model))
 
 
@@ -203,12 +202,12 @@ class SearchSpace:
     Attributes:
         name: The name in recipes, such as ``mbls``.
         kind: One of ``KINDS``.
-        title: The full name, for people.
+        title: The full name.
         source: The paper.
-        described: The fields of each parameter that its file gives, in the file's order.
-        declared: Returns those that the class of the part declares. It imports PyTorch.
-        on_training: The values with which a calibrator is fitted on the rows that networks were
-            trained on; empty if it always is, None if never.
+        described: The fields of each parameter in the file, in the file's order.
+        declared: Returns the fields that the part's class declares; imports PyTorch.
+        on_training: The values with which a calibrator is fitted on the networks' training rows;
+            empty if it always is, None if never.
         portfolio: Configurations that ``sampler: prior`` tries after the published default, best
             first; each has a value of every searched parameter.
         where: The file, for messages.
@@ -229,7 +228,7 @@ class SearchSpace:
         """Return the parameters by name, in the file's order.
 
         Raises:
-            SpaceError: If they are malformed, or have another type or default than in the class.
+            SpaceError: If they are malformed, or a type or default differs from the class.
         """
         try:
             of_class = self.declared()
@@ -254,9 +253,9 @@ class SearchSpace:
         model: str | None = None,
         given: Mapping[str, Any] = NOTHING,
     ) -> dict[str, Any]:
-        """Return every parameter's value, searched or not: the ``given`` or the published one.
+        """Return every parameter's value: the ``given`` one, otherwise the published default.
 
-        A given ``variant`` decides which values are the published ones.
+        A given ``variant`` selects the defaults.
         """
         variant, point = given.get("variant"), {}
         for name, p in self.parameters.items():
@@ -269,8 +268,8 @@ class SearchSpace:
     def own_values(
         self, values: Mapping[str, Any], dataset: str | None = None, model: str | None = None
     ) -> list[str]:
-        """Return the parameters that are at a default of ours for a dataset and model."""
-        # Seeds are of a draw, not of the map. Most parts are never imported: files say enough.
+        """Return the parameters whose value is our own default for a dataset and model."""
+        # A seed is not a property of the method. Reading files avoids importing most parts.
         named = [n for n, fields in self.described.items() if fields.get("ours") and n != "seed"]
         known = [self.parameters[name] for name in named if name in values]
         return [
@@ -280,7 +279,7 @@ class SearchSpace:
         ]
 
     def fits_on_training(self, values: Mapping[str, Any]) -> bool:
-        """Return True if a calibrator is fitted on the rows that networks were trained on."""
+        """Return True if a calibrator is fitted on the networks' training rows."""
         marks = self.on_training
         return marks is not None and all(values.get(name) == marks[name] for name in marks)
 
@@ -290,7 +289,7 @@ _plugged: dict[tuple[str, str], SearchSpace] = {}
 
 
 def plug_spaces(spaces: Iterable[SearchSpace]) -> None:
-    """Make known the search spaces that plugins bring, and none that were plugged before."""
+    """Replace the search spaces of earlier plugins by these."""
     _plugged.clear()
     _plugged.update({(space.kind, space.name): space for space in spaces})
 
@@ -303,20 +302,20 @@ def space_names(kind: str) -> list[str]:
     """
     if kind not in KINDS:
         raise SpaceError(f"kind {kind!r} is not one of {', '.join(KINDS)}")
-    return sorted([*_names(kind), *(name for its, name in _plugged if its == kind)])
+    return sorted([*_names(kind), *(name for own_kind, name in _plugged if own_kind == kind)])
 
 
 def load_space(kind: str, name: str) -> SearchSpace:
     """Return the search space of one method, refinement, calibrator or fitting objective.
 
     Raises:
-        SpaceError: If there is none of that name, or its file is malformed.
+        SpaceError: If the name is unknown or its file is malformed.
     """
     return _plugged.get((kind, name)) or _own_space(kind, name)
 
 
 def known_spaces(part: str) -> list[SearchSpace]:
-    """Return the search spaces of a part of a recipe, none if there is no such part.
+    """Return the search spaces of a part of a recipe; empty if the part is unknown.
 
     A calibrator with a fitting objective, such as ``ts-cls``, has two.
     """
@@ -332,7 +331,7 @@ def known_spaces(part: str) -> list[SearchSpace]:
 @cache
 def _own_space(kind: str, name: str) -> SearchSpace:
     if name not in (known := space_names(kind)):
-        raise SpaceError(f"no search space {kind}/{name}; there are: {', '.join(known)}")
+        raise SpaceError(f"no search space {kind}/{name}; known are: {', '.join(known)}")
     where = f"search_spaces/{kind}/{name}.yaml"
     return parse_space(kind, name, _document(kind, name), where, partial(own_entry, kind, name))
 
@@ -343,10 +342,10 @@ def protocol_names() -> list[str]:
 
 
 def load_protocol(name: str) -> dict[str, Any]:
-    """Return the fields of one training protocol, as its file has them.
+    """Return the fields of one training protocol's file.
 
     Raises:
-        FileNotFoundError: If there is none of that name.
+        FileNotFoundError: If there is no such file.
     """
     return _document(PROTOCOLS, name)
 
@@ -366,11 +365,11 @@ def parse_space(
 ) -> SearchSpace:
     """Return the search space that a document describes; ``where`` names it in messages.
 
-    Types, defaults and choices of parameters are those of the fields of the part's class, which
-    ``entry`` returns. A document may search some of the choices only.
+    Types, defaults and choices of parameters come from the fields of the part's class, which
+    ``entry`` returns. A document may restrict the searched choices.
 
     Raises:
-        SpaceError: If it has no title or source, or its parameters are no mapping.
+        SpaceError: If title or source is missing, or the parameters are not a mapping.
     """
     try:
         given = dict(document.get("parameters") or {})
@@ -391,7 +390,8 @@ def _parameter(name: str, given: Mapping[str, Any], of_class: Mapping[str, Any])
     for key in ("type", "default"):
         if fields.get(key) != of_class.get(key, fields.get(key)):
             raise SpaceError(
-                f"{name}: {key} {fields[key]!r} is not the class's, {of_class[key]!r}; leave it out"
+                f"{name}: expected the class's {key} {of_class[key]!r}, got {fields[key]!r}; "
+                f"leave it out"
             )
     several: dict[str, Any] = {
         key: tuple(fields.get(key) or ()) for key in ("choices", "grid", "tuned", "open")

@@ -112,7 +112,7 @@ def test_what_is_not_there_is_named_with_what_is():
     kinds = r"kind 'losses' is not one of methods, refinements, calibrators, objectives$"
     with pytest.raises(SpaceError, match=kinds):
         space_names("losses")
-    there = r"^no search space objectives/ts; there are: ce, cls, fl, ls, mse$"
+    there = r"^no search space objectives/ts; known are: ce, cls, fl, ls, mse$"
     with pytest.raises(SpaceError, match=there):
         load_space("objectives", "ts")
     with pytest.raises(FileNotFoundError):
@@ -155,8 +155,14 @@ def test_a_parameter_is_what_its_class_declares_where_the_file_is_silent():
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
-        ({"default": 3.0}, "m.yaml: margin: default 3.0 is not the class's, 2.0; leave it out"),
-        ({"type": "int"}, "m.yaml: margin: type 'int' is not the class's, 'float'; leave it out"),
+        (
+            {"default": 3.0},
+            "m.yaml: margin: expected the class's default 2.0, got 3.0; leave it out",
+        ),
+        (
+            {"type": "int"},
+            "m.yaml: margin: expected the class's type 'float', got 'int'; leave it out",
+        ),
         ({"low": 2.5}, "m.yaml: margin=2.0 is outside [2.5, 4]"),
     ],
 )

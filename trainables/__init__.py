@@ -6,5 +6,5 @@ import os
 try:
     getpass.getuser()
 except (KeyError, OSError):
-    # A container may run as a number without a name, which torch's optimizers look up.
+    # Torch's optimizers look up the user's name, which is missing for some users of containers.
     os.environ["USER"] = str(os.getuid())

@@ -1,4 +1,4 @@
-"""The server that worker processes of this machine are forked from, without Ray."""
+"""The server that forks this machine's worker processes (without Ray)."""
 
 import atexit
 import os
@@ -17,7 +17,7 @@ PRELOADED = ["trainables.preloaded"]
 
 
 def start_fork_server() -> None:
-    """Start the server, if it does not run: it imports PyTorch and does nothing else."""
+    """Start the server unless it runs; it imports PyTorch and waits."""
     require_socket_room(tempfile.gettempdir(), "pymp-12345678/listener-12345678", "TMPDIR")
     CONTEXT.set_forkserver_preload(PRELOADED)
     with unseen():
@@ -26,7 +26,7 @@ def start_fork_server() -> None:
 
 
 def _end() -> None:
-    """Kill the server: what it still imports would hold this program's output open for seconds."""
+    """Kill the server: if still importing, it would keep this program's output open for seconds."""
     pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -34,10 +34,9 @@ def _end() -> None:
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Start processes within the block that a terminal and the program's own file do not reach.
+    """Start processes in the block that ignore Ctrl-C and do not run the program's main file.
 
-    Ctrl-C is for this process, which ends them. They would run the program's file once more, for
-    what it defines: nothing of it is theirs.
+    This process handles Ctrl-C and ends them. They need nothing from the main file.
     """
     main = sys.modules["__main__"]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

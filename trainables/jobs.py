@@ -1,4 +1,4 @@
-"""What passes between a driver and its workers: a job, the reports on it, and the retry rule."""
+"""Jobs, the reports of workers on them, and the rule for retries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,7 @@ from trainables.stages import StageRequest
 
 
 class Status(StrEnum):
-    """How a job stands."""
+    """The status of a job."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -21,11 +21,11 @@ class Status(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """Whose fault a failure is.
+    """The cause of a failure.
 
-    A configuration's comes again wherever the job runs; a machine's need not. The memory of a GPU
-    may suffice where no other job shares it. A process of altered code computes nothing, and a
-    storage that cannot be written ends every job.
+    A configuration fails on every machine; a machine's failure may not happen on another one. A
+    job that ran out of GPU memory may fit if no other job shares the GPU. A process whose code has
+    changed computes nothing, and a storage that cannot be written ends every job.
     """
 
     CONFIGURATION = "configuration"
@@ -35,7 +35,7 @@ class FaultKind(StrEnum):
     STORAGE = "storage"
 
 
-# A calibrator and its parameters; None for none.
+# A calibrator and its parameters, or None.
 Part: TypeAlias = tuple[str, Mapping[str, Any]] | None
 PROCESS_ENDED = "the trial's process ended more often than resources.max_failures allows"
 
@@ -45,8 +45,8 @@ class StageWork:
     """A stage to compute from training and validation data."""
 
     request: StageRequest
-    together: tuple[StageRequest, ...] = ()  # They come next; one pass may compute all of them.
-    score: str = "val_nll"  # The metric by which a scheduler compares jobs of a group.
+    together: tuple[StageRequest, ...] = ()  # The next requests; one pass may compute them all.
+    score: str = "val_nll"  # A scheduler compares the jobs of a group by this metric.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,59 +56,59 @@ class TestWork:
     __test__ = False
 
     artifact: ArtifactRef  # The outcome to measure.
-    data: str  # Directory of the prepared data.
+    data: str  # The folder of the prepared data.
     default: ArtifactRef | None = None  # The published default's outcome, measured as well.
-    suites: Mapping[str, str] = field(default_factory=dict)  # Directories of suites, by label.
-    folder: str = ""  # Where the reliability diagram and the configuration are written, if at all.
-    title: str = ""  # Of the diagram.
-    configuration: Mapping[str, Any] = field(default_factory=dict)  # Of ``configuration.yaml``.
+    suites: Mapping[str, str] = field(default_factory=dict)  # Folders of suites, by label.
+    folder: str = ""  # Folder for the reliability diagram and configuration; empty to write none.
+    title: str = ""  # The diagram's title.
+    configuration: Mapping[str, Any] = field(default_factory=dict)  # For ``configuration.yaml``.
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitWork:
-    """Calibrators to fit on the validation rows of a split of logits, judged on its test rows."""
+    """Calibrators to fit on the validation rows of logits and to measure on the test rows."""
 
-    data: str  # Directory of the prepared logits.
+    data: str  # The folder of the prepared logits.
     calibrators: Mapping[str, Part]  # By recipe.
-    metrics: tuple[str, ...]  # What to report, as ``calibration_report`` names it.
+    metrics: tuple[str, ...]  # Metrics to report, by their names in ``calibration_report``.
 
 
 @dataclass(frozen=True)
 class Cost:
     """What a job has cost so far."""
 
-    seconds: float = 0.0  # Of all steps, those before an interruption included.
-    epoch_seconds: float | None = None  # The mean; None before there was one.
-    peak_memory: float | None = None  # Bytes; None before there was an epoch.
-    reused: bool = False  # Whether the outcome was found in the store.
+    seconds: float = 0.0  # All steps, including those before an interruption.
+    epoch_seconds: float | None = None  # The mean; None before the first epoch.
+    peak_memory: float | None = None  # Bytes; None before the first epoch.
+    reused: bool = False  # Whether the outcome was already stored.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One thing to compute.
 
-    Its key identifies it for good: a resumed sweep gives out the same. For ``deterministic`` and
-    ``graph`` see ``trial_device`` and ``TaskData``.
+    A resumed sweep uses the same keys. For ``deterministic`` and ``graph`` see ``trial_device``
+    and ``TaskData``.
     """
 
     key: str
     group: str  # The study that it belongs to; schedulers compare jobs of one group.
-    number: int  # In the group.
+    number: int  # Within the group.
     work: StageWork | TestWork | FitWork
     cpus: float = 1  # Number of threads.
-    gpus: float = 0.0  # A fraction also bounds its memory; 0 is the CPU.
-    processes: int = 1  # That train its network together.
+    gpus: float = 0.0  # A fraction also limits its memory; 0 is the CPU.
+    processes: int = 1  # Number of processes that train its network together.
     deterministic: bool = False
     graph: bool = False
-    epochs: int = 0  # Of which a scheduler may cut it short; 0 if it runs to its end anyway.
-    attempt: int = 0  # How often it was given out before.
-    failures: int = 0  # How many attempts a machine failed.
-    avoided: frozenset[str] = frozenset()  # Nodes that failed it.
-    cost: Cost = Cost()  # The highest that an earlier attempt reported.
+    epochs: int = 0  # All epochs, if a scheduler may stop it earlier; else 0.
+    attempt: int = 0  # Number of earlier attempts.
+    failures: int = 0  # Number of attempts that failed because of a machine.
+    avoided: frozenset[str] = frozenset()  # Nodes on which it failed.
+    cost: Cost = Cost()  # The highest cost that an earlier attempt reported.
 
     @property
     def alone(self) -> bool:
-        """Return True if it needs a whole GPU because a share of one did not suffice."""
+        """Return True if it needs a whole GPU because a fraction had too little memory."""
         return self.attempt > self.failures
 
 
@@ -123,7 +123,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """The figures after one epoch."""
+    """The metrics after one epoch."""
 
     step: int
     metrics: Mapping[str, float]
@@ -131,60 +131,60 @@ class EpochMetrics:
 
 @dataclass(frozen=True)
 class Measured:
-    """What else is known of a configuration that was measured on test data."""
+    """Further results of a configuration that was measured on test data."""
 
     default: str | None  # Key of the published default's predictions; None if not measured.
-    seconds: float | None  # What the chain of stages cost; None if that is not known.
-    computed: Mapping[str, Mapping[str, Any]]  # Of each stage of the chain; see ``computed_on``.
-    files: Mapping[str, str] = field(default_factory=dict)  # The written ones, path by name.
+    seconds: float | None  # Cost of the chain of stages; None if unknown.
+    computed: Mapping[str, Mapping[str, Any]]  # ``computed_on`` of each stage of the chain.
+    files: Mapping[str, str] = field(default_factory=dict)  # Paths of written files, by name.
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One calibrator, fitted and judged."""
+    """One fitted calibrator and its test metrics."""
 
-    metrics: Mapping[str, float]  # On the test rows, fractions; empty if it could not be fitted.
-    seconds: float = 0.0  # The processor's, in the fit alone.
-    reason: str = ""  # Why there are no metrics.
+    metrics: Mapping[str, float]  # Test metrics as fractions; empty if it could not be fitted.
+    seconds: float = 0.0  # CPU time of the fit alone.
+    reason: str = ""  # Why metrics are missing.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a worker has to say of a job: some while it runs, one when it ends."""
+    """A worker's report on a job: some while it runs, one when it ends."""
 
     status: Status
-    metrics: Mapping[str, float] = field(default_factory=dict)  # The last ones, fractions.
-    epoch: int = 0  # How many epochs were computed; 0 for an outcome that was found.
+    metrics: Mapping[str, float] = field(default_factory=dict)  # The latest ones, as fractions.
+    epoch: int = 0  # Number of computed epochs; 0 for an outcome that was already stored.
     history: Sequence[EpochMetrics] = ()  # The epochs since the last report.
     artifact: str = ""  # Key of the stored outcome, once it has finished.
     fault: Fault | None = None
     cost: Cost = Cost()
     host: str = ""  # The machine's name.
     node: str = ""  # The executor's name of the machine.
-    gpu: str = ""  # The executor's name of the GPU it computes on, if that is one.
-    notices: tuple[str, ...] = ()  # What a person should know of.
-    measured: Measured | None = None  # Of a ``TestWork`` that has finished.
-    fits: Mapping[str, Fit] = field(default_factory=dict)  # Of a finished ``FitWork``, by recipe.
+    gpu: str = ""  # The executor's name of the GPU; empty if it uses none or several.
+    notices: tuple[str, ...] = ()  # Messages for the user.
+    measured: Measured | None = None  # Only of a finished ``TestWork``.
+    fits: Mapping[str, Fit] = field(default_factory=dict)  # Only of a finished ``FitWork``.
 
     @property
     def ended(self) -> bool:
-        """Return True if no other report of this attempt follows."""
+        """Return True if this is the attempt's last report."""
         return self.status in (Status.FINISHED, Status.PRUNED, Status.FAILED)
 
     @property
     def broken(self) -> bool:
-        """Return True if the process that reported so has to end."""
+        """Return True if the worker's process has to end."""
         return self.fault is not None and self.fault.kind in (FaultKind.MACHINE, FaultKind.CODE)
 
 
 def lost(last: Report | None = None) -> Report:
-    """Return the report of a job whose process ended without one, given the last one heard."""
+    """Return the final report of a job whose process ended without one; ``last`` is its latest."""
     fault = Fault(FaultKind.MACHINE, PROCESS_ENDED)
     return Report(status=Status.FAILED, fault=fault, cost=last.cost if last else Cost())
 
 
 def hung(job: Job, last: Report, seconds: float) -> Report:
-    """Return the report of a job that made no progress and was killed: the machine's fault."""
+    """Return the final report of a job that was killed because it made no progress."""
     where = f" on {last.host}" if last.host else ""
     reason = f"no progress for {seconds:.0f} s{where}, so its process was killed"
     return replace(
@@ -198,7 +198,7 @@ def hung(job: Job, last: Report, seconds: float) -> Report:
 
 
 def charged(job: Job, report: Report) -> Report:
-    """Return the end of an attempt, with the cost of an earlier attempt if that was higher."""
+    """Return the final report, with an earlier attempt's cost if that was higher."""
     own = report.fault is None or report.fault.kind == FaultKind.CONFIGURATION
     if own or report.cost.seconds >= job.cost.seconds:
         return report
@@ -206,11 +206,11 @@ def charged(job: Job, report: Report) -> Report:
 
 
 def next_attempt(job: Job, report: Report, most_failures: int) -> Job | None:
-    """Return a failed job as it is to be tried again, or None if its end stands.
+    """Return the next attempt of a failed job, or None if there is none.
 
-    A machine's fault is tried again elsewhere, up to ``most_failures`` times, and what altered code
-    refused, always. What ran out of the memory of its share of a GPU is tried once more, on a whole
-    one.
+    A job that failed because of a machine runs again elsewhere, up to ``most_failures`` times; one
+    that failed because code had changed always does. A job that used up its share of a GPU's memory
+    runs once more, on a whole GPU.
     """
     kind = report.fault.kind if report.fault else None
     if report.fault is not None and kind == FaultKind.STORAGE:

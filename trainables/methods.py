@@ -1,4 +1,4 @@
-"""A training method as recipes name it: a loss, an augmentation, a scheme, or several together."""
+"""A training method of a recipe: a loss, an augmentation, a scheme, or several together."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def method_names() -> list[str]:
 
 
 def method_kind(name: str) -> str | None:
-    """Return ``loss``, ``augmentation`` or ``scheme``, or None if ``name`` is no method."""
+    """Return ``loss``, ``augmentation`` or ``scheme``, or None if there is no such method."""
     return next((kind for kind, registry in _REGISTRIES.items() if name in registry), None)
 
 
 class TrainingMethod:
-    """A loss with the augmentation and the scheme it is trained with.
+    """A loss, with an optional augmentation and training scheme.
 
     Args:
         loss: The loss.
-        augmentation: Forms the loss from a batch, if given.
-        scheme: Changes what is trained when; the default trains everything always.
+        augmentation: Computes the loss of a batch, if given.
+        scheme: Decides which weights are trained when; the default trains all in every epoch.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TrainingMethod:
         self.scheme = scheme or _usual_scheme()
 
     def attach(self, network: Network, num_samples: int, num_classes: int) -> Network:
-        """Make ready for a training set and return the network to train."""
+        """Prepare for a training set and return the network to train."""
         self.loss.prepare(num_samples, num_classes)
         self.scheme.prepare(num_samples)
         return self.scheme.attach(network, num_classes)
@@ -65,7 +65,7 @@ class TrainingMethod:
         self.scheme.start_epoch(network, epoch, epochs)
 
     def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
-        """Return what chance decides of a batch, on the CPU; see ``Augmentation.draw``."""
+        """Draw a batch's random values, on the CPU; see ``Augmentation.draw``."""
         if self.augmentation is None:
             return ()
         return self.augmentation.draw(network, inputs, generator)
@@ -75,7 +75,7 @@ class TrainingMethod:
     ) -> tuple[Tensor, Tensor]:
         """Return the scalar to minimise and the logits (N, K) of a batch.
 
-        ``drawn`` is what ``draw`` returned, on the inputs' device.
+        ``drawn`` is the result of ``draw``, on the inputs' device.
         """
         if self.augmentation is not None:
             return self.augmentation.training_loss(
@@ -84,7 +84,7 @@ class TrainingMethod:
         return self.scheme.training_loss(network, self.loss, inputs, targets, indices)
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
-        """Finish an epoch and return figures worth tracking."""
+        """Finish an epoch and return figures to track."""
         return {**self.loss.end_epoch(), **self.scheme.end_epoch(network, epoch)}
 
 
@@ -98,8 +98,8 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
     """Make a training method from its parts, such as ``{"mbls": {"margin": 6.0}, "mixup": {}}``.
 
     Args:
-        parts: Name to hyper-parameters; at most one loss, one augmentation and one scheme. Without
-            a loss, cross-entropy is used.
+        parts: Hyper-parameters by name; at most one loss, one augmentation and one scheme. The
+            default loss is cross-entropy.
 
     Raises:
         ValueError: If a hyper-parameter is out of its range.
@@ -111,7 +111,7 @@ def build_method(parts: Mapping[str, Mapping[str, Any]]) -> TrainingMethod:
 
 
 def check_method(parts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Make sure that ``build_method`` can make a method, mostly without PyTorch; same errors."""
+    """Raise the errors of ``build_method``, mostly without importing PyTorch."""
     outlined(partial(_built, parts))
 
 
@@ -127,7 +127,7 @@ def _built(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         built[kind] = _REGISTRIES[kind].build(name, **parameters)
     if "augmentation" in built and "scheme" in built and built["scheme"].forms_loss:
         raise InputError(
-            f"{' and '.join(parts)} cannot be combined: the augmentation and the scheme both form "
-            "the loss in their own way"
+            f"{' and '.join(parts)} cannot be combined: the augmentation and the scheme both "
+            "replace the computation of the loss"
         )
     return built

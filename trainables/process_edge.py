@@ -1,4 +1,4 @@
-"""A process of this machine that computes jobs for the one which started it."""
+"""A process that computes jobs for the process that started it."""
 
 import os
 import threading
@@ -18,10 +18,10 @@ def serve(
     bench: Mapping[str, Any],
     beat_seconds: float | None = None,
 ) -> None:
-    """Compute the jobs that come, and report, until nobody listens; see ``Bench``.
+    """Compute jobs from the connection and send reports until it is closed; see ``Bench``.
 
-    The environment takes the place of what this process was forked with. Progress is told by None,
-    every ``beat_seconds`` unless that is None.
+    ``environment`` replaces this process's environment. Every ``beat_seconds``, unless that is
+    None, a None is sent if there was progress.
     """
     os.environ.clear()
     os.environ.update(environment)
@@ -31,13 +31,13 @@ def serve(
         with guard:
             connection.send(report)
 
-    def tell() -> None:
+    def send_progress() -> None:
         with suppress(ConnectionError):
             send(None)
 
     if beat_seconds is not None:
-        tell()
-        tell_progress(tell, beat_seconds)
+        send_progress()
+        tell_progress(send_progress, beat_seconds)
     with suppress(EOFError, ConnectionError):
         worker = Worker(Bench(**bench))
         while True:

@@ -1,4 +1,4 @@
-"""The one module here that knows Ray: the Tune trainable around a worker."""
+"""The Tune trainable around a worker; only this module of ``trainables`` imports Ray."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from trainables.worker import Bench, Inspection, Worker, inspect_machine
 
 
 class JobTrainable(tune.Trainable):
-    """Computes the job under ``job`` in its configuration; one actor serves many trials.
+    """Computes the ``job`` of its configuration; one actor computes many trials.
 
-    Every result holds ``report``, and what Tune and its schedulers look at: ``epoch``, ``score``
-    (infinite before there is one) and ``done``. A job that the machine failed is not done: its next
-    step raises, so that Tune ends this process.
+    Every result has the ``report`` and the keys for Tune and its schedulers: ``epoch``, ``score``
+    (infinite before the first epoch) and ``done``. If the machine failed, the job is not done: the
+    next step raises, so that Tune ends this process.
     """
 
     def setup(
@@ -29,11 +29,11 @@ class JobTrainable(tune.Trainable):
         beat_seconds: float | None = None,
         **settings: Any,
     ) -> None:
-        """Start the worker and the first job; signs of progress go to Ray below ``pulse``."""
+        """Start the worker and the first job; ``pulse`` is the prefix of progress keys in Ray."""
         self._place, self._signs = f"{pulse}/{node_here()}/{os.getpid()}", 0
         self._beats, self._waits, self._job = beat_seconds is not None, False, config["job"]
         if beat_seconds is not None:
-            tell_progress(self._tell, beat_seconds, lambda: self._waits)
+            tell_progress(self._send_sign, beat_seconds, lambda: self._waits)
         self._worker = Worker(Bench(**settings), node_here(), gpu_here())
         self._begin(config["job"])
 
@@ -42,7 +42,7 @@ class JobTrainable(tune.Trainable):
         self._begin(new_config["job"])
         return True
 
-    def _tell(self) -> None:
+    def _send_sign(self) -> None:
         self._signs += 1
         here, host, job = psutil.Process(), os.uname().nodename, self._job
         who = node_here(), host, here.pid, here.create_time()
@@ -52,7 +52,7 @@ class JobTrainable(tune.Trainable):
     def _begin(self, job: Job) -> None:
         self._fault, self._job, self._waits = "", job, False
         if self._beats:
-            self._tell()
+            self._send_sign()
         self._score = getattr(job.work, "score", "")
         self._worker.open(job)
         self._waits = True
@@ -73,18 +73,18 @@ class JobTrainable(tune.Trainable):
         }
 
     def cleanup(self) -> None:
-        """Pass the job's lock on."""
+        """Release the job's lock."""
         self._worker.close()
 
 
 @ray.remote(num_cpus=0, max_retries=0)
 def inspected(storage: str, nonce: str, gpus: int) -> Inspection:
-    """Look at the node that this runs on; see ``inspect_machine``."""
+    """Inspect this node; see ``inspect_machine``."""
     return inspect_machine(storage, nonce, gpus)
 
 
 class Sign(NamedTuple):
-    """A sign of progress of an actor: its number, and who gives it for which attempt at a job."""
+    """A sign of progress: its number, the actor's process, and the job and attempt."""
 
     number: int
     node: str
@@ -97,25 +97,25 @@ class Sign(NamedTuple):
 
 @ray.remote(num_cpus=0, max_retries=0)
 def killed(pid: int, began: float) -> None:
-    """Kill a process of the node that this runs on; see ``kill_tree``."""
+    """Kill a process of this node; see ``kill_tree``."""
     kill_tree(pid, began)
 
 
 class Holder:
-    """Keeps the GPU that Ray gave it from everybody else."""
+    """Reserves the GPU that Ray assigned to it."""
 
     def gpu(self) -> str:
-        """Return Ray's name of it."""
+        """Return Ray's name of the GPU."""
         return gpu_here()
 
 
 def node_here() -> str:
-    """Return Ray's name of the node that this process is on, empty without Ray."""
-    # Ray would start one to answer.
+    """Return Ray's name of this process's node; empty without Ray."""
+    # Without the check, Ray would start a node.
     return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
 
 
 def gpu_here() -> str:
-    """Return Ray's name of the GPU of this process, empty if it has none or several."""
+    """Return Ray's name of this process's GPU; empty if it has none or several."""
     gpus = ray.get_gpu_ids() if ray.is_initialized() else []
     return str(gpus[0]) if len(gpus) == 1 else ""

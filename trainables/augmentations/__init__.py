@@ -1,6 +1,6 @@
-"""Batch augmentations that change the training step, one file each; they compose with any loss."""
+"""Batch augmentations that change the training step, one file each; they work with any loss."""
 
 import lazy_loader
 
-# Imported when first used: names and fields must not wait for torch.
+# Lazy imports: names and fields do not need torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,11 +11,11 @@ from trainables.models import Network
 
 
 class Augmentation(CheckedFields, ABC):
-    """A way to form the training loss from a batch that is more than ``loss(network(inputs))``.
+    """Another way to compute the training loss of a batch than ``loss(network(inputs))``.
 
     A subclass declares its arguments as fields and keeps no state between batches. Random numbers
-    are drawn before the step, so that a GPU can repeat a recorded step, and from the generator
-    given, so that a resumed trial draws the same.
+    are drawn before the step, so that a GPU can replay a recorded step, and from the given
+    generator, so that a resumed trial draws the same.
 
     Attributes:
         not_for: Why it cannot be used with a kind of data, by the kind's name.
@@ -28,11 +28,11 @@ class Augmentation(CheckedFields, ABC):
 
     @abstractmethod
     def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
-        """Return the random draws of a batch, on the CPU, in shapes that its size gives.
+        """Return a batch's random values, on the CPU; shapes depend only on the batch's size.
 
         Args:
             network: The network to train.
-            inputs: (N, ...); the shape alone counts.
+            inputs: (N, ...); only the shape is used.
             generator: CPU source of random numbers.
         """
 
@@ -46,13 +46,13 @@ class Augmentation(CheckedFields, ABC):
         indices: Tensor,
         *drawn: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return the scalar to minimise and the logits (N, K) that the network gave.
+        """Return the scalar to minimise and the network's logits (N, K).
 
         Args:
             network: The network in training mode.
             loss: Any loss.
-            inputs: (N, ...), as networks take them.
+            inputs: (N, ...), inputs of the network.
             targets: (N,), int64.
             indices: Position of each sample in the training set, (N,).
-            drawn: What ``draw`` returned, on the inputs' device.
+            drawn: The result of ``draw``, on the inputs' device.
         """

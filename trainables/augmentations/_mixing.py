@@ -12,7 +12,7 @@ from trainables.models import Network
 
 
 class Pairs(NamedTuple):
-    """A batch, inputs (N, ...) and all else (N,), and the same in another order."""
+    """A batch and the same batch in another order; inputs are (N, ...), the rest (N,)."""
 
     inputs: Tensor
     other_inputs: Tensor
@@ -24,10 +24,10 @@ class Pairs(NamedTuple):
     def loss(
         self, loss: Loss, logits: Tensor, other_logits: Tensor, shares: Tensor | tuple[float, float]
     ) -> Tensor:
-        """Return the losses on the targets and on the other targets, weighted by ``shares``.
+        """Return the weighted sum of the losses on the targets and on the other targets.
 
-        A loss is weighted rather than its targets mixed, so that every loss can be used; for
-        cross-entropy the two are the same. A history counts the first of the two only.
+        Losses are mixed instead of targets, so that any loss can be used; for cross-entropy both
+        are the same. Only the first loss enters a loss's history.
         """
         first = loss(logits, self.targets, self.indices)
         second = loss_aside(loss, other_logits, self.other_targets, self.other_indices)
@@ -38,7 +38,7 @@ class Pairs(NamedTuple):
 class PairAugmentation(Augmentation):
     """Trains on pairs of samples, mixed in ratios from a beta distribution.
 
-    Words are mixed as their embeddings.
+    For texts, the word embeddings are mixed.
 
     Args:
         alpha: Both parameters of the beta distribution, > 0.
@@ -48,7 +48,7 @@ class PairAugmentation(Augmentation):
 
     def draw(self, network: Network, inputs: Tensor, generator: Generator) -> tuple[Tensor, ...]:
         order = torch.randperm(len(inputs), generator=generator)
-        # torch's own beta draws take no generator.
+        # Beta draws of torch do not take a generator.
         source = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
         return order, *self.draw_mixture(network, inputs.shape, source)
 
@@ -69,20 +69,20 @@ class PairAugmentation(Augmentation):
     def draw_mixture(
         self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor, ...]:
-        """Return how a batch of inputs of a shape (N, ...) is mixed, on the CPU."""
+        """Draw the mixture of inputs with a shape (N, ...), on the CPU."""
 
     @abstractmethod
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch and the logits (N, K) of the inputs' own side."""
+        """Return the loss of a batch and the logits (N, K) for the first of each pair."""
 
 
 def paired(inputs: Tensor, targets: Tensor, indices: Tensor, order: Tensor) -> Pairs:
-    """Pair every sample of a batch with that which has its place in ``order``, (N,)."""
+    """Pair every sample of a batch with the sample at its position in ``order``, (N,)."""
     return Pairs(inputs, inputs[order], targets, targets[order], indices, indices[order])
 
 
 def shares_of(own: float) -> Tensor:
-    """Return the shares of the inputs and of their partners in a mixture, (2,)."""
+    """Return the shares of both inputs of a pair in a mixture, (2,)."""
     return torch.tensor([own, 1 - own])

@@ -16,32 +16,30 @@ from trainables.models import Network
 class CutMix(PairAugmentation):
     """Pastes a box of another image into each image and weighs the losses by area.
 
-    One box for the batch, with the share 1 - l of the area, l ~ Beta(alpha, alpha). Its centre is
-    uniform over the image, and parts outside are cut off: the losses are weighted by the area that
-    was in fact replaced.
+    One box per batch, with the share 1 - l of the area, l ~ Beta(alpha, alpha). Its centre is
+    uniform over the image. Parts outside of the image are cut off, and the losses are weighted by
+    the area that remains.
 
     Source: Yun et al., CutMix, ICCV 2019.
 
     Args:
         alpha: Both parameters of the beta distribution, > 0; 1, the published default, is uniform.
 
-    Not for data that are no images: training then raises ``InputError``.
+    Only for images: training raises ``InputError`` for other data.
     """
 
     not_for: ClassVar = {
-        "images-with-masks": "it weighs the labels of whole images by area, and a pasted pixel has "
-        "one class",
-        **dict.fromkeys(("texts", "features"), "it pastes boxes of images; take mixup or mit"),
+        "images-with-masks": "it weighs labels of whole images by area, but a pasted pixel has one "
+        "class",
+        **dict.fromkeys(("texts", "features"), "it pastes boxes of images; use mixup or mit"),
     }
 
     def draw_mixture(
         self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return where a box lies, (H, W), bool, and the shares of image and box, (2,)."""
+        """Return a box as a mask (H, W), bool, and the shares of image and box, (2,)."""
         if len(shape) != 4:
-            raise InputError(
-                "cutmix pastes boxes of images, and the data are none; take mixup or mit"
-            )
+            raise InputError("cutmix needs images to paste boxes; use mixup or mit")
         side = math.sqrt(1 - source.beta(self.alpha, self.alpha))
         spans = []
         for length in shape[-2:]:

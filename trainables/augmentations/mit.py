@@ -25,22 +25,21 @@ class MixupInferenceInTraining(PairAugmentation):
     """Trains on the two sides of mixed inputs, decoupled from two mixtures of each pair.
 
     Each pair is mixed twice, in ratios l1 >= 0.5 and l2 <= 0.5 that are at least ``margin`` apart.
-    The outputs of the two mixtures are solved for those of the unmixed ones, and each side has
-    the loss of its own target. ``variant`` says where this happens:
+    The outputs of unmixed inputs are solved from those of the two mixtures, and each side has the
+    loss of its own target. ``variant`` is the place where this happens:
 
     - ``l`` (MIT-L): at the logits.
-    - ``a`` (MIT-A): after every block of the network, which is then mixed anew in new ratios; the
+    - ``a`` (MIT-A): after every block of the network, before mixing again in new ratios; the
       pooling and the classifier are the last block. Blocks are the stages of a network
-      (``Network.blocks``); a network that is no sequence has two, extractor and classifier.
+      (``Network.blocks``); a network that is not a sequence has two, extractor and classifier.
 
-    ``l`` is the default: it is the same for every network, and the form that the code of the
-    BalCAL and MaC-Cal authors compares with (there without a margin, which lets the quotient
-    explode when l1 and l2 are close). ``margin`` and ``alpha`` are those of the released commands.
+    ``l`` is the default: it is the same for every network, and the code of the BalCAL and MaC-Cal
+    authors compares with it (there without a margin, so that the quotient explodes if l1 and l2 are
+    close). ``margin`` and ``alpha`` are those of the released commands.
 
     Source: Wang et al., On the Pitfall of Mixup for Uncertainty Calibration, CVPR 2023.
 
-    Costs two passes a step. Not with batch statistics that unmixed inputs must match: the network
-    sees mixed ones only.
+    Costs two passes per step. Batch statistics are those of mixed inputs only.
 
     Args:
         alpha: Both parameters of the ratios' beta distribution, > 0.
@@ -48,36 +47,35 @@ class MixupInferenceInTraining(PairAugmentation):
         variant: ``l`` or ``a``.
 
     Raises:
-        ValueError: If ratios ``margin`` apart are so rare at ``alpha`` that drawing them would not
-            end.
+        ValueError: If ``alpha`` makes ratios with a distance of ``margin`` too rare to draw.
     """
 
-    not_for: ClassVar = {"images-with-masks": "it decouples what a network says of whole images"}
+    not_for: ClassVar = {"images-with-masks": "it decouples a network's outputs for whole images"}
 
     margin: float = number(default=0.5, low=0.0, high=1.0, open_high=True)
     variant: str = choice(default="l", choices=VARIANTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Both ratios half the margin from 0.5 is sufficient, so this is a lower bound.
+        # A lower bound: it is sufficient that both ratios are half the margin from 0.5.
         one_side = 2 * scipy.special.betaincc(self.alpha, self.alpha, 0.5 + self.margin / 2)
         if one_side**2 < RAREST:
             raise ValueError(
-                f"margin={self.margin!r} is too wide for alpha={self.alpha!r}: ratios "
-                f"that far apart are drawn less than once in {1 / RAREST:.0f} times"
+                f"margin={self.margin!r} is too large for alpha={self.alpha!r}: less than one in "
+                f"{1 / RAREST:.0f} draws has such a distance"
             )
 
     def draw_mixture(
         self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor]:
-        """Return l1 and l2 of each step, (S, 2), float64: the gap of two that are close counts."""
+        """Return l1 and l2 of each step, (S, 2), float64 because their difference may be small."""
         ratios = [self.draw_ratios(source) for _ in self._steps(network)]
         return (torch.tensor(ratios, dtype=torch.float64),)
 
     def loss_of_pairs(
         self, network: Network, loss: Loss, pairs: Pairs, *mixture: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the mean loss of both sides, and the logits of the inputs' own side."""
+        """Return the mean loss of both sides, and the logits of the first side."""
         (ratios,) = mixture
         logits, other = self.run(pairs, self._steps(network), list(ratios))
         return pairs.loss(loss, logits, other, (0.5, 0.5)), logits
@@ -90,7 +88,7 @@ class MixupInferenceInTraining(PairAugmentation):
         for layers, (first, second) in zip(steps, ratios, strict=True):
             mixed = layers(first * a + (1 - first) * b)
             other_mixed = layers(second * a + (1 - second) * b)
-            # Two mixtures of two unknowns, solved for these.
+            # Solve two linear equations for the two unmixed outputs.
             gap = first - second
             a = ((1 - second) * mixed - (1 - first) * other_mixed) / gap
             b = (first * other_mixed - second * mixed) / gap

@@ -12,23 +12,22 @@ from trainables.models import Network
 class Mixup(PairAugmentation):
     """Trains on convex combinations of pairs of inputs and of their losses.
 
-    One ratio l ~ Beta(alpha, alpha) for the batch; the larger of l and 1 - l is the
-    input's own share, as in the code released with MIT: the accuracy of the outputs on the inputs'
-    own targets then means something.
+    One ratio l ~ Beta(alpha, alpha) per batch; the first input of a pair has the larger of l and
+    1 - l, as in the code released with MIT, so that the accuracy on its targets is meaningful.
 
     Source: Zhang et al., mixup: Beyond Empirical Risk Minimization, ICLR 2018.
 
-    Not a calibration method by itself: temperature scaling helps a network trained with it less
-    than one trained without (Wang et al., CVPR 2023).
+    Not a calibration method on its own: temperature scaling helps a network trained with mixup less
+    than one trained without it (Wang et al., CVPR 2023).
 
     Args:
-        alpha: Both parameters of the beta distribution, > 0; the larger, the stronger the mixing.
+        alpha: Both parameters of the beta distribution, > 0; larger values mix more strongly.
     """
 
     def draw_mixture(
         self, network: Network, shape: torch.Size, source: np.random.Generator
     ) -> tuple[Tensor]:
-        """Return the shares of the inputs and of their partners, (2,), the larger one first."""
+        """Return the shares of both inputs of a pair, (2,), the larger one first."""
         ratio = source.beta(self.alpha, self.alpha)
         return (shares_of(max(ratio, 1 - ratio)),)
 

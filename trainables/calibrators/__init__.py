@@ -2,5 +2,5 @@
 
 import lazy_loader
 
-# Imported when first used: names and fields must not wait for torch.
+# Lazy imports: names and fields do not need torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

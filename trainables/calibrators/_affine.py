@@ -23,9 +23,10 @@ class AffineCalibrator(Calibrator):
     Args:
         weight_offdiag: Off-diagonal penalty lambda, >= 0.
         weight_bias: Bias penalty mu, >= 0.
-        variant: ``shrunk`` also pulls the map towards the best temperature, as strongly as held-out
-            fitting rows ask for, all the way where they gain nothing from a matrix; ``paper`` has
-            the two penalties alone, and with ten rows per class is far worse than no calibration.
+        variant: ``shrunk`` also pulls the map towards the best temperature, with the strength that
+            is best on held-out fitting rows, completely if a matrix does not improve them;
+            ``paper`` has only the two penalties, and with ten rows per class is far worse than no
+            calibration.
     """
 
     weight_offdiag: float = number(default=0.01, low=0.0)
@@ -36,7 +37,7 @@ class AffineCalibrator(Calibrator):
 
     @staticmethod
     def _offsets(logits: Tensor) -> Tensor:
-        """Return the offset subtracted from each row before the matrix acts on it, (N,)."""
+        """Return the offset to subtract from each row before the product, (N,)."""
         return torch.zeros_like(logits[:, 0])
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
@@ -54,7 +55,7 @@ class AffineCalibrator(Calibrator):
         return AffineFit(logits, offsets, labels, common, weights)
 
     def _transform(self, logits: Tensor) -> Tensor:
-        """Multiply in the precision of the fit."""
+        """Map in the precision of the fit."""
         features = raise_masked(logits, find_masked(logits)) - self._offsets(logits).unsqueeze(1)
         dtype = product_precision(logits.shape[1])
         matrix, bias = (t.to(logits.device, dtype) for t in (self.matrix, self.bias))

@@ -1,4 +1,4 @@
-"""The penalised likelihood of an affine map, in coordinates in which it bends alike everywhere."""
+"""The fit of an affine map by penalised likelihood, in coordinates of equal curvature."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,26 +12,26 @@ from trainables.common.logit_rows import MASKED, find_masked, raise_masked, row_
 SINGLE_PRECISION_CLASSES = 50
 TOLERANCE = 1e-7
 CORRECTIONS = 6
-EASE = 0.1  # Diagonal and biases are few, and what they say holds for many rows.
+EASE = 0.1  # Weaker pull of diagonal and biases, which are few and determined by many rows.
 FLATTEST, TINY = 1e-8, 1e-12
 
 
 def product_precision(num_classes: int) -> torch.dtype:
-    """Return the precision of matrix products, which are all of the time where K is large."""
+    """Return the precision of matrix products, which take nearly all time if K is large."""
     return torch.float32 if num_classes > SINGLE_PRECISION_CLASSES else torch.float64
 
 
 class AffineFit:
-    """Mean negative log-likelihood of ``softmax(W f + b)`` plus ODIR, ready to be minimised.
+    """Mean negative log-likelihood of ``softmax(W f + b)`` plus ODIR, to be minimised.
 
     A pull towards ``softmax(f / T)`` may be added: its weight times the squared off-diagonal
     entries of T W, plus ``EASE`` times that for the distances of its diagonal from 1 and for b. T
-    makes it blind to the scale of the logits.
+    makes it independent of the scale of the logits.
 
-    The features of a network lie far from the origin and are anything but alike, so that plain
-    gradients crawl. W and b together, (K, K + 1), are therefore multiplied by the inverse root of
-    the curvature that the features have at the start, averaged over the classes: a change of
-    variables that leaves the minimum where it is.
+    A network's features are far from the origin and have very different scales, so that gradient
+    steps converge slowly. W and b together, (K, K + 1), are therefore multiplied by the inverse
+    root of the features' initial curvature, averaged over the classes. This change of variables
+    does not move the minimum.
 
     Args:
         logits: (N, K).
@@ -111,7 +111,7 @@ class AffineFit:
         return total / len(self._labels) + away, gradient
 
     def _mapped(self, weights: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield labels, features f and ``W f + b`` of some rows at a time."""
+        """Yield labels, features f and ``W f + b`` of blocks of rows."""
         map_to = weights.to(self._dtype)
         for part in row_blocks(self._logits):
             features = self._logits[part].to(self._dtype) - self._offsets[part].unsqueeze(1)
@@ -121,7 +121,7 @@ class AffineFit:
             yield self._labels[part], features, mapped
 
     def _curvatures(self, penalty: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the curvature averaged over classes, (K + 1, K + 1), and of the diagonal, (K,)."""
+        """Return the curvature averaged over classes, (K + 1, K + 1), and the diagonal's, (K,)."""
         classes = len(penalty)
         total = penalty.new_zeros(classes + 1, classes + 1)
         own = torch.zeros_like(total[0, :-1])

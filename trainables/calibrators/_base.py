@@ -1,4 +1,4 @@
-"""Common to all calibrators: checks, blocks of rows, the kept argmax, the report and the state."""
+"""The base of all calibrators: checks, blocks of rows, kept argmax, report and state."""
 
 import math
 import warnings
@@ -25,20 +25,20 @@ from trainables.data import DataNote
 TIE_GAP = 4.0
 UNMOVED, WATCHED_ROWS = 1e-6, 512
 IMPOSSIBLE = -1e4  # The log-probability of a masked class.
-UNMOVED_DOUBT = "the fit did not move: probabilities of fitting rows stay what they were"
+UNMOVED_DOUBT = "the fit did not change the probabilities of the fitting rows"
 
 
 @dataclass(frozen=True)
 class FitReport:
-    """How a fit went.
+    """The result of a fit besides its parameters.
 
     Attributes:
-        converged: Whether the stopping rule was met before the iterations ran out.
+        converged: Whether the stopping rule was met within the allowed iterations.
         iterations: Passes over the fitting rows, or iterations of the solver.
-        objective: Final value of the fitting objective; nan where the fit minimises none.
-        note: For the reader, such as a parameter that ended on its bound.
-        doubt: Why the fit should not be trusted; empty where nothing speaks against it. ``fit``
-            gives it as a ``FitWarning`` too.
+        objective: Final value of the fitting objective; nan if the fit does not minimise one.
+        note: A remark, for example about a parameter that ended on its bound.
+        doubt: Why the fit should not be trusted, or empty. ``fit`` also raises it as a
+            ``FitWarning``.
     """
 
     converged: bool
@@ -48,7 +48,7 @@ class FitReport:
     doubt: str = ""
 
     def after(self, first: Self) -> Self:
-        """Return the report of two fits, of which this one followed; the objective is its own."""
+        """Return the combined report of a ``first`` fit and this one, with this one's objective."""
         return replace(
             self,
             converged=first.converged and self.converged,
@@ -59,7 +59,7 @@ class FitReport:
 
 
 class FitWarning(UserWarning):
-    """A fit that did not converge, did not move, or ended on a bound."""
+    """A fit that did not converge, did not change anything, or ended on a bound."""
 
 
 class Calibrator(CheckedFields, ABC):
@@ -69,20 +69,20 @@ class Calibrator(CheckedFields, ABC):
     which returns the report and sets the tensors, ``_transform``, which maps a block of rows, and
     ``_summary``. All arithmetic on fitted parameters is in float64, on the device of the logits.
 
-    Both get logits in the unit of ``logit_scale``, with all masks at one depth. A masked class has
-    the log-probability -10,000 afterwards.
+    Both get logits in the unit of ``logit_scale``, with the same value for all masked classes. The
+    result for a masked class is the log-probability -10,000.
 
     Attributes:
         name: The name in recipes.
         takes_objective: Whether the fitting objective can be chosen.
-        preserves_accuracy: Whether the first largest entry of every row is kept; where an argument
-            decides, the instance has its own value.
-        fits_on_training: Whether the rows to fit on are those that the network was trained on, as
-            some papers do, and not held out; an argument may decide here, too.
+        preserves_accuracy: Whether the first largest entry of every row is kept; if this depends on
+            an argument, the instance has its own value.
+        fits_on_training: Whether it is fitted on the network's training rows, as in some papers,
+            instead of held-out rows; this may depend on an argument as well.
         transfers: Whether a fitted calibrator applies to rows with another number of classes.
-        report: How the fit went; None before.
-        num_classes: K of the fitting rows; 0 before.
-        logit_scale: The size of the fitting logits, from which masked and huge ones are told.
+        report: The report of the fit; None before the fit.
+        num_classes: K of the fitting rows; 0 before the fit.
+        logit_scale: The scale of the fitting logits; masked and huge logits are detected with it.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -106,17 +106,17 @@ class Calibrator(CheckedFields, ABC):
     def fit(self, logits: Any, labels: Any) -> Self:
         """Fit on held-out rows and return the calibrator; the same rows give the same parameters.
 
-        A fit that did not converge, did not move or ended on a bound gives a ``FitWarning``; the
-        ``report`` has its text as ``doubt``.
+        If the fit does not converge, changes nothing or ends on a bound, it raises a
+        ``FitWarning``, and the ``report`` has the text as ``doubt``.
 
         Args:
             logits: (N, K), torch or NumPy, any floating dtype, finite or, for a masked class, -inf;
                 N >= 1, K >= 2.
-            labels: (N,), whole numbers in [0, K). Rows whose label is masked are left out, with a
+            labels: (N,), whole numbers in [0, K). Rows whose label is masked are ignored, with a
                 ``FitWarning``.
 
         Raises:
-            InputError: If shapes, values or labels are not as stated, or every label is masked.
+            InputError: If shapes, values or labels are wrong, or every label is masked.
         """
         rows, targets = check_rows(logits, labels)
         self.num_classes, self.logit_scale = rows.shape[1], LogitScale.of(rows)
@@ -126,7 +126,7 @@ class Calibrator(CheckedFields, ABC):
                 report = self._fit(rows, targets)
                 doubt = self._doubt(report, rows)
         except BaseException:
-            self.num_classes = 0  # Half fitted is not fitted.
+            self.num_classes = 0  # A failed fit leaves the calibrator unfitted.
             raise
         unit = self.logit_scale.unit
         note = "" if unit == 1 else f"the fit divided all logits by {unit:g}"
@@ -137,7 +137,7 @@ class Calibrator(CheckedFields, ABC):
         return self
 
     def _possible(self, rows: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, str]:
-        """Return the leveled rows whose label is not masked, their labels, and a remark."""
+        """Return the leveled rows whose label is not masked, their labels, and a message."""
         rows, masked = self.logit_scale.level(rows)
         if masked is None:
             return rows, labels, ""
@@ -148,28 +148,28 @@ class Calibrator(CheckedFields, ABC):
         text = f"the label's class is masked in {lost} of {len(labels)} rows"
         if lost == len(labels):
             raise InputError(f"labels: {text}; check labels and masks")
-        text += f", the first is row {first}: the fit leaves them out"
+        text += f", the first is row {first}: the fit ignores them"
         return rows[kept], labels[kept], text
 
     def _doubt(self, report: FitReport, rows: Tensor) -> str:
         if not report.converged:
             return f"not converged: {report.note}"
-        some = rows[:WATCHED_ROWS].double()
-        ratios = (self._transform(some) - some.log_softmax(1)).exp()
+        block = rows[:WATCHED_ROWS].double()
+        ratios = (self._transform(block) - block.log_softmax(1)).exp()
         moved = float((ratios - 1).abs().amax())
         return "; ".join(filter(None, (report.doubt, UNMOVED_DOUBT if moved < UNMOVED else "")))
 
     def __call__(self, logits: Any) -> Tensor:
         """Return calibrated log-probabilities, (N, K), in the dtype of the logits.
 
-        Rows with another number of classes than the fitting rows give a ``DataNote``.
+        Rows with another number of classes than the fitting rows raise a ``DataNote``.
 
         Args:
-            logits: (N, K), torch or NumPy; half precision is answered in float32.
+            logits: (N, K), torch or NumPy; the result for half precision is float32.
 
         Raises:
-            InputError: If the calibrator is not fitted, K differs from the fitting rows and the
-                calibrator does not transfer, or a value is not finite.
+            InputError: If the calibrator is not fitted, does not transfer to another K, or a value
+                is not finite.
         """
         self.require_fitted()
         rows = check_logits(logits)
@@ -183,18 +183,18 @@ class Calibrator(CheckedFields, ABC):
         return out
 
     def _takes(self, classes: int) -> bool:
-        """Return whether the fitted parameters apply to rows with this number of classes."""
+        """Return True if the fitted parameters apply to rows with this number of classes."""
         return self.transfers
 
     def _note_transfer(self, classes: int) -> None:
-        told = f"logits: {classes} classes, but this {self.name} was fitted on {self.num_classes}"
+        text = f"logits: {classes} classes, but this {self.name} was fitted on {self.num_classes}"
         if not self._takes(classes):
             others = [name for name in CALIBRATORS.names() if CALIBRATORS.get(name).transfers]
-            raise InputError(f"{told}; calibrators that transfer are {', '.join(others)}")
-        warnings.warn(f"{told}; its parameters apply to both", DataNote, stacklevel=3)
+            raise InputError(f"{text}; calibrators that transfer are {', '.join(others)}")
+        warnings.warn(f"{text}; its parameters apply to both", DataNote, stacklevel=3)
 
     def _mapped(self, rows: Tensor) -> Tensor:
-        """Return log-probabilities of a block of rows in which no masked class has a share."""
+        """Return log-probabilities of a block of rows, without probability for masked classes."""
         leveled, masked = self.logit_scale.level(rows)
         values = self._transform(leveled)
         if masked is None:
@@ -204,14 +204,14 @@ class Calibrator(CheckedFields, ABC):
 
     @abstractmethod
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
-        """Fit on checked rows, without gradient mode."""
+        """Fit on checked rows; gradients are disabled."""
 
     @abstractmethod
     def _transform(self, logits: Tensor) -> Tensor:
         """Return log-probabilities of a block of rows, float64 to float64."""
 
     def summary(self) -> dict[str, float]:
-        """Return the fitted parameters that a person reads, by name.
+        """Return the main fitted parameters by name.
 
         Raises:
             InputError: If the calibrator is not fitted.
@@ -242,7 +242,7 @@ class Calibrator(CheckedFields, ABC):
         return {**state, "num_classes": torch.tensor(self.num_classes)}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take over fitted tensors.
+        """Load fitted tensors.
 
         Raises:
             InputError: If a tensor is missing or unknown.
@@ -263,9 +263,9 @@ class ObjectiveCalibrator(Calibrator):
     """A calibrator that is fitted with any fitting objective.
 
     Attributes:
-        objective: Minimised by the fit; ``ce`` unless ``build_calibrator`` gets another.
+        objective: The fit minimises it; ``ce`` by default.
         objective_name: Its name.
-        objective_parameters: The hyper-parameters it was made with.
+        objective_parameters: Its hyper-parameters.
     """
 
     objective: Objective = field(init=False)
@@ -279,23 +279,23 @@ class ObjectiveCalibrator(Calibrator):
         self.set_objective("ce")
 
     def set_objective(self, name: str, **parameters: Any) -> None:
-        """Choose the objective of the fit; see ``build_objective`` for arguments and errors."""
+        """Set the objective of the fit; see ``build_objective`` for arguments and errors."""
         self.objective = build_objective(name, **parameters)
         self.objective_name, self.objective_parameters = name, parameters
 
     def summary(self) -> dict[str, float]:
-        """Return the fitted parameters that a person reads, and what the objective has learned."""
+        """Return the main fitted parameters and the objective's own fitted values."""
         return {**super().summary(), **self.objective.state()}
 
 
 def spread(name: str, values: Tensor) -> dict[str, float]:
-    """Return least, mean and largest of some values, for a summary."""
+    """Return the smallest, mean and largest of some values, for a summary."""
     found = {"min": values.min(), "mean": values.mean(), "max": values.max()}
     return {f"{name}_{key}": float(value) for key, value in found.items()}
 
 
 def matrix_summary(matrix: Tensor, bias: Tensor) -> dict[str, float]:
-    """Return mean diagonal, root mean square off the diagonal, and largest absolute bias."""
+    """Return the mean diagonal, root mean square off the diagonal, and largest absolute bias."""
     diagonal = matrix.diagonal()
     outside = matrix - torch.diag(diagonal)
     pairs = len(matrix) * (len(matrix) - 1)
@@ -307,10 +307,10 @@ def matrix_summary(matrix: Tensor, bias: Tensor) -> dict[str, float]:
 
 
 def by_block(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a function of some rows to all of them, a block at a time.
+    """Apply a function to blocks of rows and join the results.
 
-    Its results go straight to their place: kept in a list until the end, they would lie between the
-    freed temporaries of the blocks, which the allocator then cannot use again.
+    Results are written directly to the output: a list of them would fragment the memory between
+    freed temporary tensors.
     """
     first, *others = row_blocks(rows)
     values = function(rows[first])
@@ -322,22 +322,22 @@ def by_block(rows: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def first_argmax(rows: Tensor) -> Tensor:
-    """Return the index of the first largest entry of each row, (N,), also where entries tie."""
+    """Return the index of the first largest entry of each row, (N,), even if entries tie."""
     order = torch.arange(rows.shape[1], device=rows.device)
 
-    def of_some(some: Tensor) -> Tensor:
-        largest = some.amax(1, keepdim=True)
-        return torch.where(some == largest, order, some.shape[1]).amin(1)
+    def of_block(block: Tensor) -> Tensor:
+        largest = block.amax(1, keepdim=True)
+        return torch.where(block == largest, order, block.shape[1]).amin(1)
 
-    return by_block(rows, of_some)
+    return by_block(rows, of_block)
 
 
 def keep_argmax(before: Tensor, after: Tensor) -> Tensor:
-    """Return ``after`` with the first largest entry of every row where ``before`` has it.
+    """Return ``after``, corrected such that its first largest entries are those of ``before``.
 
-    A monotone map on reals may still merge neighbours when rounded. Entries in front of the winner
-    that reach it are lowered by a few units in the last place, enough that the order survives
-    exponentiation too; entries behind it are cut at the winner. Nothing else changes.
+    Rounding can make entries of a monotone map equal. Entries before the winner that reach it are
+    lowered by a few units in the last place, enough to keep the order after exponentiation; entries
+    behind it are limited to the winner.
     """
     winner = first_argmax(before).unsqueeze(1)
     top = after.gather(1, winner)

@@ -1,4 +1,4 @@
-"""The family that calibrates each class against the rest and puts the rows together again."""
+"""The family that calibrates each class against the rest and then normalises the rows."""
 
 import itertools
 from abc import abstractmethod
@@ -19,9 +19,9 @@ Curve = tuple[Sequence[float], ...]
 class OneVersusRestCalibrator(MixedCalibrator):
     """Maps the probability of each class by its own curve, then normalises the rows.
 
-    A curve may send a probability to 0, and with it a whole row: every entry keeps a billionth of
-    its uncalibrated probability, so that log-probabilities stay finite. For what they are mixed
-    with and ``variant`` see ``MixedCalibrator``.
+    Curves can map all probabilities of a row to 0. So every entry keeps a billionth of its
+    uncalibrated probability, and log-probabilities stay finite. See ``MixedCalibrator`` for the
+    mixture and ``variant``.
     """
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
@@ -38,19 +38,19 @@ class OneVersusRestCalibrator(MixedCalibrator):
 
     @abstractmethod
     def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
-        """Yield the curve of each of some classes; scores, hits and masked rows are (C, N).
+        """Yield the curve of each class in a block; scores, hits and masked rows are (C, N).
 
-        Curves are plain floats because small arrays kept from each class would lie between its
-        freed temporaries, which the allocator then cannot use again.
+        Curves are plain floats, because small arrays would fragment the memory between freed
+        temporary arrays.
         """
 
     @abstractmethod
     def _keep(self, curves: Sequence[Curve]) -> None:
-        """Take over the curve of each class."""
+        """Store the curves of all classes."""
 
     @abstractmethod
     def _map(self, probabilities: Tensor) -> Tensor:
-        """Return the mapped probability of each class, each on its own, (N, K)."""
+        """Return the mapped probability of each class, (N, K), before normalisation."""
 
     def _transform_alone(self, logits: Tensor) -> Tensor:
         log_probs = F.log_softmax(logits, dim=1)
@@ -60,10 +60,10 @@ class OneVersusRestCalibrator(MixedCalibrator):
 
 
 class CurveCalibrator(OneVersusRestCalibrator):
-    """A one-versus-rest calibrator that fits one curve after the other."""
+    """A one-versus-rest calibrator that fits one curve at a time."""
 
     def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
-        del masked  # A miss at probability 0, which is true.
+        del masked  # A masked class counts as a miss with probability 0, which is correct.
         return itertools.starmap(self._curve, zip(scores, hits, strict=True))
 
     @abstractmethod
@@ -72,7 +72,7 @@ class CurveCalibrator(OneVersusRestCalibrator):
 
 
 def class_probabilities(logits: Tensor) -> Iterator[Tensor]:
-    """Yield the probabilities of a few classes at a time, (C, N), in the dtype of the logits."""
+    """Yield the probabilities of blocks of classes, (C, N), in the dtype of the logits."""
 
     def top_and_total(rows: Tensor) -> Tensor:
         values = rows.double()

@@ -1,4 +1,4 @@
-"""Scores every row by a calibrator that has not seen it."""
+"""Calibrates every row with a calibrator that was fitted without it."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,19 +24,19 @@ def cross_fit(
     """Calibrate each row with a calibrator fitted on the other folds.
 
     Args:
-        build: Makes a fresh, unfitted calibrator.
+        build: Returns a new, unfitted calibrator.
         logits: (N, K); see ``Calibrator.fit``.
         labels: (N,), whole numbers in [0, K).
         folds: Number of folds, in [2, N].
-        seed: Decides which rows share a fold.
-        groups: Number of the group that each row belongs to, (N,), int64, such as the image of a
-            pixel: a group is in one fold as a whole. None where rows are drawn alone.
+        seed: Determines the folds.
+        groups: The group number of each row, (N,), int64, such as a pixel's image; the rows of a
+            group are in the same fold. None if rows are independent.
 
     Returns:
         Log-probabilities (N, K), in the order of the rows.
 
     Raises:
-        InputError: If there are fewer rows than folds, or the rows are not as ``fit`` wants them.
+        InputError: If there are fewer rows than folds, or ``fit`` would reject the rows.
     """
     rows, targets = check_rows(logits, labels)
     out = torch.empty_like(rows)
@@ -53,10 +53,9 @@ def fold_calibrators(
     seed: int = 0,
     groups: Tensor | None = None,
 ) -> Iterator[tuple[Calibrator, Tensor]]:
-    """Yield a calibrator for each fold, fitted on the others, and the positions of its rows.
+    """Yield each fold's calibrator, fitted on the other folds, and the positions of its rows.
 
-    It is ``cross_fit`` where memory cannot hold all log-probabilities at once: each row is in one
-    fold. See there for arguments and errors.
+    Like ``cross_fit``, for results that do not fit into memory. See there for arguments and errors.
     """
     rows, targets = check_rows(logits, labels)
     parts = check_count("folds", folds, 2)
@@ -75,10 +74,10 @@ def nll_after_ts_terms(logits: Any, labels: Any) -> Tensor:
     """Return each row's NLL after a temperature fitted on other rows.
 
     Berta, Holzmüller, Jordan and Bach, Rethinking Early Stopping: Refine, Then Calibrate
-    (arXiv:2501.19195, 2025): a proper score is calibration error plus refinement error, and since
-    calibration can be mended afterwards, epochs and hyper-parameters are chosen by the loss
-    after it. Cross-fitted by five folds of a fixed seed. Use it where a recipe ends in a
-    calibrator; of a network that is used as it is, it says nothing about calibration.
+    (arXiv:2501.19195, 2025): a proper score is calibration error plus refinement error. Calibration
+    can be corrected afterwards, so epochs and hyper-parameters are chosen by the loss after it. The
+    temperatures are cross-fitted with five folds of a fixed seed. Use it if a recipe ends in a
+    calibrator; it does not measure the calibration of an uncalibrated network.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities, N at least 5.
@@ -89,17 +88,18 @@ def nll_after_ts_terms(logits: Any, labels: Any) -> Tensor:
     """
     rows, targets = check_rows(logits, labels)
     with warnings.catch_warnings():
-        # Of early epochs the best temperature often is a bound: that is no one's mistake.
+        # In early epochs the best temperature is often on a bound, which is not a problem.
         warnings.simplefilter("ignore", FitWarning)
         log_probs = cross_fit(lambda: build_calibrator("ts"), rows.double(), targets)
     return -log_probs.gather(1, targets[:, None]).squeeze(1).to(torch.float64)
 
 
 def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
-    """Deal the rows of each class out to the folds in turn, (N,), in an order fixed by the seed.
+    """Return the fold of each row, (N,): rows are shuffled and assigned in turn, class by class.
 
-    Dealing continues where the class before stopped: every class is spread as evenly as its size
-    allows, fold sizes differ by at most one, and no class needs as many rows as there are folds.
+    Each class continues with the fold after the previous class's last one. So every class is spread
+    as evenly as possible, fold sizes differ by at most one, and classes may have fewer rows than
+    there are folds.
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     order = order.to(labels.device)

@@ -11,22 +11,21 @@ from torch.nn import functional as F
 from trainables.calibrators._binary import Curve, OneVersusRestCalibrator
 from trainables.common.fields import fitted
 
-LEAST, LEAST_REST = 1e-30, 1e-7  # Of p and of 1 - p, which is exact to this in single precision.
+LEAST, LEAST_REST = 1e-30, 1e-7  # Limits of p and of 1 - p (its accuracy in single precision).
 MAX_STEPS, HALVINGS = 50, 30
 FLAT, RIDGE = 1e-7, 1e-12
-BLOCK_VALUES = 1 << 16  # Rows times classes at once: temporaries of this many stay in the cache.
+BLOCK_VALUES = 1 << 16  # Rows times classes of a block, so that temporaries fit in the cache.
 
 
 class LogisticCalibrator(OneVersusRestCalibrator):
-    """``sigmoid(w · x + b)`` a class, with x some features of its probability p.
+    """``sigmoid(w · x + b)`` for each class, where x are features of its probability p.
 
-    The fit has Platt's targets (Advances in Large Margin Classifiers, 1999), which stand for one
-    row more of the class and one more of the rest: (n + 1) / (n + 2) for the n rows of the class
-    and 1 / (N - n + 2) for the others. So no coefficient runs away where curves would separate
-    rows.
+    The fit uses Platt's targets (Advances in Large Margin Classifiers, 1999), which correspond to
+    one more row of the class and of the rest: (n + 1) / (n + 2) for the n rows of the class and
+    1 / (N - n + 2) for the others. So coefficients stay finite even if rows are separable.
 
     Attributes:
-        identity: Coefficients that change nothing, the intercept last; where the fit starts.
+        identity: Coefficients of the identity map, the intercept last; the fit starts there.
     """
 
     identity: ClassVar[Sequence[float]]
@@ -35,24 +34,24 @@ class LogisticCalibrator(OneVersusRestCalibrator):
     @staticmethod
     @abstractmethod
     def _features(log_p: Tensor, log_rest: Tensor) -> list[Tensor]:
-        """Return the features, each in the shape of ``log p`` and ``log (1 - p)``."""
+        """Return the features, each with the shape of ``log p`` and ``log (1 - p)``."""
 
     def _coefficients(self, features: Tensor, targets: Tensor) -> Tensor:
-        """Return the best coefficients (C, D), of features (C, D, N), the last of which is 1."""
+        """Return the best coefficients (C, D) of features (C, D, N); the last feature is 1."""
         return logistic_fits(features, targets, self.identity)
 
     def _curves(self, scores: Tensor, hits: Tensor, masked: Tensor | None) -> Iterator[Curve]:
         seen = torch.ones_like(hits) if masked is None else ~masked
         step = max(1, BLOCK_VALUES // scores.shape[1])
-        for some, right, shown in zip(
-            *(of.split(step) for of in (scores, hits, seen)), strict=True
+        for block, right, shown in zip(
+            *(values.split(step) for values in (scores, hits, seen)), strict=True
         ):
-            columns = self._features(*_log_odds(some.double()))
+            columns = self._features(*_log_odds(block.double()))
             features = torch.stack([*columns, torch.ones_like(columns[0])], 1)
             count = right.sum(1, keepdim=True)
             rest = shown.sum(1, keepdim=True) - count
             targets = torch.where(right, (count + 1) / (count + 2), 1 / (rest + 2))
-            if masked is not None:  # Rows whose features are 0 move no coefficient.
+            if masked is not None:  # Rows with features of 0 do not affect the coefficients.
                 features *= shown.unsqueeze(1)
             found = self._coefficients(features, targets.double())
             yield from ((values,) for values in found.tolist())
@@ -79,10 +78,10 @@ def _log_odds(probabilities: Tensor) -> tuple[Tensor, Tensor]:
 def logistic_fits(features: Tensor, targets: Tensor, start: Sequence[float]) -> Tensor:
     """Return the coefficients (C, D) of C logistic regressions on soft targets, by Newton's method.
 
-    Features are (C, D, N), targets (C, N) inside (0, 1), both float64; all start at (D,).
+    Features are (C, D, N), targets (C, N) inside (0, 1), both float64; ``start`` is (D,).
     """
     found = features.new_tensor(start).repeat(len(features), 1)
-    # Of those that still gain: their place, rows, targets, coefficients and loss.
+    # Regressions that still improve: their position, features, targets, coefficients and loss.
     left, x, wanted = torch.arange(len(found), device=found.device), features, targets
     at, loss = found.clone(), _losses(features, targets, found)
     for _ in range(MAX_STEPS):
@@ -101,7 +100,7 @@ def logistic_fits(features: Tensor, targets: Tensor, start: Sequence[float]) -> 
         found[left], going = at, gains & ~settled
         if not going.any():
             break
-        left, x, wanted, at, loss = (of[going] for of in (left, x, wanted, at, lower))
+        left, x, wanted, at, loss = (part[going] for part in (left, x, wanted, at, lower))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The family that sets uncertain rows apart and calibrates the others by a temperature."""
+"""The family that rejects uncertain rows and calibrates the others by a temperature."""
 
 import math
 from abc import abstractmethod
@@ -20,7 +20,7 @@ class MetaCalibrator(Calibrator):
     """Rows whose entropy reaches a threshold become uniform; the rest is temperature scaled.
 
     Args:
-        seed: Decides which rows the threshold is read from; the others fit the temperature.
+        seed: Selects the rows for the threshold; the others fit the temperature.
     """
 
     seed: int = count(default=0, low=0, kw_only=True)
@@ -39,18 +39,18 @@ class MetaCalibrator(Calibrator):
         if not bool(accepted.any()):
             raise InputError(
                 f"{self.name}: no fitting row has an entropy below the threshold "
-                f"{float(self.threshold):.4g}; relax the constraint or bring more rows"
+                f"{float(self.threshold):.4g}; relax the constraint or use more rows"
             )
         self.temperature, report = fit_temperature(logits[accepted], labels[accepted])
         return report
 
     @abstractmethod
     def _threshold_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the positions of the rows that the threshold is read from."""
+        """Return the positions of the rows that determine the threshold."""
 
     @abstractmethod
     def _find_threshold(self, entropies: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-        """Return the entropy, in nats, from which on rows are set apart."""
+        """Return the threshold: the entropy, in nats, at or above which rows are rejected."""
 
     def _draw(self, candidates: Tensor) -> Tensor:
         """Draw a tenth of the candidates, at least one and at most 500."""

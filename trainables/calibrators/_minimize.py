@@ -15,7 +15,7 @@ from trainables.calibrators._base import FitReport
 from trainables.calibrators.objectives import Objective, RowTerms
 from trainables.common.logit_rows import find_masked, mean_allowed, row_blocks
 
-KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows are kept as passes read them.
+KEPT_VALUES = 1 << 25  # Up to 256 MiB of rows stay in memory in the form that passes need.
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class RowPass:
     """The result of one pass at given temperatures; all (N,), float64.
 
     Attributes:
-        loss: Loss of each row under the objective.
-        slope: Its derivative in the logarithm of the row's temperature.
+        loss: The objective's loss of each row.
+        slope: Its derivative by the logarithm of the row's temperature.
         curvature: A non-negative estimate of the second derivative (exact for ``ce`` and ``ls`` up
             to a term that vanishes with the slope).
     """
@@ -35,16 +35,16 @@ class RowPass:
 
 
 class TemperaturePasses:
-    """Evaluates an objective with each row divided by its own temperature, as often as asked."""
+    """Evaluates an objective for rows that are divided by given temperatures."""
 
     def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
         self.logits, self.labels, self.objective = logits, labels, objective
         self._masked = find_masked(logits) if objective.needs_mean else None
-        # To cast and transpose the rows takes as long as to sum over their classes.
+        # Casting and transposing rows takes as long as summing over their classes, so cache it.
         self._kept = list(self._blocks()) if logits.numel() <= KEPT_VALUES else None
 
     def __call__(self, log_temperature: Tensor) -> RowPass:
-        """Go through the rows once at logarithms of the temperature, (N,) or (1,), float64."""
+        """Evaluate all rows at logarithms of the temperature, (N,) or (1,), float64."""
         s = (-log_temperature).exp().expand(len(self.labels))
         chosen, average, powers = self._sums(s)
         total, first, second, *squares = powers
@@ -62,14 +62,14 @@ class TemperaturePasses:
         return RowPass(loss, -s * in_s, (s.square() * -to_both * spread).clamp_(min=0))
 
     def _sums(self, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Sum over the classes of each row, whose largest logit is moved to 0.
+        """Sum over the classes of each row, after moving its largest logit to 0.
 
         Args:
             s: Inverse temperatures, (N,).
 
         Returns:
-            The logit of the label, (N,); the mean logit, (N,), zeros unless the objective reads it;
-            and, with ``w = exp(s z)``, the sums of w, w z and w z^2 and, where the objective reads
+            The logit of the label, (N,); the mean logit, (N,), zeros unless the objective needs it;
+            and, with ``w = exp(s z)``, the sums of w, w z and w z^2 and, if the objective needs
             squared probabilities, of w^2 and w^2 z, (3 or 5, N).
         """
         chosen, average = torch.zeros_like(s), torch.zeros_like(s)
@@ -86,22 +86,22 @@ class TemperaturePasses:
         return chosen, average, powers
 
     def _blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield some rows and their logits, float64, (K, n), the largest of each row at 0."""
+        """Yield blocks of rows and their logits, float64, (K, n), the largest of each row at 0."""
         for part in row_blocks(self.logits):
-            some = self.logits[part].T
-            # Classes first: sums over them then run along the rows, however few classes there are.
-            z = torch.empty(some.shape, dtype=torch.float64, device=some.device).copy_(some)
+            block = self.logits[part].T
+            # Classes first, so that sums over few classes are fast.
+            z = torch.empty(block.shape, dtype=torch.float64, device=block.device).copy_(block)
             yield part, z.sub_(z.amax(0))
 
 
 def _sum_powers(out: Tensor, weights: Tensor, z: Tensor) -> None:
-    """Put the sums of w, w z, w z^2 ... over the classes into ``out``; w is changed in place."""
+    """Write the sums of w, w z, w z^2 ... over the classes to ``out``; changes w in place."""
     for power, values in enumerate(out):
         torch.sum(weights if power == 0 else weights.mul_(z), 0, out=values)
 
 
 def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn mapped logits (N, K) into probabilities in their memory; also ``-log p_y``, (N,)."""
+    """Change mapped logits (N, K) to probabilities in place; also return ``-log p_y``, (N,)."""
     mapped -= mapped.amax(1, keepdim=True)
     chosen = mapped.gather(1, labels.unsqueeze(1)).squeeze(1)
     total = mapped.exp_().sum(1)
@@ -109,14 +109,14 @@ def softmax_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def residuals_in_place(mapped: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn mapped logits (N, K) into the derivative in them of ``-log p_y``; also that, (N,)."""
+    """Change mapped logits (N, K) to gradients of ``-log p_y`` in place; also return that, (N,)."""
     probabilities, losses = softmax_in_place(mapped, labels)
     ones = torch.ones_like(mapped[:, :1])
     return probabilities.scatter_add_(1, labels.unsqueeze(1), -ones), losses
 
 
 def row_gradients(objective: Objective, terms: RowTerms) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return the loss of each row and its derivative in each of the three row terms."""
+    """Return the loss of each row and its derivative by each of the three row terms."""
     with torch.enable_grad():
         log_p, mean_log_p, sum_p2 = leaves = [
             term.detach().requires_grad_() for term in (terms.log_p, terms.mean_log_p, terms.sum_p2)
@@ -145,9 +145,9 @@ Evaluate = Callable[[Sequence[Tensor]], tuple[float, Sequence[Tensor]]]
 
 
 class WeightedLoss(ABC):
-    """A sum over rows of weight times loss, as a function of a few tensors.
+    """A weighted sum of row losses as a function of a few tensors.
 
-    Logits are (N, K), labels (N,), int64; the objective gives a row its loss and its weight.
+    Logits are (N, K), labels (N,), int64; the objective defines the losses and weights of rows.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, objective: Objective) -> None:
@@ -161,21 +161,21 @@ class WeightedLoss(ABC):
     def evaluate(
         self, parameters: Sequence[Tensor], weights: Tensor
     ) -> tuple[float, Sequence[Tensor]]:
-        """Return the sum, each row counted by a weight, (N,), and its gradient in each tensor."""
+        """Return the sum, with the rows' ``weights`` (N,), and its gradient by each tensor."""
 
     def row_weights(self, losses: Tensor) -> Tensor:
-        """Return the weight of each row, (N,), at the losses of the rows."""
+        """Return the weight of each row, (N,), given the rows' losses."""
         return self.objective.row_weights(losses, self.labels, self.logits.shape[1])
 
     def prepare(self, start: Tensor, after_step: Callable[[Tensor], Tensor]) -> None:
         """Give an adaptive objective the losses before and after the released first step.
 
-        That is LBFGS's: 0.02 times the gradient, or 0.02 in the sum of absolute changes where the
-        gradient's absolute sum exceeds 1.
+        This is a step of LBFGS: 0.02 times the gradient, which is first scaled to an absolute sum
+        of at most 1.
 
         Args:
-            start: The one tensor that the loss is a function of.
-            after_step: Returns it after a step that is to be subtracted from ones.
+            start: The single tensor of which the loss is a function.
+            after_step: Returns the tensor after the step, given ones minus the step.
         """
         if not self.objective.adaptive:
             return
@@ -188,11 +188,11 @@ class WeightedLoss(ABC):
 
 
 class MappedLoss(WeightedLoss):
-    """The loss of rows mapped to log-probabilities, differentiated a block of rows at a time.
+    """The loss of rows after a map, differentiated block by block.
 
     Args:
-        transform: The map, from parameters and a block of logits to log-probabilities; for the
-            others see ``WeightedLoss``.
+        transform: The map from parameters and a block of logits to log-probabilities; for the
+            other arguments see ``WeightedLoss``.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class MappedLoss(WeightedLoss):
 def row_terms(
     log_probs: Tensor, labels: Tensor, objective: Objective, masked: Tensor | None = None
 ) -> RowTerms:
-    """Return the view that an objective has of calibrated rows (N, K)."""
+    """Return the terms of calibrated rows (N, K) that an objective needs."""
     nothing = log_probs.new_zeros(len(labels))
     return RowTerms(
         log_probs.gather(1, labels.unsqueeze(1)).squeeze(1),
@@ -249,12 +249,11 @@ def minimize(
     max_iterations: int = MAX_ITERATIONS,
     tolerance: float = TOLERANCE,
 ) -> tuple[list[Tensor], FitReport]:
-    """Minimise with fixed row weights, renew the weights, and repeat until they stay.
+    """Minimise with fixed row weights, update the weights, and repeat until they converge.
 
-    An objective that is not adaptive needs a single round. Otherwise new weights are averaged with
-    the old ones, the more cautiously the longer they fail to settle: weight and loss of a class
-    push each other back and forth when the new ones are simply taken over. It must have been
-    prepared; the iterations, for the others, and the tolerance are as in ``lbfgs``.
+    An objective that is not adaptive needs a single round, with arguments as in ``lbfgs``. An
+    adaptive one must have been prepared. Its new weights are averaged with the old ones, with
+    smaller steps if they do not converge: otherwise weight and loss of a class would oscillate.
     """
     if not loss.objective.adaptive:
         even = torch.zeros(len(loss.labels), dtype=torch.float64, device=loss.labels.device)
@@ -289,11 +288,11 @@ def lbfgs(
 
     Args:
         evaluate: Returns value and gradients at given tensors.
-        start: Where to begin; shapes and device are kept.
-        max_iterations: Iterations after which the fit counts as not converged.
-        tolerance: Relative gain of an iteration below which it stops.
-        corrections: Earlier steps that shape the next; each is four copies of the tensors.
-        bounds: The least and the largest value of each entry of the tensors; None for no bound.
+        start: The initial tensors; results have the same shapes and device.
+        max_iterations: Number of iterations after which the fit counts as not converged.
+        tolerance: It stops if an iteration's relative gain is smaller.
+        corrections: Number of earlier steps in memory; each takes four copies of the tensors.
+        bounds: The smallest and largest value of each entry of the tensors; None for no bound.
     """
 
     def flat(x: np.ndarray) -> tuple[float, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The family whose maps may reach 0 and 1, mixed with temperature scaling as rows ask for."""
+"""The family of maps that are mixed with temperature scaling, because they can reach 0 and 1."""
 
 from abc import abstractmethod
 from dataclasses import replace
@@ -12,20 +12,18 @@ from trainables.calibrators._shrinkage import EQUAL_NOTE, VARIANTS, validation_f
 from trainables.calibrators._temperature import divide, fit_temperature
 from trainables.common.fields import choice, fitted
 
-LARGEST_LOG_RATIO = 500.0  # Of likelihoods: the sum of many is then still a number.
+LARGEST_LOG_RATIO = 500.0  # Limit of likelihood ratios, so that sums stay finite.
 
 
 class MixedCalibrator(Calibrator):
     """A calibrator whose probabilities are mixed with those of temperature scaling.
 
-    The mixture has the share of the calibrator's own map that gives held-out fitting rows the
-    highest likelihood, 0 where they gain nothing from it. A subclass implements ``_fit_alone`` and
-    ``_transform_alone``.
+    The share of the calibrator's own map maximises the likelihood of held-out fitting rows; it is 0
+    if the map does not improve them. A subclass implements ``_fit_alone`` and ``_transform_alone``.
 
     Args:
-        variant: ``shrunk`` mixes as said above; ``paper`` is the calibrator's own map alone, which
-            with few rows per class is far worse than no calibration. The default is the one that
-            never is.
+        variant: ``shrunk`` (the default) mixes as described above; ``paper`` is the calibrator's
+            own map alone, which with few rows per class is far worse than no calibration.
     """
 
     variant: str = choice(default="shrunk", choices=VARIANTS, kw_only=True)
@@ -34,11 +32,11 @@ class MixedCalibrator(Calibrator):
 
     @abstractmethod
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
-        """Fit the calibrator's own map, without gradient mode."""
+        """Fit the calibrator's own map; gradients are disabled."""
 
     @abstractmethod
     def _transform_alone(self, logits: Tensor) -> Tensor:
-        """Return log-probabilities of a block of rows by the own map, float64 to float64."""
+        """Return log-probabilities of a block of rows from the own map, float64 to float64."""
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
         report = self._fit_alone(logits, labels)
@@ -74,9 +72,9 @@ def _at_labels(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def likeliest_share(first: Tensor, second: Tensor) -> float:
-    """Return the share of the first in the likeliest mixture of two, in [0, 1].
+    """Return the share of the first in the mixture of two with the highest likelihood, in [0, 1].
 
-    Given are the log-probabilities that each has for the label of each row, (N,), float64.
+    Arguments are the log-probabilities of the rows' labels, (N,), float64.
     """
     ratio = (first - second).clamp(max=LARGEST_LOG_RATIO).exp()
 

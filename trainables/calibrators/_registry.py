@@ -1,4 +1,4 @@
-"""The calibrators by name, and how recipes name them."""
+"""The calibrators by name, and the parsing of their names in recipes."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def build_calibrator(
         **parameters: Hyper-parameters of the calibrator itself.
 
     Raises:
-        InputError: If a name is unknown, or an objective is given to a calibrator that takes none.
+        InputError: If a name is unknown, or the calibrator does not accept an objective.
         ValueError: If a value is out of its range.
     """
     calibrator = CALIBRATORS.build(name, **parameters)
-    # Not by its class, which takes PyTorch.
+    # Do not check its class, because importing that needs PyTorch.
     if set_objective := getattr(calibrator, "set_objective", None):
         set_objective(objective or DEFAULT_OBJECTIVE, **(objective_parameters or {}))
     elif objective is not None or objective_parameters:
-        raise InputError(f"{name} takes no fitting objective; those that do: {_with_objective()}")
+        raise InputError(f"{name} accepts no fitting objective; {_with_objective()} do")
     return calibrator
 
 
 def calibrator_from_recipe(text: str, parameters: Mapping[str, Any]) -> Calibrator:
-    """Make the calibrator that a recipe names, such as ``ts-ls``.
+    """Make the calibrator of a recipe, such as ``ts-ls``.
 
     Args:
         text: See ``parse_calibrator``.
@@ -93,13 +93,13 @@ def parse_calibrator(text: str) -> tuple[str, str | None]:
         )
     name, objective = split
     if not _takes_objective(name):
-        raise InputError(f"{text!r}: {name} takes no fitting objective; {_with_objective()} do")
+        raise InputError(f"{text!r}: {name} accepts no fitting objective; {_with_objective()} do")
     OBJECTIVES.require(objective)
     return name, objective
 
 
 def is_calibrator(text: str) -> bool:
-    """Return True if there is a calibrator, perhaps with an objective, of that name."""
+    """Return True for the name of a calibrator, with or without an objective."""
     try:
         parse_calibrator(text)
     except InputError:

@@ -1,7 +1,7 @@
-"""The fixed-length optimiser runs that the class-wise loss scaling paper's code releases.
+"""The fixed-length optimiser runs in the released code of the class-wise loss scaling paper.
 
-They work in float32, start at 1 and take the step sizes that the paper states (sec. 5.3), so they
-may end short of the optimum; they exist to compare with published figures.
+They use float32, start at 1 and have the paper's step sizes (sec. 5.3), so they may not reach the
+optimum; they are for comparisons with published figures.
 """
 
 import math
@@ -18,14 +18,14 @@ from trainables.calibrators.objectives import Objective
 CONSTANT = ((0.02, 1000),)
 SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
 ADAPT_AT = 1
-BETAS = 0.9, 0.999  # Of Adam.
+BETAS = 0.9, 0.999  # Parameters of Adam.
 
 
 class ReleasedRun:
     """One fit with torch optimisers; counts evaluations, because ``cls`` adapts at the second.
 
     Args:
-        parameters: The float32 tensors that are fitted, in place; for the others see
+        parameters: The float32 tensors to fit in place; for the other arguments see
             ``MappedLoss``.
     """
 
@@ -83,7 +83,7 @@ class ReleasedRun:
 def released_temperatures(
     count: int, logits: Tensor, labels: Tensor, objective: Objective
 ) -> tuple[Tensor, FitReport]:
-    """Return one temperature or one a class, (``count``,), float64, and how the run went."""
+    """Return one temperature or one per class, (``count``,), float64, and the report."""
     fitted = torch.ones(count, device=logits.device)
     report = ReleasedRun(divide, [fitted], logits, labels, objective).lbfgs()
     return fitted.detach().double(), report
@@ -97,10 +97,10 @@ def adam(
     patience: int,
     least: float,
 ) -> FitReport:
-    """Take full-batch steps of Adam until ``patience`` of them gained less than ``least``.
+    """Take full-batch steps of Adam until ``patience`` steps gained less than ``least``.
 
-    The last parameters are kept: released codes copy the best ones by reference only. The steps are
-    those of ``torch.optim.Adam``, whose first use imports the compiler, for seconds.
+    The last parameters are kept, because released codes copy the best ones only by reference. The
+    steps equal those of ``torch.optim.Adam``, which takes seconds to import the compiler.
     """
     means, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     best, last_gain, step = math.inf, 0, 0

@@ -1,4 +1,4 @@
-"""Shrinks rich maps towards temperature scaling, as strongly as held-out fitting rows ask for."""
+"""Shrinks maps towards temperature scaling with the strength that is best on held-out rows."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,13 +10,13 @@ from torch import Tensor
 from trainables.calibrators._base import FitReport
 
 VARIANTS = ("shrunk", "paper")
-# From the strongest to the weakest: each fit starts where the one before has ended, and those that
-# follow noise, which take the longest, are hardly ever asked for.
+# From the strongest to the weakest, because each fit starts at the end of the previous one, and
+# weak pulls, which take longest, are rarely needed.
 PULLS = (30.0, 10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0)
 FOLDS, SEED = 5, 0
 ENOUGH_ROWS = 2000
-ROUGH = 1e-4  # Gain at which fits end that only choose the pull.
-EQUAL_NOTE = "temperature scaling: on held-out rows a richer map gains nothing"
+ROUGH = 1e-4  # Tolerance of the fits that only select the pull.
+EQUAL_NOTE = "same as temperature scaling: a richer map does not improve held-out rows"
 
 
 class PulledFit(Protocol):
@@ -31,7 +31,7 @@ class PulledFit(Protocol):
     def minimize(
         self, pull: float, start: Tensor | None, tolerance: float
     ) -> tuple[Tensor, FitReport]:
-        """Return the best parameters under a pull, >= 0; see ``ROUGH`` for the tolerance."""
+        """Return the best parameters with a pull >= 0, to a relative tolerance."""
 
     def loss(self, weights: Tensor) -> float:
         """Return the sum of ``-log p_y`` over the rows."""
@@ -43,7 +43,7 @@ def fit_shrunk(
     labels: Tensor,
     tolerance: float,
 ) -> tuple[Tensor, FitReport]:
-    """Fit under the pull that does best on held-out rows; the tolerance is of the final fit."""
+    """Fit with the pull that is best on held-out rows; ``tolerance`` is for the final fit."""
     whole, pull = problem(logits, labels), _best_pull(problem, logits, labels)
     if math.isinf(pull):
         value = whole.loss(whole.scaled) / len(labels)
@@ -72,10 +72,10 @@ def _best_pull(
 
 
 def choose_pull(score: Callable[[float], float], without: float) -> float:
-    """Return the pull with the lowest held-out loss, infinity where no deviation lowers it.
+    """Return the pull with the lowest held-out loss, or infinity if none is below ``without``.
 
-    The score, the loss at a pull, is asked from the strongest on, until one is no better than
-    ``without``, the loss of temperature scaling. It may rise and fall again before.
+    ``without`` is the loss of temperature scaling. ``score`` returns the loss with a pull; pulls
+    are tried from the strongest on until one does not improve on ``without``.
     """
     most, chosen = 0.0, math.inf
     for pull in PULLS:
@@ -88,11 +88,10 @@ def choose_pull(score: Callable[[float], float], without: float) -> float:
 
 
 def validation_folds(rows: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield masks (N,) of held-out rows: of each fold until ``ENOUGH_ROWS`` rows were held out.
+    """Yield masks (N,) of held-out rows, fold by fold, until ``ENOUGH_ROWS`` rows were held out.
 
-    Folds are drawn without regard to classes: in stratified ones the frequencies of the classes
-    are the same, so that biases which follow the chance in them look good on held-out rows. A
-    single row cannot be held out; nothing is yielded then.
+    Folds are not stratified: with equal class frequencies in all folds, biases that fit random
+    frequencies would look good on held-out rows. Nothing is yielded for a single row.
     """
     parts = min(FOLDS, rows)
     fold = torch.randperm(rows, generator=torch.Generator().manual_seed(SEED)) % parts

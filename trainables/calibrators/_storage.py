@@ -1,4 +1,4 @@
-"""Keeps fitted calibrators on disk: tensors as safetensors, all else as JSON, and checksums."""
+"""Stores fitted calibrators on disk, as safetensors and JSON with checksums."""
 
 import json
 import math
@@ -34,13 +34,13 @@ FORMAT = 2
 
 
 def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
-    """Write a fitted calibrator into a folder, which is made if need be and returned.
+    """Write a fitted calibrator to a folder, which is created if missing; return its path.
 
-    The files are written elsewhere first: a full disk leaves the old ones.
+    Files are replaced only after all were written, so that a full disk keeps the old ones.
 
     Raises:
         InputError: If the calibrator is not fitted.
-        StorageError: If the folder cannot be written, such as on a full disk; the text names it.
+        StorageError: If the folder cannot be written, for example on a full disk.
     """
     state = {name: tensor.contiguous() for name, tensor in calibrator.state_dict().items()}
     text = json.dumps(_described(calibrator), indent=2, allow_nan=False)
@@ -61,10 +61,10 @@ def save_calibrator(calibrator: Calibrator, folder: str | Path) -> Path:
 
 
 def load_calibrator(folder: str | Path) -> Calibrator:
-    """Read a calibrator that ``save_calibrator`` wrote.
+    """Read a calibrator of ``save_calibrator``.
 
     Raises:
-        InputError: If a file is missing, damaged or of another format.
+        InputError: If a file is missing, damaged or has another format.
     """
     place = local_path(folder, "calibrator")
     if not any((place / name).exists() for name in (MANIFEST, TENSORS, DESCRIPTION)):
@@ -82,17 +82,17 @@ def load_calibrator(folder: str | Path) -> Calibrator:
         report = {key: math.nan if v is None else v for key, v in report.items()}
         calibrator.report = FitReport(**report)
         calibrator.load_state_dict(state)
-    except Exception as error:  # Wrong types, values and shapes raise whatever they do.
+    except Exception as error:  # Wrong types, values and shapes may raise anything.
         raise InputError(f"{place}: not a saved calibrator ({error})") from error
     return calibrator
 
 
 def _publish(draft: Path, place: Path) -> None:
-    """Move a draft to its place; a folder that is there keeps what else it holds."""
+    """Move a draft to its place; an existing folder keeps its other files."""
     if not place.is_dir():
         place_folder(draft, place)
         return
-    # The manifest first: a stop in between leaves files that are known to be damaged.
+    # Move the manifest first, so that an interruption leaves a detectable mismatch.
     for name in (MANIFEST, TENSORS, DESCRIPTION):
         sync(draft / name)
         os.replace(draft / name, place / name)
@@ -100,7 +100,7 @@ def _publish(draft: Path, place: Path) -> None:
 
 
 def _described(calibrator: Calibrator) -> dict[str, Any]:
-    """Return everything about a fitted calibrator but its tensors, ready for JSON."""
+    """Return a fitted calibrator without its tensors, ready for JSON."""
     report = calibrator.report
     chosen = calibrator if isinstance(calibrator, ObjectiveCalibrator) else None
     return {
@@ -112,6 +112,6 @@ def _described(calibrator: Calibrator) -> dict[str, Any]:
         "num_classes": calibrator.num_classes,
         "summary": calibrator.summary(),
         "learned": chosen.objective.state() if chosen else {},
-        # JSON has no NaN, which alone is not equal to itself.
+        # JSON has no NaN (the only value that does not equal itself).
         "report": {k: v if v == v else None for k, v in vars(report).items()} if report else {},
     }

@@ -20,7 +20,7 @@ from trainables.calibrators.objectives import Objective
 from trainables.common.fields import fitted, number
 from trainables.common.logit_rows import MASKED, find_masked, row_blocks
 
-SINGLE_PRECISION_CLASSES = 50  # From here on matrices are multiplied in single precision.
+SINGLE_PRECISION_CLASSES = 50  # With more classes, matrices are multiplied in single precision.
 TOLERANCE, SINGLE_TOLERANCE = 1e-9, 1e-7
 LEAST_CURVATURE = 1e-12
 
@@ -29,10 +29,11 @@ class StructuredCalibrator(ObjectiveCalibrator):
     """``softmax(f + D f + b)`` of the log-probabilities f of temperature scaling.
 
     Berta et al., Structured Matrix Scaling for Multi-Class Calibration, arXiv 2511.03685, with the
-    defaults of its code. T is fitted first and the uniform distribution mixed in as if it were one
-    row more, so that f is bounded; D and b follow with T held. To the mean objective are added
-    K / N times the squared biases and entries of D on its diagonal, and K (K - 1) / N times those
-    off it, each kind with a weight. The penalty vanishes as the rows N grow.
+    defaults of its code. T is fitted first, and the uniform distribution is mixed in with the
+    weight of one row, so that f is bounded; then D and b are fitted with fixed T. The penalty on
+    the mean objective is K / N times the squared biases and diagonal entries of D, and K (K - 1) /
+    N times its squared off-diagonal entries, each with its own weight. It vanishes as the number of
+    rows N grows.
 
     Args:
         weight_diag: Weight of the squared diagonal of D, >= 0.
@@ -56,7 +57,7 @@ class StructuredCalibrator(ObjectiveCalibrator):
 
     @abstractmethod
     def _penalty(self, logits: Tensor) -> Tensor:
-        """Return the weight of the square of each entry of D and b, in the shape of ``change``."""
+        """Return the weight of each squared entry of D and b, with the shape of ``change``."""
 
     def _features(self, logits: Tensor) -> Tensor:
         log_probs = divide([self.temperature.to(logits.device)], logits)
@@ -70,7 +71,7 @@ class StructuredCalibrator(ObjectiveCalibrator):
 
 
 def change_precision(change: Tensor) -> torch.dtype:
-    """Return the precision of a map's products, single where a large matrix takes the time."""
+    """Return the precision of a map's products: single for a large matrix, to save time."""
     return torch.float32 if len(change) >= SINGLE_PRECISION_CLASSES else torch.float64
 
 
@@ -82,21 +83,23 @@ def moved(change: Tensor, features: Tensor) -> Tensor:
 
 
 def sums(like: Tensor, values: Tensor, features: Tensor) -> Tensor:
-    """Return the sums over rows of values times features, and of values, shaped as a change."""
+    """Return the sums over rows of values times features, and of values, in a change's shape."""
     if like.shape[1] == features.shape[1]:
         return torch.stack([(values * features).sum(0), values.sum(0)])
     return torch.cat([values.T @ features, values.sum(0).unsqueeze(1)], 1)
 
 
 class StructuredLoss(WeightedLoss):
-    """The penalised objective of mapped rows, as a function of the change that the map makes.
+    """The penalised objective of mapped rows, as a function of the map's change.
 
-    The change is taken in units of the inverse root of the curvature at the start, in which all of
-    its entries bend alike.
+    The unit of each entry of the change is the inverse root of its initial curvature, so that all
+    entries have equal curvature.
 
     Args:
-        penalty: Weights of squared entries, for a mean, in the shape of the change; features are
-            log-probabilities of temperature scaling. For the others see ``WeightedLoss``.
+        features: Log-probabilities of temperature scaling, (N, K).
+        labels: (N,), int64.
+        objective: The fitting objective.
+        penalty: Weights of the squared entries (for the mean), with the shape of the change.
         masked: Classes that get no probability, (N, K); None if there are none.
     """
 
@@ -115,7 +118,7 @@ class StructuredLoss(WeightedLoss):
         self._unit = (2 * penalty + self._curvature()).clamp(min=LEAST_CURVATURE).rsqrt()
 
     def solve(self) -> tuple[Tensor, FitReport]:
-        """Return the best change, float64, and how the fit went."""
+        """Return the best change, float64, and the report."""
         tolerance = SINGLE_TOLERANCE if self._dtype == torch.float32 else TOLERANCE
         (found,), report = minimize(self, [torch.zeros_like(self._unit)], tolerance=tolerance)
         return self._unit * found, report
@@ -147,18 +150,18 @@ class StructuredLoss(WeightedLoss):
         return value, [(gradient + 2 * pulled) * self._unit]
 
     def _mapped(self, change: Tensor, part: slice) -> tuple[Tensor, Tensor | None]:
-        """Return the mapped logits of some rows, and which of them are masked."""
+        """Return the mapped logits of a block of rows and their mask."""
         mapped = moved(change, self.logits[part].to(self._dtype))
         if self._masked is None:
             return mapped, None
         return mapped.masked_fill_(self._masked[part], -MASKED), self._masked[part]
 
     def _blocks(self) -> list[slice]:
-        # To add up a matrix a block takes as long as to compute it, unless the block is as long.
+        # Long blocks: adding a block's matrix takes as long as computing it from as many rows.
         return row_blocks(self.logits, least=len(self._penalty))
 
     def _curvature(self) -> Tensor:
-        """Return the second derivative of the mean ``-log p_y`` in each entry at the start."""
+        """Return the initial second derivative of the mean ``-log p_y`` by each entry."""
         total = torch.zeros_like(self._penalty)
         for part in self._blocks():
             features = self.logits[part].to(self._dtype)
@@ -170,7 +173,7 @@ class StructuredLoss(WeightedLoss):
 def mapped_slopes(
     mapped: Tensor, labels: Tensor, objective: Objective, masked: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row, (N,), and its derivative in the mapped logits, (N, K)."""
+    """Return the loss of each row, (N,), and its derivative by the mapped logits, (N, K)."""
     if objective.log_loss:
         slopes, losses = residuals_in_place(mapped, labels)
         return losses, slopes

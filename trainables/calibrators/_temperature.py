@@ -23,7 +23,7 @@ MAX_PASSES = 100
 
 
 class TemperatureCalibrator(ObjectiveCalibrator):
-    """A calibrator that divides every row by one positive temperature, so its order stays."""
+    """A calibrator that divides every row by one positive temperature, which keeps its order."""
 
     preserves_accuracy = True
 
@@ -36,12 +36,12 @@ class TemperatureCalibrator(ObjectiveCalibrator):
 
 
 def divide(temperatures: Sequence[Tensor], logits: Tensor) -> Tensor:
-    """Return the log-probabilities of logits divided by the one tensor in ``temperatures``."""
+    """Return the log-probabilities of logits divided by the single tensor in ``temperatures``."""
     return F.log_softmax(logits / temperatures[0], dim=1)
 
 
 class Slopes(NamedTuple):
-    """A value, its slopes in the log temperature of each group and their curvature, (G,)."""
+    """A value, with its slopes and curvatures by the log temperature of each group, (G,)."""
 
     value: float
     slope: Tensor
@@ -52,10 +52,10 @@ class TemperatureFit(WeightedLoss):
     """One temperature per group of rows, fitted by safeguarded Newton steps on its logarithm.
 
     Args:
-        passes: The rows and the objective; the scaling of an adaptive one is set here.
-        groups: Group of each row, (N,), in [0, G); one group if left out.
+        passes: The rows and the objective; the fit also sets the scaling of an adaptive one.
+        groups: Group of each row, (N,), in [0, G); by default one group.
         num_groups: G.
-        prior_log: Log temperature towards which groups are shrunk, and from which they start.
+        prior_log: Initial log temperature, towards which groups are shrunk.
         shrinkage: Weight of the quadratic pull towards ``prior_log``, in rows.
     """
 
@@ -73,18 +73,18 @@ class TemperatureFit(WeightedLoss):
         self._zeros = torch.zeros(num_groups, dtype=torch.float64, device=self.labels.device)
 
     def solve(self) -> tuple[Tensor, FitReport]:
-        """Return the temperatures (G,), float64, in [0.01, 100], and how the fit went.
+        """Return the temperatures (G,), float64, in [0.01, 100], and the report.
 
         Groups without rows, or whose rows do not depend on the temperature, keep the prior's.
         """
-        # The released first step knows no pull.
+        # The released first step has no pull.
         free = TemperatureFit(self._passes, self._groups, len(self._zeros))
         free.prepare(self._zeros, torch.log)
         coupled = self.objective.adaptive and len(self._zeros) > 1
         start = self._zeros + self._prior_log
         theta, report = find_roots(self._slopes, start, coupled=coupled)
         if coupled and not report.converged:
-            # Groups push each other back and forth through their weights.
+            # Temperatures of groups oscillate because of their weights.
             (found,), report = minimize(self, [theta])
             theta = found.clamp(LOW, HIGH)
         return theta.exp(), report
@@ -96,7 +96,7 @@ class TemperatureFit(WeightedLoss):
     def evaluate(
         self, parameters: Sequence[Tensor], weights: Tensor
     ) -> tuple[float, Sequence[Tensor]]:
-        """Return the weighted sum with its pull, and its gradient in log temperatures (G,)."""
+        """Return the weighted sum with the pull, and its gradient by log temperatures (G,)."""
         found = self._slopes(parameters[0], weights)
         return found.value, [found.slope]
 
@@ -123,9 +123,9 @@ class TemperatureFit(WeightedLoss):
 def fit_temperature(
     logits: Tensor, labels: Tensor, objective: Objective | None = None
 ) -> tuple[Tensor, FitReport]:
-    """Return the best single temperature (1,) of all rows (N, K), and how the fit went.
+    """Return the best single temperature (1,) of all rows (N, K), and the report.
 
-    Labels are (N,), int64; the objective is cross-entropy unless another one is given.
+    Labels are (N,), int64; the default objective is cross-entropy.
     """
     passes = TemperaturePasses(logits, labels, objective or build_objective("ce"))
     return TemperatureFit(passes).solve()
@@ -134,11 +134,11 @@ def fit_temperature(
 def find_roots(
     evaluate: Callable[[Tensor], Slopes], start: Tensor, *, coupled: bool
 ) -> tuple[Tensor, FitReport]:
-    """Find where all slopes vanish, inside [LOW, HIGH], or where hardly any loss is left.
+    """Find the point in [LOW, HIGH] where all slopes vanish, or stop when almost no loss is left.
 
-    Rows that a vanishing temperature fits without loss would send it to its lower bound, and the
-    first mistake on other rows would then cost the most it can. Where groups are coupled, the slope
-    of one depends on the others, so that a sign seen earlier is no bracket.
+    If all rows are right, the best temperature would be the lower bound, and a mistake on other
+    rows would then have the largest possible loss. If groups are coupled, slopes depend on other
+    groups, so that signs of earlier slopes do not bracket the root.
     """
     theta = start
     low, high = torch.full_like(theta, LOW), torch.full_like(theta, HIGH)
@@ -169,10 +169,10 @@ def _propose(
     bracket: tuple[Tensor, Tensor],
     trust: float,
 ) -> Tensor:
-    """Return the next points: a secant or Newton step, cut to the bracket or halving it.
+    """Return the next points: a secant or Newton step, limited to the bracket or halving it.
 
-    A secant, from the points and slopes before (nan at first), counts where it is at least
-    ``trust`` times the curvature estimate. All are (G,).
+    The secant, from the previous points and slopes (nan at first), is used if it exceeds ``trust``
+    times the curvature estimate. All are (G,).
     """
     low, high = bracket
     run = theta - before[0]

@@ -1,4 +1,4 @@
-"""The likelihood of a slope and a bias per class, and its minimum by Newton's method."""
+"""The fit of a slope and a bias per class by penalised likelihood, with Newton's method."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainables.calibrators._minimize import lbfgs, residuals_in_place, softmax_
 from trainables.calibrators._temperature import fit_temperature
 from trainables.common.logit_rows import row_blocks
 
-NEWTON_CLASSES = 200  # With more, the curvature costs more than the steps that it saves.
+NEWTON_CLASSES = 200  # With more classes, computing the curvature costs more than it saves.
 MAX_STEPS = 100
 TOLERANCE, FLAT = 1e-14, 1e-8
 SUFFICIENT, ROUNDING = 1e-4, 1e-15
@@ -26,8 +26,8 @@ Curved = tuple[float, Tensor, Tensor]
 class VectorLoss:
     """The mean of ``-log p_y`` of ``softmax(a * z + b)``, plus a penalty.
 
-    Slopes a and biases b are one tensor, (2 K,), float64; the decay weighs half the squared
-    distances from the origin.
+    Slopes a and biases b are one tensor, (2 K,), float64; ``weight_decay`` is the weight of half
+    the squared distances from ``origin``.
     """
 
     logits: Tensor
@@ -36,7 +36,7 @@ class VectorLoss:
     weight_decay: Tensor
 
     def __call__(self, parameters: Sequence[Tensor]) -> tuple[float, Sequence[Tensor]]:
-        """Return the value and the gradient at slopes and biases, as ``lbfgs`` asks for them."""
+        """Return the value and the gradient at slopes and biases, for ``lbfgs``."""
         (at,) = parameters
         slope, bias = at.chunk(2)
         total, gradient = 0.0, torch.zeros_like(at)
@@ -61,7 +61,7 @@ class VectorLoss:
             probabilities, losses = softmax_in_place(z * slope + bias, labels)
             total += float(losses.sum())
             weighted = torch.cat([probabilities * z, probabilities], 1)
-            # In single precision: a curvature that is off in the seventh digit costs no step.
+            # Single precision is accurate enough for the curvature and costs no further step.
             single = weighted.float()
             curvature -= single.T @ single
             gradient += weighted.sum(0)
@@ -84,11 +84,11 @@ class VectorLoss:
 
 
 class VectorFit:
-    """The likelihood of slopes and biases with its penalty, ready to be minimised under a pull.
+    """The penalised likelihood of slopes and biases, to be minimised with a pull.
 
-    The pull acts on the biases and on T times the distances of the slopes from 1 / T, so that it is
-    blind to the scale of the logits. The decay weighs half the squared biases and distances of the
-    slopes from 1 / T.
+    The pull acts on the biases and on T times the distances of the slopes from 1 / T, so that it
+    does not depend on the scale of the logits. ``weight_decay`` is the weight of half the squared
+    biases and distances of the slopes from 1 / T.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, weight_decay: float) -> None:
@@ -126,8 +126,8 @@ def newton(
 ) -> tuple[Tensor, FitReport]:
     """Minimise a convex function by Newton steps, each halved until it gains enough.
 
-    It returns value, gradient (D,) and curvature (D, D) at a point (D,); a relative gain below the
-    tolerance ends it.
+    ``evaluate`` returns value, gradient (D,) and curvature (D, D) at a point (D,). The method stops
+    if the relative gain is below the tolerance.
     """
     at, length = start, 1.0
     here = evaluate(at)
@@ -149,8 +149,8 @@ def newton(
 def _newton_step(gradient: Tensor, curvature: Tensor) -> Tensor:
     """Return the Newton step, (D,).
 
-    The curvature is scaled to a unit diagonal, and given a ridge as small as it can be where it is
-    singular, as it is without a penalty: adding a constant to all biases changes nothing.
+    The curvature is scaled to a unit diagonal and gets the smallest ridge that makes it regular:
+    without a penalty it is singular, because adding a constant to all biases has no effect.
     """
     scale = curvature.diagonal().clamp(min=TINY).rsqrt()
     scaled = curvature * scale * scale.unsqueeze(1)

@@ -8,9 +8,9 @@ from trainables.calibrators._logistic import LogisticCalibrator, logistic_fits
 class BetaCalibration(LogisticCalibrator):
     """``sigmoid(a log p - b log(1 - p) + c)`` with a and b >= 0, each class against the rest.
 
-    Kull et al., Beta calibration, AISTATS 2017. As in their code, a coefficient that would be
-    negative is left out and the others are fitted again, so that curves never fall. It changes
-    accuracy. See ``LogisticCalibrator`` for the targets and ``MixedCalibrator`` for the argument.
+    Kull et al., Beta calibration, AISTATS 2017. As in their code, negative coefficients are set to
+    0 and the others are fitted again, so that curves never fall. It changes accuracy. See
+    ``LogisticCalibrator`` for the targets and ``MixedCalibrator`` for the argument.
     """
 
     identity = (1.0, 1.0, 0.0)
@@ -23,14 +23,14 @@ class BetaCalibration(LogisticCalibrator):
         found = super()._coefficients(features, targets)
         falls, steepest = found[:, :2].amin(1) < 0, found[:, :2].argmin(1)
         for feature, kept in ((0, [1, 2]), (1, [0, 2])):
-            some = falls & (steepest == feature)
-            found[some] = self._fits_of(features[some], targets[some], kept)
-        still = found[:, :2].amin(1) < 0
-        found[still] = self._fits_of(features[still], targets[still], [2])
+            rows = falls & (steepest == feature)
+            found[rows] = self._fits_of(features[rows], targets[rows], kept)
+        rows = found[:, :2].amin(1) < 0
+        found[rows] = self._fits_of(features[rows], targets[rows], [2])
         return found
 
     def _fits_of(self, features: Tensor, targets: Tensor, kept: list[int]) -> Tensor:
-        """Return the coefficients with those of the other features at 0."""
+        """Fit the ``kept`` features; return all coefficients, 0 for the others."""
         found, start = features.new_zeros(features.shape[:2]), [self.identity[at] for at in kept]
         found[:, kept] = logistic_fits(features[:, kept], targets, start)
         return found

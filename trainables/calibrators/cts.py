@@ -19,21 +19,21 @@ from trainables.common.fields import choice, fitted, number
 class ClassTemperatureScaling(TemperatureCalibrator):
     """One temperature for each class (Frenkel and Goldberger, EUSIPCO 2021).
 
-    With ``assignment="prediction"``, a row is divided by the temperature of its predicted class:
-    the order of the row stays. Each temperature is fitted on the rows predicted as its class and
-    pulled towards the common temperature, so that a class with few rows, or rows that are all
-    right, stays near it. With ``assignment="logit"``, logit k is divided by T_k as in the
-    class-wise scaling paper and its code; that re-ranks classes and changes accuracy. The default
-    is ``prediction`` because it keeps accuracy; take ``logit`` to compare with published figures.
-    Do not use either with a handful of rows per class.
+    With ``assignment="prediction"``, a row is divided by the temperature of its predicted class,
+    which keeps its order. Each temperature is fitted on the rows with this prediction and pulled
+    towards the common temperature, so that a class with few rows, or only right rows, stays near
+    it. With ``assignment="logit"``, logit k is divided by T_k as in the class-wise scaling paper
+    and its code; this changes the order of classes and accuracy. The default is ``prediction``
+    because it keeps accuracy; use ``logit`` to compare with published figures. Do not use either
+    with a handful of rows per class.
 
     Args:
         assignment: ``prediction`` or ``logit``.
         variant: For ``logit``: ``paper`` fits to convergence; ``released`` repeats the released
-            optimiser run, which may stop short. ``prediction`` has no released code.
-        shrinkage: Pull of ``prediction`` towards the common log temperature, worth this many rows
-            at one squared unit; 0 lets classes go to their own optimum, in [0.01, 100], which with
-            ten rows per class is worse than no calibration.
+            optimiser run, which may stop too early. ``prediction`` has no released code.
+        shrinkage: Pull of ``prediction`` towards the common log temperature: the number of rows
+            that one squared unit is worth. With 0, classes have their own optimum, in [0.01, 100],
+            which with ten rows per class is worse than no calibration.
 
     Raises:
         ValueError: If ``released`` is combined with ``prediction``.
@@ -47,7 +47,7 @@ class ClassTemperatureScaling(TemperatureCalibrator):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.assignment, self.variant) == ("prediction", "released"):
-            raise ValueError("variant='released' exists for assignment='logit' only")
+            raise ValueError("variant='released' needs assignment='logit'")
         self.preserves_accuracy = self.assignment == "prediction"
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:

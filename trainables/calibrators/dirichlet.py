@@ -9,8 +9,9 @@ class DirichletCalibration(AffineCalibrator):
     """``softmax(W log softmax(z) + b)`` with off-diagonal and intercept regularisation.
 
     Kull et al., Beyond temperature scaling, NeurIPS 2019, with their penalty (ODIR). It changes
-    accuracy. Do not use it without its penalty where K is more than a few, nor where K is in the
-    hundreds: time and rows needed grow with K^2. See ``AffineCalibrator`` for the arguments.
+    accuracy. Do not use it without its penalty for more than a few classes, nor for hundreds of
+    classes: the time and rows that it needs grow with K^2. See ``AffineCalibrator`` for the
+    arguments.
     """
 
     @staticmethod

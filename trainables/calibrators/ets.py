@@ -1,4 +1,4 @@
-from __future__ import annotations  # scipy.optimize is imported when first used.
+from __future__ import annotations  # scipy.optimize is imported on first use.
 
 import math
 from collections.abc import Sequence
@@ -29,16 +29,16 @@ class EnsembleTemperatureScaling(TemperatureCalibrator):
     """Mixes scaled, plain and uniform probabilities (Zhang et al., Mix-n-Match, ICML 2020).
 
     ``p = w1 softmax(z / T) + w2 softmax(z) + w3 / K`` with weights on the simplex. T is fitted
-    first, then the weights with T held. The mixture keeps the order of every row. Little is gained
-    over ``ts`` where one temperature fits everywhere. Masked classes have no share of ``w3``.
+    first, then the weights with fixed T. The mixture keeps the order of every row. It is hardly
+    better than ``ts`` if one temperature fits all rows. Masked classes have no share of ``w3``.
 
     Args:
         mixture: ``probabilities``, or ``logits`` as in eq. 13 of the class-wise scaling paper,
-            where the uniform part does nothing and the rest is one scale: its converged fit is
-            that of ``ts``.
+            where the uniform part has no effect and the rest is one scale, so that its converged
+            fit equals ``ts``.
         variant: ``paper`` fits T and weights with the chosen objective. ``released`` repeats the
-            code: squared error for both, whatever the objective (Mix-n-Match), or for ``logits``
-            two fixed-length LBFGS runs with free weights (class-wise scaling).
+            code: squared error for both with any objective (Mix-n-Match), or for ``logits`` two
+            fixed-length LBFGS runs with free weights (class-wise scaling).
     """
 
     transfers = True
@@ -101,8 +101,8 @@ class Mixture:
         self._logits, self._labels = logits, labels
         self._temperature, self._objective = temperature, objective
         self._masked = find_masked(logits)
-        # Probability of the label under each member, (N, 3), and sums over classes of the products
-        # of two members, in the order of ``PAIRS``, (N, 6).
+        # The label's probability in each member, (N, 3), and sums over classes of the products of
+        # two members, in the order of ``PAIRS``, (N, 6).
         label, gram = [], []
         for part in row_blocks(logits):
             softmaxes = self._softmaxes(part)
@@ -118,7 +118,7 @@ class Mixture:
         self._gram = torch.cat(gram) if gram else None
 
     def fit_weights(self) -> tuple[Tensor, FitReport]:
-        """Find the weights on the simplex by SLSQP, renewing adaptive row weights in rounds."""
+        """Fit the weights on the simplex by SLSQP; update adaptive row weights in rounds."""
         adaptive, classes = self._objective.adaptive, self._logits.shape[1]
         weights, iterations = START, 0
         for _ in range(MAX_ROUNDS if adaptive else 1):
@@ -137,7 +137,7 @@ class Mixture:
         return fitted, FitReport(converged, iterations, float(found.fun), note)
 
     def row_losses(self, weights: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the loss of each row, (N,), and its derivative in the three weights, (N, 3)."""
+        """Return the loss of each row, (N,), and its derivative by the three weights, (N, 3)."""
         w = torch.from_numpy(np.ascontiguousarray(weights)).to(self._label.device)
         chosen = (self._label @ w).clamp(min=TINY)
         average, in_average = self._mean_log(w)
@@ -164,7 +164,7 @@ class Mixture:
         )
 
     def _mean_log(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean log-probability of the mixture and its derivative in the weights."""
+        """Return the mean log-probability of the mixture and its derivative by the weights."""
         if not self._objective.needs_mean:
             return torch.zeros_like(self._label[:, 0]), torch.zeros_like(self._label)
         averages, slopes = [], []
@@ -193,12 +193,12 @@ class Mixture:
         return slope @ w, 2 * slope
 
     def _softmaxes(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Return scaled and plain probabilities; the third member is even over allowed classes."""
+        """Return the first two members: scaled and plain probabilities."""
         logits = self._logits[part].double()
         return (logits / self._temperature).softmax(1), logits.softmax(1)
 
     def _allowed(self, part: slice) -> tuple[Tensor | None, Tensor | int]:
-        """Return which classes of some rows are masked, and how many are not, K or (n, 1)."""
+        """Return the mask of a block of rows and the number of allowed classes, K or (n, 1)."""
         if self._masked is None:
             return None, self._logits.shape[1]
         masked = self._masked[part]

@@ -13,11 +13,11 @@ class HistogramBinning(CurveCalibrator):
     """Replaces each probability by the class's share of labels in its bin.
 
     Zadrozny and Elkan, ICML 2001; for several classes as in Guo et al., ICML 2017. Bins have equal
-    width, open on the left; a bin without rows maps to its middle. It changes accuracy and ties
-    classes. Do not use it where ranks or the log-likelihood matter, nor with few rows per class.
+    width and are open on the left; a bin without rows maps to its middle. It changes accuracy and
+    ties classes. Do not use it if ranks or the log-likelihood matter, nor with few rows per class.
 
     Args:
-        bins: Bins per class, at least 1.
+        bins: Number of bins per class, at least 1.
     """
 
     bins: int = count(default=15)

@@ -16,9 +16,9 @@ class IsotonicCalibration(CurveCalibrator):
     """A non-decreasing step curve per class (Zadrozny and Elkan, KDD 2002), by SciPy.
 
     Between the fitted points the curve is linear, outside it is constant. It changes accuracy and
-    ties classes. Do not use its ``paper`` variant with few rows per class, or where the
-    log-likelihood matters: curves reach 0 and 1. A class without fitting rows is mapped to (almost)
-    0. See ``MixedCalibrator`` for the argument.
+    ties classes. Do not use its ``paper`` variant with few rows per class, or if the log-likelihood
+    matters, because curves reach 0 and 1. A class without fitting rows is mapped to (almost) 0. See
+    ``MixedCalibrator`` for the argument.
     """
 
     points: Tensor = fitted()
@@ -46,13 +46,13 @@ class IsotonicCalibration(CurveCalibrator):
         return torch.from_numpy(mapped).to(probabilities.device)
 
     def _summary(self) -> dict[str, float]:
-        """Return the mean number of points a curve has."""
+        """Return the mean number of points per curve."""
         return {"points_per_class": len(self.points) / self.num_classes}
 
 
 def isotonic_curve(scores: np.ndarray, hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the points and values of the least-squares non-decreasing curve, float64."""
-    # Of equal scores the hits come first, so that they always share a block.
+    # Hits come first among equal scores, so that these always share a block.
     order = np.lexsort((~hits, scores))
     fitted = scipy.optimize.isotonic_regression(hits[order].astype(np.float64))
     ends = np.union1d(fitted.blocks[:-1], fitted.blocks[1:] - 1)

@@ -14,16 +14,16 @@ LEAST, FLOOR = 1e-9, 1e-9
 
 @CALIBRATORS.register("kernel")
 class KernelCalibration(MixedCalibrator):
-    """The share of each label among fitting rows of like probabilities, by a Dirichlet kernel.
+    """The share of each label among fitting rows of similar probabilities, by a Dirichlet kernel.
 
-    ``sum_i k(p, p_i) [y_i = c] / sum_i k(p, p_i)``, k being the density at p of
+    ``sum_i k(p, p_i) [y_i = c] / sum_i k(p, p_i)``, where k is the density at p of
     Dirichlet(p_i / h + 1): the estimate of E[y | p] of Popordanoska et al., Consistent and
     asymptotically unbiased estimation of proper calibration errors, AISTATS 2024, used as a map.
-    The bandwidth h is the one of seven under which up to 1,000 fitting rows give the highest
-    likelihood to each other's labels (chosen here; they take that of the density). Every class
-    keeps a billionth of its uncalibrated probability. It changes accuracy, and keeps the fitting
-    rows: applying it takes time and memory in proportion to their number. See ``MixedCalibrator``
-    for the argument.
+    The bandwidth h is one of seven: the one with the highest leave-one-out likelihood of the labels
+    of up to 1,000 fitting rows (our choice; they use the likelihood of the density). Every class
+    keeps a billionth of its uncalibrated probability. It changes accuracy. It stores the fitting
+    rows, so that its time and memory are proportional to their number. See ``MixedCalibrator`` for
+    the argument.
     """
 
     probs: Tensor = fitted()

@@ -12,20 +12,20 @@ from trainables.calibrators.objectives import build_objective
 from trainables.common.fields import fitted
 from trainables.common.logit_rows import find_masked, raise_masked
 
-IMPOSSIBLE = -1e6  # Logit of a masked class within the fit.
+IMPOSSIBLE = -1e6  # Logit of a masked class during the fit.
 
 
 @CALIBRATORS.register("mcct")
 class MonotonicConstrainedTransformation(MixedCalibrator):
-    """Gives each rank within a row a slope and a bias of its own; neither falls with the rank.
+    """Gives each rank within a row its own slope and bias; neither falls with the rank.
 
     Zhang et al., Instance-wise monotonic calibration by constrained transformation, UAI 2025, arXiv
     2507.06516 (MCCT). The logits of a row in ascending order become ``t_i z_i + b_i`` with
     ``0 <= t_1 <= ... <= t_K`` and ``b_1 <= ... <= b_K``, fitted to the likelihood, which is convex
     in t and b. The identity is allowed, so that the likelihood of fitting rows never falls. Here
-    each row is first moved so that its smallest logit is 0: growing slopes keep the order of
-    positive values only. Its 2 K parameters follow the noise of a few hundred rows, so it is mixed
-    with temperature scaling; see ``MixedCalibrator``.
+    each row is first moved to a smallest logit of 0, because growing slopes keep the order of
+    positive values only. Its 2 K parameters overfit a few hundred rows, so it is mixed with
+    temperature scaling; see ``MixedCalibrator``.
     """
 
     preserves_accuracy = True
@@ -54,7 +54,7 @@ class MonotonicConstrainedTransformation(MixedCalibrator):
 
 
 def transform(parameters: Sequence[Tensor], logits: Tensor) -> Tensor:
-    """Return the log-probabilities (N, K) of logits by steps of slopes and biases, (2, K)."""
+    """Return the log-probabilities (N, K) of logits, given steps of slopes and biases, (2, K)."""
     masked = find_masked(logits)
     ascending, order = raise_masked(logits, masked).sort(dim=1, stable=True)
     slopes, biases = parameters[0].cumsum(1)

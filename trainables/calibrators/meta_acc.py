@@ -15,19 +15,20 @@ BINS = 20
 
 @CALIBRATORS.register("meta-acc")
 class MetaAccuracy(MetaCalibrator):
-    """Keeps as many rows as reach a wanted accuracy, and sets the others apart.
+    """Keeps as many rows as possible with a target accuracy, and rejects the others.
 
-    Ma and Blaschko, Meta-Cal, ICML 2021, algorithm 2. On a tenth of the rows, cut into 20 bins of
-    entropy, mean entropy is regressed on the running accuracy by a non-increasing step curve; the
-    threshold is that curve at ``accuracy``. Rows set apart become exactly uniform, so their first
-    class wins: accuracy over all rows falls, and ECE alone flatters. Never read its ECE without its
-    accuracy; do not use it where every row needs a decision. As in the released code, each bin is
-    open on the left, so that the least uncertain row is in none, and an empty bin counts as 0.
+    Ma and Blaschko, Meta-Cal, ICML 2021, algorithm 2. A tenth of the rows is divided into 20 bins
+    of entropy. A non-increasing step curve is fitted to the mean entropy as a function of the
+    running accuracy; the threshold is the curve's value at ``accuracy``. Rejected rows become
+    exactly uniform, so their first class wins: accuracy over all rows falls, and ECE looks too
+    good. Never read its ECE without its accuracy; do not use it if every row needs a decision. As
+    in the released code, each bin is open on the left, so that the least uncertain row is in no
+    bin, and an empty bin counts as 0.
 
     Args:
-        accuracy: Wanted accuracy of the rows that are kept, in (0, 1). Where all rows together
-            reach it, none is set apart; where no bin of rows reaches it, the fit is an error.
-        seed: Decides which rows the threshold is read from.
+        accuracy: Target accuracy of the kept rows, in (0, 1). If all rows together reach it, none
+            is rejected; if no bin of rows reaches it, the fit raises an error.
+        seed: Selects the rows for the threshold.
     """
 
     accuracy: float = number(default=0.97, low=0.0, high=1.0, open_low=True, open_high=True)
@@ -40,12 +41,12 @@ class MetaAccuracy(MetaCalibrator):
         running, means = accuracy_curve(entropies.cpu().numpy(), right)
         if self.accuracy > running.max():
             raise InputError(
-                f"meta-acc: accuracy={self.accuracy:g} is out of reach on these rows; allowed are "
-                f"values up to {running.max():.4g}"
+                f"meta-acc: accuracy={self.accuracy:g} is out of reach on these rows; use at most "
+                f"{running.max():.4g}"
             )
         if self.accuracy < running.min():
             return entropies.new_tensor(math.log(logits.shape[1]) + 1)
-        # Not imported with this module, which every sweep imports: it brings pandas with it.
+        # Imported late, because it imports pandas and every sweep imports this module.
         from sklearn.isotonic import IsotonicRegression
 
         curve = IsotonicRegression(increasing=False).fit(running, means)
@@ -54,7 +55,7 @@ class MetaAccuracy(MetaCalibrator):
 
 
 def accuracy_curve(entropies: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return running mean of the bin accuracies and mean entropy of each of 20 quantile bins."""
+    """Return the running mean accuracy and the mean entropy of each of 20 quantile bins."""
     cuts = np.quantile(entropies, np.linspace(0, 1, BINS + 1))
     accuracies, means = np.zeros(BINS), np.zeros(BINS)
     for index, (low, high) in enumerate(itertools.pairwise(cuts)):

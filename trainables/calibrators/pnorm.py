@@ -16,9 +16,10 @@ class NormalisedTemperatureScaling(TemperatureCalibrator):
 
     Cattelan and Silva, How to fix a broken confidence estimator, UAI 2024, arXiv 2305.15508: the
     logits minus their mean, divided by their p-norm, rank confidences better than the logits do.
-    There p, from 0 to 9, minimises the AURC; here p and T minimise the fitting objective together,
-    since probabilities are wanted. Order 0 is plain ``ts``, so fitting rows never lose to it. Norms
-    are relative to their mean over the fitting rows, so that T is as large as that of ``ts``.
+    There p, from 0 to 9, minimises the AURC; here p and T together minimise the fitting objective,
+    because the results are probabilities. Order 0 is plain ``ts``, so it is never worse than ``ts``
+    on the fitting rows. Norms are relative to their mean over the fitting rows, so that T has the
+    size of that of ``ts``.
     """
 
     temperature: Tensor = fitted()
@@ -47,7 +48,7 @@ class NormalisedTemperatureScaling(TemperatureCalibrator):
 
 
 def norms_of(logits: Tensor, order: int) -> Tensor:
-    """Return the norm of each row (N, K) of centred logits, (N,): 1 for the order 0."""
+    """Return the norm of each row (N, K) of centred logits, (N,); 1 for order 0."""
     if order == 0:
         return torch.ones_like(logits[:, 0])
     masked = find_masked(logits)

@@ -26,28 +26,28 @@ TOLERANCE = 1e-7
 
 @CALIBRATORS.register("pts")
 class ParametrizedTemperatureScaling(TemperatureCalibrator):
-    """A small network reads each row's largest logits and predicts its temperature.
+    """A small network predicts each row's temperature from its largest logits.
 
-    Tomani et al., ECCV 2022. The network sees the ``top`` largest log-probabilities in descending
-    order (logits up to a constant, so that files of logits and of probabilities give the same) and
-    adds to the logarithm of the common temperature, which it starts from; T stays in [0.01, 100].
-    With fewer classes than ``top`` it sees all of them. The fit is full-batch L-BFGS, so it is
-    deterministic and never ends worse on its rows than ``ts``. Do not use it with a few hundred
-    rows: it can follow noise that one temperature cannot.
+    Tomani et al., ECCV 2022. The inputs are the ``top`` largest log-probabilities in descending
+    order (logits up to a constant, so that files of logits and of probabilities give the same), or
+    all if there are fewer classes. The output is added to the logarithm of the common temperature
+    and is 0 at first; T stays in [0.01, 100]. The fit is full-batch L-BFGS, so it is deterministic
+    and never worse than ``ts`` on its rows. Do not use it with a few hundred rows, which it
+    overfits.
 
     Args:
-        top: Number of logits that the network sees.
-        nodes: Nodes of each hidden layer.
-        layers: Hidden layers.
-        weight_decay: Squared-norm penalty on the network's weights, halved, >= 0, in the units of
-            the mean loss. At the paper's 0.002 the network follows noise of a few thousand rows, at
-            the released option's 0.02 that of 300; the default does neither.
-        seed: Of the initial weights.
+        top: Number of the network's inputs.
+        nodes: Number of nodes of each hidden layer.
+        layers: Number of hidden layers.
+        weight_decay: Weight of half the squared norm of the network's weights, >= 0, in the units
+            of the mean loss. With the paper's 0.002 the network overfits a few thousand rows, with
+            the released option's 0.02 300 rows; the default does neither.
+        seed: Seed of the initial weights.
         variant: ``paper`` as above; ``released`` repeats the class-wise scaling code: raw logits,
-            the network's output itself as the temperature, whatever its sign, no decay, 1000 steps
-            of Adam in float32 from PyTorch's default weights under seed 1 (that code has
-            ``layers=4, nodes=2``). Negative temperatures turn the order around, so ``released``
-            does not keep accuracy; the default does.
+            the network's output (with any sign) as the temperature, no decay, 1000 steps of Adam in
+            float32 from PyTorch's default weights with seed 1 (that code has ``layers=4,
+            nodes=2``). Negative temperatures reverse the order, so ``released`` does not keep
+            accuracy; the default does.
     """
 
     transfers = True
@@ -67,7 +67,7 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Return the names of the fitted tensors, those of the network last."""
+        """Return the names of the fitted tensors; those of the network come last."""
         return (*super().state_names, *self._network_names())
 
     def _fit(self, logits: Tensor, labels: Tensor) -> FitReport:
@@ -126,12 +126,12 @@ class ParametrizedTemperatureScaling(TemperatureCalibrator):
             setattr(self, name, tensor)
 
     def _summary(self) -> dict[str, float]:
-        """Return ``temperature``, the common one that the network adds to (1 if released)."""
+        """Return ``temperature``, the common one (1 if released)."""
         return {"temperature": float(self.common.exp())}
 
 
 class _NetworkLoss(WeightedLoss):
-    """The loss of rows whose temperatures a network gives, with decay of its weights."""
+    """The loss of rows with temperatures from a network, with decay of its weights."""
 
     def __init__(
         self, passes: TemperaturePasses, common: Tensor, inputs: Tensor, weight_decay: float
@@ -166,7 +166,7 @@ def _top(rows: Tensor, width: int) -> Tensor:
 
 
 def forward(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
-    """Return the network's output for each row, (N,): ReLU between layers, none at the end."""
+    """Return the network's output for each row, (N,), with ReLU between layers."""
     hidden = inputs
     for layer in range(0, len(weights) - 2, 2):
         hidden = F.relu(F.linear(hidden, weights[layer], weights[layer + 1]))
@@ -188,7 +188,7 @@ def initial_weights(
 
 
 def released_weights(inputs: int, nodes: int, layers: int, device: torch.device) -> list[Tensor]:
-    """Return the float32 weights that PyTorch's linear layers get under the released seed."""
+    """Return the initial float32 weights of PyTorch's linear layers with the released seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RELEASED_SEED)
         widths = [inputs, *[nodes] * layers, 1]

@@ -8,8 +8,8 @@ from trainables.calibrators._logistic import LogisticCalibrator
 class QuadraticScaling(LogisticCalibrator):
     """``sigmoid(w l + v l^2 + b)`` of the log odds l of a class, each class against the rest.
 
-    Berta et al., arXiv 2511.03685, who propose it for two classes. The curve need not be monotone:
-    with v far from 0 the order of scores turns around at one end. It changes accuracy. See
+    Berta et al., arXiv 2511.03685, who propose it for two classes. The curve may not be monotone:
+    if v is far from 0, the order of scores is reversed at one end. It changes accuracy. See
     ``LogisticCalibrator`` for the targets and ``MixedCalibrator`` for the argument.
     """
 

@@ -14,7 +14,7 @@ from trainables.common.logit_rows import find_masked, raise_masked
 
 NODES, LAYERS, RATE = 16, 2, 0.005
 PATIENCE, LEAST_GAIN = 20, 1e-4
-LOWEST = 0.1  # Temperature.
+LOWEST = 0.1  # Lowest temperature.
 BINS, WIDTH, DELTA, TINY = 15, 0.05, 1e-3, 1e-6
 
 
@@ -26,13 +26,13 @@ class MarginTemperatureScaling(MixedCalibrator):
     2506.23492. The margin is the largest logit minus the second largest, standardised over the
     fitting rows; the network has two hidden layers of 16 nodes and ends in softplus plus 0.1. It
     minimises the ECE with Gaussian bins and a smooth absolute value by full-batch Adam in float32,
-    as the authors' code does (seed 1, early stopping, last weights). The smooth ECE is blind to the
-    probabilities of all classes but the predicted one, so the map is mixed with temperature
-    scaling; see ``MixedCalibrator``.
+    as in the authors' code (seed 1, early stopping, last weights). The smooth ECE depends only on
+    the predicted class's probability, so the map is mixed with temperature scaling; see
+    ``MixedCalibrator``.
 
     Args:
-        steps: Of Adam, at most. The default is that of the authors' class; their scripts take 2000
-            and wait 200 steps for a gain instead of 20.
+        steps: Largest number of steps of Adam. The default is that of the authors' class; their
+            scripts take 2000 and wait 200 steps for a gain instead of 20.
     """
 
     preserves_accuracy = True
@@ -42,13 +42,13 @@ class MarginTemperatureScaling(MixedCalibrator):
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """Return the names of the fitted tensors, those of the network last."""
+        """Return the names of the fitted tensors; those of the network come last."""
         return (*super().state_names, *_NETWORK)
 
     def _fit_alone(self, logits: Tensor, labels: Tensor) -> FitReport:
         margins = margins_of(logits)
         self.centre = margins.mean().reshape(1)
-        # A single row has no spread.
+        # Without the correction, a single row would give NaN.
         self.spread = margins.std(correction=min(1, len(margins) - 1)).reshape(1) + 1e-8
         weights = released_weights(1, NODES, LAYERS, logits.device)
         parameters = [weight.requires_grad_() for weight in weights]
@@ -70,7 +70,7 @@ class MarginTemperatureScaling(MixedCalibrator):
         return divide([self._temperatures(margins_of(logits)).unsqueeze(1)], logits)
 
     def _summary(self) -> dict[str, float]:
-        """Return the share of the own map and its temperature at the mean margin."""
+        """Return the own map's share and its temperature at the mean margin."""
         return {"share": float(self.share), "temperature": float(self._temperatures(self.centre))}
 
 
@@ -89,9 +89,9 @@ def temperatures(weights: Sequence[Tensor], inputs: Tensor) -> Tensor:
 
 
 def smooth_ece(confidences: Tensor, correct: Tensor) -> Tensor:
-    """Return the ECE of rows (N,) that belong to 15 bins by a Gaussian of their distance.
+    """Return the ECE of rows (N,) in 15 soft bins, with Gaussian weights of their distance.
 
-    The gap between confidence and accuracy of a bin is taken by ``sqrt(gap^2 + 1e-6) - 1e-3``.
+    The absolute gap of a bin is ``sqrt(gap^2 + 1e-6) - 1e-3``.
     """
     half = 0.5 / BINS
     centres = torch.linspace(half, 1 - half, BINS, device=confidences.device)
@@ -106,7 +106,7 @@ def smooth_ece(confidences: Tensor, correct: Tensor) -> Tensor:
 def _loss(
     weights: Sequence[Tensor], inputs: Tensor, logits: Tensor, labels: Tensor
 ) -> Callable[[], Tensor]:
-    """Return the loss of rows at the present weights of the network."""
+    """Return a function that computes the loss at the network's present weights."""
     below = logits - logits.amax(1, keepdim=True)
     correct = (first_argmax(logits) == labels).to(logits.dtype)
 

@@ -8,14 +8,14 @@ from trainables.common.fields import number
 
 @CALIBRATORS.register("sms")
 class StructuredMatrixScaling(StructuredCalibrator):
-    """A temperature, then a matrix and biases that are pulled towards none.
+    """A temperature, then a matrix and biases that are pulled towards the identity.
 
     ``softmax((I + D) f + b)``. It changes accuracy. The penalty off the diagonal grows with K^2, so
-    that with many classes it is nearly ``svs``, which costs less. See ``StructuredCalibrator`` for
+    that with many classes it is nearly ``svs``, which is faster. See ``StructuredCalibrator`` for
     the source, the penalty and the other arguments.
 
     Args:
-        weight_offdiag: Weight of the squares off the diagonal, >= 0.
+        weight_offdiag: Weight of the squared off-diagonal entries, >= 0.
     """
 
     weight_offdiag: float = number(default=1.0, low=0.0)

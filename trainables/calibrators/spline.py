@@ -18,19 +18,19 @@ TINY = 1e-300
 
 @CALIBRATORS.register("spline")
 class SplineCalibration(MixedCalibrator):
-    """Reads the accuracy at each confidence off a spline through the cumulated accuracy.
+    """Takes the accuracy at each confidence from a spline of the cumulative accuracy.
 
     Gupta et al., Calibration of neural networks using splines, ICLR 2021. Rows are ordered by
     confidence; a natural cubic spline is fitted by least squares to the share of all rows that are
     right and not more confident; its slope at a row's rank is the calibrated confidence, at least
-    1 / K. (The released code fits the difference between accuracy and confidence, both cumulated,
-    and adds the confidence afterwards.) The other classes share the rest in their old
-    proportions, evened out as far as it takes for none of them to pass the first, so accuracy
-    stays. Only the top label is calibrated: do not use it where the other probabilities matter.
-    With fewer rows than knots the curve is not determined: the smallest solution is taken.
+    1 / K. (The released code fits the difference of cumulative accuracy and confidence and adds the
+    confidence afterwards.) The other classes share the rest in their old proportions. If one of
+    them would exceed the first, they are evened out just enough to keep accuracy. Only the top
+    label is calibrated: do not use it if the other probabilities matter. With fewer rows than
+    knots, the least-squares solution with the smallest norm is used.
 
     Args:
-        knots: Knots of the spline, evenly spaced in rank, at least 3.
+        knots: Number of knots of the spline, evenly spaced in rank, at least 3.
     """
 
     preserves_accuracy = True
@@ -79,5 +79,5 @@ class SplineCalibration(MixedCalibrator):
         return others.scatter(1, winner, confidence).clamp(min=TINY).log()
 
     def _summary(self) -> dict[str, float]:
-        """Return the calibrated value of the least and of the most confident fitting row."""
+        """Return the calibrated values of the least and the most confident fitting row."""
         return {"lowest": float(self.calibrated[0]), "highest": float(self.calibrated[-1])}

@@ -7,11 +7,11 @@ from trainables.calibrators._structured import StructuredCalibrator
 
 @CALIBRATORS.register("svs")
 class StructuredVectorScaling(StructuredCalibrator):
-    """A temperature, then a slope and a bias per class that are pulled towards none.
+    """A temperature, then a slope and a bias per class that are pulled towards the identity.
 
-    ``softmax((1 + d) * f + b)``. It changes accuracy. With few rows per class it is temperature
-    scaling, with many vector scaling: prefer it to ``vs`` unless a published figure is to be
-    repeated. See ``StructuredCalibrator`` for the source, the penalty and the arguments.
+    ``softmax((1 + d) * f + b)``. It changes accuracy. With few rows per class it is like
+    temperature scaling, with many like vector scaling: prefer it to ``vs`` unless you repeat a
+    published figure. See ``StructuredCalibrator`` for the source, the penalty and the arguments.
     """
 
     def _penalty(self, logits: Tensor) -> Tensor:

@@ -15,21 +15,20 @@ ECE_BINS = 15
 class TemperatureScaling(TemperatureCalibrator):
     """Divides all logits by one temperature T (Guo et al., ICML 2017).
 
-    T is the exact minimiser of the objective, in [0.01, 100], by Newton's method on log T. Rows
-    that say nothing about T (constant logits) leave T = 1; where every row is right, T stops as
-    soon as the loss is below 1e-5; where an infinite T would fit best (a single wrong row), it ends
-    on the bound. The report notes both. Do not use it where miscalibration differs between classes
-    or confidence ranges: one number cannot mend both ends.
+    T is the exact minimiser of the objective, in [0.01, 100], by Newton's method on log T. Constant
+    logits do not depend on T and give T = 1. If every row is right, the fit stops when the loss is
+    below 1e-5; if an infinite T would be best (a single wrong row), T ends on the bound. The report
+    notes both. Do not use it if miscalibration differs between classes or confidence ranges, which
+    one number cannot correct.
 
     Args:
-        selection: ``objective`` fits T as said above; ``ece`` takes the T with the smallest 15-bin
-            ECE on the fitting rows from the grid 0.1, 0.2 ... 10, whatever the objective, as the
-            focal and margin papers' code does (ties go to the smallest T); ``training_ece`` does so
-            on the rows that the network was trained on, as the AURC paper.
+        selection: ``objective`` fits T as described above; ``ece`` takes the T with the smallest
+            15-bin ECE on the fitting rows from the grid 0.1, 0.2 ... 10 and ignores the objective,
+            as in the code of the focal and margin papers (ties go to the smallest T);
+            ``training_ece`` does so on the network's training rows, as in the AURC paper.
         variant: ``paper`` fits to convergence; ``released`` repeats the fixed-length LBFGS run of
-            the class-wise scaling code, which may stop up to a percent short of the optimum, and
-            far from it with ``ls`` and ``fl``. The default is the one that is right; the other is
-            for comparison with published figures.
+            the class-wise scaling code, which may stop up to a percent before the optimum, and far
+            from it with ``ls`` and ``fl``. Use ``released`` only to compare with published figures.
     """
 
     transfers = True

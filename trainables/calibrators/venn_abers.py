@@ -17,10 +17,10 @@ class VennAbersCalibration(CurveCalibrator):
     """The isotonic curve with the row itself added, once as a hit and once as a miss.
 
     Inductive Venn-Abers predictors: Vovk et al., Large-scale probabilistic predictors with and
-    without guarantees of validity, NeurIPS 2015. Each class stands against the rest; the two values
-    p1 and p0 become p1 / (1 - p0 + p1). No curve reaches 0 or 1. It changes accuracy. It keeps
-    three numbers for each fitting row and class: do not use it with many of both. See
-    ``MixedCalibrator`` for the argument.
+    without guarantees of validity, NeurIPS 2015. Each class is calibrated against the rest; the two
+    values p1 and p0 become p1 / (1 - p0 + p1). No curve reaches 0 or 1. It changes accuracy. It
+    stores three numbers for each fitting row and class, so do not use it if there are many of both.
+    See ``MixedCalibrator`` for the argument.
     """
 
     scores: Tensor = fitted()
@@ -29,7 +29,7 @@ class VennAbersCalibration(CurveCalibrator):
 
     def _curve(self, scores: Tensor, hits: Tensor) -> Curve:
         values, right = scores.double().cpu().numpy(), hits.cpu().numpy()
-        # Of equal scores the hits come first, so that they always share a stretch.
+        # Hits come first among equal scores, so that these always share a stretch.
         order = np.lexsort((~right, values))
         columns = values[order], *added_values(right[order])
         return tuple(array("d", column.tobytes()) for column in columns)
@@ -42,7 +42,7 @@ class VennAbersCalibration(CurveCalibrator):
     def _map(self, probabilities: Tensor) -> Tensor:
         wanted = probabilities.T.cpu().contiguous()
         before, behind = (torch.searchsorted(self.scores, wanted, right=r) for r in (False, True))
-        # Left of equal scores a hit falls in with them, right of them a miss does.
+        # A hit joins equal scores from the left, a miss from the right.
         hit, miss = self.as_hit.gather(1, before), self.as_miss.gather(1, behind)
         return (hit / (1 - miss + hit)).T.to(probabilities.device)
 
@@ -52,12 +52,12 @@ class VennAbersCalibration(CurveCalibrator):
 
 
 def added_values(hits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the isotonic value of a row that is added at each place of others.
+    """Return the isotonic values of a row added at each place, as hit and as miss, (N + 1,) each.
 
-    By the max-min formula the value is ``max_a min_b`` of the share of hits from a to b around the
-    place. Only stretches that begin at a hit, or at the added row, and end before a hit, or at the
-    last row, can be chosen; so all places between two hits share most of the work. Of hits in the
-    order of the scores, (N,), returned are the values as a hit and as a miss, (N + 1,) each.
+    ``hits`` (N,) are in the order of the scores. By the max-min formula the value is ``max_a
+    min_b`` of the share of hits from a to b around the place. The best stretches begin at a hit or
+    the added row, and end before a hit or at the last row; so all places between two hits share
+    most of the work.
     """
     places = np.flatnonzero(hits)
     total, count = len(places), len(hits)
@@ -80,16 +80,17 @@ def _from_a_hit(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the max-min over stretches that begin at a hit, (M + 1,), by hits before the place.
 
-    First with the added row as a hit, then as a miss; with no hit before, it is 0. Given are the
-    places of the M hits, where stretches may end, (M + 1,), and the hits before each end.
+    The added row is a hit in the first result and a miss in the second; both are 0 without a hit
+    before. ``places`` are those of the M hits, ``ends`` (M + 1,) those where stretches may end, and
+    ``ended`` the hits before each end.
     """
     best = np.zeros((2, len(ends)))
     for start in range(0, len(places), STARTS_AT_ONCE):
-        some = np.arange(start, min(start + STARTS_AT_ONCE, len(places)))[:, None]
-        inside, length = ended - some, ends - places[some] + 1
+        starts = np.arange(start, min(start + STARTS_AT_ONCE, len(places)))[:, None]
+        inside, length = ended - starts, ends - places[starts] + 1
         for row, added in zip(best, (1, 0), strict=True):
             shares = np.where(length > 1, (inside + added) / np.maximum(length, 1), np.inf)
             least = np.minimum.accumulate(shares[:, ::-1], axis=1)[:, ::-1]
-            allowed = np.where(some < np.arange(len(ends)), least, 0.0)
+            allowed = np.where(starts < np.arange(len(ends)), least, 0.0)
             np.maximum(row, allowed.max(0), out=row)
     return best[0], best[1]

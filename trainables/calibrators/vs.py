@@ -11,17 +11,17 @@ from trainables.common.fields import choice, fitted, number
 class VectorScaling(Calibrator):
     """``softmax(a * z + b)`` with a slope and a bias per class (Guo et al., ICML 2017).
 
-    It changes accuracy. The likelihood is convex and fitted to its minimum, starting at the best
-    temperature. Do not use it with few rows per class. Logits shifted by a constant per row give
-    another fit.
+    It changes accuracy. The likelihood is convex and fitted to its optimum, starting at the best
+    temperature. Do not use it with few rows per class. Adding a constant to a row's logits changes
+    the fit.
 
     Args:
-        weight_decay: Penalty, >= 0: half the squared biases and the squared distances of
-            the slopes from the best common slope; it costs nothing where rows abound.
-        variant: ``shrunk`` also pulls the map towards the best temperature, as strongly as held-out
-            fitting rows ask for, all the way where they gain nothing; ``paper`` has the penalty
-            alone (with 0 the published method), and with ten rows per class is worse than no
-            calibration. The default is the one that never is.
+        weight_decay: Weight, >= 0, of half the squared biases and distances of the slopes from the
+            best common slope; it has no effect if there are many rows.
+        variant: ``shrunk`` (the default) also pulls the map towards the best temperature, with the
+            strength that is best on held-out fitting rows, completely if they do not improve;
+            ``paper`` has only the penalty (with 0 the published method), and with ten rows per
+            class is worse than no calibration.
     """
 
     weight_decay: float = number(default=0.0001, low=0.0)

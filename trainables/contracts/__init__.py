@@ -1,4 +1,4 @@
-"""What every part keeps to, whatever its formula: checks of ours, and of a plugin's parts."""
+"""Checks of properties that every part must have, both our own and those of plugins."""
 
 from trainables.contracts.check import Check, checks_of
 from trainables.contracts.losses import LOSS_CHECKS, batch, seasoned, settings, value_and_gradient

@@ -1,4 +1,4 @@
-"""The checks of a plugin: for each part that it brings, all that ours keep to."""
+"""The checks of a plugin's parts; our own parts pass the same checks."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -26,14 +26,14 @@ TRAINED = {
 
 
 class Check(NamedTuple):
-    """One thing that a part is to keep to.
+    """One property that a part must have.
 
     Attributes:
-        part: Such as ``loss gce``.
-        says: What is kept.
-        run: Raises whatever it raises where it is not.
-        plugin: The one that the part is of.
-        is_note: Whether it is a matter of taste, and no fault.
+        part: The part, such as ``loss gce``.
+        says: The property in words.
+        run: Raises an error if the part does not have the property.
+        plugin: The part's plugin.
+        is_note: Whether a failure is only worth a note.
     """
 
     part: str
@@ -43,13 +43,13 @@ class Check(NamedTuple):
     is_note: bool = False
 
     def broken(self) -> str | None:
-        """Return how it is not kept, in a line; empty if it is, None if it could not be tried."""
+        """Return a one-line finding; empty if the check passes, None if it does not apply."""
         try:
             with one_thread():
                 self.run()
         except UntriedError:
             return None
-        except Exception as error:  # noqa: BLE001 - it is somebody else's code
+        except Exception as error:  # noqa: BLE001 - code of others may raise anything
             text = " ".join(str(error).split())
             place = self.plugin.where(error) if self.plugin is not None else ""
             own = isinstance(error, AssertionError) and not place
@@ -58,7 +58,7 @@ class Check(NamedTuple):
 
 
 def checks_of(plugin: Plugin) -> Iterator[Check]:
-    """Yield the checks of all that a plugin brings; its parts must be known."""
+    """Yield the checks of all parts of a plugin, which must be active."""
     for addition in plugin.additions:
         noun, name = addition.catalogue.noun, addition.name
         part = f"{noun} {name}"
@@ -80,7 +80,7 @@ def checks_of(plugin: Plugin) -> Iterator[Check]:
         if noun == "dataset" and not addition.entry.placeholder:
             read = partial(reads_the_same_twice, name)
             yield Check(part, _says(reads_the_same_twice), read, plugin)
-        # Those whose name goes on, such as ood-npz:PATH, are tried by one that needs nothing more.
+        # A family of suites, such as ood-npz:PATH, is checked with a member that needs no PATH.
         names = addition.entry.names(name) if noun == "suite" else ()
         if whole := next((n for n in names if n == n.lower()), ""):
             measured = partial(measures_the_same_twice, whole)

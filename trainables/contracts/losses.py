@@ -1,4 +1,4 @@
-"""What every loss keeps to; each check takes a loss's name, and settings that it is checked in."""
+"""Checks of losses; each takes a loss's name and, in some cases, settings."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ def batch(
 def value_and_gradient(
     loss: Loss, logits: Tensor, targets: Tensor, indices: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return a loss and its gradient by the logits."""
+    """Return the value of a loss and its gradient with respect to the logits."""
     logits = logits.detach().clone().requires_grad_()
     value = loss(logits, targets, indices)
     value.backward()
@@ -41,7 +41,7 @@ def value_and_gradient(
 
 
 def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: Any) -> Loss:
-    """Return a loss that has seen three epochs and no longer changes: a pure function."""
+    """Return a loss after three epochs, in evaluation mode: its state no longer changes."""
     loss = build_loss(name, **parameters)
     loss.prepare(rows, classes)
     generator = torch.Generator().manual_seed(7)
@@ -49,7 +49,7 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
         loss.start_epoch(epoch)
         logits = torch.randn(rows, classes, generator=generator)
         targets = torch.randint(classes, (rows,), generator=generator)
-        # Half of the targets are the predictions, so that samples differ in their history.
+        # Half of the predictions are right, so that samples have different histories.
         right = torch.rand(rows, generator=generator) < 0.5
         targets = torch.where(right, logits.argmax(1), targets)
         with torch.no_grad():
@@ -59,7 +59,7 @@ def seasoned(name: str, rows: int = ROWS, classes: int = CLASSES, **parameters: 
 
 
 def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
-    """Return values, not the default, that a sweep may choose; of a range, at a ``share``."""
+    """Return other choices than the default, or a value at a ``share`` of the range."""
     if parameter.type == "categorical":
         return [choice for choice in parameter.choices if choice != parameter.default]
     assert parameter.low is not None
@@ -72,14 +72,14 @@ def alternatives(parameter: Parameter, share: float = 0.37) -> list[Any]:
 
 
 def settings(name: str) -> list[dict[str, Any]]:
-    """Return the default and every change of a single parameter."""
+    """Return the default setting and all that change a single parameter."""
     space = load_space("methods", name)
     changes = [{p: v} for p, q in space.parameters.items() for v in alternatives(q)]
     return [{}, *changes]
 
 
 def ends(parameter: Parameter) -> list[Any]:
-    """Return all choices; of a range its ends, and 0 and 1 if they are inside."""
+    """Return all choices, or the ends of the range and 0 and 1 if they are inside."""
     if parameter.type == "categorical":
         return list(parameter.choices)
     low, high = parameter.low, parameter.high
@@ -90,7 +90,7 @@ def ends(parameter: Parameter) -> list[Any]:
 
 
 def corners(name: str) -> Iterator[dict[str, Any]]:
-    """Yield points of a loss's search space: each parameter at an end, or all but one as usual."""
+    """Yield settings with one searched parameter at an end, and with all at ends if few."""
     searched = {key: ends(p) for key, p in load_space("methods", name).searched().items()}
     yield from ({key: value} for key, values in searched.items() for value in values)
     if math.prod(map(len, searched.values())) <= MOST_CORNERS:
@@ -98,7 +98,7 @@ def corners(name: str) -> Iterator[dict[str, Any]]:
 
 
 def gradients(name: str, values: Mapping[str, Any], turn: int = 0) -> Iterator[Tensor]:
-    """Yield a loss's gradients at logits that are too sure, on other classes at each ``turn``."""
+    """Yield a loss's gradients at overconfident logits; ``turn`` rotates the target classes."""
     draw = torch.Generator().manual_seed(0)
     targets, rows = torch.randint(10, (256,), generator=draw), torch.arange(256)
     logits = 4 * torch.randn(256, 10, generator=draw, dtype=torch.float64)
@@ -113,15 +113,15 @@ def gradients(name: str, values: Mapping[str, Any], turn: int = 0) -> Iterator[T
 
 
 def heeds_its_targets(name: str) -> None:
-    """The targets matter."""
-    kept = map(torch.equal, gradients(name, {}), gradients(name, {}, turn=1))
-    require(not all(kept), "other targets change no gradient: it trains without the labels")
+    """The loss depends on its targets."""
+    same = map(torch.equal, gradients(name, {}), gradients(name, {}, turn=1))
+    require(not all(same), "other targets do not change the gradient; use the targets")
 
 
 def heeds_its_parameters(name: str) -> None:
-    """Each parameter that is searched matters."""
+    """Each searched parameter has an effect."""
     for key, parameter in load_space("methods", name).searched().items():
-        # Some act only in one setting of another parameter.
+        # Some have an effect only with one value of another parameter.
         changes = (
             not torch.equal(one, other)
             for setting in settings(name)
@@ -132,11 +132,11 @@ def heeds_its_parameters(name: str) -> None:
                 gradients(name, setting), gradients(name, {**setting, key: value}), strict=True
             )
         )
-        require(any(changes), f"{key} changes no gradient in all its range: use it or remove it")
+        require(any(changes), f"no value of {key} changes the gradient; use {key} or remove it")
 
 
 def is_never_cross_entropy(name: str) -> None:
-    """No value that is searched makes it plain cross-entropy."""
+    """No searched value makes it plain cross-entropy."""
     plain = next(gradients("ce", {}))
     for values in corners(name):
         alike = (torch.cosine_similarity(g, plain, dim=0) for g in gradients(name, values))
@@ -147,12 +147,12 @@ def is_never_cross_entropy(name: str) -> None:
         require(
             any(similarity < 1 - 1e-8 for similarity in alike),
             f"with {shown or 'its defaults'} it is plain cross-entropy or a multiple of it, which "
-            "a search may then choose: narrow the range",
+            "a search may then choose; narrow the range",
         )
 
 
 def _refusal(call: Callable[[], Any]) -> str:
-    """Return what a call is refused with, nothing if it is not."""
+    """Return the message of a call's ``ValueError``; empty if it raises none."""
     try:
         call()
     except ValueError as error:
@@ -161,7 +161,7 @@ def _refusal(call: Callable[[], Any]) -> str:
 
 
 def waits_for_no_device(name: str) -> None:
-    """No step makes the host wait for the device."""
+    """A step does not make the host wait for the device."""
     for setting in settings(name):
         loss = build_loss(name, **setting)
         loss.prepare(ROWS, CLASSES)
@@ -175,20 +175,20 @@ def waits_for_no_device(name: str) -> None:
 
 
 def refuses_shapes(name: str) -> None:
-    """Shapes that do not belong together are refused."""
+    """Shapes that do not fit together are refused."""
     loss = build_loss(name)
     loss.prepare(ROWS, CLASSES)
     expected = "do not belong together: expected (N, K) with (N,), or (N, K, H, W) with (N, H, W)"
     for logits, targets in (((24, 10), (23,)), ((2, 10, 3, 4), (2, 4, 3)), ((10,), ())):
         text = f"logits {logits} and targets {targets} {expected}"
         rows = torch.randn(logits), torch.zeros(targets, dtype=torch.int64), torch.arange(24)
-        said = _refusal(partial(loss, *rows))
-        require(bool(said), f"logits {logits} and targets {targets} are taken")
-        require(said == text, f"it says {said}, not {text}")
+        message = _refusal(partial(loss, *rows))
+        require(bool(message), f"logits {logits} and targets {targets} are accepted")
+        require(message == text, f"expected the message {text}, got {message}")
 
 
 def ignores_rows(name: str, ignored: int = IGNORED) -> None:
-    """Rows to ignore change neither value nor gradient."""
+    """Ignored rows change neither value nor gradient."""
     for setting in settings(name):
         logits, targets, indices = batch(scale=6.0)
         targets = torch.where(targets == ignored, 0, targets)
@@ -198,19 +198,20 @@ def ignores_rows(name: str, ignored: int = IGNORED) -> None:
         value, gradient = value_and_gradient(loss, logits, targets, indices)
         rest, own = value_and_gradient(loss, logits[~drop], targets[~drop], indices[~drop])
         close = torch.testing.assert_close
-        close(value, rest, rtol=1e-10, atol=1e-12, msg=f"another value with {setting}")
-        close(gradient[~drop], own, rtol=1e-8, atol=1e-12, msg=f"another gradient with {setting}")
+        close(value, rest, rtol=1e-10, atol=1e-12, msg=f"the value changes with {setting}")
+        where = f"the gradient changes with {setting}"
+        close(gradient[~drop], own, rtol=1e-8, atol=1e-12, msg=where)
         require(bool((gradient[drop] == 0).all()), f"ignored rows have a gradient with {setting}")
 
 
 def is_nothing_without_rows(name: str) -> None:
-    """A batch without rows that count is 0 and has no gradient."""
+    """A batch of only ignored rows has the value 0 and no gradient."""
     for setting in settings(name):
         logits, targets, indices = batch()
         nothing = torch.full_like(targets, IGNORED)
         value, gradient = value_and_gradient(seasoned(name, **setting), logits, nothing, indices)
-        require(bool(value == 0), f"it is {value} with {setting}")
-        require(bool((gradient == 0).all()), f"it has a gradient with {setting}")
+        require(bool(value == 0), f"the value is {value} with {setting}")
+        require(bool((gradient == 0).all()), f"the gradient is not 0 with {setting}")
 
 
 def stays_finite(
@@ -235,14 +236,14 @@ def has_single_precision(name: str) -> None:
     """The value is float64 for float64 logits, else float32."""
     logits, targets, indices = batch()
     loss = seasoned(name)
-    for given in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-        expected = torch.float64 if given == torch.float64 else torch.float32
-        found = loss(logits.to(given), targets, indices).dtype
-        require(found == expected, f"it is {found} for {given}")
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        expected = torch.float64 if dtype == torch.float64 else torch.float32
+        found = loss(logits.to(dtype), targets, indices).dtype
+        require(found == expected, f"expected {expected} for {dtype} logits, got {found}")
 
 
 def keeps_precision_under_autocast(name: str) -> None:
-    """Autocast does not lower the precision."""
+    """Autocast does not reduce the precision."""
     logits, targets, indices = batch()
     loss = seasoned(name)
     plain, gradient = value_and_gradient(loss, logits.float(), targets, indices)
@@ -255,15 +256,15 @@ def keeps_precision_under_autocast(name: str) -> None:
 
 
 def has_the_gradient_of_its_value(name: str, **setting: Any) -> None:
-    """The gradient is that of the value."""
+    """The gradient is the derivative of the value."""
     logits, targets, indices = batch(rows=8, classes=5, scale=1.5, seed=5)
     loss = seasoned(name, **setting)
     same = torch.autograd.gradcheck(lambda x: loss(x, targets, indices), logits.requires_grad_())
-    require(same, "they differ")
+    require(same, "the gradient differs from finite differences of the value")
 
 
 def minds_no_order(name: str) -> None:
-    """The order of rows does not matter."""
+    """The order of rows has no effect."""
     logits, targets, indices = batch()
     order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(3))
     loss = seasoned(name)
@@ -280,20 +281,20 @@ def takes_one_row_and_pixels(name: str) -> None:
     logits, targets, _ = batch()
     pixels = logits.view(2, 3, 4, CLASSES).movedim(-1, 1)
     image = seasoned(name)(pixels, targets.view(2, 3, 4), torch.arange(2))
-    require(image.shape == () and bool(image.isfinite()), f"images give {image}")
+    require(image.shape == () and bool(image.isfinite()), f"the value for images is {image}")
 
 
 def leaves_its_inputs_alone(name: str) -> None:
-    """A call leaves its inputs as they are."""
-    given = batch()
-    kept = tuple(part.clone() for part in given)
-    seasoned(name).train()(*given)
-    same = all(torch.equal(one, other) for one, other in zip(given, kept, strict=True))
-    require(same, "they are changed")
+    """A call does not change its inputs."""
+    inputs = batch()
+    copies = tuple(part.clone() for part in inputs)
+    seasoned(name).train()(*inputs)
+    same = all(torch.equal(one, other) for one, other in zip(inputs, copies, strict=True))
+    require(same, "the inputs are changed")
 
 
 def survives_saving(name: str) -> None:
-    """What a loss keeps survives saving and loading."""
+    """A loss's state survives saving and loading."""
     first, second = build_loss(name), build_loss(name)
     for loss in (first, second):
         loss.prepare(ROWS, CLASSES)
@@ -303,21 +304,22 @@ def survives_saving(name: str) -> None:
             first(*batch(seed=10 * epoch + seed))
     second.load_state_dict(first.state_dict())
     same = torch.equal(first(*batch(seed=99)), second(*batch(seed=99)))
-    require(same, "the loaded one differs")
+    require(same, "the loaded loss differs")
 
 
 def names_bad_values(name: str) -> None:
-    """A bad value of a parameter is refused by its name."""
+    """A bad value of a parameter is refused, with a message that names it."""
     for key, parameter in load_space("methods", name).parameters.items():
         numbers = [math.nan, math.inf, "many"]
         for value in ["no-such-value"] if parameter.type == "categorical" else numbers:
-            said = _refusal(partial(build_loss, name, **{key: value}))
-            require(bool(said), f"{key}={value!r} is taken")
-            require(f"{key}={value!r}" in said, f"{key}={value!r} is not named: {said}")
+            message = _refusal(partial(build_loss, name, **{key: value}))
+            require(bool(message), f"{key}={value!r} is accepted")
+            bad = f"{key}={value!r}"
+            require(bad in message, f"expected {bad} in the message, got: {message}")
 
 
 def sums_what_it_averages(name: str) -> None:
-    """With reduction=sum it is the mean times the rows that count."""
+    """With reduction=sum it is the mean times the number of rows that are not ignored."""
     if "reduction" not in LOSSES.parameter_names(name):
         return
     logits, targets, indices = batch()

@@ -1,4 +1,4 @@
-"""What every calibrator keeps to; each check takes one that is not fitted, made anew each time."""
+"""Checks of calibrators; each takes a function that returns a new, unfitted calibrator."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def draw_rows(
 
 
 def gives_log_probabilities(make: Make) -> None:
-    """Rows become log-probabilities, the same at every fit."""
+    """Rows become log-probabilities, the same in every fit."""
     logits, labels = draw_rows()
     first = make().fit(logits.float().numpy(), labels.numpy())
     second = make().fit(logits.float(), labels)
@@ -41,7 +41,7 @@ def gives_log_probabilities(make: Make) -> None:
 
 
 def leaves_rows_alone(make: Make) -> None:
-    """Fitting and mapping leave the rows as they are, and keep none of them."""
+    """Fitting and mapping neither change rows nor keep references to them."""
     logits, labels = draw_rows()
     kept = logits.clone(), labels.clone()
     fitted = make().fit(logits, labels)
@@ -50,18 +50,18 @@ def leaves_rows_alone(make: Make) -> None:
     require(same, "the rows are changed")
     logits.zero_()
     labels.zero_()
-    require(torch.equal(fitted(kept[0]), before), "it changes with the rows of the fit")
+    require(torch.equal(fitted(kept[0]), before), "changing the rows after the fit changes the map")
 
 
 def keeps_the_argmax(make: Make) -> None:
-    """What says that it keeps accuracy keeps the first largest entry of every row."""
+    """A calibrator with ``preserves_accuracy`` keeps the first largest entry of every row."""
     logits, labels = draw_rows()
     calibrator = make().fit(logits, labels)
     if calibrator.preserves_accuracy:
         tied = torch.cat([logits, logits.round(), torch.zeros_like(logits[:1])]).float()
         found = torch.from_numpy(calibrator(tied).numpy().argmax(1))
         expected = torch.from_numpy(tied.numpy().argmax(1))
-        require(torch.equal(found, expected), "it does not")
+        require(torch.equal(found, expected), "the prediction of a row changes")
 
 
 def survives_its_folder(make: Make) -> None:
@@ -70,13 +70,13 @@ def survives_its_folder(make: Make) -> None:
     calibrator = make().fit(logits, labels)
     with TemporaryDirectory() as folder:
         loaded = load_calibrator(save_calibrator(calibrator, Path(folder) / "kept"))
-    require(torch.equal(loaded(logits), calibrator(logits)), "the loaded one differs")
+    require(torch.equal(loaded(logits), calibrator(logits)), "the loaded calibrator differs")
     require(loaded.parameters() == calibrator.parameters(), "its parameters differ")
     require(loaded.summary() == calibrator.summary(), "its summary differs")
 
 
 def misses_a_class(make: Make) -> None:
-    """A class missing from the fitting rows stays finite."""
+    """If a class is missing from the fitting rows, its log-probabilities are finite."""
     logits, labels = draw_rows()
     present = labels != 3
     out = make().fit(logits[present], labels[present])(logits)
@@ -84,12 +84,12 @@ def misses_a_class(make: Make) -> None:
 
 
 def forgets_an_earlier_fit(make: Make) -> None:
-    """A second fit forgets the first one."""
+    """A second fit does not depend on the first one."""
     logits, labels = draw_rows()
     again, fresh = make(), make()
     again.fit(3 * logits[:200, :4], labels[:200].clamp(max=3))
     same = torch.equal(again.fit(logits, labels)(logits), fresh.fit(logits, labels)(logits))
-    require(same and again.summary() == fresh.summary(), "it does not")
+    require(same and again.summary() == fresh.summary(), "the second fit depends on the first")
 
 
 CALIBRATOR_CHECKS: tuple[Callable[[Make], None], ...] = (

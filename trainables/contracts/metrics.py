@@ -1,4 +1,4 @@
-"""What every metric of a plugin keeps to."""
+"""Checks of the metrics of plugins."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def _value(name: str, logits: Tensor, labels: Tensor) -> float:
 
 
 def is_finite_within_its_bounds(name: str) -> None:
-    """It is finite and within its bounds, also of sure, wrong and uniform predictions."""
+    """It is finite and within its bounds, also for certain, wrong and uniform predictions."""
     logits, labels = draw_rows()
     low, high = METRICS[name].bounds
     certain = 1e4 * torch.eye(logits.shape[1], dtype=torch.float64)
@@ -23,22 +23,22 @@ def is_finite_within_its_bounds(name: str) -> None:
         ("drawn rows", logits, labels),
         ("one row", logits[:1], labels[:1]),
         ("rows without a class", logits[labels != 3], labels[labels != 3]),
-        ("sure, right rows", certain[labels], labels),
-        ("sure, wrong rows", certain[labels - 1], labels),
+        ("certain, right rows", certain[labels], labels),
+        ("certain, wrong rows", certain[labels - 1], labels),
         ("uniform rows", torch.zeros_like(logits), labels),
     ):
         value = _value(name, rows, truth)
-        require(low <= value <= high, f"{value:g} of {what} is outside [{low:g}, {high:g}]")
+        require(low <= value <= high, f"{value:g} for {what} is outside [{low:g}, {high:g}]")
 
 
 def does_not_depend_on_order(name: str) -> None:
-    """The order of rows does not matter, and rows are left alone."""
+    """The order of rows has no effect, and rows are not changed."""
     logits, labels = draw_rows()
     kept = logits.clone(), labels.clone()
     first, second = (_value(name, rows, truth) for rows, truth in ((logits, labels),) * 2)
-    require(first == second, f"{first} becomes {second} the second time")
+    require(first == second, f"a second call gives {second} instead of {first}")
     turned = _value(name, logits.flip(0), labels.flip(0))
-    require(abs(turned - first) < 1e-9, f"{first} becomes {turned} with the rows in reverse")
+    require(abs(turned - first) < 1e-9, f"reversed rows give {turned} instead of {first}")
     same = torch.equal(logits, kept[0]) and torch.equal(labels, kept[1])
     require(same, "the rows are changed")
 

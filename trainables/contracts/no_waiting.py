@@ -1,4 +1,4 @@
-"""Notices operations that would make the host wait for a device."""
+"""Detects operations that make the host wait for a device."""
 
 from typing import Any
 

@@ -1,11 +1,11 @@
-"""What a check says when something is not kept."""
+"""Results of checks: ``require`` fails a check, ``UntriedError`` skips it."""
 
 
 class UntriedError(Exception):
-    """A check finds nothing to try: it is neither kept nor broken."""
+    """The check does not apply, so it neither passes nor fails."""
 
 
-def require(kept: bool, otherwise: str) -> None:
-    """Raise ``AssertionError`` with the finding unless something is kept."""
-    if not kept:
-        raise AssertionError(otherwise)
+def require(condition: bool, finding: str) -> None:
+    """Raise ``AssertionError`` with the finding unless the condition holds."""
+    if not condition:
+        raise AssertionError(finding)

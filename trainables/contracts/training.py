@@ -1,4 +1,4 @@
-"""What every part keeps to: two trainings with it on a few digits are the same."""
+"""Checks that use a part on a few digits, such as that two trainings give the same figures."""
 
 import math
 from collections.abc import Mapping
@@ -31,39 +31,39 @@ KINDS = {
 
 
 def computes_the_same_twice(noun: str, name: str) -> None:
-    """A training with it on a few digits ends with finite figures, the same a second time."""
+    """Two trainings with it on a few digits give the same, finite figures."""
     first, second = (_figures(noun, name) for _ in range(2))
     for key, value in first.items():
         require(math.isfinite(value), f"{key} is {value}")
     different = sorted(key for key in first if first[key] != second[key])
-    require(not different, f"{', '.join(different)} of a second training differ")
+    require(not different, f"a second training differs in {', '.join(different)}")
 
 
 def trains_by_its_parameters(noun: str, name: str) -> None:
-    """Each parameter that is searched changes the figures of a few digits."""
+    """Each searched parameter changes the figures on a few digits."""
     searched = load_space(KINDS[noun], name).searched()
     before = _figures(noun, name) if searched else {}
     for key, parameter in searched.items():
         found = (_figures(noun, name, {key: value}) for value in ends(parameter))
         require(
             any(figures != before for figures in found),
-            f"no value of {key} changes a figure: do not search it, or test it on other data",
+            f"no value of {key} changes a figure; do not search it, or test it on other data",
         )
 
 
 def reads_the_same_twice(name: str) -> None:
-    """Reading it a second time gives the same rows."""
+    """Reading it twice gives the same rows."""
     with TemporaryDirectory() as folder:
         first, second = (read_source(name, folder).fingerprint for _ in range(2))
-    require(first == second, "they differ")
+    require(first == second, "the rows differ")
 
 
 def measures_the_same_twice(name: str) -> None:
-    """Of a few digits it gives finite figures, the same a second time."""
+    """Measuring a few digits twice gives the same, finite figures."""
     first, second = (_measured(name) for _ in range(2))
     for key, value in first.items():
         require(math.isfinite(value), f"{key} is {value}")
-    require(first == second, "they differ")
+    require(first == second, "the figures differ")
 
 
 def _measured(name: str) -> dict[str, float]:
@@ -117,5 +117,5 @@ def _figures(noun: str, name: str, changes: Mapping[str, Any] = {}) -> dict[str,
             part = f"ts-{name}" if noun == "fitting objective" else name
             values = {**load_space(KINDS[noun], name).default_point(given=changes), **changes}
             found = compute(stage, {part: values}, compute("train", {"ce": {}}))
-        # What an epoch took is another thing.
+        # Durations always differ.
         return {key: v for key, v in found.record["metrics"].items() if "seconds" not in key}

@@ -1,4 +1,4 @@
-"""What all losses share: shapes, ignored targets, precision and the hooks of the training loop."""
+"""Base classes of losses: shapes, ignored targets, precision and hooks of the training loop."""
 
 from abc import ABC, abstractmethod
 from dataclasses import field
@@ -16,11 +16,11 @@ VARIANTS = ("paper", "released")
 class Loss(CheckedFields, nn.Module, ABC):
     """A training loss on logits.
 
-    A subclass declares its arguments as fields and implements ``compute``. It never waits for the
-    device inside a step: rows to ignore are masked, not selected.
+    A subclass declares its arguments as fields and implements ``compute``. It must not wait for the
+    device in a step, so ignored rows are masked instead of removed.
 
     Args:
-        ignore_index: Target value of rows that take no part.
+        ignore_index: Target value of ignored rows.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -42,7 +42,7 @@ class Loss(CheckedFields, nn.Module, ABC):
                 history; others ignore it.
 
         Raises:
-            ValueError: If the shapes do not belong together.
+            ValueError: If the shapes do not fit together.
         """
         rows, labels = flatten(logits, targets)
         valid = labels != self.ignore_index
@@ -64,38 +64,38 @@ class Loss(CheckedFields, nn.Module, ABC):
         """
 
     def prepare(self, num_samples: int, num_classes: int) -> None:
-        """Prepare for the training set before the first epoch, such as by allocating a history."""
+        """Prepare for the training set before the first epoch, for example allocate a history."""
 
     def start_epoch(self, epoch: int) -> None:
         """Prepare epoch ``epoch`` (from 0)."""
 
     def end_epoch(self) -> dict[str, float]:
-        """Return figures of the epoch that are worth tracking."""
+        """Return figures of the epoch to track."""
         return {}
 
 
 class ReducedLoss(Loss):
-    """A loss that is a mean (or sum) over the rows that count.
+    """A loss that is a mean (or sum) over the rows that are not ignored.
 
     Args:
-        reduction: ``mean`` over the rows that count, or ``sum``.
+        reduction: ``mean`` over the rows that are not ignored, or ``sum``.
     """
 
     reduction: str = choice(default="mean", choices=("mean", "sum"), kw_only=True)
 
     def reduce(self, values: Tensor, valid: Tensor) -> Tensor:
-        """Reduce one value per row, (N,), over the rows that count, ``valid`` (N,)."""
+        """Reduce one value per row, (N,), over the ``valid`` rows (N,)."""
         return (masked_sum if self.reduction == "sum" else masked_mean)(values, valid)
 
 
 class MarginLoss(ReducedLoss):
-    """A loss whose penalty spares rows; the share of spared rows is a figure of each epoch."""
+    """A loss whose penalty may be 0; each epoch reports the share of rows without a penalty."""
 
     _spared: Tensor
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._counts = False  # A loss that counts nothing waits for no device.
+        self._counts = False  # Unless ``count`` is used, avoid waiting for the device.
         self.register_buffer("_spared", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def start_epoch(self, epoch: int) -> None:
@@ -107,7 +107,7 @@ class MarginLoss(ReducedLoss):
         return {"spared": spared / rows} if rows else {}
 
     def count(self, penalty: Tensor, valid: Tensor) -> None:
-        """Count, in training, the rows that have no penalty, (N,), and all that are ``valid``."""
+        """In training, count the valid rows and those without a penalty, (N,)."""
         if self.training:
             self._counts = True
             free = valid & (penalty.detach() == 0)
@@ -116,7 +116,7 @@ class MarginLoss(ReducedLoss):
 
 
 class RowLoss(ReducedLoss):
-    """A reduced loss whose rows do not depend on each other; a subclass implements ``per_row``."""
+    """A reduced loss of independent rows; a subclass implements ``per_row``."""
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
@@ -141,10 +141,10 @@ def flatten(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def allowed_classes(logits: Tensor, apart: int = 0) -> tuple[Tensor, Tensor]:
-    """Return which classes are masked, (N, K), and the factor for means that leave them out, (N,).
+    """Return the mask of masked classes, (N, K), and a factor for means without them, (N,).
 
-    Losses that add up the classes skip masked ones, see ``LogitScale``, and multiply a sum divided
-    by K - ``apart`` by the factor: it is exactly 1 where no class is masked.
+    Losses that sum over classes skip masked ones, see ``LogitScale``. They divide the sum by K -
+    ``apart`` and multiply it by the factor, which is exactly 1 if no class is masked.
     """
     masked = masked_classes(logits.detach())
     allowed = ((~masked).sum(dim=1) - apart).clamp(min=1)
@@ -154,10 +154,10 @@ def allowed_classes(logits: Tensor, apart: int = 0) -> tuple[Tensor, Tensor]:
 def loss_aside(
     loss: Loss, logits: Tensor, targets: Tensor, indices: Tensor | None = None
 ) -> Tensor:
-    """Return a loss, with gradient, of a batch that its history is not to count.
+    """Return the loss of a batch, with gradient, without adding the batch to its history.
 
-    Methods that judge a batch twice, under other targets or by another head, call the loss itself
-    once and this for the rest, so that a history counts each sample once an epoch.
+    Methods that use a batch twice, with other targets or another head, call the loss itself once
+    and this function otherwise, so that a history counts each sample once per epoch.
     """
     training = loss.training
     loss.eval()
@@ -173,5 +173,5 @@ def masked_sum(values: Tensor, valid: Tensor) -> Tensor:
 
 
 def masked_mean(values: Tensor, valid: Tensor) -> Tensor:
-    """Average ``values`` (N,) where ``valid`` (N,); 0 if no row counts."""
+    """Average ``values`` (N,) where ``valid`` (N,); 0 if no row is valid."""
     return masked_sum(values, valid) / valid.sum().clamp(min=1)

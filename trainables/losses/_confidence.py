@@ -1,4 +1,4 @@
-"""Confidence scores, and the losses' common ways to get at them."""
+"""Confidence scores, and functions that several losses use with them."""
 
 import torch
 from torch import Tensor
@@ -9,15 +9,15 @@ EPSILON = 1e-9
 
 
 def confidence(probs: Tensor, score: str, limits: tuple[float, float]) -> Tensor:
-    """Return the confidence of each row, (N,), larger for surer rows.
+    """Return the confidence of each row, (N,).
 
     Args:
         probs: (N, K).
-        score: ``msp``, the largest probability, in [0, 1]; ``margin``, what separates it from the
+        score: ``msp``, the largest probability, in [0, 1]; ``margin``, its distance from the
             second, in [0, 1]; ``neg_entropy``, minus the entropy in nats, in [-log K, 0].
-        limits: What probabilities are clamped to, the lower one above 0.
+        limits: Probabilities are clamped to this range; the lower limit is above 0.
     """
-    # Clamping keeps the order, so that the first two scores clamp only what they use.
+    # Clamping keeps the order, so the first two scores clamp only the values that they use.
     if score == "msp":
         return probs.max(dim=1).values.clamp(*limits)
     if score == "margin":
@@ -28,10 +28,10 @@ def confidence(probs: Tensor, score: str, limits: tuple[float, float]) -> Tensor
 
 
 def selective_confidence(logits: Tensor, score: str, *, double_softmax: bool) -> Tensor:
-    """Return the confidence from logits (N, K) as the released code of the aurc paper does.
+    """Return the confidence from logits (N, K) as in the released code of the aurc paper.
 
-    Probabilities are clamped to [1e-9, 1 - 1e-9]; with ``double_softmax`` another softmax (and
-    clamp) is taken of them.
+    Probabilities are clamped to [1e-9, 1 - 1e-9]; ``double_softmax`` applies another softmax (and
+    clamp) to them.
     """
     limits = EPSILON, 1 - EPSILON
     probs = F.softmax(logits, dim=1)
@@ -41,21 +41,21 @@ def selective_confidence(logits: Tensor, score: str, *, double_softmax: bool) ->
 
 
 def valid_order(keys: Tensor, valid: Tensor) -> Tensor:
-    """Return the places (N,) that sort ``keys`` (N,), all finite, with invalid ones last.
+    """Return the order (N,) that sorts ``keys`` (N,), all finite, with invalid ones last.
 
-    Equal keys come in the order that ``torch.sort`` gives them, which is not that of the rows.
+    Equal keys are in the order of ``torch.sort``, which is not that of the rows: a stable sort
+    would rank equal confidences in another order than the released code.
     """
-    # A stable sort would rank equal confidences in another order than the released code.
     return torch.where(valid, keys, torch.inf).argsort()
 
 
 def positions(order: Tensor) -> Tensor:
-    """Return the inverse of the permutation ``order`` (N,): from 0, where each row stands."""
+    """Return the position (N,) of each row in ``order`` (N,), which is the inverse permutation."""
     return torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
 
 
 def row_count(valid: Tensor, configured: int | None, dtype: torch.dtype) -> Tensor:
-    """Return the number of valid rows, or the configured one instead, as a scalar tensor."""
+    """Return the configured number of rows or else the number of valid ones, as a scalar."""
     rows = valid.sum(dtype=dtype)
     return rows if configured is None else torch.full_like(rows, configured)
 

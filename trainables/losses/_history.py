@@ -1,4 +1,4 @@
-"""What losses keep of each training sample: what they do with a batch depends on its past."""
+"""Losses that depend on the history of each training sample."""
 
 from dataclasses import field
 from typing import NamedTuple
@@ -11,13 +11,13 @@ from trainables.losses._confidence import positions
 
 
 class RankedPairs(NamedTuple):
-    """Each sample of a batch and the one that follows it, the last with the first; all (S,).
+    """Pairs of each sample of a batch and the next one (the last with the first); all (S,).
 
     Attributes:
-        sign: 1, -1 or 0: whether the sample was right more often, less often, or as often.
-        violation: By how much the difference of confidences falls short of that of the shares of
-            epochs in which they were right.
-        valid: False for samples without a row that counts, which are in no pair.
+        sign: 1, -1 or 0 if the sample was right more often, less often, or equally often.
+        violation: The difference of their shares of right epochs minus the difference of their
+            confidences, in the direction of ``sign``, at least 0.
+        valid: False for samples with only ignored rows, which are in no pair.
     """
 
     sign: Tensor
@@ -26,7 +26,7 @@ class RankedPairs(NamedTuple):
 
 
 class CorrectnessHistory(nn.Module):
-    """Counts for each training sample the epochs in which it was classified rightly."""
+    """Counts the epochs in which each training sample was classified correctly."""
 
     counts: Tensor
     epoch: Tensor
@@ -37,29 +37,29 @@ class CorrectnessHistory(nn.Module):
         self.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
 
     def compare(self, confidences: Tensor, valid: Tensor, indices: Tensor) -> RankedPairs:
-        """Return the pairs of a batch, ranked by what happened before it; all are (S,)."""
+        """Return the pairs of a batch, ranked by the history before it; all are (S,)."""
         following = next_valid(valid)
         shares = self._shares(indices)
         gaps = shares - shares.gather(0, following)
         sign = gaps.sign().to(confidences.dtype)
-        # Margins have single precision in the released code, whatever the logits have.
+        # The released code computes margins in single precision for any logits.
         margin = gaps.abs().float().to(confidences.dtype)
         other = confidences.gather(0, following) + margin * sign
         return RankedPairs(sign, (-sign * (confidences - other)).clamp(min=0), valid)
 
     def _shares(self, indices: Tensor) -> Tensor:
-        # The maximum is 1 in the first two epochs and the number of epochs behind after that; the
-        # minimum is of the whole training set at this moment.
+        # The maximum is 1 in the first two epochs and then the number of past epochs; the minimum
+        # is that of the whole training set now.
         low = self.counts.min()
         span = self.epoch.clamp(min=1) - low
         shares = (self.counts.gather(0, indices) - low) / span
-        # Without a span (all samples right every time) nothing is ranked, where 0/0 would be NaN.
-        # The upper limit matters only if a sample is met more than once an epoch, as in mixup.
+        # A span of 0 (all samples were always right) would give 0/0, so nothing is ranked then.
+        # The upper limit only matters if a sample occurs more than once per epoch, as in mixup.
         return torch.where(span > 0, shares, 0.0).clamp(0.0, 1.0)
 
 
 class RankingLoss(MarginLoss):
-    """A loss that may compare confidences with the history of the training samples."""
+    """A loss that can compare confidences with the training samples' history."""
 
     ranked: bool = field(init=False)
 
@@ -68,12 +68,12 @@ class RankingLoss(MarginLoss):
         self.history = CorrectnessHistory()
 
     def prepare(self, num_samples: int, num_classes: int) -> None:
-        """Allot a count for each of ``num_samples`` training samples."""
+        """Allocate a count for each training sample."""
         if self.ranked:
             self.history.counts = self.history.counts.new_zeros(num_samples)
 
     def start_epoch(self, epoch: int) -> None:
-        """Note that epoch ``epoch`` (from 0) begins: the largest count follows from it."""
+        """Begin epoch ``epoch`` (from 0), which determines the largest count."""
         if epoch < 0:
             raise ValueError(f"epoch={epoch!r} is outside [0, inf)")
         super().start_epoch(epoch)
@@ -82,18 +82,18 @@ class RankingLoss(MarginLoss):
     def rank(
         self, confidences: Tensor, right: Tensor, valid: Tensor, indices: Tensor | None
     ) -> RankedPairs:
-        """Return the pairs of a batch; in training mode, count the batch afterwards.
+        """Return the pairs of a batch; in training mode, add the batch to the history.
 
-        Rows of one sample (pixels of an image) are averaged: pairs are of samples.
+        Rows of one sample (pixels of an image) are averaged, and pairs are of samples.
 
         Args:
             confidences: (N,), of each row.
-            right: (N,), bool, whether the row is classified rightly.
+            right: (N,), bool, whether the row is classified correctly.
             valid: (N,), bool.
-            indices: (S,), places in the training set, where S divides N.
+            indices: (S,), positions in the training set, where S divides N.
 
         Raises:
-            ValueError: If there are no indices, they do not fit, or ``prepare`` was not called.
+            ValueError: If indices are missing or do not fit, or ``prepare`` was not called.
         """
         places = sample_places(self, self.history.counts, valid, indices)
         rows = valid.view(len(places), -1)
@@ -106,16 +106,16 @@ class RankingLoss(MarginLoss):
 
 
 def sample_places(loss: nn.Module, kept: Tensor, valid: Tensor, indices: Tensor | None) -> Tensor:
-    """Return the places (S,) of a batch's samples, on its device, to which the loss follows.
+    """Return a batch's ``indices`` (S,) after checks; move them and the loss to its device.
 
-    What it keeps of each training sample tells whether it is prepared; see ``RankingLoss.rank``.
+    ``kept`` is the loss's history, empty before ``prepare``. For errors see ``RankingLoss.rank``.
     """
     if indices is None:
-        raise ValueError("indices=None: the loss needs each sample's place in the training set")
+        raise ValueError("indices=None: the loss needs each sample's position in the training set")
     if not len(kept):
         raise ValueError("prepare(num_samples, num_classes) must come before the first batch")
     if indices.ndim != 1 or not len(indices) or len(valid) % len(indices):
-        raise ValueError(f"indices {tuple(indices.shape)} do not belong to {len(valid)} rows")
+        raise ValueError(f"indices {tuple(indices.shape)} do not fit {len(valid)} rows")
     if kept.device != valid.device:
         loss.to(valid.device)
     return indices.to(valid.device, non_blocking=True)
@@ -128,7 +128,7 @@ def sample_means(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def next_valid(valid: Tensor) -> Tensor:
-    """Return for each valid place (S,) the next valid one, for the last the first."""
+    """Return the next valid position of each valid position (S,); the last has the first."""
     order = valid.logical_not().to(torch.int8).argsort(stable=True)
     place = positions(order) + 1
     return order.gather(0, torch.where(place < valid.sum(), place, 0))

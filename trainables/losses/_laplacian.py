@@ -23,7 +23,7 @@ def laplacian_gram(positions: Tensor, features: Tensor) -> Tensor:
 
 
 class _LaplacianGram(torch.autograd.Function):
-    """The gradient is written out because sorting would give tied positions a one-sided one."""
+    """Has an explicit gradient, because sorting would give tied positions a one-sided one."""
 
     @staticmethod
     def forward(ctx: Any, positions: Tensor, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the batch-wise calibration losses share: the mean of a row loss plus a weighted penalty."""
+"""The base of batch-wise calibration losses: the mean of a row loss plus a weighted penalty."""
 
 from abc import abstractmethod
 from typing import ClassVar
@@ -15,8 +15,8 @@ class PenalisedLoss(Loss):
     """A classification loss plus ``weight`` times a calibration penalty of the whole batch.
 
     A subclass implements ``penalty``; the classification loss is cross-entropy unless it overrides
-    ``row_loss``. Of logits (N, K, H, W) the penalty is of ``most_pixels`` pixels, drawn by torch's
-    global generator evenly over the batch, where it is not for more.
+    ``row_loss``. For logits (N, K, H, W), the penalty uses at most ``most_pixels`` pixels, drawn
+    evenly over the batch with torch's global generator.
 
     Args:
         weight: Factor of the penalty, at least 0.
@@ -34,8 +34,8 @@ class PenalisedLoss(Loss):
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
         base = masked_mean(self.row_loss(logits, targets), valid)
-        # Not the exponential of a log-softmax: rows whose confidences tie in the released codes
-        # must tie here, and rounding decides that.
+        # Not the exponential of a log-softmax, which rounds differently: confidences that are equal
+        # in the released codes must be equal here.
         probs = F.softmax(logits, dim=1)
         if self._of_pixels and self.most_pixels and len(logits) > self.most_pixels:
             some = _drawn(len(logits), self.most_pixels, logits.device)
@@ -59,15 +59,15 @@ class PenalisedLoss(Loss):
 
 
 def _drawn(count: int, wanted: int, device: torch.device) -> Tensor:
-    """Return ``wanted`` of ``count`` places, one of each of as many equal runs."""
+    """Return ``wanted`` of ``count`` positions, one from each of ``wanted`` equal parts."""
     starts = torch.arange(wanted, device=device) + torch.rand(wanted, device=device)
     return (starts * (count / wanted)).long().clamp(max=count - 1)
 
 
 def top_label(scores: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest score of each row, (N,), and whether its class is the target's, (N,).
+    """Return the largest score of each row, (N,), and whether its class is the target, (N,).
 
-    Of tied classes the one that ``torch.max`` names counts.
+    ``torch.max`` chooses among tied classes.
     """
     largest, predicted = scores.max(dim=1)
     return largest, predicted == targets

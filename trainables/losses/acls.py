@@ -14,7 +14,7 @@ PARTS = ("full", "adaptive-only", "conditional", "ranking")
 class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     """Cross-entropy plus squared distances of logits beyond a margin M.
 
-    The predicted class (not the true one) and the others are penalised apart:
+    The predicted class (not the true one) and the others have separate penalties:
 
     - ``paper`` (Eq. 13): ``weight_pos * max(0, max z - min z - M)^2`` plus the *sum* over the
       others of ``weight_neg * max(0, max z - z_j - M)^2``; the gradient flows through all of it.
@@ -22,29 +22,29 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
       the logits' offset; classes that tie for the maximum each pay it. The second is divided by
       K - 1, and the maximum in it is a constant for the gradient.
 
-    Eq. 12, the smoothing that the paper describes, is not the gradient of Eq. 13: where the maximum
-    is a variable, its gradient also has a term for each other class that is penalised, and the
-    squares give a factor of 2. Both variants minimise a penalty; neither follows Eq. 12.
+    Eq. 12, the smoothing that the paper describes, is not the gradient of Eq. 13: if the gradient
+    flows through the maximum, it also has a term for each other penalised class, and the squares
+    give a factor of 2. Both variants minimise a penalty; neither follows Eq. 12.
 
-    Masked classes have no distance, are no minimum and do not count in K.
+    Masked classes have no distance, are ignored in the minimum and do not count in K.
 
-    ``released`` is the default: the published weights belong to it, where they are written as
-    products (``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
+    ``released`` is the default, because the published weights belong to it (there they are written
+    as products: ``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
 
     ``parts`` gives the paper's ablations: ``full``; ``adaptive-only`` without the condition
     (Eq. 10: squared distances from the margin, on either side of it); ``conditional`` without the
     adaptation (distances are not squared, so every logit beyond the margin is pushed equally);
-    ``ranking`` with the condition of CRL in place of the margin: a sample is penalised, margin
-    taken as 0, if it was right less often than the next one of the batch and yet is not less
-    confident by that difference. The paper describes the last in words; the formula is our reading.
-    It needs ``prepare`` and ``indices`` like ``crl``.
+    ``ranking`` with the condition of CRL instead of the margin: a sample is penalised, with a
+    margin of 0, if it was right less often than the next one of the batch but is not less confident
+    by that difference. The paper describes the last in words; the formula is our reading. It needs
+    ``prepare`` and ``indices`` like ``crl``.
 
     The figure ``spared`` of an epoch is the share of training rows without a penalty.
 
     Source: Park et al., ACLS: Adaptive and Conditional Label Smoothing for Network Calibration,
     ICCV 2023.
 
-    Not with logits of an arbitrary offset under ``released``, such as after a normalisation that
+    ``released`` is not for logits with an arbitrary offset, such as after a normalisation that
     shifts them.
 
     Args:
@@ -93,9 +93,9 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
         return self.weight_pos * predicted + self.weight_neg * others
 
     def _others(self, distances: Tensor) -> Tensor:
-        """Add up what the classes below the maximum pay, (N,), by their distances, (N, K)."""
+        """Return the sum of penalties of the other classes, (N,), given their distances (N, K)."""
         amounts = self._amount(distances)
-        if self.parts == "adaptive-only":  # Elsewhere a distance of 0 costs nothing by itself.
+        if self.parts == "adaptive-only":  # Only here would a distance of 0 have a penalty.
             amounts = amounts.where(distances > 0, 0)
         return amounts.sum(dim=1)
 
@@ -108,7 +108,7 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     def _condition(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return 1 for the rows of samples that are too sure for their history, else 0, (N,)."""
+        """Return 1 for rows of samples that are too confident for their history, else 0, (N,)."""
         right = logits.argmax(dim=1) == targets
         pairs = self.rank(predicted_prob(logits), right, valid, indices)
         too_sure = (pairs.sign < 0) & (pairs.violation > 0)

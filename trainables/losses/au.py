@@ -16,30 +16,31 @@ TINY = 1e-12
 
 @LOSSES.register("au")
 class SelectiveAULoss(ReducedLoss):
-    """Cross-entropy weighted by ``-log(1 - G(c))``, G the distribution of the confidence c.
+    """Cross-entropy weighted by ``-log(1 - G(c))``, where G is the distribution of confidence c.
 
     G comes from a histogram of the confidences on [0, 1], smoothed so that the gradient flows
     through it: ``G(x) = sum_b n_b sigmoid((x - centre_b) / smoothness) / n``. Rows at or above the
     ``coverage`` quantile τ of the batch share the weight of τ. G is clipped to
     [1/(B+1), B/(B+1)] for batches of B rows.
 
-    ``variant`` decides the confidence:
+    ``variant`` selects the confidence:
 
     - ``paper``: from the probabilities; ``neg_entropy`` is normalised to ``1 - H / log K``.
     - ``released``: from a second softmax of the probabilities, which squeezes the scores into few
       bins; ``neg_entropy`` has a sign error that makes every confidence 1 and the loss a multiple
       of cross-entropy.
 
-    ``released`` is the default: the published coverage and smoothness were chosen with it, and with
-    them ``paper`` does not train, because lowering every confidence is the quickest way down. (For
-    ten classes the second softmax leaves scores between 0.10 and 0.23, where a smoothness of 0.1 is
-    gentle; ``paper`` needs about 0.5.) With ``score="neg_entropy"`` use ``paper`` and that width.
+    ``released`` is the default, because the published coverage and smoothness were chosen with it.
+    With these, ``paper`` does not train, because lowering every confidence reduces the loss
+    fastest. (For ten classes the second softmax gives scores between 0.10 and 0.23, for which a
+    smoothness of 0.1 is wide; ``paper`` needs about 0.5.) With ``score="neg_entropy"`` use
+    ``paper`` and a smoothness of 0.5.
 
-    A module in evaluation mode counts the batch at hand without keeping it.
+    In evaluation mode the batch is counted but not stored.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, sec. 4.2, Eq. 13-15.
 
-    Not with ``histogram="batch"`` and batches of a few rows: the distribution is then unknown.
+    Not for ``histogram="batch"`` with batches of a few rows, which do not show the distribution.
 
     Args:
         coverage: Share κ of the rows that count as low confidence, in (0, 1).
@@ -47,9 +48,9 @@ class SelectiveAULoss(ReducedLoss):
         score: Confidence score: ``msp``, ``margin`` or ``neg_entropy``.
         bins: Number of equal bins on [0, 1].
         variant: ``paper`` or ``released``, see above.
-        histogram: ``epoch`` keeps counting from batch to batch until ``start_epoch``, as the
-            released code does; ``batch`` starts anew with each batch.
-        batch_size: B. By default the number of rows that count in the batch at hand; the released
+        histogram: ``epoch`` counts all batches since ``start_epoch``, as in the released code;
+            ``batch`` counts each batch separately.
+        batch_size: B. By default the number of rows that are not ignored in the batch; the released
             code always takes the configured batch size.
     """
 
@@ -64,11 +65,11 @@ class SelectiveAULoss(ReducedLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Double precision: an epoch of pixels is more than float32 can count.
+        # Double precision: float32 cannot count the pixels of an epoch.
         self.register_buffer("counts", torch.zeros(self.bins, dtype=torch.float64))
 
     def start_epoch(self, epoch: int) -> None:
-        """Forget the confidences of the last epoch."""
+        """Reset the histogram."""
         self.counts.zero_()
 
     def compute(
@@ -77,7 +78,7 @@ class SelectiveAULoss(ReducedLoss):
         scores = self._confidence(logits)
         counts = self._counted(scores.detach(), valid)
         threshold = masked_quantile(scores, valid, self.coverage)
-        # Not torch.minimum, which would halve the gradient of a score that is the quantile.
+        # Not torch.minimum, which would halve the gradient of a score equal to the quantile.
         low = torch.where(scores >= threshold, threshold, scores)
         ranks = smooth_cdf(low, counts, self.smoothness)
         margin = (row_count(valid, self.batch_size, ranks.dtype) + 1).reciprocal()
@@ -95,7 +96,7 @@ class SelectiveAULoss(ReducedLoss):
 
     @torch.no_grad()
     def _counted(self, scores: Tensor, valid: Tensor) -> Tensor:
-        """Return how many confidences lie in each bin, those of this batch included."""
+        """Return the number of confidences in each bin, including those of this batch."""
         if self.counts.device != scores.device:
             self.to(scores.device)
         counts = histogram(scores, valid, self.bins)
@@ -107,7 +108,7 @@ class SelectiveAULoss(ReducedLoss):
 
 
 def histogram(scores: Tensor, valid: Tensor, bins: int) -> Tensor:
-    """Count valid ``scores`` (N,) in equal bins [a, b) on [0, 1], (bins,); the last holds 1."""
+    """Count valid ``scores`` (N,) in equal bins [a, b) on [0, 1], (bins,); the last includes 1."""
     edges = torch.linspace(0, 1, bins + 1, dtype=scores.dtype, device=scores.device)
     places = torch.bucketize(scores, edges[1:-1], right=True)
     zeros = torch.zeros(bins, dtype=torch.float64, device=scores.device)
@@ -126,13 +127,13 @@ def smooth_cdf(values: Tensor, counts: Tensor, smoothness: float) -> Tensor:
 
 
 def masked_quantile(values: Tensor, valid: Tensor, share: float) -> Tensor:
-    """Return the ``share`` quantile of the valid ``values`` (N,), a scalar, linear in between.
+    """Return the ``share`` quantile of the valid ``values`` (N,), a scalar, interpolated linearly.
 
-    Without a valid one, the result is one of the others.
+    If none is valid, the result is one of the others.
     """
     order = valid_order(values.detach(), valid)
     place = share * (valid.sum(dtype=values.dtype) - 1).clamp(min=0)
-    # A tensor without dimensions as an index would wait for the device; gather does not.
+    # Indexing with a scalar tensor would wait for the device; gather does not.
     floor = place.floor()
     ends = torch.stack((floor, place.ceil())).long()
     below, above = values.gather(0, order.gather(0, ends))

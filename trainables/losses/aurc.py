@@ -19,24 +19,23 @@ class AURCLoss(ReducedLoss):
 
     The row of rank r among n (1 for the least confident) has the weight ``H_n - H_{n-r}`` with the
     harmonic numbers H: between 1/n and about log n, mean 1. No gradient flows through the weights.
-    Rows of equal confidence share their ranks in no particular order: that of ``torch.sort``, as in
-    the released code.
+    Rows of equal confidence are ranked in the order of ``torch.sort``, as in the released code.
 
-    ``variant`` decides the confidence: ``paper`` takes it from the probabilities, ``released`` from
+    ``variant`` selects the confidence: ``paper`` takes it from the probabilities, ``released`` from
     a second softmax of the probabilities, which changes the ranks. ``paper`` is the default: the
-    second softmax is an oversight that changes little but ranks that should not change.
+    second softmax is an oversight, and its only effect is a wrong order of some rows.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, and Zhou et al., A Novel
     Characterization of the Population AURC, 2024.
 
-    Not with batches of a few rows, whose ranks say little.
+    Not for batches of a few rows, whose ranks mean little.
 
     Args:
         score: Confidence score: ``msp``, ``margin`` or ``neg_entropy``.
         variant: ``paper`` or ``released``, see above.
-        batch_size: n. By default the number of rows that count in the batch at hand; the released
-            code always takes the configured batch size, so that a shorter last batch gets the
-            first, smallest weights.
+        batch_size: n. By default the number of rows that are not ignored in the batch; the released
+            code always takes the configured batch size, so that a shorter last batch gets only the
+            smallest weights.
 
     Raises:
         ValueError: When called with more than ``batch_size`` rows.
@@ -50,7 +49,9 @@ class AURCLoss(ReducedLoss):
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
         if self.batch_size is not None and len(logits) > self.batch_size:
-            raise ValueError(f"batch_size={self.batch_size} is below the {len(logits)} rows given")
+            raise ValueError(
+                f"expected at most batch_size={self.batch_size} rows, got {len(logits)}"
+            )
         weights = self._weights(logits, valid)
         losses = F.cross_entropy(logits, targets, reduction="none")
         return self.reduce(losses * weights, valid)
@@ -60,5 +61,5 @@ class AURCLoss(ReducedLoss):
         scores = selective_confidence(logits, self.score, double_softmax=self.variant == "released")
         before = positions(valid_order(scores, valid)).to(logits.dtype)
         rows = row_count(valid, self.batch_size, logits.dtype)
-        # Rows that do not count stand last; the clamp keeps them off the poles of digamma.
+        # Ignored rows come last; the clamp keeps them away from the poles of digamma.
         return torch.digamma(rows + 1) - torch.digamma((rows - before).clamp(min=1))

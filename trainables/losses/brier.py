@@ -12,8 +12,8 @@ class BrierLoss(RowLoss):
     loss in Mukhoti et al., NeurIPS 2020. It sums over classes like theirs; the released code of
     aurc and BalCAL averages over the K classes, which is the same loss divided by K.
 
-    Not for many classes or a network far from its optimum: the gradient of a confidently wrong row
-    vanishes.
+    Not for many classes or a network far from its optimum, because the gradient of a confidently
+    wrong row vanishes.
     """
 
     def per_row(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -13,22 +13,21 @@ from trainables.losses._history import sample_means, sample_places
 
 @LOSSES.register("cape")
 class CalibratedProbabilityLoss(ReducedLoss):
-    """Cross-entropy, and now and then an epoch that fits confidences to frequencies (CaPE).
+    """Cross-entropy, alternating with epochs that fit confidences to frequencies (CaPE).
 
     After each ``every`` epochs of cross-entropy comes one of calibration. At its start the training
-    samples are sorted by confidence into ``bins`` of equal size; the share of each bin that was
-    classified rightly is the goal g of its samples, and the loss ``-g log c - (1 - g) log(1 - c)``
-    of the confidence c.
+    samples are sorted by confidence into ``bins`` of equal size. The accuracy of a bin is the goal
+    g of its samples, and the loss of the confidence c is ``-g log c - (1 - g) log(1 - c)``.
 
     Source: Liu et al., Deep Probability Estimation, ICML 2022 (CaPE-bin) and its released code,
-    which is for two classes and takes the probability of the second as c; that of the predicted
-    class is our reading for more. The code starts from a network that was stopped early, and
-    predicts the whole training set before an epoch of calibration; here the epochs alternate from
-    the start, and a sample's estimate is from its last epoch.
+    which is for two classes and takes the probability of the second as c; for more classes, we take
+    that of the predicted class. The code starts from a network that was stopped early, and predicts
+    the whole training set before an epoch of calibration. Here the epochs alternate from the start,
+    and a sample's estimate is from its last epoch.
 
-    In training mode a call also notes the batch; ``indices`` and pixels are as for ``crl``.
+    In training mode a call also stores the batch; ``indices`` and pixels are as for ``crl``.
 
-    Not for a network that has learnt its training set by heart: every goal is then 1.
+    Not for a network that fits its training set perfectly: every goal is then 1.
 
     Args:
         bins: Number of bins.
@@ -52,7 +51,7 @@ class CalibratedProbabilityLoss(ReducedLoss):
         self.calibrating = False
 
     def prepare(self, num_samples: int, num_classes: int) -> None:
-        """Allot a confidence and a correctness to each of ``num_samples`` training samples."""
+        """Allocate a confidence and a correctness for each training sample."""
         self.confidences = self.confidences.new_zeros(num_samples)
         self.right = self.right.new_zeros(num_samples)
 
@@ -67,7 +66,7 @@ class CalibratedProbabilityLoss(ReducedLoss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return cross-entropy, or how far confidences are from their goals."""
+        """Return cross-entropy, or the loss of confidences and goals."""
         places = sample_places(self, self.confidences, valid, indices)
         top = logits.argmax(dim=1, keepdim=True)
         total = logits.logsumexp(dim=1)

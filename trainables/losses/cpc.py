@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from trainables.common.fields import number
 from trainables.losses._base import LOSSES, Loss, masked_mean
 
-# Classes taken together against all smaller ones: the product of their factors, each in [1, 2],
-# must stay below the largest float32, and one logarithm serves them all.
+# Classes per block; one logarithm is taken of the product of their factors, each in [1, 2], which
+# must stay below the largest float32.
 _BLOCK = 32
-# Elements of one temporary: few enough for a processor's cache; enough for few launches of a GPU.
+# Elements of one temporary tensor: small enough for a CPU's cache; large enough on a GPU.
 _CACHED = 1 << 20
 _LAUNCHED = 1 << 25
 
@@ -29,9 +29,9 @@ def split_logits(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def binary_exclusion(others: Tensor) -> Tensor:
     """Return half the sum of ``softplus(z_k - z_j)`` of each row z (N, K - 1), normalised, (N,).
 
-    The sum runs over all ordered pairs of the K - 1 classes that are not the target's, a class with
-    itself included, and is divided by (K - 1)(K - 2), as in the released code. For K = 2 there is
-    no pair, and the result is 0. Takes O(N K^2) time and O(N K) memory, on a GPU up to 300 MB more.
+    The sum is over all ordered pairs of the K - 1 non-target classes, including a class with
+    itself, and is divided by (K - 1)(K - 2), as in the released code. For K = 2 there are no pairs,
+    and the result is 0. Takes O(N K^2) time and O(N K) memory, on a GPU up to 300 MB more.
     """
     count = others.shape[1]
     if count < 2:
@@ -58,9 +58,9 @@ class _PairwiseSoftplus(torch.autograd.Function):
 
 
 def pairs_at_once(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pair sums (N,) and their derivative (N, M), every pair by itself.
+    """Return the pair sums (N,) and their derivative (N, M), computed for each pair.
 
-    Where a launch costs more than what it computes: a GPU has exponentials to spare.
+    For a GPU, where launches cost more than exponentials.
     """
     rows = max(1, _LAUNCHED // values.shape[1] ** 2)
     totals, slopes = [], []
@@ -72,21 +72,21 @@ def pairs_at_once(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pairs_in_blocks(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what ``pairs_at_once`` does, with one logarithm and few exponentials a block."""
+    """Return the same as ``pairs_at_once``, with one logarithm and few exponentials per block."""
     ordered, order = values.sort(dim=1, descending=True)
     total, slope = torch.zeros_like(ordered[:, 0]), torch.zeros_like(ordered)
     rows = max(1, _CACHED // (min(_BLOCK, values.shape[1]) * values.shape[1]))
     parts = zip(ordered.split(rows), total.split(rows), slope.split(rows), strict=True)
-    for (some, its, slopes), start in product(parts, range(0, values.shape[1], _BLOCK)):
-        head, tail = some[:, start : start + _BLOCK], some[:, start + _BLOCK :]
-        _add_inner_pairs(head, its, slopes[:, start : start + _BLOCK])
+    for (block, totals, slopes), start in product(parts, range(0, values.shape[1], _BLOCK)):
+        head, tail = block[:, start : start + _BLOCK], block[:, start + _BLOCK :]
+        _add_inner_pairs(head, totals, slopes[:, start : start + _BLOCK])
         if tail.shape[1]:
-            _add_cross_pairs(head, tail, its, slopes[:, start:])
+            _add_cross_pairs(head, tail, totals, slopes[:, start:])
     return total, torch.zeros_like(slope).scatter(1, order, slope)
 
 
 def _add_inner_pairs(head: Tensor, total: Tensor, slope: Tensor) -> None:
-    """Add all ordered pairs within ``head`` (N, B), sorted downwards.
+    """Add all ordered pairs within ``head`` (N, B), in descending order.
 
     softplus(d) + softplus(-d) = |d| + 2 log(1 + e^-|d|), with derivative tanh(d / 2).
     """
@@ -100,10 +100,10 @@ def _add_inner_pairs(head: Tensor, total: Tensor, slope: Tensor) -> None:
 
 
 def _add_cross_pairs(head: Tensor, tail: Tensor, total: Tensor, slope: Tensor) -> None:
-    """Add the pairs between ``head`` (N, B) and ``tail`` (N, T), whose entries are no larger.
+    """Add the pairs between ``head`` (N, B) and ``tail`` (N, T), which has no larger entries.
 
-    The distance's exponential splits at the smallest of ``head`` into two factors of at most 1, so
-    that no pair needs an exponential of its own.
+    A pair's exponential is the product of two factors of at most 1, relative to the smallest entry
+    of ``head``, so that no pair needs its own exponential.
     """
     pivot = head[:, -1:]
     above, below = head - pivot, pivot - tail
@@ -120,12 +120,12 @@ def _add_cross_pairs(head: Tensor, tail: Tensor, total: Tensor, slope: Tensor) -
 class CPCLoss(Loss):
     """Cross-entropy plus two penalties on pairs of classes, as logistic losses of their logits.
 
-    Binary discrimination lets the true class win against each other class alone; binary exclusion
-    lets no other class win against another. The value holds a constant, 0.5 log 2 / (K - 2) times
-    ``weight_be``, from pairing a class with itself, as the released code does; it has no gradient,
-    so that there is no second variant. For two classes there is nothing to exclude. The time grows
-    with the square of the number of classes: not for many thousands of them. Not with masked
-    classes either: their pairs drown the rest of the value, and are infinite for -inf.
+    Binary discrimination raises the true class above each other class; binary exclusion pulls the
+    other classes together. The value includes a constant, 0.5 log 2 / (K - 2) times ``weight_be``,
+    from pairing a class with itself, as in the released code; without a gradient, it needs no
+    variant. For two classes there is nothing to exclude. The time grows with the square of the
+    number of classes, so it is not for many thousands. It is not for masked classes either: their
+    pairs dominate the value, and are infinite for -inf.
 
     Source: Cheng and Vasconcelos, Calibrating Deep Neural Networks by Pairwise Constraints, CVPR
     2022; normalisation as in the code released with BalCAL.
@@ -144,7 +144,7 @@ class CPCLoss(Loss):
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return the mean of the three terms over the rows that count."""
+        """Return the mean of the three terms over the valid rows."""
         if logits.shape[1] < 2:
             raise ValueError(f"K={logits.shape[1]} classes are outside [2, inf)")
         rows = F.cross_entropy(logits, targets, reduction="none")

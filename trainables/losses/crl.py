@@ -16,31 +16,30 @@ class CorrectnessRankingLoss(RankingLoss):
 
     Each sample i is paired with the next one j of the batch, the last with the first. If i was
     right in a share of the past epochs that is larger by m, its confidence should be larger by m:
-    the penalty is ``max(0, m - (c_i - c_j))``, and 0 for samples that were right equally often; its
-    mean is over all pairs. Counts are those before the batch, normalised by their minimum over the
-    training set and the number of epochs, as in the released code. In the first epoch there is no
-    penalty. If every sample has always been right there is none either, where the released code
-    divides 0 by 0.
+    the penalty is ``max(0, m - (c_i - c_j))``, and 0 for samples that were right equally often. It
+    is averaged over all pairs. Counts are those before the batch, normalised by their minimum over
+    the training set and the number of epochs, as in the released code. There is no penalty in the
+    first epoch or if every sample has always been right (then the released code divides 0 by 0).
 
-    In training mode a call also counts the batch, so each batch is to be given once an epoch; in
-    evaluation mode the history stays as it is. For logits (N, K, H, W) confidence and correctness
-    are averaged over an image's pixels, and ``indices`` are those of the images.
+    In training mode a call also counts the batch, so use each batch once per epoch; in evaluation
+    mode the history does not change. For logits (N, K, H, W) confidence and correctness are
+    averaged over an image's pixels, and ``indices`` are those of the images.
 
-    ``condition="margin"`` is the ablation of the acls paper (Table 6): no history is used;
-    instead the confidence of each row whose logits spread over more than ``margin`` is penalised.
-    The paper gives no formula for it: this is our reading.
+    ``condition="margin"`` is the ablation of the acls paper (Table 6). It does not use a history:
+    the penalty is the confidence of each row whose logits have a spread above ``margin``. The paper
+    gives no formula for it: this is our reading.
 
     Source: Moon et al., Confidence-Aware Learning for Deep Neural Networks, ICML 2020.
 
-    Not for a training of a few epochs or with indices that change from epoch to epoch: there is
-    then no history.
+    Not for trainings of a few epochs or with indices that change between epochs, which have no
+    history.
 
     Args:
         weight: Weight λ of the penalty, at least 0.
         score: Confidence score: ``msp``, ``margin`` or ``neg_entropy`` (divided by log K).
         condition: ``ranking`` or ``margin``, see above.
         margin: Spread of logits above which ``condition="margin"`` penalises, at least 0.
-        reduction: ``mean`` over the rows that count, or ``sum``; the penalty follows it.
+        reduction: ``mean`` over the rows that are not ignored, or ``sum``; also of the penalty.
 
     Raises:
         ValueError: When called without ``prepare`` or ``indices``.

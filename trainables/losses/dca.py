@@ -9,8 +9,8 @@ from trainables.losses._penalised import PenalisedLoss, top_label
 class DCALoss(PenalisedLoss):
     """Cross-entropy plus ``|mean confidence - accuracy|`` of the batch.
 
-    The accuracy is a constant for the gradient. Not where single rows matter: over- and
-    under-confident rows of one batch cancel.
+    The accuracy is a constant for the gradient. Over- and under-confident rows of one batch cancel
+    out.
 
     Source: Liang et al., Improved Trainable Calibration Method for Neural Networks on Medical
     Imaging Classification, BMVC 2020, as released with MDCA.

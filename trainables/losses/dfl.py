@@ -10,12 +10,13 @@ from trainables.losses.fl import power
 class DualFocalLoss(RowLoss):
     """Dual focal loss, ``-(1 - p_y + p_j)^gamma log p_y``, with the probability p_j of a rival.
 
-    The gradient flows through p_y and p_j. ``variant`` decides who the rival is:
+    The gradient flows through p_y and p_j. ``variant`` selects the rival:
 
     - ``released``: the class with the largest probability *strictly below* p_y. A wrong class that
-      wins or ties is passed over; with none below, ``p_j = 0`` and the row has the focal loss.
-    - ``paper``: the strongest class other than the true one, so that for a wrongly classified row
-      it is the winner. The two agree on every row that is classified rightly without a tie.
+      wins or ties is ignored; with none below, ``p_j = 0`` and the row has the focal loss.
+    - ``paper``: the most probable class other than the true one, which is the prediction if the row
+      is classified wrongly. Both variants agree on rows that are classified correctly without a
+      tie.
 
     ``released`` is the default: all published exponents were chosen with that code.
 
@@ -36,7 +37,7 @@ class DualFocalLoss(RowLoss):
         log_probs = F.log_softmax(logits, dim=1)
         true = targets.unsqueeze(1)
         rivals = self._rivals(log_probs.detach().exp(), true)
-        # Only the rival's place is looked for among all classes: its gradient needs one entry.
+        # Search the rival without a gradient, which then needs only one entry.
         rival = rivals.topk(1, dim=1)
         prob_rival = log_probs.gather(1, rival.indices).exp() * (rival.values > 0)
         log_prob = log_probs.gather(1, true)

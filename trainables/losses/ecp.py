@@ -16,7 +16,7 @@ EPSILON = 1e-10
 class ConfidencePenaltyLoss(RowLoss):
     """Cross-entropy less ``weight`` times the entropy (in nats) of the predicted distribution.
 
-    ``variant`` decides the entropy: ``paper`` sums ``-p log p`` over the K classes; ``released``
+    ``variant`` selects the entropy: ``paper`` sums ``-p log p`` over the K classes; ``released``
     (mbls) averages it over them, so that its effective weight is ``weight / K``, and clamps p to
     [1e-10, 1 - 1e-10], which also stops the gradient. ``released`` is the default: the published
     weight of 0.1 is that of the released configurations.
@@ -24,7 +24,7 @@ class ConfidencePenaltyLoss(RowLoss):
     Source: Pereyra et al., Regularizing Neural Networks by Penalizing Confident Output
     Distributions, 2017.
 
-    Not with one ``weight`` across numbers of classes: ``released`` weakens with K.
+    Do not use one ``weight`` for different numbers of classes: ``released`` weakens with K.
 
     Args:
         weight: Weight λ of the entropy, at least 0.

@@ -17,9 +17,9 @@ def esd(confidence: Tensor, correct: Tensor, valid: Tensor) -> Tensor:
     may be negative. Takes O(N log N) time and O(N) memory for N rows, and is 0 for fewer than 3.
 
     Args:
-        confidence: (N,); which rows lie below which is a constant for the gradient.
+        confidence: (N,); its order is a constant for the gradient.
         correct: (N,), bool.
-        valid: (N,), bool, False for rows that do not count.
+        valid: (N,), bool, False for ignored rows.
     """
     gap = (correct.to(confidence.dtype) - confidence).where(valid, 0)
     powers = torch.stack([gap, gap.square()], dim=1)
@@ -37,10 +37,10 @@ def esd(confidence: Tensor, correct: Tensor, valid: Tensor) -> Tensor:
 class ESDLoss(PenalisedLoss):
     """Cross-entropy plus the square root of the expected squared difference (ESD).
 
-    The estimate has no bins, kernel or other parameter. Where it is negative, or a batch has fewer
-    than three rows, the penalty and its gradient are 0. Not for small batches, where that is often.
+    The estimate has no bins, kernel or other parameter. If it is negative, or a batch has fewer
+    than three rows, the penalty and its gradient are 0. This is frequent in small batches.
 
-    Of pixels, 4096 of a batch are drawn.
+    For pixels, it uses a sample of 4096 per batch.
 
     Source: Yoon et al., ESD: Expected Squared Difference as a Tuning-Free Trainable Calibration
     Measure, ICLR 2023.
@@ -49,7 +49,7 @@ class ESDLoss(PenalisedLoss):
         weight: Factor of the penalty (lambda), at least 0.
         variant: ``paper`` takes the largest probability as confidence; ``released`` (the public
             copy in BalCAL) takes the largest logit. The default is ``paper``: a logit minus a
-            correctness of 0 or 1 measures no calibration.
+            correctness of 0 or 1 does not measure calibration.
     """
 
     most_pixels = 4096
@@ -57,7 +57,7 @@ class ESDLoss(PenalisedLoss):
     variant: str = choice(default="paper", choices=VARIANTS)
 
     def penalty(self, logits: Tensor, probs: Tensor, targets: Tensor, valid: Tensor) -> Tensor:
-        """Return the root of the estimate where it is positive."""
+        """Return the root of the estimate, or 0 if it is negative."""
         scores = logits if self.variant == "released" else probs
         confidence, correct = top_label(scores, targets)
         return positive_sqrt(esd(confidence, correct, valid))

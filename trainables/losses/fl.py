@@ -13,14 +13,14 @@ def true_log_prob(logits: Tensor, targets: Tensor) -> Tensor:
 
 def power(base: Tensor, exponent: float | Tensor) -> Tensor:
     """Return ``base ** exponent`` for a base of at least 0, with a gradient that is finite at 0."""
-    # A power below one has an infinite slope at 0; the smallest normal number stands in for 0 and
-    # stops the gradient there, while every other value passes unchanged.
+    # A power below one has an infinite slope at 0, so 0 is replaced by the smallest normal number,
+    # which has no gradient. Other values do not change.
     return base.clamp(min=torch.finfo(base.dtype).tiny).pow(exponent)
 
 
 @LOSSES.register("fl")
 class FocalLoss(RowLoss):
-    """Focal loss, ``-(1 - p_y)^gamma log p_y``: rows that are learnt well count less.
+    """Focal loss, ``-(1 - p_y)^gamma log p_y``: well-learnt rows have less weight.
 
     Source: Lin et al., Focal Loss for Dense Object Detection, ICCV 2017; for calibration Mukhoti et
     al., Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020. The latter's released code
@@ -31,8 +31,8 @@ class FocalLoss(RowLoss):
     Args:
         gamma: Focusing parameter γ, at least 0; 0 is cross-entropy.
         detach: Whether the weight ``(1 - p_y)^gamma`` is a constant for the gradient. The value is
-            the same. The default lets the gradient through, as the definition has it; the released
-            code of SCTL does not.
+            the same. By default the gradient flows through it, as in the definition, but not in the
+            released code of SCTL.
     """
 
     gamma: float = number(default=3.0, low=0.0)

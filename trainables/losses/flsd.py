@@ -24,13 +24,13 @@ class SampleDependentFocalLoss(RowLoss):
     - ``predicted``: 5 if p of the *predicted* class is below 0.2, else ``gamma`` (acls, supplement
       S1.1, Eq. 1). The loss itself stays that of the true class.
 
-    The first is the default: it is what the loss's authors released, and for ``gamma=3`` it equals
-    the second.
+    The first is the default, because the loss's authors released it; for ``gamma=3`` it equals the
+    second.
 
     Source: Mukhoti et al., Calibrating Deep Neural Networks using Focal Loss, NeurIPS 2020.
 
-    Not for ``predicted`` with five classes or fewer: the largest probability is then never below
-    0.2, and the loss is plain focal loss.
+    With five classes or fewer, ``predicted`` is plain focal loss: the largest probability is never
+    below 0.2.
 
     Args:
         gamma: Focusing parameter γ of the highest range of p, at least 0.

@@ -9,7 +9,7 @@ EPSILON = 1e-9
 
 @LOSSES.register("ifl")
 class InverseFocalLoss(RowLoss):
-    """Inverse focal loss, ``-(1 + p_y)^gamma log p_y``: rows that are learnt well count more.
+    """Inverse focal loss, ``-(1 + p_y)^gamma log p_y``: well-learnt rows have more weight.
 
     In the weight p_y is clamped to [1e-9, 1 - 1e-9], as in the released code; the clamp also stops
     the gradient through the weight.
@@ -17,8 +17,7 @@ class InverseFocalLoss(RowLoss):
     Source: Wang et al., Rethinking Calibration of Deep Neural Networks, NeurIPS 2021; exponents and
     code from the aurc paper, which warns of exponents above 3.5 (appendix: 4).
 
-    Not without a calibrator afterwards: it raises the confidence, and is made to leave more room
-    for post-hoc calibration.
+    Use it with a calibrator: it raises the confidence, to leave more room for post-hoc calibration.
 
     Args:
         gamma: Exponent γ, at least 0; 0 is cross-entropy.

@@ -14,26 +14,26 @@ from trainables.losses._penalised import PenalisedLoss, top_label
 
 FORMS = ("canonical", "marginal", "top_label")
 BANDWIDTHS = (*(10 ** (-5 + 4 * step / 14) for step in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
-"""The bandwidths that ``bandwidth="loo"`` chooses from."""
+"""The candidates of ``bandwidth="loo"``."""
 
-# Probabilities are kept this far from 0 and 1, where the kernels have their poles.
+# Smallest distance of probabilities from 0 and 1, where the kernels have poles.
 _MARGIN = 1e-9
-# Up to this many classes the reference bounds the canonical density from below.
+# With at most this many classes, the reference code bounds the canonical density from below.
 _BOUNDED_CLASSES = 60
 _LOG_DENSITY_BOUND = math.log(1e-10)
-# Stands for the log of 0, finite so that a row of nothing else gives no NaN.
+# Replaces log 0; finite, so that a row with only masked entries does not give NaN.
 _MASKED = -1e30
-# Below the log of any density but that of no row at all.
+# Below the log of any density, except one without any rows.
 _NO_DENSITY = _MASKED / 2
-# Elements of a temporary of several bandwidths, of several classes, and of either on a GPU: few
-# enough for a processor's cache; enough for few launches.
+# Elements of a temporary tensor of several bandwidths, of several classes, and of either on a GPU:
+# small enough for a CPU's cache; large enough for few launches.
 _BANDWIDTHS_AT_ONCE = 1 << 17
 _CLASSES_AT_ONCE = 1 << 22
 _ON_GPU = 1 << 25
 
 
 def clamp_inside(probs: Tensor) -> Tensor:
-    """Return the probabilities, (N, K), kept within [1e-9, 1 - 1e-9]."""
+    """Return the probabilities, (N, K), clamped to [1e-9, 1 - 1e-9]."""
     return probs.clamp(_MARGIN, 1 - _MARGIN)
 
 
@@ -54,12 +54,12 @@ def ece_kde(
     Args:
         probs: (N, K), inside (0, 1).
         targets: (N,), int64, in [0, K).
-        valid: (N,), bool, False for rows that do not count.
-        bandwidth: Of the Dirichlet or beta kernel, above 0; a number or a scalar tensor.
+        valid: (N,), bool, False for ignored rows.
+        bandwidth: Bandwidth of the Dirichlet or beta kernel, above 0; a number or scalar tensor.
         p: Exponent, at least 1.
         form: One of ``FORMS``. ``canonical`` compares the whole vector and sums over the classes,
             ``marginal`` each class alone and sums, ``top_label`` the largest probability.
-        inner: What ``log_inner`` gives, if it is known; for ``canonical`` only.
+        inner: The result of ``log_inner``, if known; only for ``canonical``.
     """
     if form == "top_label":
         probs, correct = top_label(probs, targets)
@@ -84,24 +84,24 @@ def leave_one_out_bandwidth(
 ) -> Tensor:
     """Return the bandwidth of ``BANDWIDTHS`` with the largest leave-one-out likelihood, a scalar.
 
-    The released codes start their search at likelihood 0 and fail where none is above it; here the
-    largest is taken whatever its sign. Several bandwidths are tried at once, as many as a few
-    temporaries of 131,072 elements hold (33 million on a GPU), or one after the other.
+    The released codes start their search at likelihood 0 and fail if all are below; here the
+    largest is chosen even if it is negative. Several bandwidths are tried at once if temporary
+    tensors of 131,072 elements (33 million on a GPU) can hold them.
 
     Args:
         probs: (N, K), inside (0, 1).
-        valid: (N,), bool, False for rows that do not count.
-        inner: What ``log_inner`` gives.
-        over_bandwidth: Divide each density by the bandwidth, as the ece-kde package does.
+        valid: (N,), bool, False for ignored rows.
+        inner: The result of ``log_inner``.
+        over_bandwidth: Whether to divide each density by the bandwidth, as in the ece-kde package.
     """
-    # In their type and on their device, without a copy from the host.
+    # Create the candidates on the device, without a copy from the host.
     zeros = probs.new_zeros(len(BANDWIDTHS)).unbind()
     candidates = torch.stack(torch._foreach_add(zeros, BANDWIDTHS))
     limit = _BANDWIDTHS_AT_ONCE if probs.device.type == "cpu" else _ON_GPU
     at_once = max(1, limit // max(inner.numel(), probs.numel()))
     parts = [
-        _log_total(_dirichlet_kernel(inner, probs, some.view(-1, 1, 1)))
-        for some in candidates.split(at_once)
+        _log_total(_dirichlet_kernel(inner, probs, part.view(-1, 1, 1)))
+        for part in candidates.split(at_once)
     ]
     densities = torch.cat(parts)
     if over_bandwidth:
@@ -111,7 +111,7 @@ def leave_one_out_bandwidth(
 
 
 def _excluded(valid: Tensor) -> Tensor:
-    """Return (N, N), bool: True where column j does not count or is row i."""
+    """Return (N, N), bool: True if column j is ignored or equals row i."""
     same = torch.eye(valid.shape[0], dtype=torch.bool, device=valid.device)
     return same.logical_or_(~valid)
 
@@ -121,9 +121,9 @@ def _one_hot(like: Tensor, targets: Tensor) -> Tensor:
 
 
 def log_inner(probs: Tensor, valid: Tensor) -> Tensor:
-    """Return ``sum_k p_jk log p_ik``, (N, N); -1e30 where column j does not count or is row i."""
+    """Return ``sum_k p_jk log p_ik``, (N, N); -1e30 if column j is ignored or equals row i."""
     inner = probs.log() @ probs.T
-    # Unseen by autograd: masked entries have weight 0, and with it a gradient of 0.
+    # Hidden from autograd: masked entries have weight 0 and therefore no gradient.
     inner.detach().masked_fill_(~valid, _MASKED).fill_diagonal_(_MASKED)
     return inner
 
@@ -139,7 +139,7 @@ def _dirichlet_kernel(inner: Tensor, probs: Tensor, bandwidth: float | Tensor) -
 
 
 def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor]:
-    """Return two factors, (K, N, 3) and (K, 3, N), whose product is the log kernel.
+    """Return two factors, (K, N, 3) and (K, 3, N), of the log kernel.
 
     It is log Beta(p_ik; p_jk / bandwidth + 1, (1 - p_jk) / bandwidth + 1), (K, N, N).
     """
@@ -153,15 +153,15 @@ def _beta_factors(probs: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Ten
 
 
 class _Weights(torch.autograd.Function):
-    """The share of each other row j in the density at row i, (N, N); rows add up to 1.
+    """The share of each other row j in the density at row i, (N, N).
 
-    They add up to less where the log of the density is below the bound that is given, which then
-    stands in its place: to 0 where no row is left.
+    Rows sum to 1, or to less if the log of the density is below ``bound``, which then replaces it;
+    to 0 if no other row is valid.
     """
 
     @staticmethod
     def forward(ctx: Any, log_kernel: Tensor, bound: float) -> Tensor:
-        # Not the kernel minus the density's log: both may be millions, and their difference small.
+        # Do not subtract the density's log from the kernel: both may be huge, the difference small.
         shares = log_kernel.log_softmax(dim=1)
         largest, place = log_kernel.max(dim=1, keepdim=True)
         short = (largest - shares.gather(1, place) - bound).clamp_(max=0)
@@ -180,8 +180,8 @@ class _Weights(torch.autograd.Function):
 def _log_total(log_values: Tensor) -> Tensor:
     """Return the log-sum-exp over the last dimension.
 
-    Measured against the largest entry by ``log_softmax``: on a processor the exponential in
-    ``torch.logsumexp`` takes many times as long where it underflows, as most kernels do.
+    Uses ``log_softmax``: on a CPU, the exponential in ``torch.logsumexp`` is many times slower if
+    it underflows, as it does for most kernels.
     """
     largest, place = log_values.max(dim=-1, keepdim=True)
     return (largest - log_values.log_softmax(dim=-1).gather(-1, place)).squeeze(-1)
@@ -224,24 +224,24 @@ class KDEXELoss(PenalisedLoss):
     """Cross-entropy plus a kernel density estimate of the calibration error (KDE-XE).
 
     Each row's outcome frequency is estimated from the other rows of the batch, weighted by a
-    Dirichlet kernel (a beta kernel for single classes) around their probabilities. Not for
-    batches of many thousand rows: memory grows with their square; of pixels, 512 are drawn. Nor for
-    batches with fewer rows than classes, where most frequencies are estimated as 0.
+    Dirichlet kernel (a beta kernel for single classes) around their probabilities. Not for batches
+    of many thousand rows, because memory grows with the square; for pixels, it uses a sample of
+    512. Not for batches with fewer rows than classes, where most estimated frequencies are 0.
 
     Source: Popordanoska et al., A Consistent and Differentiable Lp Canonical Calibration Error
     Estimator, NeurIPS 2022, and its package ece-kde.
 
     Args:
         weight: Factor of the penalty, at least 0.
-        bandwidth: Of the kernel, above 0, or ``loo``: chosen anew in each batch from
+        bandwidth: The kernel's bandwidth, above 0, or ``loo``: each batch chooses from
             ``BANDWIDTHS`` by leave-one-out likelihood.
         p: Exponent of the error, at least 1.
         form: ``canonical``, ``marginal`` or ``top_label``; see ``ece_kde``.
-        variant: ``paper`` sends the gradient through the penalty and searches the bandwidth as the
-            authors' package does, dividing each density by the bandwidth. ``released`` is the code
-            of CalibWeightedRisk, whose penalty has no gradient, so that it trains as plain
-            cross-entropy, and whose search does not divide. The default is ``paper``, since the
-            other is not a method.
+        variant: ``paper`` has a penalty with a gradient and, as in the authors' package, divides
+            each density by the bandwidth when it searches the bandwidth. ``released`` is the code
+            of CalibWeightedRisk, whose penalty has no gradient, so that it trains like plain
+            cross-entropy, and whose search does not divide. The default is ``paper``, because
+            ``released`` has no effect.
     """
 
     most_pixels = 512

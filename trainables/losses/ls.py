@@ -9,15 +9,15 @@ from trainables.losses._base import LOSSES, RowLoss, allowed_classes
 class LabelSmoothingLoss(RowLoss):
     """Cross-entropy with the label ``1 - smoothing`` on the true class and the rest spread evenly.
 
-    ``spread`` decides over what: ``all`` K classes, the true one included (Szegedy et al.; released
-    code of mbls), or the K - 1 ``others`` (released code of MDCA). At the same ``smoothing`` they
-    differ by a factor of (K - 1)/K in strength. The default is the original definition, which the
-    published value belongs to. Masked classes get no share.
+    ``spread`` selects these classes: ``all`` K classes, including the true one (Szegedy et al.;
+    released code of mbls), or the K - 1 ``others`` (released code of MDCA). With the same
+    ``smoothing`` their strengths differ by a factor of (K - 1)/K. The default is the original
+    definition, to which the published value belongs. Masked classes get no share.
 
     Source: Szegedy et al., Rethinking the Inception Architecture, CVPR 2016.
 
-    Not where the network's features are to be distilled or its ranking of confidences is to be
-    used: smoothing wipes out differences between classes.
+    Not for networks that are distilled or whose ranking of confidences matters: smoothing removes
+    differences between classes.
 
     Args:
         smoothing: Share α of the label that is spread, in [0, 1).

@@ -10,8 +10,8 @@ class MarginLabelSmoothingLoss(MarginLoss):
     """Cross-entropy plus ``weight`` times the distances of logits beyond a margin.
 
     The penalty of a row is ``max(0, max_k z_k - z_j - margin)`` over its classes j; the gradient
-    flows through the maximum too. ``variant`` decides how classes are joined: ``paper`` sums over
-    them; ``released`` averages, so that its effective weight is ``weight / K``. ``released`` is the
+    flows through the maximum as well. ``variant`` selects the reduction over classes: ``paper``
+    sums; ``released`` averages, so that its effective weight is ``weight / K``. ``released`` is the
     default: the published weight of 0.1 is that of the released configurations.
 
     Masked classes have no distance and do not count in the average. The figure ``spared`` of an
@@ -21,7 +21,7 @@ class MarginLabelSmoothingLoss(MarginLoss):
 
     Source: Liu et al., The Devil is in the Margin, CVPR 2022.
 
-    Not with a margin above the spread of the network's logits: nothing is then penalised.
+    A margin above the spread of the network's logits has no effect.
 
     Args:
         margin: Margin m in units of logits, at least 0.

@@ -17,8 +17,8 @@ class MDCALoss(PenalisedLoss):
     Not for batches with fewer rows than classes: most frequencies are then 0.
 
     Source: Hebbalaguppe et al., A Stitch in Time Saves Nine, CVPR 2022; the released code
-    averages over the classes as well. One public copy returns the penalty without a
-    classification loss; that is not offered, since it does not train a classifier.
+    averages over the classes as well. One public copy returns the penalty without a classification
+    loss; this variant is not supported, because it does not train a classifier.
 
     Args:
         weight: Factor of the penalty (beta), at least 0.

@@ -10,12 +10,12 @@ from trainables.losses._penalised import PenalisedLoss, positive_sqrt, top_label
 class MMCELoss(PenalisedLoss):
     """Cross-entropy plus the maximum mean calibration error (MMCE).
 
-    Averages ``(c_i - r_i)(c_j - r_j) exp(-|r_i - r_j| / 0.4)`` over all pairs, each with itself
-    included, where r is the largest probability and c is 1 where its class is right, else 0; c is a
-    constant for the gradient. Not for batches of a few rows: the estimate is then mostly its
-    diagonal, a squared error of the confidence. Takes O(N log N) time and O(N) memory for N rows.
+    Averages ``(c_i - r_i)(c_j - r_j) exp(-|r_i - r_j| / 0.4)`` over all pairs, including each row
+    with itself, where r is the largest probability and c is 1 if its class is right, else 0; c is a
+    constant for the gradient. Not for batches of a few rows, where the diagonal dominates (a
+    squared error of the confidence). Takes O(N log N) time and O(N) memory for N rows.
 
-    Of pixels, 4096 of a batch are drawn.
+    For pixels, it uses a sample of 4096 per batch.
 
     Source: Kumar et al., Trainable Calibration Measures for Neural Networks from Kernel Mean
     Embeddings, ICML 2018.

@@ -6,7 +6,7 @@ from trainables.losses._base import LOSSES, VARIANTS
 from trainables.losses._laplacian import laplacian_gram
 from trainables.losses._penalised import PenalisedLoss, top_label
 
-# The released code's guards: of the divisions, and of the square root.
+# Guards of the divisions and of the square root in the released code.
 _DIVISION_GUARD = 1e-5
 _ROOT_GUARD = 1e-10
 
@@ -16,12 +16,11 @@ class WeightedMMCELoss(PenalisedLoss):
     """Cross-entropy plus the weighted maximum mean calibration error.
 
     The distance between the kernel embeddings of the right rows, weighted by 1 - r, and of the
-    wrong rows, weighted by r, for confidences r; it keeps the few wrong rows of a batch from being
-    drowned. It is 0 for a batch that is all right or all wrong: not for batches so small, or
-    networks so accurate, that this is the rule. Takes O(N log N) time and O(N) memory for
-    N rows.
+    wrong rows, weighted by r, for confidences r; it gives the few wrong rows of a batch enough
+    weight. It is 0 if all rows of a batch are right or all are wrong, so it is not for very small
+    batches or very accurate networks. Takes O(N log N) time and O(N) memory for N rows.
 
-    Of pixels, 4096 of a batch are drawn.
+    For pixels, it uses a sample of 4096 per batch.
 
     Source: Kumar et al., Trainable Calibration Measures for Neural Networks from Kernel Mean
     Embeddings, ICML 2018.
@@ -29,9 +28,9 @@ class WeightedMMCELoss(PenalisedLoss):
     Args:
         weight: Factor of the penalty, at least 0.
         variant: ``released`` divides every mean over pairs by its number of pairs once more, which
-            makes the penalty shrink as the batch grows; ``paper`` takes the means. Both take the
-            square root, of 1e-10 more. The default is ``released``, with which the published
-            weight was found.
+            makes the penalty shrink as the batch grows; ``paper`` takes the means. Both add 1e-10
+            and take the square root. The default is ``released``, with which the published weight
+            was found.
     """
 
     most_pixels = 4096

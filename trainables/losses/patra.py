@@ -13,29 +13,29 @@ from trainables.losses.fl import FocalLoss
 
 @LOSSES.register("patra")
 class PrunedHuberLoss(PenalisedLoss):
-    """Focal loss plus a Huber penalty of mean confidence against accuracy, on fewer and fewer data.
+    """Focal loss plus a Huber penalty of mean confidence minus accuracy; prunes training data.
 
     The penalty of a batch with mean confidence C and accuracy A is the Huber loss of C - A, a
     square up to ``threshold`` and linear beyond; A is a constant for the gradient. After each
-    ``every`` epochs the share ``pruned`` of the remaining training samples is left out for good:
-    those of the lowest confidence, averaged over the epochs as ``momentum`` times the new one plus
-    the rest times the old.
+    ``every`` epochs a share ``pruned`` of the remaining training samples is removed permanently:
+    those with the lowest confidence, averaged over epochs as ``momentum`` times the new one plus
+    ``1 - momentum`` times the old average.
 
-    Pruned samples stay in the batches and count for batch statistics, but neither for the value nor
-    for the gradient: no time is saved. In training mode a call also notes the batch; ``indices``
-    and pixels are as for ``crl``.
+    Pruned samples stay in the batches and affect batch statistics, but not value and gradient, so
+    no time is saved. In training mode a call also stores the batch; ``indices`` and pixels are as
+    for ``crl``.
 
     Source: Patra et al., Calibrating Deep Neural Networks using Explicit Regularisation and Dynamic
-    Data Pruning, WACV 2023. There is no released code. The abstract names penalty and pruning
-    without numbers: the defaults are ours.
+    Data Pruning, WACV 2023. No code was released. The abstract names penalty and pruning without
+    numbers: the defaults are ours.
 
-    Not where hard samples matter, as with rare classes: they are the first to go.
+    Not for data with important hard samples, such as rare classes, which are pruned first.
 
     Args:
         weight: Factor of the penalty, at least 0.
         gamma: Focusing parameter of the focal loss, at least 0; 0 is cross-entropy.
         threshold: Where the penalty becomes linear, above 0.
-        pruned: Share of the remaining samples that goes each time, in [0, 1).
+        pruned: Share of the remaining samples that is pruned each time, in [0, 1).
         momentum: Weight of the newest confidence, in (0, 1].
         every: Epochs between two prunings.
 
@@ -59,20 +59,20 @@ class PrunedHuberLoss(PenalisedLoss):
         self.register_buffer("kept", torch.zeros(0, dtype=torch.bool))
 
     def prepare(self, num_samples: int, num_classes: int) -> None:
-        """Allot a confidence to each of ``num_samples`` training samples, and keep them all."""
+        """Allocate a confidence for each training sample, and keep all samples."""
         self.average = self.average.new_zeros(num_samples)
         self.kept = self.kept.new_ones(num_samples)
 
     def start_epoch(self, epoch: int) -> None:
-        """Prune if epoch ``epoch`` (from 0) is one of those that begin with it."""
+        """Prune if it is due at the start of epoch ``epoch`` (from 0)."""
         if epoch and epoch % self.every == 0:
-            going = int(self.pruned * int(self.kept.sum()))
-            self.kept[self.average.where(self.kept, torch.inf).argsort()[:going]] = False
+            count = int(self.pruned * int(self.kept.sum()))
+            self.kept[self.average.where(self.kept, torch.inf).argsort()[:count]] = False
 
     def compute(
         self, logits: Tensor, targets: Tensor, valid: Tensor, indices: Tensor | None
     ) -> Tensor:
-        """Return focal loss and penalty of the rows whose samples are kept."""
+        """Return focal loss and penalty of the rows of kept samples."""
         places = sample_places(self, self.average, valid, indices)
         if self.training:
             self._note(logits.detach(), valid, places)

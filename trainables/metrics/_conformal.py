@@ -9,27 +9,27 @@ from trainables.metrics._metrics import SETS
 from trainables.metrics._refinement import halves
 from trainables.metrics._scores import Scores, sorted_rows
 
-PENALTY, FREE = 0.01, 5  # RAPS: what each class beyond the first five adds to the score.
-SLACK = 1e-6  # Relative: equal probabilities of different rows differ by rounding.
+PENALTY, FREE = 0.01, 5  # RAPS adds PENALTY to the score for each class beyond the first five.
+SLACK = 1e-6  # Relative tolerance: equal probabilities of different rows differ by rounding.
 KINDS = "lac", "aps", "raps"
-STEPS = 60  # Of bisection: the last bit of a float64.
+STEPS = 60  # Bisection steps, enough for the last bit of a float64.
 
 Rows: TypeAlias = tuple[Tensor, Tensor]
 """Logits (N, K) and labels (N,)."""
 
 
 def conformal_sets(scores: Scores, calibration: Rows | None = None) -> dict[str, Tensor]:
-    """Return whether sets hold the label and how large they are, (2, N), by ``SETS``.
+    """Return coverage of the label and size of each row's set, (2, N), by name in ``SETS``.
 
     LAC (Sadinle et al. 2019) keeps classes by their probability, APS (Romano et al. 2020) by the
     probability of all classes up to them, RAPS (Angelopoulos et al. 2021) with a penalty on classes
-    beyond the first five. APS and RAPS draw whether the last class belongs to a set. Here nothing
-    is drawn: figures are the mean over all draws, so that a set may hold half a class.
+    beyond the first five. APS and RAPS decide at random whether the last class belongs to a set.
+    Here the result is the mean over all random decisions, so that a set may hold half a class.
 
     Args:
         scores: The rows, given as logits.
-        calibration: Other rows of the same classes, which thresholds are fitted on. Without them
-            each half of the rows has the thresholds of the other half.
+        calibration: Other rows of the same classes for fitting the thresholds. Without them,
+            thresholds are fitted on each half of the rows and applied to the other half.
     """
     labels = _Labels(scores)
     every = torch.arange(scores.num_rows, device=scores.labels.device)
@@ -50,11 +50,11 @@ def conformal_sets(scores: Scores, calibration: Rows | None = None) -> dict[str,
 
 
 class _Labels:
-    """Where the label is among the classes of each row, most probable first.
+    """Ranks of the labels among each row's classes, most probable first.
 
     Attributes:
-        rank: The number of classes before the label, (N,), int64; of equal classes the first one
-            comes first, as in a prediction.
+        rank: The number of classes before the label, (N,), int64; equally probable classes are in
+            the order of their numbers, as in a prediction.
         own: The probability of the label, (N,).
         above: The probability of all classes before the label, (N,).
     """
@@ -64,7 +64,7 @@ class _Labels:
         classes = torch.arange(scores.num_classes, device=labels.device)
         self.rank, self.above = torch.zeros_like(scores.labels), torch.zeros_like(self.own)
         for part in row_blocks(scores.values):
-            # Where the prediction is right, no class is before the label.
+            # If the prediction is right, no class comes before the label.
             rows = part.start + (scores.correct[part] == 0).nonzero()[:, 0]
             block, label = scores.values[rows], labels[rows]
             true = block.gather(1, label)
@@ -76,11 +76,11 @@ class _Labels:
             self.above[rows] = depths.exp_().mul_(ahead).sum(1) * scores.confidence[rows]
 
     def _start(self, kind: str) -> Tensor:
-        """Return the lower end of each label's score, (N,); its width is the probability."""
+        """Return the lower ends of the labels' score intervals, (N,); ``own`` is their width."""
         return self.above + _penalty(self.rank) if kind == "raps" else self.above
 
     def limit(self, kind: str, percent: int, rows: Tensor) -> float:
-        """Return the threshold fitted on rows: of LAC a probability, of the others a score."""
+        """Return the threshold fitted on rows: a probability for LAC, otherwise a score."""
         own, wanted = self.own[rows], (len(rows) + 1) * percent / 100
         if wanted > len(rows):
             return 0.0 if kind == "lac" else math.inf
@@ -96,25 +96,25 @@ class _Labels:
         return high
 
     def covered(self, kind: str, limits: Tensor) -> Tensor:
-        """Return whether the set of each row holds its label, (N,)."""
+        """Return the probability that each row's set holds its label, (N,)."""
         if kind == "lac":
             return (self.own >= limits).double()
         return _share(limits, self._start(kind), self.own)
 
 
 def _penalty(rank: Tensor | int) -> Tensor:
-    """Return what RAPS adds to the score of the class of a rank, 0 for the most probable."""
+    """Return the penalty of RAPS on the class of a rank; the most probable class has rank 0."""
     return PENALTY * (torch.as_tensor(rank).double() + 1 - FREE).clamp(min=0)
 
 
 def _share(limit: float | Tensor, start: Tensor, width: Tensor) -> Tensor:
-    """Return the probability that a score, drawn evenly from its interval, is below a limit."""
+    """Return the probability that a uniform draw from a score's interval is below a limit."""
     return ((limit - start) / width.clamp(min=1e-300)).clamp_(0, 1)
 
 
 def _sizes(scores: Scores, limits: Tensor) -> Tensor:
     """Return the sizes of the sets, (S, N), for limits by ``SETS``; each row is sorted once."""
-    # Relative to the largest probability of the row, as what is sorted.
+    # Divide by the row's largest probability, as the sorted values are.
     limits = (limits / scores.confidence).T.contiguous()
     columns = {kind: [i for i, n in enumerate(SETS) if n.startswith(f"{kind}_")] for kind in KINDS}
     lac, aps, raps = (limits[:, columns[kind]].contiguous() for kind in KINDS)
@@ -142,16 +142,16 @@ def _sizes(scores: Scores, limits: Tensor) -> Tensor:
 
 
 def _most_penalised(limits: Tensor, scores: Scores) -> int:
-    """Return a number of classes that no RAPS set exceeds, because of the penalty alone."""
+    """Return an upper bound on the size of all RAPS sets, which follows from the penalty."""
     largest = float((limits * scores.confidence[:, None]).max()) / PENALTY
     return min(scores.num_classes, math.ceil(min(largest, scores.num_classes)) + FREE + 1)
 
 
 def _inside(limits: Tensor, ends: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return how many classes end below limits (n, m), and end and width of the next one, (n, m).
+    """Count the classes that end below limits (n, m); add the next one's end and width, (n, m).
 
-    Their intervals end at ``ends`` (n, E) and are as wide as ``probs``. They do not overlap: at
-    most one class is in the set in part. The last class stands for a next one that is missing.
+    Intervals end at ``ends`` (n, E), have the widths ``probs`` and do not overlap, so that at most
+    one class is partly in the set. If no class follows, the last one is returned.
     """
     whole = torch.searchsorted(ends, limits, right=True)
     last = whole.clamp(max=ends.shape[1] - 1)

@@ -14,12 +14,12 @@ from trainables.metrics._scores import ArrayLike, Binned, Scores, mass_edges, wi
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityCurve:
-    """What each bin of the top-label confidence holds, from the lowest bin to the highest.
+    """Statistics of each bin of the top-label confidence, from the lowest bin to the highest.
 
     Attributes:
         edges: Ends of the bins ``(a, b]``, (bins + 1,), in [0, 1].
-        confidence: Mean confidence of each bin, (bins,); NaN where it is empty.
-        accuracy: Share of right rows of each bin, (bins,); NaN where it is empty.
+        confidence: Mean confidence of each bin, (bins,); NaN if it is empty.
+        accuracy: Share of right rows of each bin, (bins,); NaN if it is empty.
         count: Rows in each bin, (bins,), int64.
     """
 
@@ -46,9 +46,6 @@ def reliability_curve(
 
     The scheme is ``width`` for the bins of ECE and MCE, ``mass`` for those of AECE. For the other
     arguments and for errors see ``calibration_report``.
-
-    Raises:
-        ValueError: Also if ``scheme`` is neither.
     """
     bins = check_count("bins", bins)
     check_choice("scheme", scheme, ("width", "mass"))
@@ -68,7 +65,7 @@ def reliability_curve(
 
 
 class PredictedRows(NamedTuple):
-    """The top label of each row, with its place in the bins of ECE; each array (N,).
+    """The top label of each row and its ECE bin; each array (N,).
 
     Attributes:
         predicted: The first class with the largest score, int64.
@@ -88,7 +85,7 @@ class PredictedRows(NamedTuple):
 def predicted_rows(
     logits: NDArray[Any], labels: NDArray[np.integer], bins: int = 15
 ) -> PredictedRows:
-    """Return rows as lists show them, computed without PyTorch. Bins are those of ECE, at most 256.
+    """Return rows for lists, computed without PyTorch. Bins are those of ECE, at most 256.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities.
@@ -96,19 +93,21 @@ def predicted_rows(
         bins: Number of bins of equal width.
 
     Raises:
-        ValueError: If logits or labels hold a value that is not allowed.
+        ValueError: If logits or labels have a wrong shape or value.
     """
     classes = logits.shape[1]
     if labels.shape != logits.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels are {labels.dtype} {labels.shape}, not one whole number per row")
+        raise ValueError(
+            f"expected one whole number per row as labels, got {labels.dtype} {labels.shape}"
+        )
     if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"labels are outside [0, {classes})")
+        raise ValueError(f"expected labels in [0, {classes}), got {labels.min()} to {labels.max()}")
     step = max(1, BLOCK_VALUES["cpu"] // classes)
     blocks = (slice(first, first + step) for first in range(0, len(labels), step))
     parts = [_predicted(logits[block], labels[block]) for block in blocks]
     predicted, confidence, true = map(np.concatenate, zip(*parts, strict=True))
     edges, index = np.arange(bins + 1) / bins, np.ceil(confidence * bins).astype(np.int64) - 1
-    index += confidence > edges[index + 1]  # The product was rounded; a search takes longer.
+    index += confidence > edges[index + 1]  # Corrects rounding; faster than a search.
     index -= confidence <= edges[index]
     return PredictedRows(
         predicted,
@@ -127,13 +126,13 @@ def bin_table(
 
 
 def _predicted(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """Return predicted class, its probability and that of the label of each row."""
-    # Classes by rows: numpy is slow at the few classes of many rows.
+    """Return each row's predicted class, its probability and the label's probability."""
+    # Transposed, because numpy is slow at reducing many rows of few classes.
     shares = np.array(logits.T, np.float64, order="C")
     classes = np.arange(len(shares), dtype=np.min_scalar_type(len(shares)))[:, None]
     largest, own = shares.max(0), shares[labels, np.arange(len(labels))]
     if not np.isfinite(largest).all():
-        raise ValueError("logits hold NaN or infinity, or a row of nothing but -inf")
+        raise ValueError("logits contain NaN, infinity or a row of only -inf")
     predicted = np.where(shares == largest, classes, classes[-1]).min(0)
     shares -= largest
     scale = np.exp(shares, out=shares).sum(0)
@@ -143,11 +142,11 @@ def _predicted(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverageCurve:
-    """The share of errors among the most confident rows, for each number of them.
+    """The error rate of the most confident rows, for each number of rows.
 
     Attributes:
         coverage: Share of rows that are kept, (N,), from 1/N to 1.
-        risk: Share of errors among those, (N,), in [0, 1]; the last is the error of all rows.
+        risk: Error rate of the kept rows, (N,), in [0, 1]; the last is the error of all rows.
     """
 
     coverage: NDArray[np.float64]
@@ -164,10 +163,10 @@ def risk_coverage_curve(
     probs: ArrayLike | None = None,
     labels: ArrayLike | None = None,
 ) -> RiskCoverageCurve:
-    """Return the errors that are left when rows of low top-label confidence are turned away.
+    """Return the error rates that remain when rows of low top-label confidence are rejected.
 
-    Rows of equal confidence have no order, so their errors are spread evenly over them: that is
-    the mean over all orders. For arguments and errors see ``calibration_report``.
+    The result is the mean over all orders of rows with equal confidence. For arguments and errors
+    see ``calibration_report``.
 
     Source: Geifman and El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017;
     the area: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural

@@ -1,4 +1,4 @@
-"""What a perfectly calibrated model with the same predictions would show."""
+"""Noise floors: the errors of a perfectly calibrated model with the same predictions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from trainables.metrics._scores import (
     width_edges,
 )
 
-DRAWS = 400  # Sets of labels: the mean is then known to a twentieth of the spread.
+DRAWS = 400  # Sets of labels: the standard error of the mean is a twentieth of the spread.
 
 
 class NoiseFloor(NamedTuple):
-    """What a metric of a calibrated model comes to by chance, fractions.
+    """The distribution of a metric of a calibrated model, as fractions.
 
     Attributes:
-        mean: Expected value.
-        quantile: Value that 95% of all test sets stay below.
+        mean: The expected value.
+        quantile: The value that 95% of all test sets stay below.
     """
 
     mean: float
@@ -42,11 +42,11 @@ class NoiseFloor(NamedTuple):
 def noise_floor(
     log_probs: ArrayLike, metric: str = "ece", bins: int = 15, draws: int = DRAWS, seed: int = 0
 ) -> NoiseFloor:
-    """Return what a metric would be if the model's own probabilities were right.
+    """Return the noise floor of a metric: its value if the model's probabilities were right.
 
-    The metric is ``ece``, ``aece``, ``cwece``, or a plugin's that is registered as ``floored``; for
-    the other arguments and for errors see ``noise_floors``, which does several metrics at the cost
-    of one.
+    The metric is ``ece``, ``aece``, ``cwece``, or a plugin's that is registered as ``floored``. For
+    the other arguments and for errors see ``noise_floors``, which computes several metrics at the
+    cost of one.
     """
     if METRICS.code(metric) is not None:
         return _summary(registered_draws(METRICS[metric], log_probs, draws, seed))
@@ -60,22 +60,23 @@ def noise_floors(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, NoiseFloor]:
-    """Return what metrics would be if the model's own probabilities were right.
+    """Return the noise floors of metrics: their values if the model's probabilities were right.
 
-    Labels of all rows are drawn from the predicted probabilities, ``draws`` times, and the metric
-    of ``calibration_report`` is taken of each. A model that is calibrated perfectly shows the mean
-    of these, not 0: with 10,000 rows an ``ece`` of about 0.004. Differences below it say nothing.
+    Labels of all rows are drawn from the predicted probabilities ``draws`` times, and the metric of
+    ``calibration_report`` is computed for each draw. A perfectly calibrated model has the mean of
+    these values instead of 0: with 10,000 rows an ``ece`` of about 0.004. Smaller differences mean
+    nothing.
 
     Args:
         log_probs: (N, K), log-probabilities or logits.
         metrics: Some of ``ece, aece, cwece``.
         bins: Number of bins, at least 1.
         draws: Sets of labels, at least 1. 50,000 x 1000 with 400 take seconds.
-        seed: The same seed gives the same numbers, whichever metrics are asked for.
+        seed: The same seed gives the same numbers for any choice of metrics.
 
     Raises:
-        ValueError: If a metric has no floor, ``draws`` is below 1, or scores are not as
-            ``calibration_report`` takes them.
+        ValueError: If a metric has no floor, ``draws`` is below 1, or ``calibration_report`` would
+            reject the scores.
     """
     simulation = _Simulation(log_probs, *_checked(metrics, bins, draws), metrics)
     simulation.run(seed)
@@ -85,7 +86,7 @@ def noise_floors(
 def registered_draws(
     metric: Metric, logits: ArrayLike, draws: int = DRAWS, seed: int = 0
 ) -> Tensor:
-    """Return a plugin's metric of labels drawn from the probabilities, (draws,), float64."""
+    """Return a plugin's metric for labels drawn from the probabilities, (draws,), float64."""
     values = torch.as_tensor(logits).detach().cpu()
     probs, _ = probs_and_labels(values, values.argmax(1))
     generator = torch.Generator().manual_seed(seed)
@@ -102,26 +103,25 @@ def noise_floors_of_groups(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> dict[str, NoiseFloor]:
-    """Return what metrics would be by chance where rows come in groups, as pixels in images.
+    """Return the noise floors of metrics for rows in groups, such as the pixels of images.
 
-    Rows of a group go wrong together, so that chance leaves more than ``noise_floors``, whose rows
-    are independent, can know: how much more is in the labels. Of every bin and group it is taken
-    how far the sum of scores minus hits lies from what the bin's other groups have in as many rows
-    (0 where there are none). What remains after each group's have kept or changed their sign
-    together, at random, is chance alone: a wild bootstrap of groups (Cameron, Gelbach and Miller,
-    2008) with the residuals of a jackknife, which errs upwards where a bin has few groups.
+    Errors within a group are dependent, so floors are higher than those of ``noise_floors``, which
+    assumes independent rows. This is a wild bootstrap of groups (Cameron, Gelbach and Miller,
+    2008). The residual of a bin and group is its sum of scores minus hits, minus the sum expected
+    from the bin's other groups for as many rows (0 if there are none), as in a jackknife. Each draw
+    changes the signs of random groups. The floor is too high if a bin has few groups.
 
     Args:
         log_probs: (N, K), log-probabilities or logits.
         labels: (N,), integers in [0, K).
-        groups: Number of the group of each row, (N,), int64.
+        groups: The group number of each row, (N,), int64.
         metrics: Some of ``ece, aece, cwece``.
         bins: Number of bins, at least 1.
-        draws: Times that signs are drawn, at least 1.
+        draws: Number of draws of the signs, at least 1.
         seed: The same seed gives the same numbers.
 
     Raises:
-        ValueError: If the groups are not one a row, or see ``noise_floors``.
+        ValueError: If there is not one group per row, or as ``noise_floors`` does.
     """
     bins, draws = _checked(metrics, bins, draws)
     scores, place, count = _grouped(log_probs, labels, groups)
@@ -131,7 +131,7 @@ def noise_floors_of_groups(
     edges = width_edges(bins, torch.float64, top[0].device)
 
     def errors(scores: Tensor, hits: Tensor, edges: Tensor) -> Tensor:
-        """Return the sum of all bins' gaps in each draw of signs, (draws,)."""
+        """Return the sum of all bins' gaps for each draw, (draws,)."""
         residuals, _ = _residuals(scores, hits, edges, place, count)
         return (signs @ residuals).abs().sum((0, 2))
 
@@ -150,13 +150,13 @@ def noise_floors_of_groups(
 def bin_spread_of_groups(
     log_probs: ArrayLike, labels: ArrayLike, groups: Tensor, bins: int = 15
 ) -> NDArray[np.float64]:
-    """Return the standard error of each bin's accuracy where rows come in groups, (bins,).
+    """Return the standard error of each bin's accuracy for rows in groups, (bins,), as fractions.
 
-    It is that of accuracy minus mean confidence in the bins of ``reliability_curve``, by the
-    residuals of ``noise_floors_of_groups``, fractions; NaN where a bin is empty.
+    It is the standard error of accuracy minus mean confidence in the bins of ``reliability_curve``,
+    from the residuals of ``noise_floors_of_groups``; NaN if a bin is empty.
 
     Raises:
-        ValueError: As ``noise_floors_of_groups`` does.
+        ValueError: See ``noise_floors_of_groups``.
     """
     bins = check_count("bins", bins)
     scores, place, count = _grouped(log_probs, labels, groups)
@@ -167,10 +167,12 @@ def bin_spread_of_groups(
 
 
 def _grouped(log_probs: ArrayLike, labels: ArrayLike, groups: Tensor) -> tuple[Scores, Tensor, int]:
-    """Return the scores, the place of each row's group, and the number of groups."""
+    """Return the scores, the index of each row's group, and the number of groups."""
     scores = Scores(log_probs, None, labels)
     if groups.shape != scores.labels.shape:
-        raise ValueError(f"groups are {tuple(groups.shape)}, expected ({scores.num_rows},)")
+        raise ValueError(
+            f"expected groups of shape ({scores.num_rows},), got {tuple(groups.shape)}"
+        )
     units, place = groups.unique(return_inverse=True)
     return scores, place, len(units)
 
@@ -178,7 +180,7 @@ def _grouped(log_probs: ArrayLike, labels: ArrayLike, groups: Tensor) -> tuple[S
 def _residuals(
     scores: Tensor, hits: Tensor, edges: Tensor, place: Tensor, groups: int
 ) -> tuple[Tensor, Tensor]:
-    """Return what each group adds to a bin's gap beyond the others, and its rows: (C, G, bins)."""
+    """Return the residual and number of rows of each group in each bin, both (C, G, bins)."""
     bins = edges.shape[-1] - 1
     cells, size = bin_index(scores, edges) + place * bins, groups * bins
     gaps, counts = (
@@ -204,15 +206,15 @@ def _uniform(rows: int, draws: int, generator: torch.Generator) -> Tensor:
     return torch.rand(rows, draws, generator=generator, dtype=torch.float64)
 
 
-@lru_cache(maxsize=1)  # The recipes of a task are measured in turn, on as many rows.
+@lru_cache(maxsize=1)  # All recipes of a task have the same number of rows.
 def _first_uniform(rows: int, draws: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return numbers in [0, 1), (rows, draws), and the generator's state after them."""
+    """Return uniform numbers, (rows, draws), and the generator's state after the draw."""
     generator = torch.Generator().manual_seed(seed)
     return _uniform(rows, draws, generator), generator.get_state()
 
 
 class _Simulation:
-    """Adds up, a block of rows at a time, what the rows of each bin hit in many draws of labels."""
+    """Adds up, block by block, the hits of each bin's rows in many draws of labels."""
 
     def __init__(self, log_probs: ArrayLike, bins: int, draws: int, metrics: Sequence[str]) -> None:
         self._values = torch.as_tensor(log_probs).detach().cpu()
@@ -235,7 +237,7 @@ class _Simulation:
         self._cell_hits = torch.zeros(draws, cells, dtype=torch.int32)
 
     def run(self, seed: int) -> None:
-        """Draw labels of all rows and count what they hit."""
+        """Draw labels of all rows and count the hits."""
         generator = torch.Generator()
         step = max(1, BLOCK_ELEMENTS // max(self._classes, self._draws))
         for first in range(0, len(self._values), step):
@@ -247,13 +249,13 @@ class _Simulation:
                 uniform, state = _first_uniform(len(probs), self._draws, seed)
                 generator.set_state(state)
             ends = probs.cumsum(dim=1)
-            ends[:, -1] = 1.0  # A sum just below 1 must not give a class too many.
+            ends[:, -1] = 1.0  # Otherwise a draw above a rounded sum would have class K.
             self._add_top(rows, ends, uniform)
             if len(self._cell_scores):
                 self._add_classes(probs, torch.searchsorted(ends, uniform, right=True))
 
     def errors(self, metric: str) -> Tensor:
-        """Return the metric of each draw, (draws,), float64."""
+        """Return the metric for each draw, (draws,), float64."""
         rows = len(self._values)
         if metric != "cwece":
             return self._gaps[metric].abs().sum(dim=0) / rows

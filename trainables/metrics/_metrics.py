@@ -1,4 +1,4 @@
-"""The properties of each metric, once; this module and ``METRICS`` at the door load no torch."""
+"""The properties of each metric; importing ``METRICS`` does not import torch."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ BETTER: tuple[Better, ...] = ("higher", "lower", "neither")
 
 @dataclass(frozen=True)
 class Metric:
-    """Properties of a metric beside its computation, which ``_report`` finds by its name.
+    """Properties of a metric; ``_report`` computes it by its name.
 
     Attributes:
-        name: What reports, journals and tables call it.
-        label: What headings call it.
-        source: Which report has it: ``report`` for ``calibration_report``, ``test`` for
-            evaluations beside it, ``pixels`` for those of pixels alone, ``suite`` for a suite,
-            which computes it itself, ``search`` for validation rows alone, where it is asked for,
-            ``plugin`` for what a plugin computes of validation and test rows, ``rows`` for what is
-            computed from stored rows when it is asked for, and is part of no stored evaluation.
-        better: ``higher``, ``lower``, or ``neither``, where no cell is marked as best.
-        percent: Whether it is a fraction of something and shown as a percentage.
-        digits: Decimals that are shown.
-        bounds: Lowest and highest value it can take.
+        name: The name in reports, journals and tables.
+        label: The name in headings.
+        source: Which report has it: ``report`` for ``calibration_report``, ``test`` for other
+            figures of evaluations, ``pixels`` for pixels only, ``suite`` if a suite computes it,
+            ``search`` for validation rows on request, ``plugin`` if a plugin computes it from
+            validation and test rows, ``rows`` if it is computed from stored rows on request and
+            not part of a stored evaluation.
+        better: ``higher``, ``lower``, or ``neither`` (then no cell is marked as best).
+        percent: Whether it is a fraction, shown as a percentage.
+        digits: Number of decimals shown.
+        bounds: Its lowest and highest possible value.
         binned: Whether it depends on the number of bins.
         floored: Whether it has a noise floor, which is a metric of its own.
-        relative: Smallest difference that matters between nights, as a fraction of the usual
-            value.
-        absolute: Smallest difference that matters between nights, in the metric's own unit; no
-            night is judged by a metric with both at 0.
-        version: Raise it when the same predictions get another value: stored evaluations are then
-            computed again.
-        compute: Of a plugin's metric; see ``Metrics.register``.
+        relative: Smallest relevant difference between nights, as a fraction of the usual value.
+        absolute: Smallest relevant difference between nights, in the metric's own unit. If both
+            are 0, nights are not judged by this metric.
+        version: Increase it when the same predictions give another value, so that stored
+            evaluations are computed again.
+        compute: The function of a plugin's metric; see ``Metrics.register``.
     """
 
     name: str
@@ -66,16 +65,16 @@ class Metric:
 
     @property
     def is_objective(self) -> bool:
-        """Whether a search may minimise it on validation data."""
+        """Return True if a search may minimise it on validation data."""
         return self.source != "suite" and self.better == "lower"
 
     @property
     def is_judged(self) -> bool:
-        """Whether a night can be judged by it."""
+        """Return True if a night can be judged by it."""
         return self.relative > 0 or self.absolute > 0
 
     def floor(self) -> Self:
-        """Return the metric that is this one's noise floor."""
+        """Return the metric of this metric's noise floor."""
         return replace(
             self,
             name=f"{self.name}_floor",
@@ -92,7 +91,7 @@ class Metric:
 _ERROR = Metric("", "", binned=True, relative=0.10, absolute=0.001)
 # The class-wise errors shrink with the number of classes.
 _CLASSWISE = replace(_ERROR, digits=3, absolute=0.0002)
-# Brier and NLL are no fractions of anything, so they are shown as they are.
+# Brier and NLL are not fractions, so they are not shown as percentages.
 _SCORE = Metric("", "", percent=False, digits=4, relative=0.05)
 _REPORTED = (
     Metric("acc", "Acc", better="higher", absolute=0.005),
@@ -109,7 +108,7 @@ SETS = tuple(f"{kind}_{level}" for kind in ("lac", "aps", "raps") for level in (
 
 
 def of_sets(metric: str) -> bool:
-    """Return whether a metric is of conformal sets: thresholds are fitted on validation rows."""
+    """Return True for metrics of conformal sets, whose thresholds need validation rows."""
     return metric.rpartition("_")[0] in SETS
 
 
@@ -146,7 +145,7 @@ _OF_ROWS = (
     replace(_PART, name="brier_refinement", label="Brier refinement", bounds=(0.0, 2.0)),
     replace(_PART, name="brier_calibration", label="Brier calibration", bounds=(-2.0, 2.0)),
     *(metric for name in SETS for metric in _of_sets(name)),
-    # By chance it may be slightly below 0.
+    # Debiasing may make it slightly negative.
     replace(_TESTED, name="l2_error", label="l2 error", better="lower", bounds=(-1.0, 1.0)),
     replace(_TESTED, name="l2_low", label="l2 low"),
     replace(_TESTED, name="l2_high", label="l2 high"),
@@ -154,14 +153,14 @@ _OF_ROWS = (
 )
 _ALL = (
     *_REPORTED,
-    # By chance it may be slightly below 0.
+    # Debiasing may make it slightly negative.
     Metric("debiased_ece", "debiased ECE", source="test", bounds=(-1.0, 1.0), binned=True),
     Metric("smooth_ece", "smooth ECE", source="test"),
     *(metric.floor() for metric in _REPORTED if metric.floored),
     Metric("miou", "mIoU", source="pixels", better="higher", absolute=0.005),
-    # Of one class, as CLASS/iou.
+    # For a single class, as CLASS/iou.
     Metric("iou", "IoU", source="pixels", better="higher"),
-    # The NLL that a temperature would leave: see ``trainables.calibrators.nll_after_ts_terms``.
+    # The NLL after temperature scaling: see ``trainables.calibrators.nll_after_ts_terms``.
     Metric(
         "nll_after_ts",
         "NLL after TS",
@@ -180,7 +179,7 @@ SHOWN = ("label", "better", "percent", "digits", "floored")
 
 
 class Metrics(Catalogue[Metric]):
-    """Metrics by name, in the order of tables: ours, those of plugins, those read of."""
+    """Metrics by name, in the order of tables: our own, active plugins', stored plugins'."""
 
     def __init__(self, own: tuple[Metric, ...]) -> None:
         super().__init__("metric", "trainables.metrics")
@@ -199,26 +198,26 @@ class Metrics(Catalogue[Metric]):
         bounds: tuple[float, float] = (0.0, 1.0),
         floored: bool = False,
     ) -> Callable[[C], C]:
-        """Return a decorator that makes a function of a plugin known as a metric.
+        """Return a decorator that registers a plugin's function as a metric.
 
         The function takes probabilities (N, K), float64, and labels (N,), int64, on one device. It
-        returns a value per row, (N,), whose mean is the metric, or a scalar; finite. From values
-        per row a search knows exactly how sure a difference is. Intervals over test rows call it
-        with rows drawn again, in which a class may be missing.
+        returns finite values: one per row, (N,), whose mean is the metric, or a scalar. Values per
+        row let a search compute the exact uncertainty of differences. Intervals over test rows call
+        it with resampled rows, in which a class may be missing.
 
         Args:
-            name: What sweep files and tables call it; see ``Metric``.
+            name: The name in sweep files and tables; see ``Metric``.
             better: A search minimises only metrics that are better ``lower``.
             label: By default the name.
             percent: Whether it is a fraction, shown as a percentage.
-            digits: Decimals that are shown.
+            digits: Number of decimals shown.
             bounds: Lowest and highest value.
-            floored: Whether it is an error that chance keeps above 0, so that tables and
-                comparisons show its noise floor; see ``noise_floor``.
+            floored: Whether it is an error with an expected value above 0 even for calibrated
+                models, so that tables and comparisons show its noise floor; see ``noise_floor``.
 
         Raises:
-            ValueError: If ``better`` is none of the three.
-            TypeError: If something else than a function is decorated.
+            ValueError: If ``better`` is not one of the three.
+            TypeError: If the decorated object is not a function.
         """
         check_choice(f"metric {name!r}: better", better, BETTER)
 
@@ -243,7 +242,7 @@ class Metrics(Catalogue[Metric]):
 
     @property
     def plugged(self) -> list[Metric]:
-        """Return the metrics of plugins that can be computed."""
+        """Return the metrics of active plugins."""
         return [metric for metric, _ in self._plugged.values()]
 
     @property
@@ -259,21 +258,21 @@ class Metrics(Catalogue[Metric]):
         return list(dict.fromkeys(names))
 
     def own(self, name: str) -> Metric | None:
-        """Return our metric of a name; none of source ``rows``, which a plugin may replace."""
+        """Return our own metric; None for source ``rows``, whose names a plugin may use."""
         found = super().own(name)
         return None if found is None or found.source == "rows" else found
 
     def columns(self, names: Iterable[str]) -> list[str]:
-        """Return those of some names whose figures are computed from stored rows."""
+        """Return the names of those metrics that are computed from stored rows."""
         return [n for n in names if n in self._entries and self[n].source == "rows"]
 
     def described(self) -> dict[str, dict[str, Any]]:
-        """Return by name how metrics of plugins are shown, in plain values."""
+        """Return by name how to show the metrics of plugins, as plain values."""
         found = {metric.name: asdict(metric) for metric in self.plugged}
         return {name: {key: plain[key] for key in SHOWN} for name, plain in found.items()}
 
     def declare(self, described: Mapping[str, Mapping[str, Any]]) -> None:
-        """Make known how metrics of a stored sweep's plugins are shown."""
+        """Add the metrics of a stored sweep's plugins, which can only be shown."""
         for name, plain in described.items():
             if name not in self._entries:
                 shown = {key: plain[key] for key in SHOWN if key in plain}
@@ -292,7 +291,7 @@ class Metrics(Catalogue[Metric]):
         return [name, floor] if self._is_floor(floor) else [name]
 
     def _is_floor(self, name: object) -> bool:
-        """Return True if it is the noise floor of a plugin's metric."""
+        """Return True for the noise floor of a plugin's metric."""
         own = name.removesuffix("_floor") if isinstance(name, str) else ""
         found = own != name and own not in self._entries and own in self
         return found and self[own].floored
@@ -302,7 +301,6 @@ class Metrics(Catalogue[Metric]):
         return [self[name] for name in self.names()]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
@@ -328,7 +326,7 @@ FLOORED = tuple(metric.name for metric in _REPORTED if metric.floored)
 
 
 def metrics_digest(*sources: str) -> str:
-    """Return what stands for all metrics of some sources: a SHA-256 of their names and versions.
+    """Return a SHA-256 of the names and versions of all metrics of some sources.
 
     Args:
         *sources: Some of ``report``, ``test``, ``pixels`` and ``suite``.

@@ -1,4 +1,4 @@
-"""What a temperature would leave of NLL and Brier score: their refinement part."""
+"""Refinement: the part of NLL and Brier score that remains after temperature scaling."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from trainables.common.later import Tensor, torch
 from trainables.common.logit_rows import row_blocks
 from trainables.metrics._scores import BLOCK_ELEMENTS, Scores, right_spread
 
-STEPS, CLOSE = 50, 1e-5  # Of Newton's method, which squares the distance with each step.
-MOST = BLOCK_ELEMENTS // 2  # Values that a temperature is fitted on.
+STEPS, CLOSE = 50, 1e-5  # Newton's method: most steps, and the relative change that ends it.
+MOST = BLOCK_ELEMENTS // 2  # Largest number of values used to fit a temperature.
 LIMITS = (1e-3, 1e3)
-NEAR = 1e-4  # Relative step of a scale, for curvatures.
-LOWEST = -1e4  # Logits below it count as much: their probability is 0.
+NEAR = 1e-4  # Relative step of the scale for finite differences.
+LOWEST = -1e4  # Lower logits are raised to this value; their probability is 0 anyway.
 
 
 class Refined(NamedTuple):
     """Terms (N,), float64, of the proper scores after a temperature fitted on other rows.
 
-    A term is the row's own score and, of rows that a temperature is fitted on, what they change of
-    the other half's scores.
+    A term is the row's own score plus, if a temperature was fitted on the row, its effect on the
+    scores of the other half.
 
     Attributes:
-        nll_chance, brier_chance: Variance that the fit of the temperature adds to the mean.
+        nll_chance, brier_chance: The variance of the mean that is due to fitting the temperature.
     """
 
     nll: Tensor
@@ -32,7 +32,7 @@ class Refined(NamedTuple):
     brier_chance: float
 
     def parts(self, scores: Scores) -> dict[str, Tensor]:
-        """Return terms of refinement and calibration of both scores, by metric."""
+        """Return the refinement and calibration terms of both scores, by metric."""
         found = {}
         for name, terms, chance in zip(("nll", "brier"), self[:2], self[2:], strict=True):
             calibration = getattr(scores, name) - terms
@@ -42,9 +42,9 @@ class Refined(NamedTuple):
 
 
 def halves(rows: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the numbers of the rows to fit on and of those to measure, twice.
+    """Yield two pairs of row numbers: the half to fit on and the half to measure.
 
-    The halves are drawn by a fixed seed, so that the order of the rows does not count.
+    Halves are drawn with a fixed seed, so that sorted rows do no harm.
     """
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device)
     first, second = order[: (rows + 1) // 2], order[(rows + 1) // 2 :]
@@ -67,7 +67,7 @@ def refined(scores: Scores) -> Refined:
         scales[rest] = scale = _scale(values, labels, scale)
         if LIMITS[0] < scale < LIMITS[1]:
             fits.append((fit, rest, _Moved(values, labels, scale)))
-    # All rows in their order: to gather half of them takes as long as a pass.
+    # Use all rows in order: gathering half of them takes as long as a pass.
     terms, slopes = _scaled(scores.values, scores.labels, scales)
     for fit, rest, moved in fits:
         pull = slopes[:, rest].mean(1, keepdim=True)
@@ -77,10 +77,10 @@ def refined(scores: Scores) -> Refined:
 
 
 class _Moved:
-    """How rows move the temperature that is fitted on them.
+    """The influence of rows on the temperature that is fitted on them.
 
     Attributes:
-        by: Change of the scale with a row's weight, by all rows, (f,), with mean 0.
+        by: Derivative of the scale by each row's weight, (f,), with mean 0.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, scale: float) -> None:
@@ -92,10 +92,10 @@ class _Moved:
         self.by = self._slopes[0] / self._bends[0].clamp(min=1e-300)
 
     def chance(self, rest: int) -> Tensor:
-        """Return half of the variance of second order of both mean scores, (2,).
+        """Return half of the second-order variance of both mean scores, (2,).
 
-        The error of the temperature meets the slope of the other half's scores, which chance alone
-        makes, and their curvature.
+        It is the error of the temperature times the random slope of the other half's scores, plus
+        the effect of their curvature.
         """
         count, moved = len(self.by), self.by.square().mean()
         slopes, both = self._slopes.square().mean(1), (self._slopes * self.by).mean(1)

@@ -1,4 +1,4 @@
-"""All metrics of one set of predictions, and what each row adds to them."""
+"""All metrics of one set of predictions, and each row's contribution to them."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,8 +54,8 @@ def calibration_report(
     Bins are ``(a, b]``, the first one closed below, so that a probability of exactly 0 or 1 counts.
     Given probabilities are compared with edges rounded to their own precision. For ``aece`` and
     ``cwaece`` equal scores share a bin, the first that ends at or above them, so that the order of
-    rows does not count; released code leaves the lowest edge open and drops the rows on it. A class
-    that never occurs as a label counts with its false confidence.
+    rows has no effect; released code leaves the lowest edge open and drops the rows on it. A class
+    that never occurs as a label contributes its whole confidence as error.
 
     A binned error is biased upwards: with 10,000 rows even a perfectly calibrated model shows an
     ``ece`` near 0.004. Do not rank methods by differences below that, and do not compare ``cwece``
@@ -66,19 +66,19 @@ def calibration_report(
         probs: (N, K), rows summing to 1. Exactly one of ``logits`` and ``probs``.
         labels: (N,), integers in [0, K).
         bins: Number of bins of every binned metric, at least 1.
-        direction: Also split ``ece`` into ``ece_over``, what bins contribute whose mean confidence
-            exceeds their accuracy (overconfidence), and ``ece_under``, what the others do; both in
-            [0, 1].
-        metrics: Names of those wanted; all if left out. Without the class-wise errors, which sort
-            every class, 100 classes take a twentieth of the time.
+        direction: Also split ``ece`` into ``ece_over``, the part from bins whose mean confidence
+            exceeds their accuracy (overconfidence), and ``ece_under``, the part from the others;
+            both in [0, 1].
+        metrics: Names of the metrics to compute; all by default. Without the class-wise errors,
+            which sort every class, 100 classes take a twentieth of the time.
 
     Returns:
         The metrics by name, all as fractions; in the order of ``REPORTED``.
 
     Raises:
-        ValueError: If there is no such metric, both or none of ``logits`` and ``probs`` are given,
+        ValueError: If a metric is unknown, both or none of ``logits`` and ``probs`` are given,
             shapes do not fit, a label is out of range, a score is NaN or infinite, or ``probs`` are
-            no probabilities.
+            not probabilities.
     """
     known = {**_REPORT, **_DIRECTION} if direction else _REPORT
     names = set(known if metrics is None else metrics)
@@ -89,11 +89,11 @@ def calibration_report(
 
 
 def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> dict[str, float]:
-    """Return the report and what its 15-bin errors are to be read beside.
+    """Return ``calibration_report`` with further errors and noise floors.
 
-    The keys of ``calibration_report``, then ``debiased_ece``, ``smooth_ece``, and the mean noise
-    floors ``ece_floor``, ``aece_floor`` and ``cwece_floor``; all fractions but ``nll`` and
-    ``brier``. For arguments and errors see ``calibration_report``.
+    It adds ``debiased_ece``, ``smooth_ece``, and the mean noise floors ``ece_floor``,
+    ``aece_floor`` and ``cwece_floor``. All but ``nll`` and ``brier`` are fractions. For arguments
+    and errors see ``calibration_report``.
     """
     return _compute(EVALUATION, Predictions(Scores(logits, None, labels), bins))
 
@@ -101,12 +101,12 @@ def evaluation_report(logits: ArrayLike, labels: ArrayLike, bins: int = 15) -> d
 def registered_report(
     logits: ArrayLike, labels: ArrayLike, floors: bool = False
 ) -> dict[str, float]:
-    """Return the metrics of all plugins that are known, by name; with their noise floors if asked.
+    """Return the metrics of all active plugins by name.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
-        floors: Whether the noise floor of each that has one is given as well, as ``NAME_floor``.
+        floors: Whether to add their noise floors, if they have one, as ``NAME_floor``.
     """
     metrics = METRICS.plugged
     if not metrics:
@@ -120,7 +120,7 @@ def registered_report(
 
 
 class Predictions:
-    """Checked scores of one set of predictions; what several metrics need is computed once."""
+    """Checked scores of one set of predictions, with cached results that metrics share."""
 
     def __init__(self, scores: Scores, bins: int = 15, calibration: Rows | None = None) -> None:
         self.scores, self._calibration = scores, calibration
@@ -130,48 +130,48 @@ class Predictions:
 
     @cached_property
     def width(self) -> Binned:
-        """The top-label confidences in bins of equal width."""
+        """Return the top-label confidences in bins of equal width."""
         return Binned(*self._top, self._edges)
 
     @cached_property
     def mass(self) -> Binned:
-        """The top-label confidences in bins of equal mass."""
+        """Return the top-label confidences in bins of equal mass."""
         return Binned(*self._top, mass_edges(self._top[0], self._bins))
 
     def classes(self, width: bool) -> Iterator[Binned]:
-        """Yield the probabilities of some classes at a time in bins of equal width or mass."""
+        """Yield blocks of class probabilities in bins of equal width or mass."""
         for columns, hits in self.scores.hit_columns():
             edges = self._edges if width else mass_edges(columns, self._bins)
             yield Binned(columns, hits, edges)
 
     @cached_property
     def by_class(self) -> Tensor:
-        """The class-wise errors of equal width and of equal mass, (2,)."""
+        """Return the class-wise errors of equal width and of equal mass, (2,)."""
         return class_errors(self.scores, self._edges) / self.scores.num_classes
 
     @cached_property
     def ranked(self) -> Ranked:
-        """The rows in the order of their confidence."""
+        """Return the rows sorted by confidence."""
         return Ranked(self.scores.confidence, self.scores.correct)
 
     @cached_property
     def refined(self) -> dict[str, Tensor]:
-        """Terms of refinement and calibration, by metric."""
+        """Return the refinement and calibration terms by metric."""
         return refined(self.scores).parts(self.scores)
 
     @cached_property
     def sets(self) -> dict[str, Tensor]:
-        """Coverage and size of the conformal sets of each row, (2, N)."""
+        """Return coverage and size of each row's conformal sets, (2, N)."""
         return conformal_sets(self.scores, self._calibration)
 
     @cached_property
     def tested(self) -> CalibrationTest:
-        """The test of whether the confidence is calibrated at all."""
+        """Return the test of whether the confidence is calibrated."""
         return calibration_test(self.mass)
 
     @cached_property
     def floors(self) -> dict[str, NoiseFloor]:
-        """The noise floor of each metric that has one; of logits only."""
+        """Return the noise floor of each metric that has one; needs logits."""
         return noise_floors(self.scores.values, bins=self._bins)
 
 
@@ -205,34 +205,34 @@ EVALUATION: Mapping[str, Compute] = {
 
 
 def _compute(metrics: Mapping[str, Compute], predictions: Predictions) -> dict[str, float]:
-    # On the device until the last one is there: one wait for all of them.
+    # Keep values on the device and wait once for all of them.
     device = predictions.scores.labels.device
     found = [metric(predictions) for metric in metrics.values()]
     values = [torch.as_tensor(v, dtype=torch.float64, device=device).reshape(1) for v in found]
     return dict(zip(metrics, torch.cat(values).tolist(), strict=True))
 
 
-GROUPS = 50  # Of rows, each left out once.
-OF_ROWS = ("acc", "nll", "brier")  # Means of what each row has by itself.
+GROUPS = 50  # Number of groups of the jackknife.
+OF_ROWS = ("acc", "nll", "brier")  # Means of independent values per row.
 
 
 def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """Return terms (N,), float64, whose mean is a metric of ``evaluation_report``.
 
-    Of proper scores and accuracy a term is the row's own score. Of a calibration error it is the
-    row's gap between score and hit, with the sign of what the bin, or the neighbourhood, sums to:
-    the linear part of the error at these rows. So the standard deviation of the terms over
-    sqrt(N), of one network or of the difference of two on the same rows, is the standard error of
-    the metric by the delta method; where a bin's gap is close to 0 it is too large.
+    For proper scores and accuracy, a term is the row's own score. For a calibration error, it is
+    the row's gap between score and hit, with the sign of the sum over its bin or neighbourhood: the
+    linear part of the error. The standard deviation of the terms over sqrt(N) is the standard error
+    of the metric by the delta method, also for the difference of two networks on the same rows. It
+    is too large if a bin's gap is close to 0.
 
     Args:
-        metric: ``acc``, a plugin's, or one that a search can minimise, ``nll_after_ts`` apart.
+        metric: ``acc``, a plugin's metric, or one that a search can minimise except
+            ``nll_after_ts``.
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
 
     Raises:
-        ValueError: If the metric has no terms, or the rows are not as ``calibration_report`` wants
-            them.
+        ValueError: If the metric has no terms, or ``calibration_report`` would reject the rows.
     """
     if METRICS.code(metric) is not None:
         return _plugins_terms(METRICS[metric], logits, labels)
@@ -243,8 +243,8 @@ def row_terms(metric: str, logits: ArrayLike, labels: ArrayLike) -> Tensor:
 def _plugins_terms(metric: Metric, logits: ArrayLike, labels: ArrayLike) -> Tensor:
     """Return terms (N,), float64, whose mean is a plugin's metric; see ``row_terms``.
 
-    Of a scalar they are pseudo-values of the jackknife that leaves out one of 50 groups of rows at
-    a time, so that their standard error is the jackknife's; rows are taken as independent.
+    For a scalar, they are pseudo-values of a jackknife over 50 groups of rows, so that their
+    standard error is that of the jackknife; rows are assumed to be independent.
     """
     probs, truth = probs_and_labels(logits, labels)
     found = plugins_metric(metric, probs, truth)
@@ -265,8 +265,8 @@ def rows_or_value(
 ) -> Tensor:
     """Return a value for each row, (N,), float64, whose mean is a metric, or the metric, ().
 
-    Which of both is a property of the metric: the first is resampled without computing it again.
-    Of metrics of source ``rows`` the values are terms, so that resamples are right to first order.
+    Metrics with a value per row can be resampled without computing them again. For metrics of
+    source ``rows``, the values are terms, so that resamples are correct to first order.
 
     Args:
         metric: One of ``METRICS.measurable``.
@@ -275,8 +275,7 @@ def rows_or_value(
         calibration: See ``column_report``.
 
     Raises:
-        ValueError: If it is another metric, or the rows are not as ``calibration_report`` wants
-            them.
+        ValueError: If it is another metric, or ``calibration_report`` would reject the rows.
     """
     check_choice("metric", metric, METRICS.measurable)
     if METRICS.code(metric) is not None:
@@ -295,7 +294,7 @@ def _class_wise(found: Predictions, width: bool) -> Tensor:
 
 
 def _worst_class(found: Predictions, name: str) -> Tensor:
-    """Return terms of the lowest coverage of a class that has rows."""
+    """Return the terms of the lowest coverage of any class that has rows."""
     covered, labels = found.sets[name][0], found.scores.labels
     counts = labels.bincount(minlength=found.scores.num_classes)
     means = labels.bincount(covered, found.scores.num_classes) / counts  # NaN without rows.
@@ -343,23 +342,23 @@ _COLUMNS: dict[str, Terms] = {
         found.mass.squared_terms()[0], found.mass.squared_chance()
     ),
 }
-"""Terms of the metrics of source ``rows``, those of the test apart."""
+"""Terms of the metrics of source ``rows`` except those of the calibration test."""
 
 
 def column_report(
     logits: ArrayLike, labels: ArrayLike, names: Iterable[str], calibration: Rows | None = None
 ) -> dict[str, float]:
-    """Return metrics of source ``rows``, by name; what several need is computed once.
+    """Return metrics of source ``rows`` by name.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities.
         labels: (N,), integers in [0, K).
-        names: Of the metrics.
-        calibration: Logits and labels of other rows, which conformal thresholds are fitted on; see
+        names: The names of the metrics.
+        calibration: Logits and labels of other rows for fitting the conformal thresholds; see
             ``conformal_sets``.
 
     Raises:
-        ValueError: If rows are not as ``calibration_report`` wants them.
+        ValueError: If ``calibration_report`` would reject the rows.
     """
     found = Predictions(Scores(logits, None, labels), calibration=calibration)
     return {

@@ -1,7 +1,7 @@
-"""Predictions read as float64 probabilities, and their scores in bins, with the errors that follow.
+"""Checked predictions as float64 probabilities, and the errors of binned scores.
 
-All on (C, N) blocks, without loops. Bins are half open, ``(a, b]``; the first one also holds its
-lower edge. So every score belongs to exactly one bin, 0 and 1 included.
+Bins are half open, ``(a, b]``; the first one includes its lower edge. So every score belongs to
+exactly one bin, including 0 and 1.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from trainables.metrics._metrics import Metric
 ArrayLike: TypeAlias = Tensor | NDArray
 
 BLOCK_ELEMENTS = 1 << 22
-"""Most probabilities held in float64 at once; bounds memory whatever N and K are."""
+"""Largest number of probabilities in float64 at once; limits the memory for any N and K."""
 
 COLUMN_ELEMENTS = 1 << 20
-"""The same of whole classes, which are sorted: blocks that stay close to the core's cache."""
+"""The same for blocks of whole classes, which are sorted and should fit in the CPU's cache."""
 
 SUM_TOLERANCE = 1e-3
-"""How far a row of probabilities may sum from 1 (half precision: two steps of its own)."""
+"""Largest distance of a row's sum from 1, unless the precision is coarser (as half is)."""
 
 
 class Scores:
     """Scores of N rows and K classes with their labels, checked, as float64 probabilities.
 
-    The whole (N, K) matrix is never copied into float64: rows are summed up once and class columns
-    are computed when ``columns`` yields them.
+    The (N, K) matrix is never converted to float64 as a whole: rows are summarised once, and
+    ``columns`` computes blocks of classes.
 
     Args:
-        logits: (N, K), finite or minus infinity; log-probabilities will do.
+        logits: (N, K), finite or minus infinity; may be log-probabilities.
         probs: (N, K), non-negative, rows summing to 1. Exactly one of the two is given.
         labels: (N,), integers in [0, K).
 
@@ -50,10 +50,10 @@ class Scores:
         nll: ``-log p_y`` of each row, (N,), float64.
         brier: ``sum_k (p_k - [k = y])^2`` of each row, (N,), float64.
         edge_dtype: Precision to which bin edges are rounded: that of given probabilities, so that
-            the float32 nearest to 1/10 lies on the edge 1/10.
+            the float32 nearest to 1/10 is on the edge 1/10.
 
     Raises:
-        ValueError: If anything above does not hold; one line that says what.
+        ValueError: If an argument is not as described above.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Scores:
         self._summarise()
 
     def columns(self) -> Iterator[Tensor]:
-        """Yield the probabilities of C classes at a time, (C, N), float64."""
+        """Yield the probabilities of blocks of C classes, (C, N), float64."""
         step = max(1, COLUMN_ELEMENTS // self.num_rows)
         for first in range(0, self.num_classes, step):
             block = self.values[:, first : first + step].double()
@@ -97,13 +97,13 @@ class Scores:
         else:
             _check_sums(scale, self.values.dtype)
             self.confidence, self.nll = shift, -true.log()
-        # Rounding may leave a row that is as good as right a little below 0.
+        # Rounding may make the score of an almost perfect row slightly negative.
         self.brier = (squares - 2 * true + 1).clamp_(min=0)
 
     def _rows(self, block: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         """Return maximum, sum, sum of squares, true class's score and prediction of each row.
 
-        Sums are of the exponentials of logits, the largest of each row at 0.
+        For logits, the sums are of their exponentials after subtracting the maximum.
         """
         largest, predicted = block.max(dim=1)
         check_values(block, largest, self._name)
@@ -131,18 +131,18 @@ def read_labels(labels: ArrayLike | None, values: Tensor) -> Tensor:
 
 
 def check_values(block: Tensor, largest: Tensor, name: str) -> None:
-    # max propagates NaN, so one test a row finds NaN, plus infinity and rows of minus infinity
+    # The maximum of a row reveals NaN, infinity and rows of only minus infinity.
     if not largest.isfinite().all():
-        raise ValueError(f"{name} hold NaN or infinity, or a row of nothing but -inf")
+        raise ValueError(f"{name} contain NaN, infinity or a row of only -inf")
     if name == "probs" and (lowest := float(block.min())) < 0:
-        raise ValueError(f"probs hold {lowest!r}; expected values in [0, 1]")
+        raise ValueError(f"expected probs in [0, 1], got {lowest!r}")
 
 
 def _check_sums(sums: Tensor, dtype: torch.dtype) -> None:
     worst = float(sums[(sums - 1).abs().argmax()])
     if abs(worst - 1) > max(SUM_TOLERANCE, 2 * torch.finfo(dtype).eps):
         raise ValueError(
-            f"a row of probs sums to {worst:.6g}; expected 1 (logits go in as logits=)"
+            f"expected rows of probs to sum to 1, got {worst:.6g}; pass logits as logits="
         )
 
 
@@ -153,18 +153,18 @@ def probs_and_labels(logits: ArrayLike, labels: ArrayLike) -> tuple[Tensor, Tens
 
 
 def plugins_metric(metric: Metric, probs: Tensor, labels: Tensor) -> Tensor:
-    """Return a metric of a plugin: a value for each row, (N,), or a scalar; float64, finite."""
+    """Return a plugin's metric after checks: a value per row, (N,), or a scalar; float64."""
     assert metric.compute is not None
     try:
         given = metric.compute(probs, labels)
         found = torch.as_tensor(given, dtype=torch.float64, device=probs.device)
-    except Exception as error:  # It is somebody else's code.
+    except Exception as error:  # Code of others may raise anything.
         kind = type(error).__name__
         raise InputError(f"metric {metric.name!r} failed: {kind}: {error}") from error
     rows = f"for {len(labels)} rows"
     if found.shape not in ((), labels.shape):
-        wanted = "return a scalar, or a value for each row"
-        raise InputError(f"metric {metric.name!r} has shape {tuple(found.shape)} {rows}; {wanted}")
+        wanted = "expected a scalar or a value per row"
+        raise InputError(f"metric {metric.name!r}: {wanted}, got shape {tuple(found.shape)} {rows}")
     if not bool(found.isfinite().all()):
         bad = float(found[~found.isfinite()].flatten()[0])
         raise InputError(f"metric {metric.name!r} is {bad} {rows}; it must be finite")
@@ -178,14 +178,14 @@ def width_edges(bins: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def mass_edges(scores: Tensor, bins: int) -> Tensor:
-    """Return edges between which lie equally many scores, (C, bins + 1).
+    """Return the edges of bins with equally many scores, (C, bins + 1).
 
-    Edge j is the sorted row read at position ``j N / bins``, linear between neighbours and constant
-    after the last. Ends are the smallest and the largest score. These are the edges of the adaptive
-    ECE that papers report (torrvision/focal_calibration).
+    Edge j is the sorted row at position ``j N / bins``, interpolated linearly and constant after
+    the last. The outer edges are the smallest and the largest score. These are the edges of the
+    adaptive ECE that papers report (torrvision/focal_calibration).
 
     Args:
-        scores: (C, N), one row to be cut into bins each.
+        scores: (C, N); each row has its own edges.
         bins: Number of bins.
     """
     return _edges_of_sorted(sorted_rows(scores), bins)
@@ -206,8 +206,8 @@ def bin_index(scores: Tensor, edges: Tensor) -> Tensor:
 
     Args:
         scores: (C, N).
-        edges: (bins + 1,) for all rows, or (C, bins + 1). Where edges coincide, a score on them
-            goes to the first of the bins that end there, together with all its equals.
+        edges: (bins + 1,) for all rows, or (C, bins + 1). If edges coincide, all scores equal to
+            them go to the first of the bins that end there.
     """
     return torch.searchsorted(edges[..., 1:-1].contiguous(), scores)
 
@@ -223,8 +223,8 @@ def bin_sums(index: Tensor, weights: Tensor, bins: int) -> Tensor:
 def class_errors(scores: Scores, edges: Tensor) -> Tensor:
     """Return the sums over classes of the errors of equal width and of equal mass, (2,).
 
-    The classes are sorted once, and each row is a hit of one class only: no bin is looked up for
-    (N, K) probabilities.
+    To avoid searching the bins of all (N, K) probabilities, each class is sorted once, and only
+    the bin of each row's label is searched.
 
     Args:
         scores: The rows.
@@ -252,11 +252,11 @@ def class_errors(scores: Scores, edges: Tensor) -> Tensor:
 
 
 class Binned:
-    """Scores in bins, beside how often what they predict came true: all binned errors are here.
+    """Binned scores and hits, and the errors computed from them.
 
     Args:
-        scores: (C, N), float64, one row of scores to be binned each.
-        hits: (C, N), 1.0 where what the score predicts came true, else 0.0.
+        scores: (C, N), float64; each row is binned separately.
+        hits: (C, N), 1.0 if the predicted event happened, else 0.0.
         edges: (bins + 1,) for all rows, or (C, bins + 1).
     """
 
@@ -267,26 +267,26 @@ class Binned:
 
     @cached_property
     def counts(self) -> Tensor:
-        """Scores in each bin, (C, bins)."""
+        """Return the number of scores in each bin, (C, bins)."""
         return self._sums(torch.ones_like(self._scores))
 
     @cached_property
     def scores(self) -> Tensor:
-        """Sum of the scores of each bin, (C, bins)."""
+        """Return the sum of the scores in each bin, (C, bins)."""
         return self._sums(self._scores)
 
     @cached_property
     def hits(self) -> Tensor:
-        """Number of hits in each bin, (C, bins)."""
+        """Return the number of hits in each bin, (C, bins)."""
         return self._sums(self._hits)
 
     @cached_property
     def gaps(self) -> Tensor:
-        """``n_b (mean score - hit rate)`` of each bin b of n_b scores, (C, bins)."""
+        """Return ``n_b (mean score - hit rate)`` of each bin b of n_b scores, (C, bins)."""
         return self._sums(self._scores - self._hits)
 
     def error(self) -> Tensor:
-        """Return ``sum_b n_b / N |hit rate - mean score|`` of each row, (C,): ECE and its like."""
+        """Return ``sum_b n_b / N |hit rate - mean score|`` of each row, (C,), such as the ECE."""
         return self.gaps.abs().sum(dim=1) / self._scores.shape[1]
 
     def excess(self) -> Tensor:
@@ -298,32 +298,31 @@ class Binned:
         return self._mean_gaps.amax(dim=1)
 
     def debiased_error(self) -> Tensor:
-        """Return the error of each row, (C,), without what of it is expected by chance.
+        """Return the error of each row, (C,), minus its expected bias.
 
-        Kumar, Liang and Ma (2019, section 5 and appendix): were the hit rate of a bin drawn anew,
-        from a normal distribution around the one seen, the error would be higher by some amount;
-        that amount is subtracted. The mean absolute value of a normal variable has a closed form,
-        so nothing is drawn.
+        Kumar, Liang and Ma (2019, section 5 and appendix): if a bin's hit rate were drawn again
+        from a normal distribution around the observed one, the error would be higher; this
+        difference is subtracted. It is computed in closed form, without draws.
         """
         debiased = self._mean_gaps - self._chance
         return (self.counts * debiased).sum(dim=1) / self._scores.shape[1]
 
     def error_terms(self) -> Tensor:
-        """Return what each score adds to ``error``, (C, N), with mean ``error`` in each row."""
+        """Return the contribution of each score to ``error``, (C, N); row means are ``error``."""
         return (self._scores - self._hits) * self.gaps.sign().gather(1, self._index)
 
     def excess_terms(self) -> Tensor:
-        """Return what each score adds to ``excess``, (C, N)."""
+        """Return the contribution of each score to ``excess``, (C, N)."""
         return (self._scores - self._hits) * (self.gaps > 0).gather(1, self._index)
 
     def largest_gap_terms(self) -> Tensor:
-        """Return what each score adds to ``largest_gap``, (C, N): 0 outside of its bin."""
+        """Return the contribution of each score to ``largest_gap``, (C, N); 0 outside its bin."""
         largest = self._mean_gaps.argmax(dim=1, keepdim=True)
         weight = self._scores.shape[1] / self.counts.gather(1, largest).clamp(min=1)
         return self.error_terms() * (self._index == largest) * weight
 
     def debiased_terms(self) -> Tensor:
-        """Return what each score adds to ``debiased_error``, (C, N): its share of the bin's."""
+        """Return the contribution of each score to ``debiased_error``, (C, N)."""
         return self.error_terms() - self._chance.gather(1, self._index)
 
     @cached_property
@@ -332,14 +331,14 @@ class Binned:
 
     @cached_property
     def _chance(self) -> Tensor:
-        """What of each bin's mean gap is expected by chance, (C, bins)."""
+        """Return the expected bias of each bin's mean gap, (C, bins)."""
         return chance_gaps(self._mean_gaps, self.counts, self.hits)
 
     def squared_terms(self) -> Tensor:
         """Return terms (C, N) whose mean is the sum over bins of ``n_b / N gap_b^2``, debiased.
 
-        Each score's gap is multiplied by the mean gap of the others in its bin, so that chance adds
-        nothing on average. A bin of one score has no gap.
+        Multiplying each score's gap by the mean gap of the other scores in its bin makes the
+        estimate unbiased. A bin with one score has no gap.
         """
         gaps = self._scores - self._hits
         others = (self.counts - 1).clamp(min=1).gather(1, self._index)
@@ -348,11 +347,11 @@ class Binned:
         return 2 * squares - means.gather(1, self._index)
 
     def chance_squares(self) -> Tensor:
-        """Return the variance that chance gives to each bin's gap, by its scores - 1, (C, bins)."""
+        """Return each bin's sum of ``p (1 - p)``, divided by its scores minus 1, (C, bins)."""
         return self._sums(self._scores * (1 - self._scores)) / (self.counts - 1).clamp(min=1)
 
     def squared_chance(self) -> float:
-        """Return the variance that chance gives to the mean of ``squared_terms``."""
+        """Return the variance of the mean of ``squared_terms`` for a calibrated model."""
         return 2 * float(self.chance_squares().square().sum()) / self._scores.shape[1] ** 2
 
     def _sums(self, weights: Tensor) -> Tensor:
@@ -360,14 +359,14 @@ class Binned:
 
 
 def variance_of_mean(terms: Tensor, chance: float) -> float:
-    """Return the variance of the mean of terms (N,) that contain what a row does to others.
+    """Return the variance of the mean of terms (N,) that include a row's effect on others.
 
-    As a jackknife does (Efron and Stein 1981), the spread of such terms counts the variance of
-    second order twice. Where nothing else is there, as of a calibrated network, this matters.
+    Like a jackknife (Efron and Stein 1981), the spread of such terms counts the second-order
+    variance twice. This matters for a calibrated network, which has no other variance.
 
     Args:
         terms: (N,).
-        chance: The variance of second order, once.
+        chance: The second-order variance, counted once.
     """
     return max(float(terms.var(unbiased=False)) / len(terms) - chance, chance)
 
@@ -380,7 +379,7 @@ def right_spread(terms: Tensor, chance: float) -> Tensor:
 
 
 def chance_gaps(mean_gaps: Tensor, counts: Tensor, hits: Tensor) -> Tensor:
-    """Return what of the mean gap of bins is expected by chance; all of one shape."""
+    """Return the expected bias of the bins' mean gaps; all arguments have one shape."""
     filled = counts.clamp(min=1)
     rate = hits / filled
     deviation = (rate * (1 - rate) / filled).clamp(min=0).sqrt()
@@ -395,8 +394,8 @@ def _mean_absolute(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def sorted_rows(values: Tensor) -> Tensor:
-    """Return the values of each row of (C, N), rising."""
+    """Return the values of each row of (C, N) in ascending order."""
     if values.device.type != "cpu" or values.dtype not in (torch.float32, torch.float64):
         return values.sort(dim=1).values
-    # numpy sorts several times faster than torch on a CPU, and needs no indices
+    # On a CPU, numpy sorts several times faster than torch because it returns no indices.
     return torch.from_numpy(np.sort(values.numpy(), axis=1))

@@ -1,4 +1,4 @@
-"""What is left of the errors when rows of low confidence are turned away, each figure as terms."""
+"""Errors that remain when rows of low confidence are rejected, as terms per row."""
 
 import math
 
@@ -6,10 +6,10 @@ from trainables.common.later import Tensor, torch
 
 
 class Ranked:
-    """Rows in the order of their confidence, sorted once for all figures.
+    """Rows sorted by confidence.
 
-    Rows of equal confidence have no order. Each figure is the mean over all their orders, except
-    ``coverage_at``, whose threshold accepts or rejects them together.
+    Each figure is the mean over all orders of rows with equal confidence, except ``coverage_at``,
+    whose threshold accepts or rejects them together.
 
     All methods return terms (N,), in the order of the rows. Their mean is the figure, and their
     standard deviation over sqrt(N) is its standard error (delta method).
@@ -37,12 +37,12 @@ class Ranked:
         return self._placed(self._level(risk - pull) + self._wrong * self._level(weight))
 
     def e_aurc(self) -> Tensor:
-        """Return terms of how far AURC is above that of the best order: all errors last."""
+        """Return terms of AURC minus the AURC of the best order, in which errors come last."""
         correct = 1 - self._wrong
         return self.aurc() - self._placed(Ranked(correct, correct).aurc())
 
     def augrc(self) -> Tensor:
-        """Return terms of the mean, over coverages, of the share of rows kept and wrong.
+        """Return terms of the share of rows that are kept and wrong, averaged over coverages.
 
         Traub et al. (arXiv:2407.01032): ``(1 - AUROC) acc (1 - acc) + (1 - acc)^2 / 2`` with the
         AUROC of confidence for correctness.
@@ -53,7 +53,7 @@ class Ranked:
         return self._placed(kept + before - kept.mean())
 
     def risk_at(self, coverage: float) -> Tensor:
-        """Return terms of the error rate of the most confident share of the rows."""
+        """Return terms of the error rate of the most confident rows, a share of ``coverage``."""
         kept = min(max(math.ceil(coverage * self._rows - 1e-9), 1), self._rows)
         inside, margin = self._level((self._rank <= kept).double()), self._risk_near(kept)
         return self._placed(inside * (self._wrong - margin) * (self._rows / kept) + margin)
@@ -70,12 +70,12 @@ class Ranked:
         return self._placed((self._rank <= kept) * (1 - (self._wrong - own) / slope))
 
     def _risk_near(self, rank: int) -> Tensor:
-        """Return the error rate of the rows around a rank: the risk of the next ones kept."""
+        """Return the error rate of the rows around a rank."""
         reach = math.ceil(self._rows ** (2 / 3) / 2)
         return self._even[max(rank - reach, 0) : rank + reach].mean()
 
     def _level(self, values: Tensor) -> Tensor:
-        """Return values (N,) with their mean over rows of equal confidence."""
+        """Return values (N,), averaged over rows of equal confidence."""
         sums = values.new_zeros(len(self._sizes)).index_add_(0, self._group, values)
         return (sums / self._sizes)[self._group]
 

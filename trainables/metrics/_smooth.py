@@ -1,4 +1,4 @@
-"""Top-label errors without bins: the smooth error, and the true error by a fitted curve."""
+"""Top-label errors without bins: the smooth error and an estimate of the true error."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from trainables.common.later import Tensor, torch
 from trainables.metrics._scores import ArrayLike, Scores
 
 GRID = 1 << 13
-"""Cells that the confidences are sorted into: far narrower than any bandwidth that is chosen."""
+"""Number of cells for the confidences; a cell is much narrower than any bandwidth in use."""
 
 
 def smooth_error(scores: Scores) -> float:
@@ -18,28 +18,28 @@ def smooth_error(scores: Scores) -> float:
 
     Blasiok and Nakkiran (2023): the gaps between confidence and correctness are smoothed along the
     confidence by a Gaussian that is reflected at 0 and 1; the error is the integral of the absolute
-    value. It falls as the bandwidth grows, and the bandwidth at which both are the same number is
-    chosen, so there is nothing to tune, and close confidences never fall apart by a bin's edge.
+    value. It falls as the bandwidth grows; the chosen bandwidth equals the error, so nothing has to
+    be tuned, and no bin edge separates close confidences.
     """
     cells, gaps = _cells(scores)
     return smooth_error_of(np.bincount(cells, gaps, minlength=GRID) / scores.num_rows)
 
 
 def smooth_error_of(gaps: NDArray[np.float64]) -> float:
-    """Return the smooth error of gaps added up by ``grid_cell``: (GRID,), divided by all rows."""
+    """Return the smooth error of gaps summed by ``grid_cell``, (GRID,), over all rows' number."""
     error_at = smoothed(gaps)
     width = _bandwidth(error_at)
     return width if width > 1 / GRID else error_at(width)
 
 
 def smooth_terms(scores: Scores) -> Tensor:
-    """Return what each row adds to the smooth error at its bandwidth, (N,); their mean is it."""
+    """Return each row's contribution to the smooth error, (N,), whose mean is the error."""
     cells, gaps = _cells(scores)
     sums = np.bincount(cells, gaps, minlength=GRID)
     damping = _damping(_bandwidth(smoothed(sums / scores.num_rows)))
     waves = scipy.fft.dct(sums, norm="ortho")
     signs = np.sign(scipy.fft.idct(waves * damping, norm="ortho"))
-    # The smoothing is its own transpose: what a row adds is the smoothed sign at its place.
+    # Smoothing equals its transpose, so a row contributes its gap times the smoothed sign.
     smoothed_signs = scipy.fft.idct(scipy.fft.dct(signs, norm="ortho") * damping, norm="ortho")
     return torch.from_numpy(gaps * smoothed_signs[cells])
 
@@ -47,7 +47,7 @@ def smooth_terms(scores: Scores) -> Tensor:
 def smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
     """Return the error of ``smooth_error_of`` as a function of the bandwidth, in (0, 1].
 
-    The Gaussian is applied in the cosine transform, where reflection comes by itself.
+    The Gaussian is applied in the cosine transform, which reflects automatically.
     """
     waves = scipy.fft.dct(gaps, norm="ortho")
 
@@ -58,7 +58,7 @@ def smoothed(gaps: NDArray[np.float64]) -> Callable[[float], float]:
 
 
 def _bandwidth(error_at: Callable[[float], float]) -> float:
-    if error_at(1 / GRID) <= 1 / GRID:  # Below what the cells can tell, as of no gap at all.
+    if error_at(1 / GRID) <= 1 / GRID:  # Too small for the cells to resolve.
         return 1 / GRID
     return float(scipy.optimize.brentq(lambda width: error_at(width) - width, 1 / GRID, 1.0))
 
@@ -81,10 +81,10 @@ def _damping(bandwidth: float) -> NDArray[np.float64]:
 Array = NDArray[np.float64]
 
 IDENTITY = np.array([1.0, 1.0, 0.0])
-"""Weights of the features at which a confidence is mapped to itself."""
+"""Weights of the features that map each confidence to itself."""
 
-PULL = 1.0  # Rows that say that the confidences are right.
-NEAREST = 1e-12  # To 0 and 1, where logarithms are taken.
+PULL = 1.0  # Weight of the pull towards the identity, in rows.
+NEAREST = 1e-12  # Confidences are kept this far from 0 and 1, for logarithms.
 
 
 def estimated_error(
@@ -94,13 +94,13 @@ def estimated_error(
 ) -> float:
     """Return an estimate of the true calibration error of the top-label confidence, in [0, 1].
 
-    What ``ece`` measures is ``E|c - P(correct | c)|``, and what it adds to that by chance is large
-    on few rows. Here P is the beta calibration map of the confidence (Kull, Silva Filho and Flach,
-    AISTATS 2017), ``sigmoid(a log c - b log(1 - c) + d)``, its three numbers fitted to the same
-    rows and pulled towards the identity by the weight of one row; the estimate is the mean distance
-    between confidence and map. On redrawn labels of 500 rows it errs less than the binned errors,
-    the smooth and the debiased one, of 2,000 as little as the best of them
-    (``docs/results/estimators.md``). A gap that no such curve can follow it cannot see.
+    The true error is ``E|c - P(correct | c)|``; ``ece`` estimates it with a large bias if there are
+    few rows. Here P is the beta calibration map of the confidence (Kull, Silva Filho and Flach,
+    AISTATS 2017), ``sigmoid(a log c - b log(1 - c) + d)``, with three numbers fitted to the same
+    rows and pulled towards the identity by the weight of one row. The estimate is the mean distance
+    between confidence and map. On redrawn labels it is more accurate than the binned, smooth and
+    debiased errors for 500 rows and as accurate as the best of them for 2,000
+    (``docs/results/estimators.md``). It misses gaps that such a curve cannot follow.
 
     Args:
         logits: (N, K), unnormalised or log-probabilities.
@@ -124,7 +124,7 @@ def _features(confidence: Array) -> Array:
 
 
 def _fitted(features: Array, correct: Array) -> Array:
-    """Return the weights (3,) of the largest penalised likelihood."""
+    """Return the weights (3,) that maximise the penalised likelihood."""
 
     def loss(weights: Array) -> float:
         score, away = features @ weights, weights - IDENTITY

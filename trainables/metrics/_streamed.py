@@ -1,4 +1,4 @@
-"""The metrics of more predictions than memory holds, added up in one pass."""
+"""Metrics of predictions that do not fit into memory, computed in one pass."""
 
 import numpy as np
 
@@ -15,30 +15,30 @@ from trainables.metrics._scores import (
 )
 from trainables.metrics._smooth import GRID, grid_cell, smooth_error_of
 
-OCTAVES, STEPS = 40, 1 << 15  # Of the histogram of confidences, between a half and 0, or 1.
-CLASS_STEPS = 1 << 10  # Cells in a bin of equal width, of the histograms of classes.
+OCTAVES, STEPS = 40, 1 << 15  # Confidence histogram: octaves from 0.5 to 0 (or 1), cells in each.
+CLASS_STEPS = 1 << 10  # Class histograms: cells in a bin of equal width.
 CACHED_ELEMENTS = 1 << 19
 
 
 class StreamedReport:
-    """``evaluation_report`` of rows that come in parts, and how well classes are segmented.
+    """``evaluation_report`` of rows that are added in parts, with the IoU of segmented classes.
 
-    Noise floors are not in it: see ``noise_floors_of_groups``. ``debiased_ece`` takes off what
-    independent rows would show by chance; pixels of one image show more.
+    Noise floors are not included: see ``noise_floors_of_groups``. ``debiased_ece`` subtracts the
+    bias of independent rows, which is too little for the pixels of an image.
 
-    Memory is that of one part, whatever the number of rows. All figures are those of the report up
-    to the rounding of sums, but for ``aece`` and ``cwaece``, whose edges are found to a cell of a
-    histogram: scores in the cell of an edge share a bin. For ``aece`` a cell is the 2^-15th part of
-    the distance to 0 or 1, and ``aece_error`` bounds what that changes: below 1e-4, unless many
-    confidences that are not equal lie within such a cell, as those of a network that has not been
-    trained. For ``cwaece`` a cell is the 1024th part of a bin of equal width.
+    Only one part is in memory. All figures equal those of the report up to the rounding of sums,
+    except ``aece`` and ``cwaece``, whose edges are rounded to the cells of a histogram: scores in
+    the cell of an edge share a bin. For ``aece``, a cell is the 2^-15th part of the distance to 0
+    or 1, and ``aece_error`` bounds the difference: it is below 1e-4 unless many different
+    confidences are in one cell, as for an untrained network. For ``cwaece``, a cell is the 1024th
+    part of a bin of equal width.
 
     Args:
         num_classes: K, at least 2.
         bins: Number of bins of every binned metric, at least 1.
 
     Raises:
-        ValueError: If a number is below that.
+        ValueError: If an argument is too small.
     """
 
     def __init__(self, num_classes: int, bins: int = 15) -> None:
@@ -50,17 +50,17 @@ class StreamedReport:
         self._confusion = torch.zeros(num_classes, num_classes, dtype=torch.int64)
 
     def add(self, logits: ArrayLike, labels: ArrayLike) -> None:
-        """Add rows: logits (N, K) and labels (N,), both as ``calibration_report`` takes them."""
+        """Add rows: logits (N, K) and labels (N,), as for ``calibration_report``."""
         rows = read_values(logits, "logits")
         if rows.shape[1] != len(self._confusion):
             raise ValueError(f"logits: {rows.shape[1]} classes, expected {len(self._confusion)}")
         truth = read_labels(labels, rows)
-        # On a CPU few enough for its cache: most time is spent on reading and writing otherwise.
+        # On a CPU, blocks should fit in the cache; otherwise memory access takes most of the time.
         elements = CACHED_ELEMENTS if rows.device.type == "cpu" else BLOCK_ELEMENTS
         step = max(1, elements // rows.shape[1])
         self._proper = self._proper.to(rows.device)
-        for some, its in zip(rows.split(step), truth.split(step), strict=True):
-            self._add(some.double(), its)
+        for block, known in zip(rows.split(step), truth.split(step), strict=True):
+            self._add(block.double(), known)
 
     def _add(self, block: Tensor, labels: Tensor) -> None:
         """Add some rows, float64 (M, K), and their labels (M,)."""
@@ -79,7 +79,7 @@ class StreamedReport:
         self._proper[1] += probs.square().sum() + (1 - 2 * true).sum()
         self._confusion = _add_at(self._confusion, labels * len(self._confusion) + predicted)
         cells = self._bins * CLASS_STEPS
-        # As rounding is, exactly the cells that end at the edges of bins of equal width.
+        # Despite rounding, cells end exactly at the edges of bins of equal width.
         index = (probs * cells).ceil_().long().sub_(1).clamp_(min=0)
         index += torch.arange(0, cells * probs.shape[1], cells, device=probs.device)
         self._classes.add(index.flatten(), probs.flatten())
@@ -93,11 +93,11 @@ class StreamedReport:
         """
         rows = int(self._confusion.sum())
         if rows == 0:
-            raise ValueError("no row was added, so there is nothing to report")
+            raise ValueError("no rows to report; call add first")
         top, cells, classes = self._top, self._top_cells, self._classes
         mean_gaps = top.gaps.abs() / top.counts.clamp(min=1)
         chance = chance_gaps(mean_gaps, top.counts, top.hits)
-        # The cells of the histogram lie within those of the smooth error.
+        # Each cell of the histogram is inside one of the smooth error's cells.
         means = (cells.scores / cells.counts.clamp(min=1)).squeeze(0).cpu().numpy()
         by_cell = np.bincount(grid_cell(means), cells.gaps.squeeze(0).cpu().numpy(), GRID)
         by_width = classes.gaps.view(len(classes.counts), self._bins, -1).sum(2)
@@ -118,18 +118,18 @@ class StreamedReport:
     def class_iou(self) -> Tensor:
         """Return the intersection over union of each class, (K,), in [0, 1].
 
-        NaN for a class that neither a label nor a prediction names.
+        NaN for a class that is neither a label nor a prediction of any row.
         """
         both = self._confusion.diagonal().double()
         return both / (self._confusion.sum(0) + self._confusion.sum(1) - both)
 
     @property
     def aece_error(self) -> float:
-        """Most by which ``aece`` may differ from that of ``calibration_report``.
+        """Return the largest possible difference of ``aece`` from ``calibration_report``.
 
-        Rows in the cell of an edge may belong to the bin above or below. Moved, they change the
-        gaps of both by no more than the wrong rows of the cell or what the right ones lack of
-        certainty, and the sum of both only where the gaps do not have one sign for certain.
+        Rows in the cell of an edge may belong to the bin above or below. Moving them changes the
+        gaps of both bins by at most the number of wrong rows in the cell, or the missing confidence
+        of the right ones. It changes the sum of both gaps only if their signs may differ.
         """
         sums = self._top_cells
         cells, gaps = _edge_cells(sums.counts, self._bins), _mass_gaps(sums, self._bins)
@@ -150,11 +150,11 @@ class _Sums:
 
     @property
     def gaps(self) -> Tensor:
-        """Scores minus hits."""
+        """Return scores minus hits."""
         return self.scores - self.hits
 
     def add(self, index: Tensor, scores: Tensor, hits: Tensor | None = None) -> None:
-        """Add scores (N,), float64, to the places ``index`` (N,) of all classes in a row."""
+        """Add scores (N,), float64, at ``index`` (N,), which counts through all classes."""
         self.counts = _add_at(self.counts, index)
         self.scores = _add_at(self.scores, index, scores)
         if hits is not None:
@@ -162,10 +162,10 @@ class _Sums:
 
 
 def _add_at(sums: Tensor, index: Tensor, values: Tensor | None = None) -> Tensor:
-    """Return sums (C, bins) with values (N,), or ones, added at the places ``index`` (N,)."""
+    """Return sums (C, bins) after adding values (N,), or ones, at ``index`` (N,)."""
     sums = sums.to(index.device)
     if index.device.type == "cpu" and sums.numel() < len(index):
-        # Several times as fast, where there are few enough sums to add all.
+        # Several times faster if there are fewer sums than values.
         weights = None if values is None else values.numpy()
         sums += torch.from_numpy(np.bincount(index.numpy(), weights, sums.numel())).view(sums.shape)
         return sums
@@ -178,9 +178,9 @@ CELLS = 2 * ((OCTAVES - 1) * STEPS + 1)
 
 
 def _cell(scores: Tensor) -> Tensor:
-    """Return the cell of each score in [0, 1]; a larger score never has a lower one.
+    """Return the cell of each score in [0, 1], in the order of the scores.
 
-    The leading bits of a float32 are its logarithm, cut into even cells within an octave.
+    The leading bits of a float32 divide each octave into cells of equal width.
     """
     near_zero = scores <= 0.5
     distance = torch.where(near_zero, scores, 1 - scores).float()
@@ -190,7 +190,7 @@ def _cell(scores: Tensor) -> Tensor:
 
 
 def _edge_cells(counts: Tensor, bins: int) -> Tensor:
-    """Return the cells (C, bins - 1) in which the inner edges of bins of equal mass lie."""
+    """Return the cells of the inner edges of bins of equal mass, (C, bins - 1)."""
     rows = counts.sum(1, keepdim=True)
     ranks = (torch.arange(1, bins, device=counts.device) * rows / bins).floor()
     return torch.searchsorted(counts.cumsum(1), ranks, right=True).clamp(max=counts.shape[1] - 1)

@@ -1,4 +1,4 @@
-"""Whether a confidence is calibrated at all: a test and an interval of its squared error."""
+"""A test of whether confidences are calibrated, and an interval of their squared error."""
 
 import math
 from typing import NamedTuple
@@ -14,8 +14,8 @@ class CalibrationTest(NamedTuple):
     """The debiased squared error between confidence and hit rate over bins of equal mass.
 
     Attributes:
-        p: Probability of an error at least as large, were the confidence calibrated.
-        low, high: Ends of the 95 % interval of the error; no error is below 0.
+        p: Probability of an error at least as large if the confidence is calibrated.
+        low, high: Ends of the 95 % interval of the error, at least 0.
     """
 
     p: float
@@ -26,10 +26,10 @@ class CalibrationTest(NamedTuple):
 def calibration_test(binned: Binned) -> CalibrationTest:
     """Test one row of confidences in bins.
 
-    Sun, Chaudhari, Barnett and Dobriban (arXiv:2408.08998): the debiased estimate varies by a part
-    that falls with the error and by one that chance alone gives; the interval is a normal one of
-    both. Under calibration the second is a sum of squares, whose first two moments are those of a
-    scaled chi-square: its tail is the p-value.
+    Sun, Chaudhari, Barnett and Dobriban (arXiv:2408.08998): one part of the estimate's variance
+    falls with the error, the other is that of a calibrated model; the normal interval uses both.
+    For a calibrated model, the estimate is a sum of squares. The p-value is the tail of a scaled
+    chi-square with the same first two moments.
     """
     terms, chance = binned.squared_terms()[0], binned.chance_squares()[0]
     rows, error = len(terms), float(terms.mean())
@@ -37,7 +37,7 @@ def calibration_test(binned: Binned) -> CalibrationTest:
     variance = variance_of_mean(terms, binned.squared_chance())
     half = float(scipy.stats.norm.ppf((1 + LEVEL) / 2)) * math.sqrt(variance)
     low, high = max(error - half, 0.0), max(error + half, 0.0)
-    if not squares:  # Every confidence is 0 or 1: one miss is enough.
+    if not squares:  # Every confidence is 0 or 1, so a single miss disproves calibration.
         return CalibrationTest(float(error <= 0), low, high)
     scale = squares / total
     p = float(scipy.stats.chi2.sf((rows * error + total) / scale, total / scale))

@@ -1,4 +1,4 @@
-"""Parts from outside: a file or a package of somebody's own that registers what sweeps may name."""
+"""Plugins: a user's file or package that registers parts for sweeps."""
 
 from trainables.plugins._find import GROUP, find_source
 from trainables.plugins._load import (

@@ -1,4 +1,4 @@
-"""The files of a plugin, and the hash of them and of all that they import."""
+"""The files of a plugin, and one hash of these files and everything they import."""
 
 import hashlib
 import json
@@ -16,11 +16,11 @@ from trainables.common.paths import local_path
 from trainables.plugins._imports import Brought, brought_by, combined, find_spec
 from trainables.plugins._serve import Module
 
-GROUP = "calsweep.plugins"  # The entry points by which installed packages are found.
+GROUP = "calsweep.plugins"  # The entry point group of installed plugins.
 LARGEST = 16 * 2**20  # Bytes: code and YAML, not weights.
 SPACE = ".yaml"
-FILE = "<plugin>"  # The name of the module of a plugin that is a single file.
-IDENTITY = "imported.json"  # In a copy: hashes and versions of all that the plugin imports.
+FILE = "<plugin>"  # The module name of a plugin that is a single file.
+IDENTITY = "imported.json"  # In a copy: hashes and versions of everything the plugin imports.
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Source:
 
     root: Path  # The file, or the folder of the package.
     module: str  # To import from a package, such as ``package.losses``.
-    files: Mapping[str, bytes]  # By path below the folder that holds ``root``.
+    files: Mapping[str, bytes]  # By path relative to the folder that contains ``root``.
 
     @property
     def name(self) -> str:
-        """Return what messages and commands call the plugin."""
+        """Return the name that messages and commands use."""
         return self.root.stem
 
     @property
@@ -43,12 +43,12 @@ class Source:
 
     @cached_property
     def code(self) -> str:
-        """Return the SHA-256 (hex) of its files and of all that they import."""
+        """Return the SHA-256 (hex) of its files and everything they import."""
         return combined(self.own_code, self.brought.identity)
 
     @cached_property
     def own_code(self) -> str:
-        """Return the SHA-256 (hex) of names and content of all files."""
+        """Return the SHA-256 (hex) of the names and content of its files."""
         digest = hashlib.sha256()
         for name, content in sorted(self.files.items()):
             digest.update(f"{name} {len(content)}\n".encode())
@@ -57,7 +57,7 @@ class Source:
 
     @cached_property
     def modules(self) -> dict[str, Module]:
-        """Return its own modules by name; a file is no module that others could import."""
+        """Return its own modules by name; a single file is called ``FILE``."""
         folder = self.root.parent
         if not self.is_package:
             file = self.root.name
@@ -75,13 +75,13 @@ class Source:
 
     @cached_property
     def brought(self) -> Brought:
-        """Return all that its files import."""
+        """Return everything that its files import."""
         begin = self.module if self.is_package else FILE
         return brought_by(self.modules, begin, self.root.parent)
 
     @property
     def copied(self) -> dict[str, bytes]:
-        """Return the files of a copy: its own, and the modules that only its folder has."""
+        """Return the files to copy: its own and the modules that only its folder has."""
         folder = self.root.parent
         found = [self.brought.modules[name] for name in self.brought.nearby]
         nearby = {str(Path(each.origin).relative_to(folder)): each.content for each in found}
@@ -90,7 +90,10 @@ class Source:
         return {**nearby, **self.files, **recorded}
 
     def changed_import(self, code: str) -> str | None:
-        """Return the first import that changed since a copy was made; None if the copy did."""
+        """Return the first import that changed since the copy was made.
+
+        None if the copy itself does not match ``code``.
+        """
         place = self.root.parent / IDENTITY
         recorded = json.loads(place.read_bytes()) if place.is_file() else {}
         whole = combined(self.own_code, recorded) == code
@@ -98,7 +101,7 @@ class Source:
 
     @property
     def path(self) -> str:
-        """Return what of it a sweep file names, below the folder that holds ``root``."""
+        """Return the path for a sweep file, relative to the folder that contains ``root``."""
         if not self.is_package:
             return self.root.name
         place = self.module.replace(".", "/")
@@ -106,7 +109,7 @@ class Source:
 
 
 def find_source(named: str, folder: Path) -> Source:
-    """Return the source of a plugin, by path (from ``folder``), entry point's name or module."""
+    """Return a plugin's source, given its path (from ``folder``), entry point or module."""
     if "/" in named or named.endswith(".py"):
         place = named if named.startswith("~") else folder.absolute() / named
         return _source_at(named, local_path(place, f"plugin {named!r}"))
@@ -116,7 +119,7 @@ def find_source(named: str, folder: Path) -> Source:
 
 
 def installed_sources() -> Iterator[Source]:
-    """Yield the source of every installed package that has an entry point; see ``find_source``."""
+    """Yield the source of every installed package that has an entry point."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         yield _installed(point.name, point.module)
 
@@ -125,8 +128,8 @@ def _installed(named: str, module: str) -> Source:
     found = find_spec(module.partition(".")[0])
     if found is None or found.origin is None or not found.has_location:
         raise InputError(
-            f"plugin {named!r}: no package or module of that name is installed; "
-            "write ./FILE.py for a file beside the sweep file"
+            f"plugin {named!r}: no installed package or module has that name; "
+            "use ./FILE.py for a file next to the sweep file"
         )
     root = Path(found.origin)
     return _read(root.parent if root.name == "__init__.py" else root, module)
@@ -135,14 +138,16 @@ def _installed(named: str, module: str) -> Source:
 def _source_at(named: str, place: Path) -> Source:
     if place.is_dir():
         if not (place / "__init__.py").is_file():
-            raise InputError(f"plugin {named!r}: {place} has no __init__.py, so it is no package")
+            raise InputError(
+                f"plugin {named!r}: expected a package, but {place} has no __init__.py"
+            )
         inner = place
     elif place.suffix == ".py" and place.is_file():
         if not (place.parent / "__init__.py").is_file():
             return _read(place, place.stem)
         inner = place.parent if place.name == "__init__.py" else place.with_suffix("")
     else:
-        raise InputError(f"plugin {named!r}: there is no file or package {place}")
+        raise InputError(f"plugin {named!r}: no file or package {place}")
     root = inner if inner.is_dir() else inner.parent
     while (root.parent / "__init__.py").is_file():
         root = root.parent
@@ -158,7 +163,7 @@ def _read(root: Path, module: str) -> Source:
     try:
         size = sum(path.stat().st_size for path in paths)
         if size > LARGEST:
-            raise InputError(f"plugin {root}: {size:,} bytes are too many; allowed are {LARGEST:,}")
+            raise InputError(f"plugin {root}: expected at most {LARGEST:,} bytes, got {size:,}")
         files = {str(path.relative_to(root.parent)): path.read_bytes() for path in paths}
     except OSError as error:
         raise InputError(f"plugin {root}: cannot be read: {error}") from error
@@ -166,7 +171,7 @@ def _read(root: Path, module: str) -> Source:
 
 
 def is_sweep(content: bytes) -> bool:
-    """Return True for a sweep file, which may have a plugin's name and is no part of it."""
+    """Return True for a sweep file, which may have a plugin's name but does not belong to it."""
     return re.search(rb"^(tasks|recipes)\s*:", content, re.MULTILINE) is not None
 
 

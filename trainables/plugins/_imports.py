@@ -23,24 +23,24 @@ from trainables.plugins._serve import SERVED, Module
 
 ROOMS = frozenset({"calsweep", "orchestrator", "trainables", "search_spaces"})
 SITES = frozenset({"site-packages", "dist-packages"})
-# Conditions under which an import of the module runs nothing.
+# Blocks under these conditions do not run when the module is imported.
 NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 BY_NAME = ("import_module", "__import__")
 BY_FILE = ("spec_from_file_location", "run_path", "exec")
-FINDERS = ("pkgutil", "lazy_loader")  # Who imports them imports modules by computed names.
+FINDERS = ("pkgutil", "lazy_loader")  # Users of these import modules by computed names.
 
 
 @dataclass(frozen=True)
 class Brought:
-    """All that a plugin imports, besides its own files, Python, calsweep and what calsweep needs.
+    """A plugin's imports, without its own files, Python, calsweep and calsweep's dependencies.
 
     Attributes:
-        modules: Those that are not of a regularly installed distribution, by name.
-        versions: Those of regularly installed distributions, by name.
+        modules: Modules outside regularly installed distributions, by name.
+        versions: Versions of the imported distributions that are regularly installed, by name.
         nearby: Names of modules that only the plugin's own folder has.
-        computed: Places that import what nobody can follow, such as ``load.py, line 3``.
+        computed: Places whose imports cannot be followed, such as ``load.py, line 3``.
         missing: Names of top-level modules that were not found.
-        absent: All names that are not one of ``modules``, such as those of functions.
+        absent: All other names that were looked up, such as those of functions.
     """
 
     modules: Mapping[str, Module]
@@ -61,14 +61,14 @@ class Brought:
 
 
 def combined(own: str, identity: Mapping[str, str]) -> str:
-    """Return one hash of a plugin's own code and all that it imports."""
+    """Return one hash of a plugin's own code and everything it imports."""
     if not identity:
         return own
     return hashlib.sha256(f"{own}\n{json.dumps(identity, sort_keys=True)}".encode()).hexdigest()
 
 
 def brought_by(own: Mapping[str, Module], begin: str, folder: Path) -> Brought:
-    """Follow the import statements of a plugin's own modules; nothing is imported."""
+    """Follow the import statements of a plugin's modules without importing anything."""
     importlib.invalidate_caches()
     following = _Following(own, str(folder))
     following.visit(begin)
@@ -96,7 +96,7 @@ class _Following:
     walked: set[str] = field(default_factory=set)
 
     def visit(self, name: str) -> Sequence[str] | None:
-        """Look at a module and the packages around it; return where its submodules are."""
+        """Look up a module and its parent packages; return the folders of its submodules."""
         if name not in self.seen:
             parent = name.rpartition(".")[0]
             path = self.visit(parent) if parent else None
@@ -125,7 +125,7 @@ class _Following:
         return module.locations
 
     def _is_installed(self, spec: ModuleSpec) -> bool:
-        """Return True if a module is of a regularly installed distribution, which then counts."""
+        """Return True if a regularly installed distribution owns a module; note its version."""
         place = Path(str(spec.origin))
         if spec.name in _needed() and SITES & {*place.parts}:
             return True
@@ -135,7 +135,7 @@ class _Following:
         return owner is not None
 
     def follow(self, module: Module) -> None:
-        """Visit all that a module imports."""
+        """Visit everything that a module imports."""
         for node in _nodes(module):
             for name in _names(node, module):
                 if name.endswith(".*"):
@@ -160,8 +160,8 @@ class _Following:
 
 
 def find_spec(name: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
-    """Return where Python finds a module below a path, without importing the packages around it."""
-    # Below a path, PathFinder insists that the packages around are imported.
+    """Return the spec of a module below a path without importing its parent packages."""
+    # With a path, PathFinder needs the parent packages to be imported.
     skipped = (SERVED,) if path is None else (SERVED, PathFinder)
     finders: list[Any] = [finder for finder in sys.meta_path if finder not in skipped]
     for finder in finders:
@@ -198,19 +198,19 @@ def _is_pythons(spec: ModuleSpec) -> bool:
 
 
 def _owner(place: Path) -> Distribution | None:
-    """Return the distribution that installed a file; None if it is editable or from a folder."""
+    """Return the distribution that owns a file; None if installed from a folder or repository."""
     for entry in map(Path, dict.fromkeys(each or os.getcwd() for each in sys.path)):
         if place.is_relative_to(entry) and entry.is_dir():
             line = f"\n{place.relative_to(entry).as_posix()},"
             for distribution, record in _records(entry, entry.stat().st_mtime_ns):
                 if line in record:
                     address = json.loads(distribution.read_text("direct_url.json") or "{}")
-                    # Its version does not tell which code was in the folder or the repository.
+                    # The version does not identify the code in a folder or repository.
                     return None if {"dir_info", "vcs_info"} & {*address} else distribution
     return None
 
 
-@cache  # A second of reading where many are installed.
+@cache  # Reading takes a second if many distributions are installed.
 def _records(folder: Path, _changed: int) -> list[tuple[Distribution, str]]:
     found = distributions(path=[str(folder)])
     return [(each, f"\n{each.read_text('RECORD') or ''}") for each in found]
@@ -218,7 +218,7 @@ def _records(folder: Path, _changed: int) -> list[tuple[Distribution, str]]:
 
 @cache
 def _needed() -> frozenset[str]:
-    """Return the names of the distributions that calsweep needs."""
+    """Return the names of calsweep's dependencies."""
     lines = requires("calsweep") or ()
     names = (re.match(r"[\w.-]+", line) for line in lines if "extra ==" not in line)
     return frozenset(_plain(name[0]) for name in names if name)
@@ -229,9 +229,9 @@ def _plain(name: str) -> str:
 
 
 def _nodes(module: Module) -> Iterator[Any]:
-    """Yield the nodes of a module's code, but for those that no import runs."""
+    """Yield the syntax nodes that run when a module is imported."""
     nodes: list[ast.AST] = []
-    with suppress(SyntaxError, ValueError):  # Python cannot import it either.
+    with suppress(SyntaxError, ValueError):  # The import itself reports this error.
         nodes = [ast.parse(module.content)] if module.is_source else []
     while nodes:
         node = nodes.pop()
@@ -241,7 +241,7 @@ def _nodes(module: Module) -> Iterator[Any]:
 
 
 def _names(node: ast.AST, module: Module) -> Iterator[str]:
-    """Yield the modules that a node imports, and names that may be modules of a package."""
+    """Yield the modules that a node imports and the names that may be submodules."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -252,7 +252,7 @@ def _names(node: ast.AST, module: Module) -> Iterator[str]:
 
 
 def _absolute(name: str, module: Module) -> str:
-    """Return a name in full; empty if it is beyond the top of the package."""
+    """Return the absolute name; empty if a relative one leaves its package."""
     try:
         return resolve_name(name, module.package) if name.startswith(".") else name
     except ImportError:
@@ -272,7 +272,7 @@ def _text(call: ast.Call) -> str:
 
 
 def _is_computed(node: ast.AST) -> bool:
-    """Return True if a node may import modules whose names are computed when it runs."""
+    """Return True if a node may import modules whose names are computed at run time."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         return any(name in FINDERS for name in (*named, getattr(node, "module", None)))

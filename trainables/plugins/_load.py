@@ -1,4 +1,4 @@
-"""Imports plugins and makes known what they register."""
+"""Imports plugins and adds their parts to the catalogues."""
 
 import importlib
 import re
@@ -32,13 +32,13 @@ NAME = re.compile(r"[a-z0-9]+([-_][a-z0-9]+)*:?")
 SPACES: Mapping[Catalogue[Any], str] = {
     catalogue: kind for kind, several in part_catalogues().items() for catalogue in several
 }
-# Their entries are parts of recipes, all under one roof.
+# Their entries are parts of recipes; no two of them may have the same name.
 PARTS = [catalogue for catalogue in SPACES if catalogue is not OBJECTIVES]
 CATALOGUES = (*SPACES, MODELS, SOURCES, SUITES, METRICS)
 
 
 class Pinned(NamedTuple):
-    """A plugin in one version: its file or package, and the hash that its code must have."""
+    """A fixed version of a plugin: its file or package, and the hash of that version's code."""
 
     path: str
     code: str
@@ -46,7 +46,7 @@ class Pinned(NamedTuple):
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plugin that was imported: what it registered, and the search spaces of that."""
+    """An imported plugin, with the parts that it registered and their search spaces."""
 
     source: Source
     additions: tuple[Addition, ...]
@@ -54,7 +54,7 @@ class Plugin:
 
     @property
     def name(self) -> str:
-        """Return what messages call it."""
+        """Return the name that messages use."""
         return self.source.name
 
     @property
@@ -63,12 +63,12 @@ class Plugin:
         return self.source.code
 
     def where(self, error: BaseException) -> str:
-        """Return file and line of its code, or of what it imports, that raised an error."""
+        """Return the file and line (of the plugin or its imports) that raised an error."""
         return _where(error, self.source)
 
     @property
     def covers(self) -> str:
-        """Return what the hash of its code covers, in a line."""
+        """Return one line that lists the code covered by the hash."""
         brought = self.source.brought
         counts = Counter(name.partition(".")[0] for name in brought.modules)
         files = [(self.source.root.name, len(self.source.files)), *sorted(counts.items())]
@@ -84,14 +84,14 @@ def _files(count: int) -> str:
     return f"{count} file{'s' if count > 1 else ''}"
 
 
-# By code, and by the module of it that a sweep names: each is imported once.
+# Imported plugins by hash and by the module that the sweep names.
 _known: dict[tuple[str, str], Plugin] = {}
 _active: list[Plugin] = []
 _hides_installed = ContextVar("hides_installed", default=False)
 
 
 def active_plugins() -> tuple[Plugin, ...]:
-    """Return the plugins whose parts are known now."""
+    """Return the plugins whose parts are in the catalogues now."""
     return tuple(_active)
 
 
@@ -101,22 +101,22 @@ def load_plugins(
     installed: bool = False,
     exact: bool = True,
 ) -> tuple[Plugin, ...]:
-    """Import plugins and make their parts known, and those of no other plugin.
+    """Import plugins and replace the parts of all other plugins in the catalogues by theirs.
 
     Args:
-        named: Paths, modules, names of entry points; or which version of a path.
-        folder: What paths begin at.
-        installed: Whether every installed plugin is known as well, but those of a name given.
-            Without, nothing changes where all that is named is known already.
-        exact: Whether a plugin in one version is refused if something that it imports is not as it
-            was; to show stored figures needs no more than its own code.
+        named: Paths, modules, names of entry points, or fixed versions.
+        folder: The folder that relative paths start from.
+        installed: Whether to add every installed plugin as well, unless a named one has its name.
+            If False, nothing changes when all named plugins are active already.
+        exact: Whether to refuse a fixed version if a module that it imports has changed. Stored
+            figures can be shown without this check.
 
     Returns:
         The named ones.
 
     Raises:
-        InputError: If one is not found, has other code than it should, cannot be imported, or
-            takes a name that is given already; none is known then but those before.
+        InputError: If a plugin is not found, has changed, cannot be imported, or uses a name that
+            is taken. The active plugins stay the same then.
     """
     found = tuple(_load(each, Path(folder), exact) for each in named)
     if not installed and {id(plugin) for plugin in found} <= {id(plugin) for plugin in _active}:
@@ -132,7 +132,7 @@ def load_plugins(
 
 @contextmanager
 def named_plugins_only() -> Iterator[None]:
-    """Hide the installed plugins within the block: only those that are named exist."""
+    """Within the block, ignore installed plugins that are not named."""
     before, token = [*_active], _hides_installed.set(True)
     try:
         _activate(())
@@ -143,7 +143,7 @@ def named_plugins_only() -> Iterator[None]:
 
 
 def part_codes(stage: str, parts: Iterable[str], model: str) -> dict[str, str]:
-    """Return what of a stage's parts and network came from plugins: ``loss NAME`` to its code."""
+    """Return the hash of each plugin's part in a stage, by a label such as ``loss NAME``."""
     looked: list[tuple[Catalogue[Any], str]] = [(MODELS, "".join(model.partition(":")[:2]))]
     for part in parts:
         looked += ((catalogue, part) for catalogue in PARTS)
@@ -174,13 +174,13 @@ def _load(named: str | Pinned, folder: Path, exact: bool) -> Plugin:
         changed = source.changed_import(named.code)
         if changed is None:
             raise InputError(
-                f"plugin {place} has code {source.code[:12]}, not {named.code[:12]}: "
-                "it was changed since"
+                f"plugin {place} was changed: expected code {named.code[:12]}, "
+                f"got {source.code[:12]}"
             )
         if exact:
             raise AlteredPluginError(
-                f"plugin {source.name}: {changed}, which it imports, is not as it was when the "
-                "sweep began; restore it, or run the sweep file with --fresh"
+                f"plugin {source.name} imports {changed}, which has changed since the sweep began; "
+                "restore it, or run the sweep file with --fresh"
             )
     return _imported(source)
 
@@ -213,29 +213,29 @@ def _import(source: Source) -> tuple[Addition, ...]:
     try:
         with collecting() as found:
             _import_package(source) if source.is_package else _import_file(source)
-    except (Exception, SystemExit) as error:  # It is somebody else's code.
+    except (Exception, SystemExit) as error:  # Code of others may raise anything.
         raise InputError(
             f"plugin {source.name} cannot be imported: {_where(error, source)}"
             f"{type(error).__name__}: {error}"
         ) from error
     if not found:
         raise InputError(
-            f"plugin {source.name} registers nothing; a loss, for one, stands below "
-            '@LOSSES.register("NAME")'
+            f"plugin {source.name} registers nothing; "
+            'decorate a class, for example a loss with @LOSSES.register("NAME")'
         )
     return tuple(found)
 
 
 def _importable(source: Source) -> dict[str, Module]:
-    """Return the modules that import statements must find as they were hashed."""
+    """Return the modules that must be imported exactly as they were hashed."""
     return {**source.brought.modules, **(source.modules if source.is_package else {})}
 
 
 def _serve(source: Source) -> None:
     for name in sorted(source.brought.missing & SERVED.modules.keys()):
         raise InputError(
-            f"plugin {source.name} imports {name!r}, which only another plugin brings; install "
-            f"{name!r} or put its folder on PYTHONPATH"
+            f"plugin {source.name} imports {name!r}, which is only part of another plugin; "
+            f"install {name!r} or put its folder on PYTHONPATH"
         )
     if source.is_package:
         _check_place(source)
@@ -247,12 +247,12 @@ def _serve(source: Source) -> None:
 
 
 def _import_file(source: Source) -> None:
-    # Whatever the file is called, it takes no other module's place.
+    # A name of its own, so that the file never replaces a module of the same name.
     name = f"calsweep_plugin_{source.code[:16]}"
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(source.root)
     try:
-        # What was read is run: Python's own cache of code is told apart by whole seconds only.
+        # Run exactly the source that was hashed: Python's bytecode cache compares whole seconds.
         exec(compile(source.files[source.root.name], source.root, "exec"), vars(module))  # noqa: S102
     except BaseException:
         del sys.modules[name]
@@ -260,21 +260,20 @@ def _import_file(source: Source) -> None:
 
 
 def _check_place(source: Source) -> None:
-    """Take the name of a package, unless another module has it."""
+    """Unload other versions of a package; refuse it if another module has its name."""
     name = source.name
     there = sys.modules.get(name)
     if there is not None:
         place = Path(getattr(there, "__file__", None) or "")
         known = name in {plugin.name for plugin in _known.values()}
         if not known and not place.is_relative_to(source.root):
-            raise InputError(f"there is another module {name!r} ({place}); rename the package")
+            raise InputError(f"another module is called {name!r} ({place}); rename the package")
     for catalogue in CATALOGUES:
         catalogue.forget(name)
     withdraw(name)
 
 
 def _import_package(source: Source) -> None:
-    """Import a package by its own name, in place of another version of it."""
     try:
         importlib.import_module(source.module)
     except BaseException:
@@ -283,7 +282,7 @@ def _import_package(source: Source) -> None:
 
 
 def _where(error: BaseException, source: Source) -> str:
-    """Return file and line of a plugin's code at which an error was raised; empty for none."""
+    """Return the plugin's file and line that raised an error; empty if none did."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{Path(error.filename).name}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
@@ -313,11 +312,11 @@ def _activate(plugins: Sequence[Plugin]) -> None:
 
 
 def _check_names(plugins: Sequence[Plugin]) -> None:
-    """Refuse names that no recipe could have, or that are given."""
+    """Refuse names that are malformed or taken."""
     if not plugins:
         return
     taken = {
-        (_roof(catalogue), name): f"there is a {catalogue.noun} {name!r} in calsweep"
+        (_scope(catalogue), name): f"calsweep has a {catalogue.noun} {name!r}"
         for catalogue in _catalogues(plugins)
         for name in catalogue.own_names()
         if catalogue.own(name) is not None
@@ -326,14 +325,14 @@ def _check_names(plugins: Sequence[Plugin]) -> None:
         for catalogue, name, _ in plugin.additions:
             what = f"plugin {plugin.name}: {catalogue.noun} {name!r}"
             if not NAME.fullmatch(name):
-                raise InputError(f"{what}: a name is made of small letters, digits, '-' and '_'")
-            if reason := taken.get((_roof(catalogue), name)):
-                raise InputError(f"{what}: {reason} already; give this one another name")
-            taken[_roof(catalogue), name] = f"plugin {plugin.name} has that {catalogue.noun}"
+                raise InputError(f"{what}: use only lower-case letters, digits, '-' and '_'")
+            if reason := taken.get((_scope(catalogue), name)):
+                raise InputError(f"{what}: {reason} already; use another name")
+            taken[_scope(catalogue), name] = f"plugin {plugin.name} has that {catalogue.noun}"
 
 
 def _check_modules(plugins: Sequence[Plugin]) -> None:
-    """Refuse plugins that import different modules of one name."""
+    """Refuse plugins that import different modules with the same name."""
     seen: dict[str, tuple[Plugin, Module]] = {}
     for plugin in plugins:
         for name, module in _importable(plugin.source).items():
@@ -346,9 +345,9 @@ def _check_modules(plugins: Sequence[Plugin]) -> None:
 
 
 def _catalogues(plugins: Iterable[Plugin]) -> set[Catalogue[Any]]:
-    """Return all catalogues, those of rooms above this one as far as plugins add to them."""
+    """Return the catalogues known here and any others that the plugins add to."""
     return {*CATALOGUES, *(each.catalogue for plugin in plugins for each in plugin.additions)}
 
 
-def _roof(catalogue: Catalogue[Any]) -> str:
+def _scope(catalogue: Catalogue[Any]) -> str:
     return "part" if catalogue in PARTS else catalogue.noun

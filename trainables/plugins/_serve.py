@@ -17,10 +17,10 @@ class Module:
     """A module that was read, but not imported.
 
     Attributes:
-        name: In full, such as ``package.losses``.
-        origin: Path of its file.
-        content: Of the file.
-        locations: Where its submodules are looked for; None if it is not a package.
+        name: The full name, such as ``package.losses``.
+        origin: The path of its file.
+        content: The file's bytes.
+        locations: The folders of its submodules; None if it is not a package.
     """
 
     name: str
@@ -30,17 +30,17 @@ class Module:
 
     @property
     def is_source(self) -> bool:
-        """Return True if it is Python's source, not a compiled extension."""
+        """Return True for Python source, False for a compiled extension."""
         return self.origin.endswith(".py")
 
     @property
     def package(self) -> str:
-        """Return the package that its relative imports begin at; empty for none."""
+        """Return the package that relative imports start from; empty if none."""
         return self.name if self.locations is not None else self.name.rpartition(".")[0]
 
 
 class _AsHashed(SourceFileLoader):
-    """Runs source as it was read: Python's bytecode cache compares times to the second only."""
+    """Runs the source that was read: Python's bytecode cache compares whole seconds only."""
 
     def __init__(self, module: Module) -> None:
         super().__init__(module.name, module.origin)
@@ -51,7 +51,7 @@ class _AsHashed(SourceFileLoader):
 
 
 class _Served(MetaPathFinder):
-    """Gives those modules to import statements, also to those that run later."""
+    """Makes the modules available to import statements, including later ones."""
 
     def __init__(self) -> None:
         self.modules: dict[str, Module] = {}
@@ -71,9 +71,9 @@ SERVED = _Served()
 
 
 def serve(modules: Mapping[str, Module], absent: Iterable[str] = ()) -> set[str]:
-    """Make these modules the ones that import statements find; return the names of those replaced.
+    """Make import statements find these modules; return the names of replaced ones.
 
-    Those that are ``absent`` by now are no longer served.
+    Modules named in ``absent`` are unloaded and no longer served.
     """
     if SERVED not in sys.meta_path:
         sys.meta_path.insert(0, SERVED)
@@ -96,7 +96,7 @@ def serve(modules: Mapping[str, Module], absent: Iterable[str] = ()) -> set[str]
 
 
 def _unload(name: str) -> None:
-    """Make Python import a module again, and with a package all source below it."""
+    """Make Python import a module again, including the source modules below a package."""
     for known, module in list(sys.modules.items()):
         is_source = str(getattr(module, "__file__", "")).endswith(".py")
         if known == name or (known.startswith(f"{name}.") and is_source):
@@ -106,7 +106,7 @@ def _unload(name: str) -> None:
 
 
 def are_served(modules: Mapping[str, Module]) -> bool:
-    """Return True if import statements find these modules, and none of them in another version."""
+    """Return True if import statements find exactly these versions of the modules."""
     return not _stale(modules) and all(
         SERVED.modules.get(name) is not None and SERVED.modules[name].content == module.content
         for name, module in modules.items()
@@ -114,14 +114,14 @@ def are_served(modules: Mapping[str, Module]) -> bool:
 
 
 def withdraw(package: str) -> None:
-    """Forget a package and all modules below it."""
+    """Unload a package and all modules below it, and stop serving them."""
     for known in (sys.modules, SERVED.modules):
         for name in [name for name in known if name.partition(".")[0] == package]:
             del known[name]
 
 
 def _stale(modules: Mapping[str, Module]) -> bool:
-    """Return True if a module was imported in another version, or in one that is not known."""
+    """Return True if a module was imported in another or an unknown version."""
     return any(
         module.is_source
         and name in sys.modules

@@ -1,4 +1,4 @@
-"""The search space of a plugin's part: from a YAML beside its code, or from its checked fields."""
+"""The search space of a plugin's part, from a YAML file or from its checked fields."""
 
 import inspect
 import math
@@ -20,14 +20,14 @@ from trainables.common.registry import Addition
 from trainables.common.yaml_text import decoded, read_mapping
 from trainables.plugins._find import SPACE, Source, is_sweep
 
-INSIDE = 1e-3  # Share of a range that a search keeps from an end which is not allowed itself.
+INSIDE = 1e-3  # Distance of a search from an excluded end, as a share of the range.
 
 
 def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> SearchSpace:
     """Return the search space of a part.
 
-    A package has ``NAME.yaml`` anywhere, a file one of its own name, which is of a part of that
-    name, or of one that is ``alone``.
+    In a package, ``NAME.yaml`` may be in any folder. A single file has a YAML with the file's name;
+    it describes the part with that name or the file's only part (``alone``).
     """
     where = f"plugin {source.name}: {addition.catalogue.noun} {addition.name!r}"
     found = _yaml_of(addition.name, source, alone)
@@ -44,12 +44,12 @@ def space_of(addition: Addition, kind: str, source: Source, alone: bool) -> Sear
     for name in parameters:
         if name not in known:
             listing = ", ".join(known) or "none"
-            raise InputError(f"{where}: {found}: it has no parameter {name!r}; it has: {listing}")
+            raise InputError(f"{where}: {found}: no parameter {name!r}; parameters are: {listing}")
     return space
 
 
 def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
-    """Return the path of a part's YAML below the plugin's folder."""
+    """Return the relative path of a part's YAML."""
     if source.is_package:
         paths = map(PurePosixPath, sorted(source.files))
         named = (str(path) for path in paths if path.name == f"{name}{SPACE}")
@@ -61,13 +61,13 @@ def _yaml_of(name: str, source: Source, alone: bool) -> str | None:
 def _from_fields(addition: Addition, kind: str, source: str, where: str) -> SearchSpace:
     entry = addition.entry
     described = fields(entry) if is_dataclass(entry) else ()
-    # Of the keyword-only ones, which bases have, only numbers: the epochs and rate of a refinement.
+    # Base classes have keyword-only fields; take the numbers (a refinement's epochs and rate).
     own = {i.name: i for i in described if i.init and (not i.kw_only or is_number(i))}
     for name, argument in inspect.signature(entry).parameters.items():
         if name not in own and argument.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise InputError(
-                f"{where}: parameter {name!r} is no field; declare it by number, count, choice or "
-                f"flag, or describe it in a YAML beside the code"
+                f"{where}: parameter {name!r} is not a field; declare it by number, count, choice "
+                f"or flag, or describe it in a YAML file next to the code"
             )
     known = declared(entry)
     found = {name: _parameter(item, known[name], source, where) for name, item in own.items()}
@@ -79,7 +79,7 @@ def _from_fields(addition: Addition, kind: str, source: str, where: str) -> Sear
 def _parameter(
     item: Field[Any], known: Mapping[str, Any], source: str, where: str
 ) -> dict[str, Any]:
-    """Return the fields of a parameter; one without two finite ends keeps its default."""
+    """Return the fields of a parameter; without two finite ends it keeps its default."""
     default = item.default
     if default is MISSING or not isinstance(default, bool | int | float | str):
         raise InputError(f"{where}: field {item.name!r} needs a default: a number, text or flag")

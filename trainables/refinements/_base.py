@@ -12,10 +12,9 @@ from trainables.refinements._registry import REFINEMENTS as REFINEMENTS
 class Refinement(CheckedFields, ABC):
     """A second stage that trains a new classifier on the features of a frozen extractor.
 
-    A subclass declares its hyper-parameters as fields and keeps no state: whatever changes
-    while it trains (a mask, a retention probability) lives in the head, as a parameter or buffer,
-    so that a checkpoint of the head holds all of it. In eval mode a head is a fixed function of
-    the features.
+    A subclass declares its hyper-parameters as fields and keeps no state: everything that changes
+    during training (a mask, a retention probability) is a parameter or buffer of the head, so that
+    a checkpoint of the head contains it. In eval mode a head is a fixed function of the features.
 
     Args:
         epochs: Epochs of the second stage, at least 1.
@@ -23,14 +22,14 @@ class Refinement(CheckedFields, ABC):
 
     Attributes:
         excludes: Methods that the refinement must not follow, each with the reason.
-        second_pass: Whether ``end_epoch`` gets accuracy and confidence of ``feedback_logits``
-            after the epoch, at the price of another pass, rather than those of its steps.
-        held_out: Whether that pass is over held-out rows rather than the training set.
+        second_pass: Whether ``end_epoch`` gets accuracy and confidence of ``feedback_logits`` from
+            another pass after the epoch, instead of those of the training steps.
+        held_out: Whether that pass uses held-out rows instead of the training set.
         accept: ``always``, or ``better``: only if validation NLL is lower than the network's own
-            by more than its paired standard error; else the network keeps its own classifier.
-        changes_batches: Whether ``start_batch`` does anything.
-        views: Which features of the training set it is trained on: ``augmented`` ones, a view of
-            the augmented images an epoch, or ``original``, those of the images as they are.
+            by more than the paired standard error. Otherwise the network keeps its own classifier.
+        changes_batches: Whether ``start_batch`` has an effect.
+        views: Features of the training set: ``augmented`` (one view of the augmented images per
+            epoch) or ``original`` (of the unaugmented images).
         not_for: Why it cannot be used with a kind of data, by the kind's name.
 
     Raises:
@@ -44,7 +43,7 @@ class Refinement(CheckedFields, ABC):
     changes_batches = False
     views = "augmented"
     not_for: ClassVar[Mapping[str, str]] = {
-        "images-with-masks": "its classifier is of one feature vector an image"
+        "images-with-masks": "its classifier takes one feature vector per image"
     }
 
     epochs: int = count(default=40, kw_only=True)
@@ -52,7 +51,7 @@ class Refinement(CheckedFields, ABC):
 
     @abstractmethod
     def build_head(self, feature_dim: int, num_classes: int) -> nn.Module:
-        """Return a head, features (N, D) to logits (N, K), with weights from torch's generator."""
+        """Return a head from features (N, D) to logits (N, K); torch's generator draws weights."""
 
     def batch_loss(
         self, head: nn.Module, features: Tensor, targets: Tensor, generator: Generator
@@ -69,10 +68,10 @@ class Refinement(CheckedFields, ABC):
         return F.cross_entropy(logits, targets), logits
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
-        """Prepare epoch ``epoch`` (from 0), such as by drawing a mask."""
+        """Prepare epoch ``epoch`` (from 0), for example draw a mask."""
 
     def start_batch(self, head: nn.Module, generator: Generator) -> None:
-        """Prepare a step, such as by drawing a mask."""
+        """Prepare a step, for example draw a mask."""
 
     def start_batches_together(
         self,
@@ -80,22 +79,21 @@ class Refinement(CheckedFields, ABC):
         buffers: Mapping[str, Tensor],
         generators: Sequence[Generator],
     ) -> Callable[[], dict[str, Tensor]] | None:
-        """Return what does for several heads at once what ``start_batch`` does for each of them.
+        """Return a function that replaces ``start_batch`` for several heads at once.
 
         Args:
-            heads: M of them, of any width.
-            buffers: Theirs, by name, one tensor (M, ...) of all heads each, filled up with zeros to
-                the largest.
-            generators: Of each head.
+            heads: M heads, of any widths.
+            buffers: The heads' buffers by name, stacked to (M, ...) and padded with zeros.
+            generators: The generator of each head.
 
         Returns:
-            What gives, for every batch of an epoch, the buffers that change; None, the default,
-            where ``start_batch`` has to be called.
+            A function that returns the changed buffers of the next batch. None, the default, if
+            ``start_batch`` must be called for each head.
         """
         return None
 
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
-        """Finish an epoch and return figures worth tracking.
+        """Finish an epoch and return figures to track.
 
         Args:
             head: The head.
@@ -105,28 +103,28 @@ class Refinement(CheckedFields, ABC):
         return {}
 
     def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
-        """Return the logits (N, K) of eval mode that a second pass measures."""
+        """Return the logits (N, K) that a second pass measures, in eval mode."""
         return head(features)
 
     def together_key(self) -> Hashable | None:
-        """Return what two refinements must have in common to be trained together.
+        """Return a key; refinements with the same key can be trained together.
 
-        None, the default, for one that trains alone. Only a refinement whose loss is the
-        cross-entropy of its head, and that draws its random numbers in ``start_epoch`` and
-        ``start_batch``, can be trained together with others: its heads must have the same layers,
-        of any width, and run the same number of epochs on the same ``views``; ``start_batch`` may
-        change their buffers only; and a unit whose weights are all zero must stay without effect.
+        None, the default, if it must be trained alone. A key requires that the loss is the
+        cross-entropy of the head; that random numbers are drawn only in ``start_epoch`` and
+        ``start_batch``; that ``start_batch`` changes only buffers; and that a unit whose weights
+        are all zero never gets an effect. Heads with the same key must have the same layers, of any
+        width, and the same number of epochs and ``views``.
         """
         return None
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
         """Return boolean masks, by parameter name, of the weights that the next step may change.
 
-        Parameters left out may change as a whole. Neither the momentum nor the weight decay of the
-        optimiser touches a weight whose entry is False.
+        A parameter without a mask may change completely. Weights whose entry is False are not
+        changed by momentum or weight decay either.
         """
         return {}
 
     def remarks(self, head: nn.Module) -> list[str]:
-        """Return what a person should know of a head that is done, a line each."""
+        """Return messages for the user about a trained head, one line each."""
         return []

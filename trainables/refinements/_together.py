@@ -1,4 +1,4 @@
-"""Several heads on the same features, trained together: a step is one product for all of them."""
+"""Trains several heads on the same features together, with one matrix product per step."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch.func import functional_call, vmap
 from trainables.refinements._base import Refinement
 from trainables.refinements._trainer import EVALUATION_BATCH, HeadTrainer, hits_and_confidence
 
-# Rows of all heads: a GPU has memory for more, and each pass costs it launches.
+# Rows of all heads: a GPU has enough memory, and each pass costs launches.
 EVALUATION_BATCH_ON_GPU = 65536
-# Filling heads up to the largest of a stack costs at most so much more than they need.
+# Padding heads to the largest one of a stack costs at most this factor.
 WIDEST_TO_NARROWEST = 1.5
 
 Tensors = dict[str, Tensor]
@@ -23,47 +23,46 @@ Found = TypeVar("Found")
 
 
 class HeadsTogether:
-    """Takes the epochs of several ``HeadTrainer`` at once, with equal results to float tolerance.
+    """Runs the epochs of several ``HeadTrainer`` at once, with equal results to float tolerance.
 
-    Every member keeps its own random numbers, order, masks, learning rate and feedback; they
-    share the pass: the weights of heads of about the same size are stacked, and a step is one
-    large product instead of one small product a head. Where a step costs its launch rather than its
-    arithmetic, many heads take hardly longer than one; where arithmetic is all of it (wide heads on
-    a CPU), there is little to win.
+    Every member keeps its own random numbers, order, masks, learning rate and feedback. Heads of
+    about the same size are stacked, so that a step is one large product instead of one small
+    product per head. If launches take most of the time, many heads take hardly longer than one; if
+    arithmetic does (wide heads on a CPU), the gain is small.
 
-    Members, whose refinements give the same ``together_key``, are on the same views, at the same
-    epoch. They are updated in place, one epoch at a time.
+    Members have refinements with the same ``together_key``, and the same views and epoch. They are
+    updated in place.
 
     Raises:
-        ValueError: If there is no member, or two cannot be trained together.
+        ValueError: If there are no members, or some cannot be trained together.
     """
 
     def __init__(self, trainers: Sequence[HeadTrainer]) -> None:
         keys = {trainer.refinement.together_key() for trainer in trainers}
         if len(keys) != 1 or None in keys:
             raise ValueError(
-                f"{len(trainers)} trainers with keys {keys} cannot be trained together"
+                f"expected trainers with the same key, got {len(trainers)} with the keys {keys}"
             )
         self._trainers = list(trainers)
         self._stacks = _stacks(self._trainers)
 
     def train_epoch(self) -> list[dict[str, float]]:
-        """Train every member one epoch; return what ``HeadTrainer.train_epoch`` returns of each."""
-        return self._of_each(_HeadStack.train_epoch)
+        """Train every member one epoch; return the ``HeadTrainer.train_epoch`` figures of each."""
+        return self._for_each(_HeadStack.train_epoch)
 
     def logits(self, features: Tensor) -> list[Tensor]:
-        """Return every member's logits (N, K), in eval mode, of features (N, D)."""
-        return self._of_each(lambda stack: list(stack.logits(features)))
+        """Return every member's logits (N, K), in eval mode, for features (N, D)."""
+        return self._for_each(lambda stack: list(stack.logits(features)))
 
     def drop(self, trainer: HeadTrainer) -> None:
         """Continue without a member, such as one that diverged."""
         self._trainers.remove(trainer)
         self._stacks = _stacks(self._trainers)
 
-    def _of_each(self, ask: Callable[[_HeadStack], list[Found]]) -> list[Found]:
+    def _for_each(self, compute: Callable[[_HeadStack], list[Found]]) -> list[Found]:
         found: dict[HeadTrainer, Found] = {}
         for stack in self._stacks:
-            found.update(zip(stack.trainers, ask(stack), strict=True))
+            found.update(zip(stack.trainers, compute(stack), strict=True))
         return [found[trainer] for trainer in self._trainers]
 
 
@@ -82,18 +81,18 @@ def _size(trainer: HeadTrainer) -> int:
 
 
 class _HeadStack:
-    """Heads of about the same size as one tensor; zeros fill narrow ones and never move."""
+    """Heads of about the same size, stacked; narrow ones are padded with constant zeros."""
 
     def __init__(self, trainers: Sequence[HeadTrainer]) -> None:
         self.trainers = trainers
         self._first = trainers[0]
         self._template = copy.deepcopy(self._first.head)
-        # A module's tensors stay the same objects; to look for their names takes long.
+        # Cached, because looking up names is slow; the tensors stay the same objects.
         self._parameters = [dict(trainer.head.named_parameters()) for trainer in trainers]
         self._buffers = [dict(trainer.head.named_buffers()) for trainer in trainers]
 
     def train_epoch(self) -> list[dict[str, float]]:
-        """Train every member one epoch; return what ``HeadTrainer.train_epoch`` returns of each."""
+        """Train every member one epoch; return the ``HeadTrainer.train_epoch`` figures of each."""
         view = self._first.view()
         orders, noises = zip(*(trainer.draw_order() for trainer in self.trainers), strict=True)
         for trainer, noise in zip(self.trainers, noises, strict=True):
@@ -104,18 +103,17 @@ class _HeadStack:
         return [t.end_epoch(*row) for t, row in zip(self.trainers, rows, strict=True)]
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return the logits (M, N, K) in eval mode of features (N, D)."""
+        """Return the logits (M, N, K), in eval mode, for features (N, D)."""
         parts = self._evaluate(self._template.eval(), *self._stacked(), features)
         return torch.cat(list(parts), dim=1)
 
     def _feedback(self, view: Tensor, trained_on: Tensor) -> Tensor:
-        """Return the accuracy and mean confidence that each refinement is given, (M, 2).
+        """Return accuracy and mean confidence for each refinement's ``end_epoch``, (M, 2).
 
-        Those that ask for no second pass, perhaps over the ``view`` (N, D) of the epoch, are given
-        ``trained_on``.
+        They are ``trained_on``, unless the refinement needs a second pass.
         """
-        asked = [trainer.refinement.second_pass for trainer in self.trainers]
-        if not any(asked):
+        second_pass = [trainer.refinement.second_pass for trainer in self.trainers]
+        if not any(second_pass):
             return trained_on
         probe = _Feedback(self._first.refinement, self._template).eval()
         weights, buffers = ({f"head.{n}": t for n, t in each.items()} for each in self._stacked())
@@ -124,12 +122,12 @@ class _HeadStack:
         parts = self._evaluate(probe, weights, buffers, features)
         for logits, targets in zip(parts, labels.split(self._rows), strict=True):
             totals += hits_and_confidence(logits, targets)
-        chosen = torch.tensor(asked, device=view.device)[:, None]
+        chosen = torch.tensor(second_pass, device=view.device)[:, None]
         return torch.where(chosen, totals / len(labels), trained_on)
 
     @property
     def _rows(self) -> int:
-        """Return how many rows are evaluated at once, so that hidden layers need little memory."""
+        """Return the number of rows to evaluate at once, which limits the memory."""
         on_cpu = self._first.labels.device.type == "cpu"
         limit = EVALUATION_BATCH if on_cpu else EVALUATION_BATCH_ON_GPU
         return max(1, limit // len(self.trainers))
@@ -143,8 +141,8 @@ class _HeadStack:
             yield forward(module, weights, buffers, rows.float())
 
     def _train(self, view: Tensor, orders: Sequence[Tensor], noises: Sequence[Generator]) -> Tensor:
-        """Go through the training set once; return sums of loss, hits and confidence, (M, 3)."""
-        # Members of one seed read their samples in one order: then they share every batch.
+        """Train for one pass; return the sums of loss, hits and confidence, (M, 3)."""
+        # Members with the same seed have the same order and share every batch.
         shared = all(torch.equal(order, orders[0]) for order in orders)
         order = orders[0] if shared else torch.stack(list(orders))
         weights, buffers = self._stacked()
@@ -202,7 +200,7 @@ class _Feedback(nn.Module):
 
 
 class _StackedSGD:
-    """The step of ``MaskedSGD`` for every member at once."""
+    """``MaskedSGD`` for all members at once."""
 
     def __init__(self, weights: Tensors, trainers: Sequence[HeadTrainer]) -> None:
         optimizers = [trainer.optimizer for trainer in trainers]
@@ -216,14 +214,14 @@ class _StackedSGD:
         self.take_masks(trainers)
 
     def take_masks(self, trainers: Sequence[HeadTrainer]) -> None:
-        """Take the masks of weights that the next steps may change."""
+        """Use the present masks of weights that may change."""
         masks = _stack_all([trainer.refinement.movable(trainer.head) for trainer in trainers])
         self._rates = {name: r * masks.get(name, 1) for name, r in self._plain_rates.items()}
         self._masks = {name: mask.to(self._weights[name].dtype) for name, mask in masks.items()}
 
     @torch.no_grad()
     def __call__(self, slopes: Sequence[Tensor]) -> None:
-        """Move every weight that may move; ``slopes`` are used up."""
+        """Update the weights; overwrites ``slopes``."""
         for (name, weight), slope in zip(self._weights.items(), slopes, strict=True):
             velocity = self.velocities[name]
             change = slope.add_(weight, alpha=self._decay).add_(velocity, alpha=self._momentum - 1)
@@ -242,9 +240,9 @@ def _rates(rates: Sequence[float], weight: Tensor) -> Tensor:
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gradients (M, B, K) of mean cross-entropies, and sums (M, 3), of logits (M, B, K).
+    """Return the gradients of mean cross-entropies by logits (M, B, K), and sums (M, 3).
 
-    The sums are of loss, hits and confidence.
+    The sums are those of loss, hits and confidence.
     """
     index = targets.unsqueeze(2)
     largest, predictions = logits.max(dim=2, keepdim=True)
@@ -262,7 +260,7 @@ def _stack_all(members: Sequence[Mapping[str, Any]]) -> Tensors:
 
 
 def _stack(members: Sequence[Tensor]) -> Tensor:
-    """Return one tensor of all members (M, ...), each filled up with zeros to the largest."""
+    """Stack members to one tensor (M, ...), padded with zeros to the largest."""
     if len({tensor.shape for tensor in members}) == 1:
         return torch.stack([tensor.detach() for tensor in members])
     sizes = [max(size) for size in zip(*(tensor.shape for tensor in members), strict=True)]

@@ -11,11 +11,11 @@ EVALUATION_BATCH = 8192
 
 
 class MaskedSGD:
-    """SGD with momentum and weight decay in which single weights can stand still.
+    """SGD with momentum and weight decay that can freeze single weights.
 
-    Without masks it takes the steps of ``torch.optim.SGD``. Zeroing a gradient is not enough to
-    hold a weight: its velocity and the weight decay would still move it. Here weight and velocity
-    are both kept and continue from there once the weight is released.
+    Without masks it equals ``torch.optim.SGD``. A gradient of zero would not freeze a weight:
+    velocity and weight decay still change it. Here a frozen weight keeps its value and velocity,
+    and continues with them later.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class MaskedSGD:
 
     @torch.no_grad()
     def step(self, movable: Mapping[str, Tensor]) -> None:
-        """Move every weight, except those that are False in the mask of their parameter."""
+        """Update every weight whose entry in its parameter's mask is not False."""
         for name, parameter in self._parameters.items():
             if parameter.grad is None:
                 continue
@@ -44,7 +44,7 @@ class MaskedSGD:
             parameter.add_(moved, alpha=-self.lr)
 
     def zero_grad(self) -> None:
-        """Drop all gradients."""
+        """Set all gradients to None."""
         for parameter in self._parameters.values():
             parameter.grad = None
 
@@ -52,32 +52,31 @@ class MaskedSGD:
 class HeadTrainer:
     """Trains a refinement's head on cached features, one epoch per call.
 
-    The same arguments give the same weights, and so does a trainer that resumes from another's
-    state: all random numbers come from one generator on the CPU, which seeds a generator on the
-    device anew for every epoch.
+    The same arguments give the same weights, also after resuming from a state: all random numbers
+    come from one generator on the CPU, which seeds a generator on the device in every epoch.
 
     Args:
-        refinement: What to train and how; its ``lr`` is used throughout.
-        views: The training set's features, one (N, D) tensor for each augmented view; epoch e
-            reads view e modulo their number.
+        refinement: The refinement; its ``lr`` is constant.
+        views: The training set's features, one (N, D) tensor per augmented view; epoch e uses view
+            e modulo their number.
         labels: (N,), int64.
         num_classes: K.
         batch_size: Samples per step; the last step of an epoch takes the rest.
         momentum: SGD momentum, 0.9 in the MaC-Cal paper.
         weight_decay: L2 penalty, 5e-4 in the MaC-Cal paper.
-        seed: Decides initial weights, order and masks.
-        device: Where to train; features elsewhere are moved there one view at a time.
-        held_out: Features (M, D) and labels (M,), on the device, for a refinement that wants its
-            feedback measured there.
+        seed: Determines initial weights, order and masks.
+        device: The device; features are moved there one view at a time.
+        held_out: Features (M, D) and labels (M,), on the device, for refinements that measure
+            accuracy and confidence there.
 
     Raises:
-        ValueError: If there is no view, a view and the labels differ in length, or held-out rows
-            are wanted and missing.
+        ValueError: If there are no views, a view and the labels differ in length, or the held-out
+            rows that the refinement needs are missing.
 
     Attributes:
         head: The head, in eval mode between epochs.
-        epoch: Number of epochs trained.
-        optimizer: What moves the head.
+        epoch: Number of trained epochs.
+        optimizer: The head's optimiser.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class HeadTrainer:
     ) -> None:
         _check_views(views, labels)
         if refinement.held_out and held_out is None:
-            raise ValueError("held_out is missing: the refinement's feedback is measured there")
+            raise ValueError("held_out is missing, but the refinement measures accuracy there")
         self.held_out = held_out
         self.refinement = refinement
         self.epoch = 0
@@ -116,9 +115,9 @@ class HeadTrainer:
         """Train one epoch.
 
         Returns:
-            ``train_loss`` (mean over the steps' samples), ``train_accuracy`` and
-            ``train_confidence`` (fractions, of the outputs that were trained on), and what the
-            refinement tracks. A loss that diverged is returned as it is (nan or inf).
+            ``train_loss`` (mean over samples), ``train_accuracy`` and ``train_confidence`` (of the
+            outputs used for training, as fractions), and the refinement's own figures. The loss
+            may be nan or inf.
         """
         view = self.view()
         means = self._train(view)
@@ -127,23 +126,23 @@ class HeadTrainer:
         return self.end_epoch(*means, *feedback)
 
     def feedback_rows(self, view: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features and labels of a second pass: the epoch's view, or held-out rows."""
+        """Return the features and labels for a second pass: the epoch's view or held-out rows."""
         held_out = self.held_out if self.refinement.held_out else None
         return held_out or (view, self.labels)
 
     def view(self) -> Tensor:
-        """Return the features (N, D) that the present epoch reads, on the device."""
+        """Return the features (N, D) of the present epoch, on the device."""
         return self._views[self.epoch % len(self._views)].to(self._device)
 
     def draw_order(self) -> tuple[Tensor, Generator]:
-        """Draw an epoch's order of samples (N,) and the generator of its other random numbers."""
+        """Draw an epoch's order of samples (N,) and the seed of its other random numbers."""
         order = torch.randperm(len(self.labels), generator=self._generator).to(self._device)
         return order, Generator(self._device).manual_seed(self._draw_seed())
 
     def end_epoch(
         self, loss: float, accuracy: float, confidence: float, *feedback: float
     ) -> dict[str, float]:
-        """Give the refinement its feedback, accuracy and confidence; return the epoch's figures."""
+        """Finish an epoch with its ``feedback`` (accuracy, confidence); return its figures."""
         self.head.eval()
         figures = self.refinement.end_epoch(self.head, *feedback)
         self.epoch += 1
@@ -151,7 +150,7 @@ class HeadTrainer:
         return means | figures
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that ``load_state_dict`` needs: tensors and plain numbers only."""
+        """Return the state for ``load_state_dict``, only tensors and plain numbers."""
         return {
             "epoch": self.epoch,
             "generator": self._generator.get_state(),
@@ -168,7 +167,7 @@ class HeadTrainer:
             velocity.copy_(state["velocities"][name])
 
     def _train(self, view: Tensor) -> list[float]:
-        """Go through the training set once; return mean loss, accuracy and confidence."""
+        """Train for one pass; return mean loss, accuracy and confidence."""
         order, noise = self.draw_order()
         self.head.train()
         self.refinement.start_epoch(self.head, self.epoch, noise)
@@ -179,17 +178,17 @@ class HeadTrainer:
 
     @torch.no_grad()
     def _evaluate(self, features: Tensor, labels: Tensor) -> list[float]:
-        """Return accuracy and mean confidence of what the refinement wants measured."""
+        """Return accuracy and mean confidence of the refinement's ``feedback_logits``."""
         self.head.eval()
         totals = torch.zeros(2, dtype=torch.float64, device=self._device)
         parts = features.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH)
-        for some, targets in zip(*parts, strict=True):
-            logits = self.refinement.feedback_logits(self.head, some.float())
+        for block, targets in zip(*parts, strict=True):
+            logits = self.refinement.feedback_logits(self.head, block.float())
             totals += hits_and_confidence(logits, targets)
         return (totals / len(labels)).tolist()
 
     def _step(self, features: Tensor, targets: Tensor, noise: Generator) -> Tensor:
-        """Take one step; return the sums of loss, hits and confidence, (3,)."""
+        """Train one step; return the sums of loss, hits and confidence, (3,)."""
         self.optimizer.zero_grad()
         self.refinement.start_batch(self.head, noise)
         loss, logits = self.refinement.batch_loss(self.head, features.float(), targets, noise)
@@ -215,10 +214,10 @@ def hits_and_confidence(logits: Tensor, targets: Tensor) -> Tensor:
 
 def _check_views(views: Sequence[Tensor], labels: Tensor) -> None:
     if not views:
-        raise ValueError("views is empty: at least one tensor of features (N, D) is needed")
+        raise ValueError("expected at least one view of features (N, D), got none")
     for position, view in enumerate(views):
         if view.ndim != 2 or len(view) != len(labels):
             raise ValueError(
-                f"views[{position}] has the shape {tuple(view.shape)}; "
-                f"expected ({len(labels)}, D), a row for each label"
+                f"views[{position}]: expected shape ({len(labels)}, D), a row per label, "
+                f"got {tuple(view.shape)}"
             )

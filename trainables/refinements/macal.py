@@ -10,11 +10,11 @@ from torch.nn import functional as F
 from trainables.common.fields import choice, count, flag, number
 from trainables.refinements._base import REFINEMENTS, Refinement
 
-DEPLOYED = ("deployed", "validation")  # Feedback that is measured on what inference gives.
+DEPLOYED = ("deployed", "validation")  # Feedback measured on the outputs of inference.
 
 
 def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> float:
-    """Return the bound of one change of q at t = ``step`` of T = ``horizon`` (eq. 13).
+    """Return the limit of a change of q at t = ``step`` of T = ``horizon`` (eq. 13).
 
     It falls from ``eta_init`` at step 0 to ``eta_final`` at the horizon, both positive.
     """
@@ -24,24 +24,24 @@ def clip_bound(eta_init: float, eta_final: float, step: int, horizon: int) -> fl
 def sparsity_step(q: float, accuracy: float, confidence: float, gamma: float, eta: float) -> float:
     """Return the next q (eq. 12): it grows while confidence exceeds gamma * accuracy.
 
-    The change is clipped to [-eta, eta] and the outcome to [0, 1]. Accuracy and mean confidence,
-    fractions, are those of the epoch.
+    The change is clipped to [-eta, eta] and the result to [0, 1]. Accuracy and mean confidence are
+    those of the epoch, as fractions.
     """
     change = min(max(confidence - gamma * accuracy, -eta), eta)
     return min(max(q + change, 0.0), 1.0)
 
 
 class MaskedHead(nn.Module):
-    """Linear layers with ReLU between, whose single weights can be masked while training.
+    """Linear layers with ReLU between them; single weights can be masked in training.
 
     Args:
         widths: D, the hidden widths if any, K.
-        q: Share of the weights at the start.
+        q: Initial share of the weights.
         q_role: Whether q is the share that masks ``keep`` or ``drop``.
-        inference: What eval mode computes with: weights ``scaled`` by the share that is kept, all
-            of them as they are (``dense``), or those of the ``last`` mask.
-        mask_gradient: Whether a masked weight gets a gradient of zero, rather than the one of its
-            place.
+        inference: Weights in eval mode: ``scaled`` by the share that is kept, unchanged
+            (``dense``), or only those of the ``last`` mask.
+        mask_gradient: Whether the gradient of a masked weight is zero, instead of the gradient
+            that it would have unmasked.
     """
 
     q: Tensor
@@ -75,20 +75,20 @@ class MaskedHead(nn.Module):
 
     @property
     def most_q(self) -> float:
-        """Return the largest q that adaptation may reach: all but one weight of each logit.
+        """Return the largest q of adaptation: drop all but one weight of each logit.
 
-        At q = 1 a head that drops has no weights: its accuracy is chance, 1/K, and its confidence
-        no less, so that eq. 12 with gamma below 1 would hold q there for ever.
+        If q = 1 drops all weights, accuracy is 1/K and confidence at least as high, so that eq. 12
+        with gamma below 1 would keep q at 1 forever.
         """
         last: Tensor = operator.attrgetter("weight")(self.layers[-1])
         return 1 - 1 / last.shape[1]
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return logits (N, K) of features (N, D); in training mode those of the mask."""
+        """Return logits (N, K) of features (N, D); in training mode with the mask."""
         return self._run(features, self._masked if self.training else self._deployed)
 
     def dense(self, features: Tensor) -> Tensor:
-        """Return the logits (N, K) of all weights, neither masked nor scaled."""
+        """Return the logits (N, K) with all weights, neither masked nor scaled."""
         return self._run(features, self._tensor)
 
     def resample(self, generator: Generator) -> None:
@@ -115,8 +115,8 @@ class MaskedHead(nn.Module):
         mask = self.get_buffer(_mask_name(name))
         if self.mask_gradient:
             return weight * mask
-        # The value is masked and the gradient is not: which weights may move is the optimiser's
-        # business, so that masking and gradient restriction can be studied apart.
+        # Mask only the value, not the gradient: the optimiser decides which weights move, so that
+        # masking and gradient restriction can be studied separately.
         return weight - (weight * ~mask).detach()
 
     def _deployed(self, name: str) -> Tensor:
@@ -126,7 +126,7 @@ class MaskedHead(nn.Module):
         return weight * self.keep.to(weight.dtype) if self.inference == "scaled" else weight
 
     def _tensor(self, name: str) -> Tensor:
-        # Not get_parameter: what a functional call puts in a parameter's place is a plain tensor.
+        # Not get_parameter: a functional call replaces parameters by plain tensors.
         return operator.attrgetter(name)(self)
 
     def _weights(self) -> list[tuple[str, nn.Parameter]]:
@@ -137,10 +137,9 @@ class MaskedHead(nn.Module):
 class MaCCal(Refinement):
     """MaC-Cal (Ni et al., 2025): retrains a new classifier under random weight masks.
 
-    Each weight is kept or left out of the outputs by a fresh Bernoulli mask a time; one that is
-    left out does not move. After each epoch q, which the mask's density follows, moves by
-    confidence - gamma * accuracy, within a bound that decays. The rows of the paper's ablation
-    (Table 5), which add up:
+    Random Bernoulli masks keep or drop each weight; a dropped weight is not updated. After each
+    epoch q, which determines the mask's density, changes by confidence - gamma * accuracy, within a
+    decaying limit. The rows of the paper's ablation (Table 5), each in addition to the last:
 
     ===========================  ==================================================================
     Vanilla                      no refinement
@@ -151,8 +150,8 @@ class MaCCal(Refinement):
     + Decaying Adaptive Sparsity defaults
     ===========================  ==================================================================
 
-    There is no released code. ``variant`` gives the defaults of four fields, each of which may be
-    set to another value:
+    No code was released. ``variant`` gives the defaults of four fields, which can also be set one
+    by one:
 
     ==========  ==========  =========  ============  =============  ==================
     variant     ``q_role``  optimizer  ``resample``  ``feedback``   q is at most
@@ -161,48 +160,49 @@ class MaCCal(Refinement):
     ``ours``    drop        plain      batch         deployed       1 - 1/width
     ==========  ==========  =========  ============  =============  ==================
 
-    ``paper`` is the text of sec. 4.2: it drops a weight with probability 1 - q, eq. 11 restricts
-    what moves, a mask lasts an epoch, and eq. 12 measures the training set while it is trained on.
-    ``ours`` is the default because it calibrates networks that know their training set by heart;
-    ``docs/results/macal-readings.md`` and ``macal-networks.md`` have the evidence for these fields,
-    ``inference`` and ``views``. Eq. 8 and 9 mask what the forward pass sees: weights
-    that a mask set to zero for good would cost accuracy under every reading. ``clock``,
+    ``paper`` follows the text of sec. 4.2: it drops a weight with probability 1 - q, eq. 11
+    restricts updates, a mask lasts an epoch, and eq. 12 measures the training set during training.
+    ``ours`` is the default because it also calibrates networks that fit their training set
+    perfectly; ``docs/results/macal-readings.md`` and ``macal-networks.md`` have the evidence for
+    these fields, ``inference`` and ``views``. Eq. 8 and 9 are read as masks of the forward pass:
+    masks that set weights to zero permanently would cost accuracy under every reading. ``clock``,
     ``feedback: validation`` and ``accept`` are ours.
-    ``gamma`` and ``hidden`` have no value in the text: deployed confidence ends near gamma on the
-    training set, so that a good gamma lies a little above the accuracy expected on other data and
-    has to be searched. ``feedback: validation`` with a gamma of 1 needs no search and calibrated as
-    well or better (thirteen ResNet-18 of ``macal-networks.md``).
+    The text gives no values of ``gamma`` and ``hidden``. Deployed confidence ends near gamma on the
+    training set, so a good gamma is slightly above the accuracy expected on other data and has to
+    be searched. ``feedback: validation`` with a gamma of 1 needs no search and calibrated as well
+    or better (thirteen ResNet-18 of ``macal-networks.md``).
 
-    Not for features that a refinement must change: the extractor stays frozen.
+    The extractor stays frozen, so features do not improve.
 
     Args:
         gamma: Factor of the accuracy in eq. 12, > 0; the paper's range is (0, 1).
-        q0: q at the start, in [0, 1).
-        eta_init: First bound of a change of q, > 0.
-        eta_final: Last bound of a change of q, > 0.
+        q0: Initial q, in [0, 1).
+        eta_init: First limit of a change of q, > 0.
+        eta_final: Last limit of a change of q, > 0.
         epochs: Epochs, also the horizon T of the decay.
         hidden: Width of the bottleneck.
-        restrict_gradient: Whether masked weights stand still, rather than take the gradient that
-            the mask's position would have received.
-        restructure: Whether the new classifier has two layers rather than one.
-        sparsity: ``fixed`` keeps q0, where 0 drops nothing; ``adaptive`` moves q within
-            ``eta_init``; ``decaying`` within the decaying bound.
+        restrict_gradient: Whether masked weights stay the same, instead of being updated with the
+            gradient that they would have unmasked.
+        restructure: Whether the new classifier has two layers instead of one.
+        sparsity: ``fixed`` keeps q0, where 0 drops nothing; ``adaptive`` changes q within
+            ``eta_init``; ``decaying`` within the decaying limit.
         resample: A new mask each ``epoch`` (the text) or each ``batch`` (Algorithm 1).
-        clock: Whether t of eq. 13 counts all epochs from 1 at the ``start``, or stays at 1 up to
-            the ``crossing``, the first epoch whose confidence exceeds gamma * accuracy.
+        clock: Whether t of eq. 13 counts epochs from the ``start``, beginning at 1, or stays at 1
+            until the ``crossing``, the first epoch whose confidence exceeds gamma * accuracy.
         inference: ``scaled`` multiplies each weight by its probability of being kept, as after
-            dropout; ``dense`` uses it as it is; ``last`` uses those of the last mask.
-        feedback: Which outputs eq. 12 measures: ``deployed`` those of inference and ``dense`` those
+            dropout; ``dense`` uses all weights unchanged; ``last`` uses those of the last mask.
+        feedback: Outputs that eq. 12 measures: ``deployed`` those of inference and ``dense`` those
             of all weights, in one more pass per epoch; ``training`` the masked ones;
-            ``validation`` those of inference on validation rows, for a gamma of 1: there confidence
-            is meant to be accuracy. It fits one number, q, to the rows that choose configurations.
-        variant: ``ours`` or ``paper``, see above; it also says how far q may rise.
+            ``validation`` those of inference on validation rows, for a gamma of 1, because there
+            confidence should equal accuracy. It fits one number, q, to the rows that choose
+            configurations.
+        variant: ``ours`` or ``paper``, see above; it also limits q.
         q_role: Whether q is the share of weights that masks ``keep`` or ``drop``.
-        optimizer: ``plain`` SGD, whose velocity and decay still move weights of zero gradient, or
-            ``masked``, which leaves them alone; without effect unless ``restrict_gradient``.
-        views: ``augmented`` or ``original``: which features of the training set are trained on.
-        accept: Whether the new classifier replaces the network's own ``always``, or only where it
-            is ``better``: see ``Refinement``.
+        optimizer: ``plain`` SGD, whose velocity and decay still change weights with a zero
+            gradient, or ``masked``, which does not; no effect unless ``restrict_gradient``.
+        views: Features of the training set, ``augmented`` or ``original``.
+        accept: Whether the new classifier replaces the network's own ``always`` or only if it is
+            ``better``, see ``Refinement``.
     """
 
     gamma: float = number(default=0.95, low=0.0, open_low=True)
@@ -248,14 +248,14 @@ class MaCCal(Refinement):
         )
 
     def start_epoch(self, head: nn.Module, epoch: int, generator: Generator) -> None:
-        """Take up the new q and draw the epoch's mask."""
+        """Use the new q and draw the epoch's mask."""
         head = _masked(head)
         head.q.copy_(head.next_q)
         if not self.changes_batches:
             head.resample(generator)
 
     def start_batch(self, head: nn.Module, generator: Generator) -> None:
-        """Draw the batch's mask, if it has one of its own."""
+        """Draw the batch's mask, if ``resample`` is ``batch``."""
         if self.changes_batches:
             _masked(head).resample(generator)
 
@@ -265,16 +265,16 @@ class MaCCal(Refinement):
         buffers: Mapping[str, Tensor],
         generators: Sequence[Generator],
     ) -> Callable[[], dict[str, Tensor]] | None:
-        """Return what draws the masks of a batch; None where the optimiser asks heads for them."""
+        """Return a function that draws a batch's masks; None if the optimiser needs them too."""
         if not self.changes_batches or self.movable(heads[0]):
             return None
         keep = buffers["q"] if self.q_role == "keep" else 1 - buffers["q"]
         return _Masks([_masked(head).masks() for head in heads], keep, generators).draw
 
     def end_epoch(self, head: nn.Module, accuracy: float, confidence: float) -> dict[str, float]:
-        """Move q; return ``q`` of the epoch that ended and of the next one, ``next_q``.
+        """Change q; return ``q`` of this epoch and ``next_q`` of the next.
 
-        Inference uses the former until the next epoch begins: the weights were fitted under it.
+        Inference uses ``q`` until the next epoch begins, because the weights were fitted with it.
         """
         head = _masked(head)
         before = after = float(head.q)
@@ -290,32 +290,32 @@ class MaCCal(Refinement):
         return {"q": before, "next_q": after}
 
     def feedback_logits(self, head: nn.Module, features: Tensor) -> Tensor:
-        """Return the logits of all weights as they are, or those that inference gives."""
+        """Return the logits of inference, or those with all weights unchanged."""
         head = _masked(head)
         return head(features) if self.feedback in DEPLOYED else head.dense(features)
 
     def together_key(self) -> Hashable | None:
-        """Return how many layers the head has and how it is masked and measured."""
+        """Return the head's structure, masks and feedback."""
         structure = (self.restructure, self.restrict_gradient, self.optimizer)
         masks = (self.resample, self.q_role, self.inference)
         measured = (self.feedback in DEPLOYED, self.held_out, self.variant)
         return ("macal", *structure, *masks, *measured, self.views, self.epochs)
 
     def movable(self, head: nn.Module) -> dict[str, Tensor]:
-        """Return the present masks, unless masked weights may move."""
-        stands_still = self.restrict_gradient and self.optimizer == "masked"
-        return _masked(head).masks() if stands_still else {}
+        """Return the present masks, unless masked weights may change."""
+        frozen = self.restrict_gradient and self.optimizer == "masked"
+        return _masked(head).masks() if frozen else {}
 
     def remarks(self, head: nn.Module) -> list[str]:
-        """Return a line if q ended where masks leave out hardly a weight or nearly all."""
+        """Return a message if q ended where masks drop almost no weights or almost all."""
         q = float(_masked(head).q)
         if not self._adapts or 0 < q < self._most_q(_masked(head)):
             return []
         dense = (q > 0) == (self.q_role == "keep")
-        what = "nearly every weight, a plain classifier" if dense else "hardly a weight"
+        what = "almost all weights, like a plain classifier" if dense else "almost no weights"
         return [
-            f"macal: q ended at {q:g}, where the mask keeps {what}; try another gamma in (0, 1) or "
-            "reading (q_role, feedback)"
+            f"macal: q ended at {q:g}, where the mask keeps {what}; try another gamma in (0, 1), "
+            "q_role or feedback"
         ]
 
     def _most_q(self, head: MaskedHead) -> float:
@@ -323,9 +323,9 @@ class MaCCal(Refinement):
 
 
 class _Masks:
-    """Draws the masks of several heads; those of one size and one seed, which are one, but once.
+    """Draws the masks of several heads; heads with the same sizes and seed share a draw.
 
-    Masks are by the name of the weight; ``keep`` are probabilities of keeping a weight, (M,).
+    Masks are by the name of the weight; ``keep`` (M,) has the probabilities of keeping a weight.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class _Masks:
         self._keep = keep.float()[:, None, None]
 
     def draw(self) -> dict[str, Tensor]:
-        """Return a new mask of each weight of all heads, (M, ...), False beyond a head's own."""
+        """Return new masks of each weight matrix, (M, ...), padded with False."""
         drawn = [
             [torch.rand(size, generator=source, device=self._keep.device) for size in sizes]
             for source, sizes in self._sources
@@ -355,7 +355,7 @@ class _Masks:
 
 
 def _widened(noise: Tensor, largest: tuple[int, ...]) -> Tensor:
-    """Fill noise (rows, columns) up to a size, with a value above every share."""
+    """Pad noise (rows, columns) to a size with a value above every probability."""
     rows, columns = (new - old for new, old in zip(largest, noise.shape, strict=True))
     return F.pad(noise, (0, columns, 0, rows), value=2.0) if rows or columns else noise
 

@@ -18,9 +18,9 @@ class TwoStageTraining(Refinement):
     """Two-stage training (Jordahn & Olmos, 2024): retrains the classifier from scratch.
 
     Trained with cross-entropy. The default is a linear layer like the one it replaces, so that
-    the retraining is measured and not a larger head; the released code has a perceptron,
-    which a positive ``latent_dim`` gives. Learning rate and epochs are those of the MaC-Cal
-    paper's comparison; the released code uses Adam at 1e-4.
+    comparisons measure retraining and not a larger head. A positive ``latent_dim`` gives the
+    perceptron of the released code. Learning rate and epochs are those of the MaC-Cal paper's
+    comparison; the released code uses Adam at 1e-4.
 
     Args:
         latent_dim: Z of the perceptron D -> 3Z -> Z -> K, or 0 for a single linear layer.
@@ -36,5 +36,5 @@ class TwoStageTraining(Refinement):
         return nn.Sequential(encoder, nn.Linear(self.latent_dim, num_classes))
 
     def together_key(self) -> Hashable:
-        """Return how many layers the head has."""
+        """Return the number of layers and epochs."""
         return ("tst", self.latent_dim > 0, self.epochs)

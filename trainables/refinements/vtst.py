@@ -11,8 +11,8 @@ from trainables.refinements.tst import latent_encoder
 class VariationalHead(nn.Module):
     """Classifies a latent variable z (N, Z) ~ N(mean(features), variance(features)).
 
-    In eval mode the class probabilities are averaged over as many fixed noise vectors as there are
-    ``samples``, the same for every row: an output depends on neither its batch nor a generator.
+    In eval mode the class probabilities are averaged over ``samples`` fixed noise vectors, the same
+    for every row, so that an output depends on neither its batch nor a generator.
     """
 
     noise: Tensor
@@ -43,13 +43,13 @@ class VariationalTwoStageTraining(Refinement):
     """Variational two-stage training (V-TST, Jordahn & Olmos, 2024).
 
     Minimises cross-entropy of one draw of z plus ``beta`` times the divergence of its distribution
-    from a standard normal one, averaged over the latent dimensions. That average is what the
-    released code trains with; the bound in the paper sums over them, which is ``beta =
-    latent_dim``. The released class has an unused beta of 0.01 and weighs the average with 1, the
-    default here because it produced the published numbers. Learning rate and epochs are those of
-    the MaC-Cal paper's comparison; the released code uses Adam at 1e-4.
+    from a standard normal one, averaged over the latent dimensions. The released code averages as
+    well; the bound in the paper sums over dimensions, which is ``beta = latent_dim``. The released
+    class has an unused beta of 0.01 and weighs the average with 1, the default here because it
+    produced the published numbers. Learning rate and epochs are those of the MaC-Cal paper's
+    comparison; the released code uses Adam at 1e-4.
 
-    Not for comparing head sizes: it has two perceptrons and a linear layer where TST has one layer.
+    The head is larger than that of TST: two perceptrons and a linear layer instead of one layer.
 
     Args:
         latent_dim: Z, the dimension of the latent variable; 128 is the released default.
@@ -68,7 +68,7 @@ class VariationalTwoStageTraining(Refinement):
     def batch_loss(
         self, head: nn.Module, features: Tensor, targets: Tensor, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """Return the negative bound of one draw a row, and that draw's logits."""
+        """Return the negative bound from one draw per row, and that draw's logits."""
         if not isinstance(head, VariationalHead):
             raise TypeError(f"vtst needs its own head, not {type(head).__name__}")
         mean, log_variance = head.encode(features)

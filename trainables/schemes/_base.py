@@ -10,17 +10,16 @@ from trainables.schemes._registry import SCHEMES as SCHEMES
 
 
 class Scheme(CheckedFields):
-    """A change of the training procedure itself: frozen layers, another head, a weighting.
+    """A change of the training procedure: frozen layers, another head, a weighting.
 
-    The base class trains as usual; a subclass declares its arguments as fields and overrides the
-    steps that it changes. State that an interrupted
-    trial needs goes through ``state_dict`` and ``load_state_dict``, or lives in the network that
-    ``attach`` returns.
+    The base class trains without changes; a subclass declares its arguments as fields and overrides
+    the steps that it changes. State of an interrupted trial is in ``state_dict`` or in the network
+    that ``attach`` returns.
 
     Attributes:
-        forms_loss: Whether ``training_loss`` is the scheme's own, so that an augmentation, which
-            forms the loss too, cannot be combined with it.
-        freezes: Whether it decides which weights learn, so that ``learns: head`` cannot.
+        forms_loss: Whether it replaces ``training_loss``, so that it cannot be combined with an
+            augmentation, which does the same.
+        freezes: Whether it decides which weights learn, so that ``learns: head`` is not allowed.
         not_for: Why it cannot be used with a kind of data, by the kind's name.
 
     Raises:
@@ -34,7 +33,7 @@ class Scheme(CheckedFields):
     def attach(self, network: Network, num_classes: int) -> Network:
         """Return the network to train, which may be a wrapped or extended one.
 
-        Its ``features`` are those that a refinement retrains on; only ``classify`` may differ.
+        Only ``classify`` may differ: refinements use its ``features``.
         """
         return network
 
@@ -42,25 +41,25 @@ class Scheme(CheckedFields):
         """Prepare for the training set before the first epoch."""
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
-        """Prepare epoch ``epoch`` (from 0) of ``epochs``, such as by freezing parameters."""
+        """Prepare epoch ``epoch`` (from 0) of ``epochs``, for example freeze parameters."""
 
     def training_loss(
         self, network: Network, loss: Loss, inputs: Tensor, targets: Tensor, indices: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the scalar to minimise and the logits (N, K).
 
-        What it keeps of a step has its place in tensors on the device: a GPU that repeats a
-        recorded step does not call this again.
+        State must be in tensors on the device, because a GPU may replay a recorded step without
+        calling this again.
         """
         logits = network(inputs)
         return loss(logits, targets, indices), logits
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
-        """Finish an epoch and return figures worth tracking, such as a searched weight."""
+        """Finish an epoch and return figures to track, such as a fitted weight."""
         return {}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state that ``load_state_dict`` needs to resume."""
+        """Return the state for ``load_state_dict``."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

@@ -15,10 +15,10 @@ TOLERANCE = 1e-4
 
 
 def simplex_frame(feature_dim: int, num_classes: int) -> Tensor:
-    """Return a random simplex equiangular tight frame, (D, K), 2 <= K <= D, of columns of length 1.
+    """Return a random simplex equiangular tight frame, (D, K), 2 <= K <= D, with unit columns.
 
-    ``sqrt(K / (K - 1)) P (I - 1 1^T / K)``, P an orthonormal basis of the columns of a matrix of
-    uniform random numbers from torch's global generator.
+    ``sqrt(K / (K - 1)) P (I - 1 1^T / K)``, where P is an orthonormal basis of the columns of a
+    matrix of uniform random numbers from torch's global generator.
     """
     if not 2 <= num_classes <= feature_dim:
         raise ValueError(f"num_classes={num_classes} is outside [2, {feature_dim}]")
@@ -34,7 +34,7 @@ def frame_of(basis: Tensor) -> Tensor:
 
 
 def class_lengths(targets: Tensor, num_classes: int) -> Tensor:
-    """Return the length of each class's column in a batch, (K,), the longer the rarer the class.
+    """Return the length of each class's column in a batch, (K,); rare classes have longer ones.
 
     ``sqrt((B / number of classes present) / count)``; 1 for a class that is absent.
     """
@@ -51,12 +51,12 @@ def balancing_weight(
     delta: float,
     tolerance: float = TOLERANCE,
 ) -> float:
-    """Search the weight of the linear classifier by bisection, on the device, with one read.
+    """Search the weight of the linear classifier by bisection, on the device.
 
-    Of the mixture ``w * linear + (1 - w) * frame`` of logits (N, K) the mean confidence is to be
-    ``delta`` times the accuracy. As released, the outcome is the last mid-point whose gap is
-    smaller than that of w = 1, and 1 if the linear classifier alone is not confident enough. The
-    search ends at an interval as long as the tolerance.
+    The mixture ``w * linear + (1 - w) * frame`` of logits (N, K) should have a mean confidence of
+    ``delta`` times the accuracy. As in the released code, the result is the last mid-point whose
+    gap is smaller than that of w = 1, or 1 if the linear classifier alone is not confident enough.
+    The search ends when the interval is as small as the tolerance.
     """
     first_gap = _excess(linear_logits, targets, delta)
     left, right = torch.zeros_like(first_gap), torch.ones_like(first_gap)
@@ -74,10 +74,10 @@ def balancing_weight(
 class BalancedNetwork(Network):
     """A network with a second classifier: an adaptor before a fixed simplex frame.
 
-    The adaptor is a residual bottleneck with batch normalisation, as in the released code, there of
-    two 3x3 convolutions before the pooling; here of two linear layers after it, so that every
-    network can have one and ``features`` stay those of the linear classifier. With fewer features
-    than classes it works in K dimensions, the missing ones zero at its entry.
+    The adaptor is a residual bottleneck with batch normalisation. In the released code it has two
+    3x3 convolutions before the pooling; here it has two linear layers after it, so that it works
+    with every network and the linear classifier keeps its ``features``. If there are fewer features
+    than classes, they are padded with zeros to K dimensions.
     """
 
     frame: Tensor
@@ -108,7 +108,7 @@ class BalancedNetwork(Network):
     def both(self, features: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the logits (N, K) of the linear and of the simplex classifier.
 
-        The frame's columns have ``lengths`` (K,), 1 if left out.
+        The frame's columns have ``lengths`` (K,), by default 1.
         """
         frame = self.frame if lengths is None else self.frame * lengths
         with self.in_float32(features) as exact:
@@ -121,34 +121,34 @@ class BalancedNetwork(Network):
 class BalCAL(Scheme):
     """Balances a learnt linear classifier and a fixed simplex one (Ni et al., CVPR 2025).
 
-    The logits of the simplex classifier lie in [-1, 1] times the class lengths, so that it is never
-    confident; the weight of the linear classifier, searched after each epoch on the epoch's own
-    outputs, brings the mean confidence to ``delta`` times the accuracy. The loss is the same
-    mixture of the losses of both, and in training the columns of rare classes are longer.
+    The logits of the simplex classifier are in [-1, 1] times the class lengths, so that it is never
+    confident. After each epoch, the weight of the linear classifier is searched on the epoch's
+    outputs, such that the mean confidence is ``delta`` times the accuracy. The loss is the same
+    mixture of both classifiers' losses, and in training the columns of rare classes are longer.
 
-    Follows the released code, but for the place of the adaptor (``BalancedNetwork``). The released
-    script runs ``delta = 0.95`` on CIFAR-10; its argument defaults to 1.
+    Follows the released code, except for the position of the adaptor (``BalancedNetwork``). The
+    released script runs ``delta = 0.95`` on CIFAR-10; its argument defaults to 1.
 
-    Not with an augmentation that forms the loss from mixed inputs: each classifier has a loss of
-    its own, and the search needs outputs with labels.
+    Cannot be combined with an augmentation that computes the loss from mixed inputs: each
+    classifier has its own loss, and the search needs outputs with labels.
 
     Args:
-        delta: Confidence to reach, as a factor of the training accuracy, in (0, 2].
+        delta: Target of the confidence, as a factor of the training accuracy, in (0, 2].
     """
 
     forms_loss = True
     not_for: ClassVar = {
-        "images-with-masks": "its second classifier is of one feature vector an image"
+        "images-with-masks": "its second classifier takes one feature vector per image"
     }
 
     delta: float = number(default=0.95, low=0.0, high=2.0, open_low=True)
-    # Of both classifiers, (2, N, K), of the rows that an epoch has seen so far.
+    # Logits of both classifiers, (2, N, K), for the epoch's rows so far.
     _logits: Tensor = fitted()
     _targets: Tensor = fitted()
     _seen: Tensor = fitted()
 
     def prepare(self, num_samples: int) -> None:
-        """Store the largest number of rows of an epoch."""
+        """Store the number of training rows."""
         self._num_samples = num_samples
 
     def attach(self, network: Network, num_classes: int) -> Network:
@@ -156,7 +156,7 @@ class BalCAL(Scheme):
         return BalancedNetwork(network.extractor, network.classifier)
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
-        """Make room for the outputs of the epoch."""
+        """Allocate tensors for the epoch's outputs."""
         frame = _balanced(network).frame
         self._logits = frame.new_empty(2, self._num_samples, frame.shape[1])
         self._targets = frame.new_empty(self._num_samples, dtype=torch.int64)
@@ -176,7 +176,7 @@ class BalCAL(Scheme):
         return total, weight * linear + (1 - weight) * frame
 
     def end_epoch(self, network: Network, epoch: int) -> dict[str, float]:
-        """Search the weight on the epoch's outputs; return it as ``balcal_weight``."""
+        """Fit the weight on the epoch's outputs; return it as ``balcal_weight``."""
         seen = int(self._seen)
         linear, frame = self._logits[:, :seen]
         weight = balancing_weight(linear, frame, self._targets[:seen], self.delta)
@@ -185,7 +185,7 @@ class BalCAL(Scheme):
         return {"balcal_weight": weight}
 
     def _keep(self, logits: Tensor, targets: Tensor) -> None:
-        """Add a step's outputs, at a place that the device counts: it may repeat the step alone."""
+        """Store a step's outputs; the device counts rows, because it may replay the step alone."""
         rows = self._seen + torch.arange(len(targets), device=targets.device)
         self._logits.index_copy_(1, rows, logits)
         self._targets.index_copy_(0, rows, targets)

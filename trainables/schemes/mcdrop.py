@@ -13,10 +13,10 @@ MASK_SEED = 0
 
 
 class DropoutNetwork(Network):
-    """A network whose features are dropped before the classifier, with a probability, the rate.
+    """A network with dropout of features, with probability ``rate``, before the classifier.
 
-    In eval mode the class probabilities are averaged over so many fixed dropout masks, the same for
-    every input, so that an output depends on neither its batch nor a generator.
+    In eval mode the class probabilities are averaged over ``samples`` fixed dropout masks, the same
+    for every input, so that an output depends on neither its batch nor a generator.
     """
 
     masks: Tensor
@@ -31,7 +31,7 @@ class DropoutNetwork(Network):
         self.register_buffer("masks", kept / (1 - rate))
 
     def classify(self, features: Tensor) -> Tensor:
-        """Return logits under one random mask, or the log of the probabilities' average."""
+        """Return logits with a random mask (in training) or the log of averaged probabilities."""
         with self.in_float32(features) as exact:
             if self.training:
                 return self.classifier(F.dropout(exact, self.rate))
@@ -43,18 +43,18 @@ class DropoutNetwork(Network):
 class MonteCarloDropout(Scheme):
     """Dropout in training and at inference, whose outputs are averaged (Gal & Ghahramani, 2016).
 
-    Dropout is before the classifier only, where every network has a place for it and where the
-    draws cost no more than the classifier. None of the five papers states a rate or a number of
-    draws; the defaults are ours: the usual rate before a classifier, and draws that cost little.
+    Dropout is only before the classifier, where it works with every network and each draw costs no
+    more than the classifier. None of the five papers states a rate or a number of draws; the
+    defaults are ours: the usual rate before a classifier, and draws that cost little.
 
-    Not a full Bayesian approximation: the extractor is not dropped.
+    Without dropout in the extractor, this is not a full Bayesian approximation.
 
     Args:
-        rate: Probability that a feature is dropped, in (0, 1).
-        samples: Draws that inference averages over.
+        rate: Probability of dropping a feature, in (0, 1).
+        samples: Number of draws averaged at inference.
     """
 
-    not_for: ClassVar = {"images-with-masks": "it drops entries of one feature vector an image"}
+    not_for: ClassVar = {"images-with-masks": "it drops entries of one feature vector per image"}
 
     rate: float = number(default=0.5, low=0.0, high=1.0, open_low=True, open_high=True)
     samples: int = count(default=50)

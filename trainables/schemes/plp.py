@@ -10,23 +10,23 @@ from trainables.schemes._base import SCHEMES, Scheme
 class ProgressivelyLayerPeeled(Scheme):
     """Freezes the network from the top down while it trains (PLP; Wang & Zhang, ICML 2024).
 
-    The upper layers compress the features so far that the rest can hardly be calibrated. With L
-    groups of parameters, group by group from the classifier down stops learning at the fractions
+    Upper layers compress the features so strongly that calibration becomes difficult. Of L groups
+    of parameters, one after the other, from the classifier down, stops learning at the fractions
     ``(j / L) ** gamma`` of the epochs, j = 1 ... L - 1; the lowest group learns to the end. A
-    frozen parameter keeps value and momentum and is not decayed; batch statistics run on, as in the
-    released code.
+    frozen parameter keeps its value and momentum without weight decay; batch statistics are still
+    updated, as in the released code.
 
-    The released code lists its groups by number for ResNet-18, ResNet-50 and VGG-11; here they
-    follow from the network: its first layer, its blocks, its classifier (it also cuts the last
-    block in two). Its schedule stalls for good if two groups are due in the same epoch, as with
-    fewer epochs than groups; here both are frozen.
+    The released code lists its groups by number for ResNet-18, ResNet-50 and VGG-11, and divides
+    the last block in two. Here groups are the network's first layer, its blocks and its classifier.
+    The released schedule stops forever if two groups are due in the same epoch, as with fewer
+    epochs than groups; here both are frozen.
 
-    Not with a short training: the classifier is frozen after 1/L of the epochs.
+    Not for short trainings: the classifier is frozen after 1/L of the epochs.
 
     Args:
-        gamma: Exponent of the schedule, > 0; the larger, the earlier the freezing.
-        groups: ``block``: every block is a group, and the classifier; ``stage``: every stage, the
-            classifier belonging to the last.
+        gamma: Exponent of the schedule, > 0; larger values freeze earlier.
+        groups: ``block``: every block is a group, and so is the classifier; ``stage``: every stage
+            is a group, and the classifier belongs to the last.
     """
 
     freezes = True
@@ -35,7 +35,7 @@ class ProgressivelyLayerPeeled(Scheme):
     groups: str = choice(default="block", choices=GRANULARITIES)
 
     def start_epoch(self, network: Network, epoch: int, epochs: int) -> None:
-        """Freeze the groups whose time has come and release the others."""
+        """Freeze the groups that are due and unfreeze the others."""
         groups = parameter_groups(network, self.groups)
         frozen = self.frozen_groups(len(groups), epoch, epochs)
         for position, group in enumerate(groups):
@@ -43,7 +43,7 @@ class ProgressivelyLayerPeeled(Scheme):
                 parameter.requires_grad_(position < len(groups) - frozen)
 
     def frozen_groups(self, count: int, epoch: int, epochs: int) -> int:
-        """Return how many of ``count`` groups, from the top, are frozen in epoch ``epoch``."""
+        """Return the number of frozen groups, from the top, in epoch ``epoch``."""
         starts = np.linspace(0, 1, count + 1)[1:-1] ** self.gamma * epochs
         return int((starts.astype(int) <= epoch).sum())
 
@@ -51,9 +51,9 @@ class ProgressivelyLayerPeeled(Scheme):
 def parameter_groups(network: Network, granularity: str) -> list[list[nn.Parameter]]:
     """Return all parameters of a network in groups, from the inputs to the classifier.
 
-    Parameters that belong to no part, such as position embeddings, are in the first group. What a
-    scheme adds to the classifier belongs to the classifier. Parts without parameters are left out:
-    frozen last, they would leave nothing to learn.
+    Parameters outside of all blocks, such as position embeddings, are in the first group. A
+    scheme's additions to the classifier belong to the classifier. Groups without parameters are
+    omitted: otherwise nothing would learn if one of them came last.
     """
     groups = [
         [parameter for part in parts for parameter in part.parameters()]

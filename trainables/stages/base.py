@@ -1,4 +1,4 @@
-"""The base of every stage's run: it advances epoch by epoch and can be interrupted and resumed."""
+"""Requests for stages, and the base class of their runs, which can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ Parts = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class StageRequest:
-    """All that determines the outcome of one stage, in plain JSON values.
+    """Everything that determines the outcome of one stage, in plain JSON values.
 
-    The ``upstream_request`` is no determinant, as the key of the artifact says as much: with it,
-    what this stage builds on can be computed again should it be damaged. What builds on a network
-    uses it in the precision that it was trained in, so that keys tell of it everywhere.
+    The ``upstream_request`` is not part of the key, because ``upstream`` is. It allows the
+    upstream stage to be computed again if its artifact is damaged. Later stages compute in the
+    precision of the training, so their keys depend on it through ``upstream``.
     """
 
     stage: str  # One of ``EVERY_STAGE``.
-    # Name to hyper-parameters: parts of a method, a refinement, or a calibrator with its objective.
+    # Hyper-parameters by name: of a method's parts, a refinement, or a calibrator and objective.
     parts: Parts
-    data: str  # Directory of the prepared data.
+    data: str  # The folder of the prepared data.
     model: str
-    protocol: Mapping[str, Any]  # Its fields.
-    seed: int  # Decides everything random.
-    upstream: str | None = None  # Key of the artifact that this one builds on; None for ``train``.
+    protocol: Mapping[str, Any]  # The protocol's fields.
+    seed: int  # Determines everything random.
+    upstream: str | None = None  # Key of the previous stage's artifact; None for ``train``.
     upstream_stage: str | None = None
     upstream_request: Mapping[str, Any] | None = None
-    precision: str = "float32"  # What ``train`` computes in; or ``bfloat16``, on whatever device.
+    precision: str = "float32"  # The precision of ``train`` on any device: or ``bfloat16``.
     portable: bool = False  # Whether all processors give the same bits, see ``require_portable``.
 
     def plain(self) -> dict[str, Any]:
-        """Return the fields by name, not copied."""
+        """Return the fields by name, without copying values."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def resolved_protocol(self) -> Protocol:
-        """Return the protocol with all its fields."""
+        """Return the protocol, including fields with default values."""
         return protocol_from(self.protocol)
 
     @property
@@ -73,14 +73,14 @@ class StageRequest:
         return ArtifactRef(self.stage, self.key())
 
     def key(self) -> str:
-        """Return the key of the outcome; data and the code of plugins count by content."""
+        """Return the key of the outcome; it depends on the content of data and plugins."""
         return self._key
 
     @cached_property
     def _key(self) -> str:
         determinants = self.plain()
         del determinants["upstream_request"]
-        if not self.portable:  # Artifacts from before there was this field keep their keys.
+        if not self.portable:  # Artifacts from before this field existed keep their keys.
             del determinants["portable"]
         determinants["data"] = _data_key(self.data)
         if codes := part_codes(self.stage, self.parts, self.model):
@@ -88,13 +88,13 @@ class StageRequest:
         return stage_key(determinants.pop("stage"), **determinants)
 
 
-@cache  # A search asks for every trial, and a folder of prepared data never gets other content.
+@cache  # Every trial needs it, and a folder of prepared data never changes.
 def _data_key(directory: str) -> str:
     return PreparedData.open(Path(directory)).key
 
 
 def stage_precision(stage: str, gpus: float, asked: str | None = None) -> str:
-    """Return a stage's precision: of trainings ``asked`` or, on GPUs, bfloat16; else float32."""
+    """Return a stage's precision: float32, but ``asked`` or (on GPUs) bfloat16 for trainings."""
     return asked or ("bfloat16" if gpus else "float32") if stage == "train" else "float32"
 
 
@@ -115,7 +115,7 @@ def objective_terms(objective: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> dict[str, float]:
-    """Return the metrics of a stored outcome, with ``val_*`` of that name and of all plugins."""
+    """Return the metrics of a stored outcome; add the metric ``name`` and those of plugins."""
     known = dict(metrics)
     if METRICS.plugged:
         rows = found.tensors("validation")
@@ -129,16 +129,16 @@ def with_objective(metrics: Mapping[str, float], name: str, found: Artifact) -> 
 
 
 def lasting(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that are stored: not those of plugins, whose code is in no key."""
+    """Return the metrics to store: all but those of plugins, whose code is not in the key."""
     return {k: v for k, v in metrics.items() if METRICS.code(k.removeprefix(VALIDATION)) is None}
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a search trial may see of a task: training and validation data, never test data.
+    """A task's training and validation data, without test data, which trials must not see.
 
-    For ``graph`` see ``Trainer``; ``plugins`` are what the ``processes`` that train one network
-    together have to import first.
+    For ``graph`` see ``Trainer``. If several ``processes`` train one network together, they import
+    the ``plugins`` first.
     """
 
     prepared: PreparedData
@@ -154,12 +154,12 @@ class TaskData:
 
     @cached_property
     def validation_pixels(self) -> Pixels | None:
-        """Return the pixels whose validation logits are stored; None where rows are whole."""
+        """Return the pixels whose validation logits are stored; None if rows are not pixels."""
         return self.prepared.info.inputs.pixels(self.search.validation)
 
     @cached_property
     def validation_labels(self) -> Tensor:
-        """Return the labels (N,) of the rows, on the device, or the pixels that have logits."""
+        """Return the labels (N,) of the validation rows or pixels; row labels on the device."""
         if self.validation_pixels is not None:
             return self.validation_pixels.labels
         return torch.from_numpy(self.search.validation.labels.copy()).to(self.device)
@@ -171,7 +171,7 @@ class TaskData:
 
 
 class StageRun(ABC):
-    """One stage being computed: a request, on a task's data, for a store."""
+    """The computation of one stage's request, on a task's data."""
 
     runs: ClassVar[dict[str, type[StageRun]]] = {}
 
@@ -185,45 +185,45 @@ class StageRun(ABC):
         self.store = store
         self.data = data
         self.epoch = 0
-        self.shared_seconds = 0.0  # Spent by another trial on something that both need.
-        self.also: tuple[str, ...] = ()  # Validation metrics asked for beyond the report.
+        self.shared_seconds = 0.0  # Time that another trial spent on a result used by both.
+        self.also: tuple[str, ...] = ()  # Further validation metrics besides the report's.
 
     @property
     @abstractmethod
     def epochs(self) -> int:
-        """Return how many times ``run_epoch`` must be called."""
+        """Return the number of calls of ``run_epoch``."""
 
     @abstractmethod
     def run_epoch(self) -> dict[str, float]:
-        """Advance one epoch and return its figures; validation metrics begin with ``val_``."""
+        """Compute one epoch and return its figures; validation metrics begin with ``val_``."""
 
     @abstractmethod
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the tensors, by file, and the facts to be stored."""
+        """Return the tensors (by file) and facts to store."""
 
     def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return the run, with those requests that come next and cost little in the same pass."""
+        """Return a run that also computes those next requests that cost little in this pass."""
         return self
 
     def ask_for(self, metric: str) -> None:
-        """Add a validation metric, ``val_*``, to those of every epoch."""
+        """Compute another validation metric, ``val_*``, in every epoch."""
         name = metric.removeprefix(VALIDATION)
         if name != metric and name not in (*REPORTED, *self.also):
             self.also += (name,)
 
     def remarks(self) -> list[str]:
-        """Return notes on the outcome for people, a line each."""
+        """Return messages for the user about the outcome, one line each."""
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that an interrupted stage resumes from; empty if it starts anew."""
+        """Return the state for resuming; empty if an interrupted stage starts over."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Resume from ``state``."""
 
     def close(self) -> None:  # noqa: B027
-        """Release all resources besides memory."""
+        """Release all resources except memory."""
 
     def finish(
         self,
@@ -231,7 +231,7 @@ class StageRun(ABC):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store the outcome with the curve and the seconds that each reuse saves."""
+        """Store the outcome with its history and its cost in seconds."""
         tensors, facts = self.outcome()
         for remark in self.remarks():
             self.store.notice(remark)
@@ -247,17 +247,17 @@ class StageRun(ABC):
         return self.store.write(self.request.ref, tensors, record)
 
     def upstream(self) -> Artifact:
-        """Return the artifact that this stage builds on, computed again if it is damaged."""
+        """Return the previous stage's artifact; compute it again if it is damaged."""
         stage, key = self.request.upstream_stage, self.request.upstream
         if stage is None or key is None:
-            raise InputError("this stage builds on another, but no upstream artifact is named")
+            raise InputError("this stage needs an upstream artifact, but the request has none")
         ref, request = ArtifactRef(stage, key), self.request.upstream_request
         if request is None:
             return find_artifact(self.store, ref)
         if found := self.store.find(ref):
             return found
         with self.store.lock(ref):
-            if found := self.store.find(ref):  # Another trial may have been first.
+            if found := self.store.find(ref):  # Another trial may have computed it meanwhile.
                 return found
             run = open_stage(StageRequest(**request), self.store, self.data)
             history: list[dict[str, Any]] = []
@@ -267,7 +267,7 @@ class StageRun(ABC):
             return run.finish(history[-1]["metrics"], history)
 
     def check_finite(self, figures: Mapping[str, float], finite: bool) -> None:
-        """Raise ``TrainingDivergedError`` if a figure, or what the flag is of, is not finite."""
+        """Raise ``TrainingDivergedError`` if a figure or the logits (``finite``) are not finite."""
         epoch = f"epoch {self.epoch}"
         for name, value in figures.items():
             if not math.isfinite(value):
@@ -281,9 +281,9 @@ class StageRun(ABC):
         logits: Tensor,
         report: Mapping[str, float] | None = None,
     ) -> dict[str, float]:
-        """Add the validation metrics to an epoch's figures; raises as ``check_finite`` does.
+        """Add the validation metrics to an epoch's figures; raise as ``check_finite`` does.
 
-        They are the ``report`` where more than the rows of ``logits`` was looked at.
+        A given ``report``, which may cover more rows than ``logits``, replaces theirs.
         """
         self.check_finite(figures, bool(logits.isfinite().all()))
         if report is None:
@@ -302,19 +302,20 @@ class StageRun(ABC):
 
 
 def find_artifact(store: ArtifactStore, ref: ArtifactRef, whole: bool = True) -> Artifact:
-    """Return an artifact to build on, perhaps without weights; or raise ``InputError``."""
+    """Return a stored artifact or raise ``InputError``; weights may be missing unless ``whole``."""
     found = store.find(ref, whole)
     if found is None:
         dropped = store.is_dropped(ref)
-        fault = "has no weights any more (keep: logits)" if dropped else "is missing or damaged"
+        fault = "has no weights (keep: logits removed them)" if dropped else "is missing or damaged"
         raise InputError(f"artifact {store.path(ref)} {fault}")
     return found
 
 
 class ValidationRows(NamedTuple):
-    """The stored validation rows of an outcome: labels, and images of pixels, are (N,), int64.
+    """The stored validation rows of an outcome.
 
-    The logits (N, K) of a calibrator are cross-fitted log-probabilities.
+    Logits are (N, K); those of a calibrator are cross-fitted log-probabilities. Labels and, for
+    pixels, the numbers of their images are (N,), int64.
     """
 
     logits: Tensor
@@ -323,7 +324,7 @@ class ValidationRows(NamedTuple):
 
 
 def validation_rows(store: ArtifactStore, ref: ArtifactRef) -> ValidationRows:
-    """Return the stored validation rows of an outcome; raises as ``find_artifact`` does."""
+    """Return the stored validation rows of an outcome; raise as ``find_artifact`` does."""
     rows = find_artifact(store, ref, whole=False).tensors("validation")
     return ValidationRows(rows["logits"], rows["labels"], rows.get("images"))
 
@@ -334,13 +335,13 @@ def open_stage(
     data: TaskData,
     others: Sequence[StageRequest] = (),
 ) -> StageRun:
-    """Make ready to compute a stage; see ``StageRun.joined`` for ``others``."""
+    """Return the run of a stage; see ``StageRun.joined`` for ``others``."""
     if request.portable:
         require_portable()
     if request.stage not in StageRun.runs:
         import_modules("trainables.stages")  # Each stage registers itself.
     if request.stage not in StageRun.runs:
-        raise InputError(f"unknown stage {request.stage!r}; there are: {', '.join(EVERY_STAGE)}")
+        raise InputError(f"unknown stage {request.stage!r}; stages are: {', '.join(EVERY_STAGE)}")
     for part, values in request.parts.items():
         check_part(part, values, type(data.prepared.info.inputs))
     run = StageRun.runs[request.stage](request, store, data)
@@ -348,7 +349,7 @@ def open_stage(
 
 
 def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None:
-    """Make sure that a part of a recipe, with values as far as known, suits a kind of data."""
+    """Raise ``InputError`` if a recipe's part, with these values, does not suit a kind of data."""
     for registry in (AUGMENTATIONS, SCHEMES, REFINEMENTS):
         reason = registry.outline(part).not_for.get(kind.kind) if part in registry else None
         if reason:
@@ -359,6 +360,6 @@ def check_part(part: str, values: Mapping[str, Any], kind: type[Inputs]) -> None
         return
     if outlined(partial(calibrator_from_recipe, part, values)).fits_on_training:
         raise InputError(
-            f"{part!r} with {dict(values)} is fitted on the rows that a network was trained on, "
-            f"whole ones, which {kind.kind} do not have"
+            f"{part!r} with {dict(values)} is fitted on training rows, "
+            f"which {kind.kind} do not provide"
         )

@@ -10,7 +10,7 @@ CROSS_FIT_FOLDS = 5
 
 
 class CalibrateStage(StageRun, stage="calibrate"):
-    """Fits a post-hoc calibrator on validation logits, judged by cross-fitting."""
+    """Fits a post-hoc calibrator on validation logits; its metrics are cross-fitted."""
 
     epochs = 1
 

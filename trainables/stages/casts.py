@@ -6,18 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# What autocast computes in bfloat16, with weights of its own module.
+# Layers with weights that autocast computes in bfloat16.
 _LOWERED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
 class CastWeights:
     """Casts the weights of convolutions and linear layers together, instead of one by one.
 
-    Autocast casts each weight where it is used and each gradient where it arises: the same values,
-    with two launches a weight and step. Weights cast before are left alone.
+    Autocast would cast each weight and each gradient separately: the same values, but two launches
+    per weight and step. It does not cast weights again that are cast already.
 
     Args:
-        module: What computes under autocast to bfloat16; its parameters stay the same objects.
+        module: A module that runs under autocast to bfloat16; it keeps its parameter objects.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -26,14 +26,14 @@ class CastWeights:
             for layer in module.modules()
             if isinstance(layer, _LOWERED)
             for name in ("weight", "bias")
-            # A reparametrised weight is no parameter of its layer.
+            # A reparametrised weight is not in its layer's parameters.
             if (weight := layer._parameters.get(name)) is not None
         ]
         self._weights = list(dict.fromkeys(weight for *_, weight in self._places))
 
     @contextmanager
     def cast(self) -> Iterator[None]:
-        """Use cast weights in the layers; gradients still arrive at the parameters."""
+        """Use cast weights in the layers; the original parameters receive the gradients."""
         lowered = dict(zip(self._weights, _cast(self._weights), strict=True))
         try:
             for parameters, name, weight in self._places:
@@ -45,7 +45,7 @@ class CastWeights:
 
 
 def _cast(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Return the weights in bfloat16; those that are frozen have no part in the gradient."""
+    """Return the weights in bfloat16, without gradients for frozen ones."""
     learning = [weight for weight in weights if weight.requires_grad]
     moving = iter(_Cast.apply(*learning) if learning else ())
     frozen = iter(_copied([w for w in weights if not w.requires_grad], torch.bfloat16))

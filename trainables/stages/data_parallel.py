@@ -1,10 +1,10 @@
-"""Several processes of one machine that train one network together, each on its part of a batch.
+"""Several processes of one machine train one network together, each on a part of every batch.
 
-Every process sees whole batches: the same rows, views and random numbers. Only the extractor runs
-on a part of them; its features are then exchanged, so that classifier, loss and whatever couples
-the rows of a batch compute on all of them, as in one process. Gradients of the extractor are summed
-over the processes. Figures are those of one process up to the order of sums, but for what an
-extractor draws itself (dropout, stochastic depth).
+Every process loads whole batches, with the same rows, views and random numbers. Only the extractor
+runs on a part of them. Its features are then exchanged, so that classifier and loss see the whole
+batch, as in one process. Gradients of the extractor are summed over the processes. Figures equal
+those of one process up to the order of sums, except for random numbers inside the extractor
+(dropout, stochastic depth).
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from torch.distributed.nn import functional as shared
 from trainables.common.files import code_files
 from trainables.models import Network
 
-PATIENCE = timedelta(minutes=10)  # Until a collective operation that does not end is given up.
-LOOPBACK = "lo"  # The processes are on one machine.
-WIDE = torch.float32  # At least, where numbers are exchanged: not every backend adds shorter ones.
+PATIENCE = timedelta(minutes=10)  # Time limit of a collective operation.
+LOOPBACK = "lo"  # All processes are on one machine.
+WIDE = torch.float32  # Lowest precision of exchanged numbers: not every backend adds shorter ones.
 
 
 class Team:
-    """The processes, ``size``, that train one network together; rank 0 leads them."""
+    """The ``size`` processes that train one network together; rank 0 is the leader."""
 
     def __init__(self, rank: int, size: int, device: torch.device, folder: str) -> None:
         self.rank, self.size, self.device = rank, size, device
@@ -44,7 +44,7 @@ class Team:
         self.folder = folder
 
     def meet(self) -> None:
-        """Wait for the other processes; raise the error that one reports, or that it has ended."""
+        """Wait for all processes; raise the error of one that failed or ended."""
         for number, (process, connection) in enumerate(self.followers, 1):
             try:
                 if (found := connection.recv()) is not None:
@@ -58,8 +58,8 @@ class Team:
             backend, store=store, rank=self.rank, world_size=self.size, timeout=PATIENCE
         )
 
-    def tell(self, order: str, *arguments: Any) -> None:
-        """Have every follower call a method of its trainer; raise an error if one has ended."""
+    def send(self, order: str, *arguments: Any) -> None:
+        """Make every follower call a method of its trainer; raise an error if one has ended."""
         content = io.BytesIO()
         if self.followers:
             torch.save((order, arguments), content)
@@ -71,13 +71,13 @@ class Team:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raise the error of another process of the team in place of one that follows from it."""
+        """If a follower failed, raise its error instead of the error that it caused here."""
         try:
             yield
         except RuntimeError:
             for number, (process, connection) in enumerate(self.followers, 1):
                 with contextlib.suppress(EOFError, OSError):
-                    if connection.poll(1):  # The group is lost a little before the process.
+                    if connection.poll(1):  # The connection fails shortly before the process ends.
                         raise connection.recv() from None
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(1)
@@ -103,11 +103,11 @@ class Team:
             distributed.destroy_process_group()
 
     def start_epoch(self, seed: int) -> None:
-        """Begin an epoch, whose seed decides the numbers that extractors draw."""
+        """Begin an epoch; the seed determines the random numbers of extractors."""
         self._seed = seed * self.size + self.rank
 
     def share(self, network: Network) -> None:
-        """Compute a network's features together while it trains, batch statistics too."""
+        """Make a network compute features and batch statistics together during training."""
         self._upstream = {id(weight) for weight in network.extractor.parameters()}
         for parent in list(network.extractor.modules()):
             for name, child in parent.named_children():
@@ -141,13 +141,13 @@ class Team:
         distributed.all_reduce(flat)
         *summed, counted = flat.split([*(p.numel() for p in pieces), len(weights)])
         counts = present if all(present) else counted.tolist()
-        # Into place: a fused optimiser wants gradients in the memory format of their weights.
+        # Copy in place: a fused optimiser needs gradients in the memory format of their weights.
         for weight, piece, total, count in zip(weights, pieces, summed, counts, strict=True):
             weight.grad = piece.copy_(total.view_as(piece)) if count else None
 
 
 class _Gathered(torch.autograd.Function):
-    """All rows of a batch from the parts of all processes; the gradient of a part is its own."""
+    """Gathers a batch from the parts of all processes; each part gets its own gradient."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, first: int, rows: int) -> Tensor:
@@ -165,7 +165,7 @@ class _Gathered(torch.autograd.Function):
 
 
 class SharedNorm(nn.modules.batchnorm._BatchNorm):
-    """Batch normalisation by the statistics of the whole batch; parameters of the module given."""
+    """Batch normalisation with statistics of the whole batch; it uses another module's weights."""
 
     def __init__(self, own: nn.modules.batchnorm._BatchNorm) -> None:
         super().__init__(1, own.eps, own.momentum, affine=False, track_running_stats=False)
@@ -211,7 +211,7 @@ class SharedNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def lead(size: int, device: torch.device, *setup: Any) -> Team:
-    """Start the other processes of a team, a GPU each, with ``setup`` for their trainers."""
+    """Start a team's other processes, one per GPU, with ``setup`` for their trainers."""
     determinism = torch.are_deterministic_algorithms_enabled()
     computing = torch.get_num_threads(), determinism, device.type == "cuda"
     team = Team(0, size, device, tempfile.mkdtemp(prefix="calsweep-team-"))
@@ -223,7 +223,7 @@ def lead(size: int, device: torch.device, *setup: Any) -> Team:
             pass_fds=[theirs.fileno()],
             env=environment,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for rank 0; the others end with it.
+            start_new_session=True,  # Only rank 0 handles Ctrl-C; the others end with it.
         )
         theirs.close()
         team.followers.append((process, ours))

@@ -1,4 +1,4 @@
-"""The training loop that every method runs through: data on the device once, no per-step sync."""
+"""The training loop of all methods; data stay on the device, and no step waits for it."""
 
 import math
 import sys
@@ -23,27 +23,27 @@ from trainables.stages.graphed import GraphedStep
 from trainables.stages.protocols import Protocol, learning_rate
 
 BACKEND: str | Callable[..., Any] = "inductor"
-MOST_GRAPHS = 8  # Of one training: each takes a minute or more.
+MOST_GRAPHS = 8  # Most graphs of one training; compiling each takes a minute or more.
 
 
 def as_written() -> AbstractContextManager[object]:
-    """Return a context within which compiled networks run as they were written."""
-    # It takes a second to import what compiles; where nobody has, nothing is compiled.
+    """Return a context in which compiled networks run uncompiled."""
+    # Importing dynamo takes a second; if nobody has imported it, nothing is compiled.
     if "torch._dynamo" not in sys.modules:
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
 
 
 class CompiledFeatures:
-    """``Network.features`` as one graph for batches of one size; put in that method's place.
+    """A compiled ``Network.features`` for batches of one size; it replaces that method.
 
-    Batches of another size, such as a short last one, run as the network is written, which is the
-    same up to rounding: a second graph would take minutes for one step an epoch. So does everything
-    after something that no graph can hold, or after more changes of what learns than graphs are
-    made for: ``refused`` says then why; it is empty while the network is compiled.
+    Batches of another size, such as a short last one, run uncompiled, with the same result up to
+    rounding: compiling a second graph would take minutes for one step per epoch. Everything runs
+    uncompiled if the network cannot be compiled or its set of frozen weights changes too often.
+    Then ``refused`` is the reason; otherwise it is empty.
     """
 
-    # Graphs are kept for the next network of the same form, but none knows what learnt then.
+    # Graphs are reused for networks of the same form, but they depend on which weights learn.
     learning: ClassVar[tuple[bool, ...]] = ()
 
     def __init__(self, network: Network, batch_size: int) -> None:
@@ -59,7 +59,7 @@ class CompiledFeatures:
     def __call__(self, inputs: Tensor) -> Tensor:
         if self.refused or len(inputs) != self._batch_size:
             return self._written(inputs)
-        # Not imported with this module: it takes a second, and few trainings are compiled.
+        # Imported late: it takes a second, and few trainings are compiled.
         from torch._dynamo.exc import FailOnRecompileLimitHit, Unsupported
 
         learning = tuple(weight.requires_grad for weight in self._weights)
@@ -78,29 +78,29 @@ class CompiledFeatures:
         torch.compiler.reset()
         self._graphs += 1
         if self._graphs > MOST_GRAPHS + 1:
-            self.refused = f"what learns changed more than {MOST_GRAPHS} times"
+            self.refused = f"the set of frozen weights changed more than {MOST_GRAPHS} times"
 
 
 EVALUATION_BATCH = 1024
-HELD_BYTES = 2**30  # Of outputs on the device, before they are brought to the host.
+HELD_BYTES = 2**30  # Outputs above this size move from the device to the host.
 PRECISIONS = ("float32", "bfloat16")
 
 
 def place(network: Network, device: torch.device, precision: str = "float32") -> Network:
-    """Move a network to a device, in the memory format that convolutions are fastest in.
+    """Move a network to a device, in the memory format that is fastest for convolutions.
 
-    The precision is what its extractor is to compute in, one of ``PRECISIONS``; its weights, its
-    classifier and losses are float32 always.
+    The extractor computes in ``precision``, one of ``PRECISIONS``; weights, classifier and losses
+    are always float32.
 
     Raises:
         ValueError: If ``precision`` is neither.
     """
     network.precision = check_choice("precision", precision, PRECISIONS)
-    # Else convolutions on a GPU round float32 to the ten bits of TF32.
+    # Otherwise convolutions on a GPU round float32 to the ten bits of TF32.
     torch.backends.cudnn.allow_tf32 = False
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.to(device)
-    # Batches are counted on the CPU: nothing computes with the counts, a launch each is wasted.
+    # Count batches on the CPU: nothing uses the counts, so GPU launches would be wasted.
     for module in network.modules():
         if isinstance(counter := getattr(module, "num_batches_tracked", None), Tensor):
             module.num_batches_tracked = counter.cpu()
@@ -108,20 +108,20 @@ def place(network: Network, device: torch.device, precision: str = "float32") ->
 
 
 def in_precision(network: Network) -> torch.autocast:
-    """Return the context in which a network computes as its ``precision`` says."""
+    """Return the context in which a network computes in its ``precision``."""
     device = network.classifier.weight.device
     return torch.autocast(device.type, torch.bfloat16, network.precision == "bfloat16")
 
 
 def seeded_network(model: str, info: DatasetInfo, seed: int) -> Network:
-    """Return a network whose initial weights depend on ``seed`` alone."""
+    """Return a network whose initial weights depend only on ``seed``."""
     with _global_seed(seed):
         return build_model(model, info.num_classes, info.inputs.shape)
 
 
 @contextmanager
 def _global_seed(seed: int, *devices: torch.device) -> Iterator[None]:
-    """Seed torch's global generators, of the CPU and ``devices``, and put them back afterwards."""
+    """Seed torch's global generators of the CPU and ``devices``; restore them afterwards."""
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
         yield
@@ -135,13 +135,16 @@ class Trainer:
 
     Args:
         model: Name of the network, see ``trainables.models``.
-        method: What to minimise and how.
+        method: The training method.
         data: The training rows.
-        seed: Decides the initial weights, the order of the batches and the augmentation.
-        precision: What to train in, see ``place``.
-        graph: Whether a GPU is to launch whole steps, see ``GraphedStep``; a CPU has none.
-        team: The processes that train this network together, if there are several; each has such a
-            trainer. They neither compile nor record steps.
+        info: Describes the data.
+        protocol: The training protocol.
+        seed: Determines the initial weights, the order of the batches and the augmentation.
+        device: The device.
+        precision: See ``place``.
+        graph: Whether a GPU launches whole steps, see ``GraphedStep``; ignored on a CPU.
+        team: The processes that train this network together, if there are several; each has its
+            own trainer. They neither compile nor record steps.
 
     Raises:
         ValueError: If ``precision`` is neither ``float32`` nor ``bfloat16``.
@@ -176,15 +179,15 @@ class Trainer:
             team.meet()
             team.share(self.network)
         elif protocol.compile:
-            # Counters of batches, too: what counts on the host would be compiled for the host.
+            # Move the batch counters as well; otherwise code for the host would be compiled.
             self.network.to(device)
-            # In the method's place, so that the names of the weights stay.
+            # Replace only the method, so that the names of the weights stay the same.
             compiled = CompiledFeatures(self.network, protocol.batch_size)
             self.network.features = compiled  # type: ignore[method-assign]
         self.method.loss.to(device)
         self._batcher = info.inputs.batcher(data.values, device)
-        self._one = torch.ones((), device=device)  # Made once, not once a step.
-        self._total = torch.zeros((), device=device)  # Of the losses of an epoch's rows.
+        self._one = torch.ones((), device=device)  # Created once instead of in every step.
+        self._total = torch.zeros((), device=device)  # Sum of the losses of an epoch's rows.
         self._labels = torch.from_numpy(data.labels.copy()).to(device)
         self._augmentation = protocol.augmentation or info.inputs.augmentation
         lowers = precision == "bfloat16"
@@ -196,7 +199,7 @@ class Trainer:
             self._graphed = GraphedStep(self._step, self.network, protocol.batch_size)
 
     def train_epoch(self) -> dict[str, float]:
-        """Run one epoch; return its loss (mean over the rows), its rate and the method's figures.
+        """Run one epoch; return its mean loss, learning rate and the method's figures.
 
         Raises:
             TrainingDivergedError: If the mean loss is not finite.
@@ -211,7 +214,7 @@ class Trainer:
                 group["lr"] = rate
             if self._team is not None:
                 self._team.start_epoch(self._epoch_seed())
-            # Dropout draws from the global generators; an epoch's draws depend on none before it.
+            # Seed the global generators (for dropout), so that epochs do not depend on each other.
             gpus = [self.device] if self.device.type == "cuda" else []
             with _global_seed(self._epoch_seed(), *gpus):
                 loss = self._run_batches()
@@ -228,20 +231,20 @@ class Trainer:
         if self._team is None:
             yield
             return
-        self._team.tell(order, *arguments)
+        self._team.send(order, *arguments)
         with self._team.watched():
             yield
 
     def remarks(self) -> list[str]:
-        """Return what a person should know of how the network was computed, a line each."""
-        found = {
-            "compile: the network runs as it is written": self.network.features,
-            "graph: steps run as they are written": self._graphed,
+        """Return messages for the user about the computation, one line each."""
+        parts = {
+            "compile: the network runs uncompiled": self.network.features,
+            "graph: steps run one operation at a time": self._graphed,
         }
-        reasons = {what: getattr(part, "refused", "") for what, part in found.items()}
+        reasons = {text: getattr(part, "refused", "") for text, part in parts.items()}
         if self._team is not None and self.protocol.compile:
-            reasons["compile: the network runs as it is written"] = "several processes train it"
-        return [f"{what}: {reason}" for what, reason in reasons.items() if reason]
+            reasons["compile: the network runs uncompiled"] = "several processes train it"
+        return [f"{text}: {reason}" for text, reason in reasons.items() if reason]
 
     def _epoch_seed(self) -> int:
         return int(np.random.SeedSequence((self._seed, self.epoch)).generate_state(1)[0])
@@ -261,7 +264,7 @@ class Trainer:
         return float(self._total) / len(order)
 
     def _step(self, inputs: Tensor, targets: Tensor, indices: Tensor, *drawn: Tensor) -> None:
-        """Change the weights by one batch; add its loss, summed over the rows, to the total."""
+        """Update the weights with one batch; add its loss, summed over rows, to the total."""
         with in_precision(self.network), self._casts():
             loss, _ = self.method.training_loss(self.network, inputs, targets, indices, *drawn)
         self._optimizer.zero_grad(set_to_none=True)
@@ -274,13 +277,13 @@ class Trainer:
         self._total.add_(loss.detach(), alpha=len(indices))
 
     def _order(self) -> Tensor:
-        """Return the order of the epoch's rows (M,), on the CPU, without a remainder of one."""
+        """Return the epoch's order of rows (M,), on the CPU; drop a last batch of one row."""
         order = torch.randperm(len(self._labels), generator=self._generator)
         size = self.protocol.batch_size
         return order[:-1] if len(order) > size > 1 == len(order) % size else order
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that ``load_state_dict`` needs to resume without a trace."""
+        """Return the state for resuming with exactly the same results."""
         return {
             "epoch": self.epoch,
             "network": self.network.state_dict(),
@@ -291,7 +294,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from what ``state_dict`` returned."""
+        """Resume from a ``state_dict``."""
         with self._together("load_state_dict", state):
             self.epoch = state["epoch"]
             self.network.load_state_dict(state["network"])
@@ -313,10 +316,10 @@ def _optimizer(network: Network, protocol: Protocol, graph: bool) -> torch.optim
 
 
 def _start_velocities(optimizer: torch.optim.Optimizer) -> None:
-    """Give every weight that momentum is to move, and that has no velocity yet, one of zero.
+    """Give every weight without a momentum buffer one of zeros.
 
-    The first step is the same from there. But a step of fused SGD takes velocities for all weights
-    that have a gradient or for none, and stochastic depth leaves other weights out in each step.
+    The first step stays the same. Fused SGD needs buffers for all weights with a gradient or for
+    none, but stochastic depth skips different weights in each step.
     """
     for group in optimizer.param_groups:
         if group.get("momentum"):
@@ -338,14 +341,14 @@ def every_row(batcher: Batcher) -> Iterator[Tensor]:
 def in_batches(
     network: Network, compute: Callable[[Tensor], Tensor], batches: Iterable[Tensor]
 ) -> Tensor:
-    """Apply ``compute``, a use of ``network``, to all ``batches``.
+    """Apply ``compute``, which uses ``network``, to all ``batches``.
 
-    Compiled networks run as they were written, so that stored outputs are those of the weights,
-    whether or not a training was compiled; but in the precision that the network was trained in.
+    Networks run in the precision of their training, but uncompiled, so that stored outputs do not
+    depend on whether a training was compiled.
 
     Returns:
-        All that ``compute`` returned, in order, float32; on the device, without having waited for
-        it, or on the CPU if it is more than ``HELD_BYTES``.
+        The concatenated results, float32; on the CPU if they exceed ``HELD_BYTES``, otherwise on
+        the device, without waiting for it.
     """
     network.eval()
     rows: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""A trained chain of stages as a folder of its own: weights, and how to rebuild it."""
+"""Exports a trained chain of stages to a folder with everything needed to predict."""
 
 import json
 from collections.abc import Callable
@@ -19,15 +19,14 @@ from trainables.store.artifacts import ArtifactStore
 FORMAT = 1
 DESCRIPTION = "chain.json"
 WEIGHTS = {"train": "weights", "refine": "head", "calibrate": "calibrator"}
-LEFT_OUT = ("data", "upstream_request")  # Of a request: folders of the machine that computed it.
+LEFT_OUT = ("data", "upstream_request")  # Fields of a request with paths of another machine.
 
 
 def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, folder: Path) -> None:
-    """Write all that predicting with a chain of stages needs, and nothing of the data.
+    """Write everything needed to predict with a chain of stages, without any rows of data.
 
-    The folder is an artifact store of the chain's weights alone, with ``chain.json``, which names
-    the last stage and describes the data set; it is created if absent. The reference is that of the
-    last artifact.
+    The folder, created if missing, is an artifact store with only the chain's weights. Its
+    ``chain.json`` names the last stage and describes the data set. ``ref`` is the last artifact.
     """
     document = {"format": FORMAT, "stage": ref.stage, "key": ref.key, "data": info.to_dict()}
     copy = ArtifactStore(folder)
@@ -46,17 +45,16 @@ def export_chain(store: ArtifactStore, ref: ArtifactRef, info: DatasetInfo, fold
 def load_chain(
     folder: str | Path, device: torch.device | None = None
 ) -> Callable[[np.ndarray], Tensor]:
-    """Return a function from rows as the data set stores them to log-probabilities (N, K), float32.
+    """Return a function from rows, as the data set stores them, to log-probabilities (N, K).
 
-    Of images that is from (N, H, W, C), uint8; of texts from stored rows or strings, (N,); of given
-    logits from (N, K).
+    Images are (N, H, W, C), uint8; texts are stored rows or strings, (N,); given logits are (N, K).
 
     Args:
-        folder: What ``export_chain`` wrote, such as a model version downloaded from a registry.
-        device: Where networks run; the CPU if left out.
+        folder: A folder of ``export_chain``, such as a model version downloaded from a registry.
+        device: The device of networks; by default the CPU.
 
     Raises:
-        InputError: If the folder holds no such thing, or a file in it is damaged.
+        InputError: If the folder has no exported chain, or a file in it is damaged.
     """
     folder = Path(folder)
     document = read_document(folder / DESCRIPTION, "the description of a chain", FORMAT)
@@ -64,7 +62,7 @@ def load_chain(
         info = DatasetInfo.from_dict(document["data"])
         last = ArtifactRef(document["stage"], document["key"])
         if not all(isinstance(part, str) for part in last):
-            raise TypeError(f"stage and key are {tuple(last)}")
+            raise TypeError(f"expected text as stage and key, got {tuple(last)}")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{folder / DESCRIPTION} is damaged: {error!r}") from error
     return predictor(ArtifactStore(folder), last, info, device or torch.device("cpu"))

@@ -29,21 +29,22 @@ def extract_features(
     device: torch.device,
     notice: Notice,
 ) -> dict[str, int]:
-    """Store the features of all rows as files ``.npy`` in a folder that a task ``features`` takes.
+    """Store the features of all rows as ``.npy`` files in a folder for a task of ``features``.
 
-    Files are complete once they have their names. What an interrupted call left is continued by the
-    next one with the same network and data, to the same bits.
+    Files get their final names once they are complete. After an interruption, the next call with
+    the same network and data continues and gives the same bits.
 
     Args:
         model: See ``build_model``; random weights are those of seed 0.
         dataset: A name as in ``source_names``.
         root: The folder of downloaded data sets.
-        out: The folder; made if absent.
-        device: Where the network runs.
-        notice: Called now and then with the progress.
+        out: The folder to write to; created if missing.
+        device: The device of the network.
+        notice: Receives messages about the progress.
 
     Returns:
-        Rows of each part: ``train``, ``validation`` if the data set has its own, and ``test``.
+        Number of rows of each part: ``train``, ``validation`` if the data set has its own, and
+        ``test``.
     """
     source = read_source(dataset, root)
     info = source.info.fitted(source.train)
@@ -65,7 +66,7 @@ def extract_features(
         for name, rows in parts.items():
             np.save(out / f"labels_{name}.npy", rows.labels)
         np.save(out / "classes.npy", np.array(info.classes))
-        # Training rows come last: without them the folder is refused, so half of it never counts.
+        # Training rows come last: a folder without them is refused, so no half folder is used.
         for draft in reversed(drafts):
             if draft.exists():
                 os.replace(draft, draft.with_suffix(""))
@@ -77,7 +78,9 @@ def _features(network: Network, plain: Callable[[Tensor], Tensor]) -> Callable[[
         found = network.features(plain(batch))
         if found.ndim != 2:
             shape = tuple(found.shape[1:])
-            raise InputError(f"the network has features of shape {shape} a row; use one with (D,)")
+            raise InputError(
+                f"expected features of shape (D,) per row, got {shape}; use another model"
+            )
         return found
 
     return compute
@@ -93,11 +96,13 @@ def _parts(train: Rows, test: Rows | None) -> dict[str, Rows]:
 
 
 def _describe(out: Path, fields: Mapping[str, Any]) -> None:
-    """Write down whose features a folder holds, or make sure that they are the same."""
+    """Write the description of a folder's features, or check that an existing one is the same."""
     path = out / DESCRIPTION
     if not path.exists():
         if found := sorted(out.glob("*.npy")):
-            raise InputError(f"{out}: has other files, such as {found[0].name}; use a new folder")
+            raise InputError(
+                f"{out} contains other files, such as {found[0].name}; use a new folder"
+            )
         write_whole(path, json.dumps(fields, indent=1))
         return
     try:
@@ -105,11 +110,11 @@ def _describe(out: Path, fields: Mapping[str, Any]) -> None:
     except ValueError as error:
         raise InputError(f"{path} is damaged ({error}); delete {out}") from error
     if known != fields:
-        told = f"{out}: holds features of {known['model']} on {known['dataset']}"
-        changed = (
-            ", whose rows are others now" if {**known, "rows": fields["rows"]} == fields else ""
+        only_rows = {**known, "rows": fields["rows"]} == fields
+        raise InputError(
+            f"{out} contains features of {known['model']} on {known['dataset']}"
+            f"{', whose rows have changed' if only_rows else ''}; use a new folder, or delete it"
         )
-        raise InputError(f"{told}{changed}; use a new folder, or delete it")
 
 
 def _write_part(
@@ -119,7 +124,7 @@ def _write_part(
     compute: Callable[[np.ndarray], np.ndarray],
     notice: Notice,
 ) -> Path:
-    """Write the features of rows to a draft of a file, from where the draft ends; return it."""
+    """Write the features of rows to a file's draft, after those it has already; return it."""
     draft = path.with_name(f"{path.name}{UNFINISHED}")
     if path.exists():
         return draft
@@ -132,7 +137,7 @@ def _write_part(
             np.lib.format.read_magic(head)
             np.lib.format.read_array_header_1_0(head)
             start = head.tell()
-        # Whole blocks only: a row's features depend on its batch in the last bit.
+        # Keep whole blocks only: the last bit of a row's features depends on its batch.
         done = (stream.tell() - start) // (4 * width) // EVALUATION_BATCH * EVALUATION_BATCH
         stream.truncate(start + 4 * width * done)
         for first in range(done, len(rows), EVALUATION_BATCH):

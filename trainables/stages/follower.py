@@ -1,4 +1,4 @@
-"""A process that follows the one which trains a network, see ``data_parallel``."""
+"""A process that trains a network together with rank 0, see ``data_parallel``."""
 
 import io
 import sys
@@ -17,7 +17,7 @@ ORDERS = ("train_epoch", "load_state_dict")
 
 
 def main() -> None:
-    """Obey rank 0 until it goes; report an error to it and end."""
+    """Execute the orders of rank 0 until it ends; report an error to it."""
     connection = Connection(int(sys.argv[1]))
     try:
         rank, size, folder, code, computing, plugins, *given = connection.recv()
@@ -32,13 +32,13 @@ def main() -> None:
             torch.cuda.set_device(device)
         team = Team(rank, size, device, folder)
         data = TaskData(PreparedData.open(directory), device)
-        connection.send(None)  # It is ready to meet.
+        connection.send(None)  # Ready to meet.
         trainer = build_trainer(request, data, team)
         while True:
             content = io.BytesIO(connection.recv_bytes())
             order, arguments = torch.load(content, map_location="cpu", weights_only=True)
             getattr(trainer, ORDERS[ORDERS.index(order)])(*arguments)
-    except EOFError:  # Rank 0 has finished, or is gone.
+    except EOFError:  # Rank 0 has ended.
         return
     except Exception as error:  # noqa: BLE001 - rank 0 reports it
         connection.send(error)

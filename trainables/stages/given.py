@@ -6,12 +6,12 @@ from trainables.stages.base import StageRun
 
 
 class GivenStage(StageRun, stage=GIVEN):
-    """Takes logits that were computed elsewhere for the outcome of a training."""
+    """Uses logits that were computed elsewhere as the outcome of a training."""
 
     epochs = 1
 
     def run_epoch(self) -> dict[str, float]:
-        """Judge the logits of the validation rows, which calibrators are fitted on."""
+        """Measure the logits of the validation rows."""
         self._logits = torch.from_numpy(self.data.search.validation.values.copy())
         self.epoch = 1
         return self._figures({}, self._logits)

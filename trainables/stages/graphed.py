@@ -9,27 +9,26 @@ from torch.utils._pytree import tree_leaves
 
 from trainables.models import Network
 
-_CONSTANT = ("empty", "scalar_tensor")  # Operations that make no more of host tensors than numbers.
-WARM_UP = 2  # Steps of an epoch that run as they are written before one is recorded.
+_CONSTANT = ("empty", "scalar_tensor")  # Harmless operations that create host tensors.
+WARM_UP = 2  # Steps of an epoch that run normally before one is recorded.
 
 
 class GraphedStep:
-    """A training step that is recorded once an epoch, and from there on launched as a whole.
+    """A training step that is recorded once per epoch as a CUDA graph and then replayed.
 
-    A graph repeats what the device did, with the numbers that the host gave it then: hence a new
-    one for every epoch, whose learning rate, schedules and frozen weights are its own; what changes
-    with every step, such as mixing ratios, is part of the batch. A step in which the host computes
-    is never recorded, and a short batch runs as the step is written. Either way the figures are
-    those of the step as written.
+    A graph repeats the recorded operations with the same numbers from the host. So each epoch, with
+    its own learning rate, schedules and frozen weights, needs a new graph; numbers that change in
+    every step, such as mixing ratios, are part of the batch. A step that computes on the host is
+    never recorded, and a short batch runs normally. Figures are the same either way.
 
     Args:
-        step: Changes weights and sums on the device by a batch: inputs, targets, indices, and what
-            was drawn for them.
-        network: What it trains; its counters of batches may lie on the host.
-        size: Rows of a batch that is recorded.
+        step: Updates weights and sums on the device with a batch: inputs, targets, indices, and
+            the random values drawn for them.
+        network: The network to train; its batch counters may be on the host.
+        size: Number of rows of a recorded batch.
 
     Attributes:
-        refused: Why steps run as they are written; empty while they are recorded.
+        refused: Why steps are not recorded; empty if they are.
     """
 
     def __init__(self, step: Callable[..., None], network: Network, size: int) -> None:
@@ -45,29 +44,29 @@ class GraphedStep:
         self.start_epoch()
 
     def start_epoch(self) -> None:
-        """Forget the graph of the epoch before."""
+        """Forget the previous epoch's graph."""
         self._graph: torch.cuda.CUDAGraph | None = None
         self._counted = [0] * len(self._counters)
         self._warm = 0
 
     def __call__(self, *batch: Tensor) -> None:
-        held = zip(self._batch, batch, strict=False)  # None before the first is recorded.
-        fits = len(batch[0]) == self._size and all(own.shape == new.shape for own, new in held)
+        pairs = zip(self._batch, batch, strict=False)  # Empty before the first recording.
+        fits = len(batch[0]) == self._size and all(own.shape == new.shape for own, new in pairs)
         if self.refused or not fits:
             self._step(*batch)
         elif self._warm < WARM_UP:
             self._warm += 1
             with self._aside():
-                # Watched code is not compiled, so that the first step is not.
-                take = self._watched if self._warm == WARM_UP else self._step
-                take(*batch)
+                # Watched code does not compile, so the first step compiles and the last is watched.
+                run = self._watched if self._warm == WARM_UP else self._step
+                run(*batch)
         elif self._graph is None:
             self._record(batch)
         else:
             self._replay(batch)
 
     def _watched(self, *batch: Tensor) -> None:
-        """Take the step as it is written; find out whether the host has a part in it."""
+        """Run the step normally and find out if it computes on the host."""
         before = [int(counter) for counter in self._counters]
         with _HostWork(self._counters) as host:
             self._step(*batch)
@@ -76,7 +75,7 @@ class GraphedStep:
             self.refused = f"the host computes {host.found} in every step"
 
     def _record(self, batch: tuple[Tensor, ...]) -> None:
-        """Record the step, which computes nothing yet, and take it."""
+        """Record the step (which does not run it), then run it."""
         self._batch = tuple(part.clone() for part in batch)
         counts = [counter.clone() for counter in self._counters]
         graph = torch.cuda.CUDAGraph()
@@ -84,14 +83,14 @@ class GraphedStep:
         drawn = generator.clone_state()
         try:
             with (
-                torch.cuda.stream(torch.cuda.current_stream()),  # It is left, fail what may.
-                # Other threads may do what a recording must not, such as pin memory.
+                torch.cuda.stream(torch.cuda.current_stream()),  # Restores it after any error.
+                # Let other threads do things that a recording must not, such as pin memory.
                 torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
             ):
                 self._step(*self._batch)
         except RuntimeError as error:
             self.refused = str(error).strip().splitlines()[0]
-            generator.graphsafe_set_state(drawn)  # Else this process draws nothing any more.
+            generator.graphsafe_set_state(drawn)  # Otherwise this process cannot draw any more.
         for counter, count in zip(self._counters, counts, strict=True):
             counter.copy_(count)
         if self.refused:
@@ -101,8 +100,8 @@ class GraphedStep:
             self._replay(batch)
 
     def _replay(self, batch: tuple[Tensor, ...]) -> None:
-        for held, given in zip(self._batch, batch, strict=True):
-            held.copy_(given)
+        for recorded, new in zip(self._batch, batch, strict=True):
+            recorded.copy_(new)
         assert self._graph is not None
         self._graph.replay()
         for counter, count in zip(self._counters, self._counted, strict=True):
@@ -110,7 +109,7 @@ class GraphedStep:
 
     @contextmanager
     def _aside(self) -> Iterator[None]:
-        """Compute on the stream that is recorded, in order with the work before and after."""
+        """Compute on the stream used for recording, in order with the work before and after."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -119,7 +118,7 @@ class GraphedStep:
 
 
 class _HostWork(TorchDispatchMode):
-    """Notes an operation on the host's tensors, but for those ``known`` and plain numbers."""
+    """Notes the first operation on host tensors, except ``known`` ones and plain numbers."""
 
     def __init__(self, known: list[Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Networks of stored outcomes: restored, asked for features and predictions, and measured."""
+"""Restores networks of stored outcomes, and computes their features, predictions and metrics."""
 
 import math
 import re
@@ -45,7 +45,7 @@ from trainables.store.artifacts import Artifact, ArtifactStore, stage_key
 def extract_features(
     network: Network, batcher: Batcher, kind: str = "none", seed: int = 0
 ) -> Tensor:
-    """Return features (N, D) of one view of all rows, drawn from ``seed``; see ``in_batches``."""
+    """Return features (N, D) of one view of all rows; ``seed`` determines the view."""
     generator = torch.Generator().manual_seed(seed)
     return in_batches(
         network,
@@ -54,20 +54,20 @@ def extract_features(
     )
 
 
-# Returns a network's features (N, D) of rows, given its training's key and what computes them.
+# Returns a network's features (N, D), given its training's key and a function that computes them.
 Keep: TypeAlias = Callable[[str, Callable[[], Tensor]], Tensor]
 
 
 class LastPass:
-    """The features that a network gave last, for every chain that ends in them."""
+    """Caches the features that were computed last, for all chains that use them."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], Tensor] = {}
 
     def keep(self, rows: str, trained: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the features of ``rows`` by a training, computed unless they are the last."""
+        """Return the features of ``rows`` by a training; compute them unless they are cached."""
         if (rows, trained) not in self._found:
-            self._found.clear()  # First, so that memory never holds two.
+            self._found.clear()  # Clear first, so that only one is in memory.
             self._found[rows, trained] = compute()
         return self._found[rows, trained]
 
@@ -76,7 +76,7 @@ def restore_network(trained: Artifact, info: DatasetInfo, device: torch.device) 
     """Return the network of a ``train`` artifact as it was trained."""
     request = trained.record["request"]
     method = build_method(request["parts"])
-    # Its weights are those of the training, whatever it began with.
+    # Pretrained weights are not needed: the trained ones replace them.
     model = without_weights(request["model"])
     network = seeded_network(model, info, request["seed"])
     network = method.scheme.attach(network, info.num_classes)
@@ -93,10 +93,10 @@ def predictor(
 ) -> Callable[[np.ndarray], Tensor]:
     """Return a function from rows as stored, (N, ...), to log-probabilities (N, K), float32, CPU.
 
-    Of images with masks, which need not have them, it is to those of pixels, (N, K, H, W).
+    For images with masks, which may lack the masks, it returns those of pixels, (N, K, H, W).
 
-    It goes down the chain of stages that ends in an artifact; nothing but the rows is read by it.
-    The features of the rows are those that ``keep`` returns, if given; not of images with masks.
+    ``ref`` is the last artifact of the chain of stages. ``keep``, if given, returns the features of
+    the rows; it is not used for images with masks.
     """
     inputs, device = info.inputs, concrete(device)
     if isinstance(inputs, MaskedImages):
@@ -122,13 +122,13 @@ def pixel_outputs(
 
 
 def calibrator_of(parts: Parts) -> Calibrator:
-    """Return the calibrator that a request names, not fitted."""
+    """Return the unfitted calibrator of a request."""
     ((part, parameters),) = parts.items()
     return calibrator_from_recipe(part, parameters)
 
 
 def network_precision(store: ArtifactStore, ref: ArtifactRef) -> str:
-    """Return the precision in which the network of a chain of stages computes."""
+    """Return the precision of a chain's network."""
     artifact = find_artifact(store, ref)
     if artifact.upstream is not None:
         return network_precision(store, artifact.upstream)
@@ -182,23 +182,22 @@ def evaluate_on_test(
     device: torch.device | None = None,
     last: LastPass | None = None,
 ) -> tuple[dict[str, float], Artifact]:
-    """Read the test data once, for a chosen configuration.
+    """Measure a chosen configuration on test data.
 
     Args:
-        store: Where artifacts lie.
+        store: The artifact store.
         ref: The chosen artifact.
         prepared: The task's data; this process must not be sealed.
-        device: Where networks run; ``default_device()`` if left out.
-        last: Of this device, shared by what may build on the same training: its network then
-            passes over the test rows once.
+        device: The device of networks; by default ``default_device()``.
+        last: A cache of features. Chains that share it and a training compute the features of the
+            test rows once.
 
     Returns:
-        The metrics, fractions, as ``trainables.metrics.evaluation_report`` names them, and the
-        artifact with the log-probabilities and labels of every test row, of given logits also
-        their numbers in the file. Of images with masks, the metrics are those of
-        ``StreamedReport`` of every pixel, with ``CLASS/iou`` for each class, and the artifact has a
-        sample of the pixels, which noise floors are of, and their ``images``; see ``shown_maps``
-        for its file ``maps``.
+        The metrics of ``trainables.metrics.evaluation_report``, as fractions, and the artifact with
+        the log-probabilities and labels of every test row (for given logits also their row numbers
+        in the file). For images with masks, the metrics are those of ``StreamedReport`` over all
+        pixels plus ``CLASS/iou`` of each class. The artifact then has a sample of the pixels, which
+        is used for the noise floors, their ``images``, and ``maps``, see ``shown_maps``.
 
     Raises:
         TestDataSealedError: If this process runs search trials.
@@ -219,7 +218,7 @@ def evaluate_on_test(
             labels = torch.from_numpy(test.labels.copy())
             measured = evaluation_report(log_probs.to(device), labels)
             tensors = {"test": {"log_probs": log_probs, "labels": labels}}
-            if not prepared.info.inputs.trains:  # Then seeds may have been tested on other rows.
+            if not prepared.info.inputs.trains:  # Seeds may have different test rows then.
                 tensors["test"]["rows"] = torch.from_numpy(prepared.test_numbers().copy())
         else:
             outputs = pixel_outputs(store, ref, prepared.info, device)
@@ -233,7 +232,7 @@ def evaluate_on_test(
 def _judge_pixels(
     outputs: PixelOutputs, test: RowArrays, pixels: Pixels, info: DatasetInfo, device: torch.device
 ) -> tuple[dict[str, float], dict[str, dict[str, Tensor]]]:
-    """Return the metrics of all pixels, and the arrays to store."""
+    """Return the metrics of all pixels and the arrays to store."""
     batcher = info.inputs.batcher(test.values, device)
     assert isinstance(batcher, MaskedBatcher)
     logits, report = score_pixels(outputs, batcher, pixels, info.num_classes)
@@ -247,7 +246,7 @@ def _judge_pixels(
 
 
 def slug(name: str) -> str:
-    """Return a class's name as metrics have it: small letters, digits and dashes."""
+    """Return a class's name for metrics: lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "class"
 
 
@@ -258,14 +257,14 @@ def evaluate_suite(
     directory: Path | str,
     device: torch.device | None = None,
 ) -> tuple[dict[str, float], Artifact]:
-    """Measure a chosen configuration on a suite that ``prepare_suite`` stored in a directory.
+    """Measure a chosen configuration on a suite from a folder of ``prepare_suite``.
 
-    The outcome is an artifact of its own, so that another suite later computes nothing again. For
-    the other arguments see ``evaluate_on_test``.
+    The outcome has its own artifact, so that adding a suite later computes nothing again. For the
+    other arguments see ``evaluate_on_test``.
 
     Returns:
-        Metrics, fractions, named ``SUITE/METRIC``, and the artifact, whose file ``suite`` holds the
-        tensors that the suite's ``judge`` describes.
+        Metrics named ``SUITE/METRIC``, as fractions, and the artifact, whose file ``suite`` has the
+        tensors returned by the suite's ``judge``.
 
     Raises:
         TestDataSealedError: If this process runs search trials.
@@ -289,7 +288,7 @@ def evaluate_suite(
 
 
 def suite_key(key: str, prepared: PreparedData, data: SuiteData) -> str:
-    """Return the key of the artifact of a configuration on a suite, see ``evaluate_suite``."""
+    """Return the key of the outcome of ``evaluate_suite``."""
     code = suite_code(data.name)
     return stage_key(
         "evaluate",
@@ -303,14 +302,14 @@ def suite_key(key: str, prepared: PreparedData, data: SuiteData) -> str:
 
 
 def pooled(metrics: Mapping[str, float], pools: Mapping[str, str]) -> dict[str, float]:
-    """Return the means over suites of one pool, two or more, of what all of them measure.
+    """Return the means of metrics over all suites of each pool that has two or more.
 
     Args:
-        metrics: ``SUITE/METRIC`` to value.
-        pools: A suite's label to its pool's name; empty for none.
+        metrics: Values by ``SUITE/METRIC``.
+        pools: Names of pools by the suite's label; empty if a suite has none.
 
     Returns:
-        ``POOL/METRIC`` to the mean, such as ``ood/auroc``.
+        Means by ``POOL/METRIC``, such as ``ood/auroc``; only of metrics that all its suites have.
     """
     means: dict[str, float] = {}
     for pool in sorted(set(filter(None, pools.values()))):

@@ -1,4 +1,4 @@
-"""Predictions of every pixel: read once, added up, and kept of a sample."""
+"""Predictions of pixels: metrics of all of them, logits of a sample."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -12,7 +12,7 @@ from trainables.metrics import StreamedReport
 from trainables.models import Network
 from trainables.stages.engine import as_written, in_precision
 
-SHOWN = 4  # Images whose whole maps the evaluation keeps.
+SHOWN = 4  # Number of images whose complete maps the evaluation stores.
 CERTAIN = 255  # The stored value of a confidence of 1.
 
 # Maps images (N, 3, H, W) to logits or log-probabilities (N, K, H, W).
@@ -20,7 +20,7 @@ PixelOutputs: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def outputs_of(network: Network) -> PixelOutputs:
-    """Return the network as it is used where it does not train; see ``in_batches``."""
+    """Return the outputs of a network in evaluation mode; see ``in_batches``."""
 
     def compute(images: Tensor) -> Tensor:
         network.eval()
@@ -31,7 +31,7 @@ def outputs_of(network: Network) -> PixelOutputs:
 
 
 def calibrated(outputs: PixelOutputs, calibrator: Callable[[Tensor], Tensor]) -> PixelOutputs:
-    """Return outputs whose pixels went through a calibrator of rows (N, K)."""
+    """Return outputs with a calibrator of rows (N, K) applied to each pixel."""
 
     def compute(images: Tensor) -> Tensor:
         rows = outputs(images).movedim(1, -1)
@@ -44,11 +44,11 @@ def calibrated(outputs: PixelOutputs, calibrator: Callable[[Tensor], Tensor]) ->
 def score_pixels(
     outputs: PixelOutputs, batcher: MaskedBatcher, pixels: Pixels, num_classes: int
 ) -> tuple[Tensor, StreamedReport]:
-    """Go once through all pixels, images at their own size.
+    """Measure all labelled pixels in one pass, with images at their own size.
 
     Returns:
-        What ``outputs`` gives for ``pixels``, (S, K), float32 on the CPU, and the metrics of all
-        labelled pixels.
+        The ``outputs`` of ``pixels``, (S, K), float32 on the CPU, and the metrics of all labelled
+        pixels.
 
     Raises:
         TrainingDivergedError: If an output is not finite.
@@ -60,7 +60,7 @@ def score_pixels(
             found = outputs(images).movedim(1, -1)
             if not bool(found.isfinite().all()):
                 raise TrainingDivergedError("logits of pixels became NaN or infinite")
-            labelled = (targets >= 0).nonzero(as_tuple=True)  # Once: a device is waited for.
+            labelled = (targets >= 0).nonzero(as_tuple=True)  # Once: this waits for the device.
             report.add(found[labelled], targets[labelled])
             ends = torch.tensor([row, row := row + len(images)])
             taken = slice(*torch.searchsorted(pixels.rows, ends).tolist())
@@ -73,7 +73,7 @@ def score_pixels(
 
 @torch.inference_mode()
 def predict_pixels(outputs: PixelOutputs, batcher: MaskedBatcher, num_classes: int) -> Tensor:
-    """Return log-probabilities (N, K, H, W), float32 on the CPU; uniform beyond smaller images."""
+    """Return log-probabilities (N, K, H, W), float32 on the CPU; uniform outside of images."""
     parts = batcher.batches(torch.arange(len(batcher)), batcher.at_once)
     return torch.cat([_whole_batch(outputs, batcher, batch, num_classes) for batch in parts])
 
@@ -93,7 +93,7 @@ def _whole_batch(
 def shown_maps(
     outputs: PixelOutputs, batcher: MaskedBatcher, num_classes: int
 ) -> dict[str, Tensor]:
-    """Return what the report draws of a few images, spread over all of them, all uint8.
+    """Return a few images, spread over all, with predictions for the report; all uint8.
 
     Returns:
         ``rows`` (M, H, W, 4), images and masks as stored; ``predicted`` (M, H, W), classes;

@@ -1,4 +1,4 @@
-"""One training step in a process of its own: a bad GPU may never answer, or spoil it."""
+"""One training step in its own process, because a bad GPU may hang or break the process."""
 
 import math
 import sys
@@ -19,7 +19,7 @@ MODEL = "resnet20"
 
 
 def training_step(device: torch.device, precision: str = "bfloat16") -> float:
-    """Train a small network for one step, as trials do, and predict; return the step's loss."""
+    """Train a small network for one step, like a trial, and predict; return the loss."""
     images = Images((SIDE, SIDE), 3, (0.5,) * 3, (0.25,) * 3, "crop-flip")
     info = DatasetInfo("probe", tuple(map(str, range(CLASSES))), images, "", "")
     pixels = np.random.default_rng(0).integers(0, 256, (ROWS, SIDE, SIDE, 3), dtype=np.uint8)
@@ -35,10 +35,10 @@ def training_step(device: torch.device, precision: str = "bfloat16") -> float:
 
 
 def main() -> None:
-    """Print the loss of the step; or exit with code 1 and one line that says what failed."""
+    """Print the loss of the step, or exit with code 1 and a one-line reason."""
     try:
         loss = training_step(torch.device(sys.argv[1]))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+    except Exception as error:  # noqa: BLE001 - every failure is reported
         sys.exit(reason_of(error))
     sys.stdout.write(f"{loss}\n")
 

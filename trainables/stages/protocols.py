@@ -1,7 +1,7 @@
-"""How a network is trained: the papers' protocols by name, and anyone's own.
+"""Training protocols: those of papers, by name, and custom ones.
 
-A named protocol is one file of ``search_spaces/protocols/``. Each comes in short forms:
-``mukhoti2020/0.1`` runs a tenth of the epochs with the shape of the schedule kept.
+A named protocol is a file in ``search_spaces/protocols/``. Each has short forms:
+``mukhoti2020/0.1`` runs a tenth of the epochs with a schedule of the same shape.
 """
 
 import math
@@ -28,16 +28,16 @@ CUSTOM = "custom"
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LEARNS = ("all", "head")
 SCHEDULES = ("constant", "step", "cosine", "poly")
-POWER = 0.9  # Of the poly schedule (Chen et al. 2017, section 4.1).
+POWER = 0.9  # Exponent of the poly schedule (Chen et al. 2017, section 4.1).
 KEEP = ("last", "best_val_nll", "best_val_acc", "best_val_nll_after_ts")
-# What the weights do not depend on: two protocols that differ here only are the same training.
+# Fields without effect on the weights: protocols that differ only in these are the same training.
 LABELS = ("name", "source", "note")
 AUGMENTED = tuple(dict.fromkeys((*IMAGE_AUGMENTATIONS, *MASK_AUGMENTATIONS)))
 
 
 def _text(name: str, value: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name}={value!r} is not a text")
+        raise ValueError(f"{name}={value!r} is not text")
     return value
 
 
@@ -60,45 +60,44 @@ def _share(name: str, value: float) -> float | int:
 
 
 class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
-    """How long, with what and at which rate a network is trained.
+    """The training settings of a network.
 
     Attributes:
-        name: What recipes and tables call it.
+        name: The name in recipes and tables.
         epochs: Passes over the training rows, at least 1.
         batch_size: Rows per step, at least 1.
         optimizer: ``sgd``, ``adam`` or ``adamw``.
         lr: Initial learning rate, in (0, inf).
-        momentum: Of SGD, in [0, 1). Adam and AdamW ignore it: their betas are 0.9 and 0.999.
+        momentum: Momentum of SGD, in [0, 1). Adam and AdamW ignore it (betas 0.9 and 0.999).
         weight_decay: In [0, inf); decoupled for AdamW, coupled for the others.
         schedule: ``constant``, ``step`` (times ``decay`` at each milestone), ``cosine`` or ``poly``
             (both towards 0 after the last epoch, the latter by ``(1 - progress) ** 0.9``). The rate
             is constant within an epoch.
         milestones: Epochs, counted from 0, at whose start a step schedule falls: sorted, each in
-            [1, epochs]. Equal ones fall together; one at ``epochs`` is never reached.
+            [1, epochs]. Repeated ones fall twice; one at ``epochs`` is never reached.
         decay: Factor at each milestone, in (0, 1]; 1 unless the schedule is ``step``.
-        nesterov: Whether SGD looks ahead; needs a momentum.
-        warmup: Epochs in which the rate rises linearly to ``lr``, in [0, epochs).
-        augmentation: ``none``, ``crop-flip``, ``resized-crop-flip``, with masks ``none``,
-            ``crop-flip``, ``scale-crop-flip`` or ``crop-flip-light``, or None for the data
-            set's own.
+        nesterov: Whether SGD uses Nesterov momentum; needs a momentum.
+        warmup: Number of epochs in which the rate rises linearly to ``lr``, in [0, epochs).
+        augmentation: ``none``, ``crop-flip`` or ``resized-crop-flip``; with masks ``none``,
+            ``crop-flip``, ``scale-crop-flip`` or ``crop-flip-light``; None for the data set's own.
         validation: Share of the training rows held out: a fraction in (0, 1), a count of at
             least 1, or None for the data set's own rule.
-        clip_norm: Longest gradient that is not shortened, L2 norm over all parameters of the mean
-            loss, in (0, inf); None for no limit.
-        keep: Whose weights the training ends with: ``last``, or the epoch of lowest validation NLL
-            (``best_val_nll``), of lowest NLL after a temperature (``best_val_nll_after_ts``, for
-            recipes that end in a calibrator; see ``nll_after_ts_terms``), or of highest validation
-            accuracy (``best_val_acc``).
-        keep_after: First epochs that are too early to be kept, in [0, epochs); 0 unless ``keep`` is
-            one of the best.
-        learns: Which weights: ``all``, or the classifier alone (``head``), whose features then come
-            from the network as evaluation uses it. For networks that begin ``@pretrained``.
-        compile: Whether ``torch.compile`` makes kernels for the whole feature extractor: faster
-            after a minute or more, and the same up to rounding. It needs a C++ compiler, or Triton
-            on a GPU. A short last batch runs as the network is written, and so does a network that
-            is no one graph (``resnet110-sd``): a line says so.
-        source: Paper and place, or how the values were found.
-        note: What the source leaves open, and how it was closed here.
+        clip_norm: Largest L2 norm of the gradient of the mean loss over all parameters, in (0,
+            inf); None for no limit.
+        keep: The epoch whose weights are stored: ``last``, or the one with the lowest validation
+            NLL (``best_val_nll``), the lowest NLL after a temperature (``best_val_nll_after_ts``,
+            for recipes that end in a calibrator; see ``nll_after_ts_terms``), or the highest
+            validation accuracy (``best_val_acc``).
+        keep_after: Number of first epochs that are never kept, in [0, epochs); 0 if ``keep`` is
+            ``last``.
+        learns: Trained weights: ``all``, or only the classifier (``head``), on features of the
+            extractor in evaluation mode. For networks that begin ``@pretrained``.
+        compile: Whether ``torch.compile`` compiles the feature extractor: faster after a minute or
+            more, and the same up to rounding. It needs a C++ compiler, or Triton on a GPU. A short
+            last batch runs uncompiled. So does a network that is not a single graph
+            (``resnet110-sd``), with a message.
+        source: Paper and section, or the origin of the values.
+        note: Details that the source does not give, and their values here.
 
     Raises:
         ValueError: If a value is out of its range or contradicts another.
@@ -127,16 +126,16 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
     note: str = checked(default="", check=_text)
 
     def __post_init__(self) -> None:
-        """Bring numbers to one type so that equal protocols are equal; check what goes together."""
+        """Convert numbers, so that equal protocols compare as equal; check combinations."""
         super().__post_init__()
         for key in ("warmup", "keep_after"):
             if (value := getattr(self, key)) >= self.epochs:
-                raise ValueError(f"{key}={value} is outside [0, {self.epochs}): the epochs")
+                raise ValueError(f"{key}={value} is outside [0, {self.epochs}), the epochs")
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
             raise ValueError("nesterov=True needs optimizer=sgd and a momentum above 0")
         if self.milestones and self.milestones[-1] > self.epochs:
             raise ValueError(
-                f"milestone={self.milestones[-1]} is outside [1, {self.epochs}]: the epochs"
+                f"milestone={self.milestones[-1]} is outside [1, {self.epochs}], the epochs"
             )
         if self.schedule != "step" and (self.milestones or self.decay != 1):
             raise ValueError(
@@ -151,10 +150,10 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that decides the weights, ready for JSON and for keys.
+        """Return all fields with effect on the weights, ready for JSON and for keys.
 
-        ``name``, ``source`` and ``note`` are left out, and ``learns``, which came later, unless it
-        is set. ``protocol_from`` accepts the result.
+        ``name``, ``source`` and ``note`` are omitted. So is the default of ``learns``, so that
+        older keys stay valid. ``protocol_from`` accepts the result.
         """
         left_out = (*LABELS, "learns") if self.learns == "all" else LABELS
         names = (item.name for item in fields(self) if item.name not in left_out)
@@ -162,12 +161,12 @@ class Protocol(CheckedFields, frozen=True, kw_only=True, eq=True, repr=True):
         return {**values, "milestones": list(self.milestones)}
 
     def shortened(self, share: float) -> Self:
-        """Return the protocol with a share, in (0, 1], of its epochs and its schedule's shape.
+        """Return the protocol with a share, in (0, 1], of its epochs and the same schedule shape.
 
         Epochs and milestones are rounded to the nearest whole number, and are at least 1.
 
         Raises:
-            ValueError: If ``share`` is outside its range.
+            ValueError: If ``share`` is out of range.
         """
         check_number("share", share, 0, 1, open_low=True)
 
@@ -208,7 +207,7 @@ def learning_rate(protocol: Protocol, epoch: int) -> float:
 
 @cache
 def named_protocol(name: str) -> Protocol:
-    """Return a protocol by name, its short form for ``NAME/SHARE``; else raise ``InputError``."""
+    """Return a protocol or the short form ``NAME/SHARE``; raise ``InputError`` if unknown."""
     base, slash, share = name.partition("/")
     known = protocol_names()
     if base not in known:
@@ -226,14 +225,15 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
     """Return the protocol that a sweep file or a stage describes.
 
     Args:
-        description: A name, or the fields of a ``Protocol``. With ``base`` among them, the fields
-            change that named protocol; without, ``epochs``, ``batch_size`` and ``lr`` are needed.
-            Fewer ``epochs`` shorten fields counted in epochs in proportion, unless they are given.
+        description: A name, or the fields of a ``Protocol``. With ``base``, the other fields change
+            that named protocol; without, ``epochs``, ``batch_size`` and ``lr`` are required. If
+            ``epochs`` is lower than in ``base``, other fields counted in epochs shrink in
+            proportion, unless they are given.
     """
     if isinstance(description, str):
         return named_protocol(description)
     if not isinstance(description, Mapping):
-        raise InputError(f"protocol {description!r} is neither a name nor a mapping of fields")
+        raise InputError(f"protocol: expected a name or a mapping of fields, got {description!r}")
     given = dict(description)
     base = given.pop("base", None)
     if base is not None and not isinstance(base, str):
@@ -245,7 +245,7 @@ def protocol_from(description: str | Mapping[str, Any]) -> Protocol:
             raise InputError(f"protocol has no field {key!r}; {known_names(key, [*known, 'base'])}")
     missing = [key for key, field in known.items() if field.default is MISSING and key not in given]
     if missing and start is None:
-        raise InputError(f"protocol lacks {', '.join(missing)}; give them, or a protocol as base")
+        raise InputError(f"protocol lacks {', '.join(missing)}; add them, or a protocol as base")
     try:
         if start is None:
             return Protocol(**given)

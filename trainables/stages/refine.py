@@ -1,4 +1,4 @@
-"""The second stage: a classifier retrained on the features of a frozen network."""
+"""The refine stage: retrains the classifier on the features of a frozen network."""
 
 import math
 import os
@@ -41,7 +41,7 @@ class RefineStage(StageRun, stage="refine"):
             features, self.shared_seconds = load_features(
                 self.upstream(), store, data, refinement.views
             )
-        # Views that do not fit stay on the host, from where each epoch's is brought.
+        # Views that do not fit on the device stay on the host; each epoch copies its own.
         views, validation = features["views"], features["validation"].to(data.device)
         views = views.to(data.device) if fits(views.nbytes, data.device) else views
         self.features = {"views": views, "validation": validation}
@@ -51,21 +51,21 @@ class RefineStage(StageRun, stage="refine"):
             torch.from_numpy(data.search.train.labels.copy()).to(data.device),
             num_classes=data.prepared.info.num_classes,
             batch_size=protocol.batch_size,
-            # What suits Adam or AdamW says nothing of SGD: then the MaC-Cal paper's values hold.
+            # Values for Adam or AdamW do not suit SGD, so use those of the MaC-Cal paper instead.
             momentum=protocol.momentum if by_sgd else 0.9,
             weight_decay=protocol.weight_decay if by_sgd else 5e-4,
             seed=request.seed,
             device=data.device,
             held_out=(validation, data.validation_labels),
         )
-        self._own: Tensor | None = None  # The network's own validation logits, if it keeps them.
+        self._own: Tensor | None = None  # The network's own validation logits, if the head loses.
 
     @property
     def epochs(self) -> int:
         return self.trainer.refinement.epochs
 
     def joined(self, others: Sequence[StageRequest]) -> StageRun:
-        """Return a run that carries the refinements of the same extractor along, if any."""
+        """Return a run that also trains other refinements of the same extractor, if any."""
         key, request = self.trainer.refinement.together_key(), self.request
         if key is None:
             return self
@@ -83,10 +83,10 @@ class RefineStage(StageRun, stage="refine"):
         return self.judged(self.trainer.train_epoch(), self.head_logits())
 
     def judged(self, figures: Mapping[str, float], logits: Tensor) -> dict[str, float]:
-        """Return the figures of the epoch that was trained, validated, given the head's logits.
+        """Add the validation metrics of the head's logits to the figures of an epoch.
 
         Raises:
-            TrainingDivergedError: If one is not finite, or the head to be stored lost its accuracy.
+            TrainingDivergedError: If one is not finite, or the final head lost its accuracy.
         """
         self.epoch = self.trainer.epoch
         self.check_finite(figures, bool(logits.isfinite().all()))
@@ -101,7 +101,7 @@ class RefineStage(StageRun, stage="refine"):
         return self._figures(figures, logits)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the head's weights, the validation logits, and whether the head is in use."""
+        """Return the head's weights, the validation logits, and whether the head is accepted."""
         logits = self.head_logits() if self._own is None else self._own
         files = {
             "head": self.trainer.head.state_dict(),
@@ -110,7 +110,7 @@ class RefineStage(StageRun, stage="refine"):
         return files, {"epochs": self.epoch, "accepted": self._own is None}
 
     def remarks(self) -> list[str]:
-        """Return what the refinement says of its head, unless the network keeps its own."""
+        """Return the refinement's messages about its head, unless the head was rejected."""
         refinement = self.trainer.refinement
         return refinement.remarks(self.trainer.head) if self._own is None else []
 
@@ -129,11 +129,11 @@ class RefineStage(StageRun, stage="refine"):
 
 
 class RefineTogether(StageRun):
-    """The run of one refinement, with others of the same extractor carried along.
+    """The run of one refinement that also trains others of the same extractor.
 
-    To its trial it is an ordinary run. Outcomes of the others are stored when it finishes, so that
-    their own trials need no process; one that diverges, or loses its accuracy, is left out, and
-    fails in its own trial. None has begun before.
+    For its trial it is an ordinary run. When it finishes, it stores the outcomes of the others, so
+    that their own trials need no process. A refinement that diverges or loses its accuracy is
+    dropped, and fails in its own trial. No other may have started before.
     """
 
     def __init__(self, run: RefineStage, others: Sequence[RefineStage]) -> None:
@@ -150,12 +150,12 @@ class RefineTogether(StageRun):
         return self._run.epochs
 
     def ask_for(self, metric: str) -> None:
-        """Add a validation metric to those of every member."""
+        """Compute another validation metric for every member."""
         for member in (self._run, *self._others):
             member.ask_for(metric)
 
     def run_epoch(self) -> dict[str, float]:
-        """Retrain all heads for one epoch and validate; return the figures of the one asked for."""
+        """Train and validate all heads for one epoch; return the requested one's figures."""
         figures = self._heads.train_epoch()
         outputs = self._heads.logits(self._run.features["validation"])
         self.epoch = self._run.trainer.epoch
@@ -174,7 +174,7 @@ class RefineTogether(StageRun):
         self._heads.drop(member.trainer)
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the arrays to store of the requested refinement."""
+        """Return the tensors and facts of the requested refinement."""
         return self._run.outcome()
 
     def remarks(self) -> list[str]:
@@ -186,7 +186,7 @@ class RefineTogether(StageRun):
         history: Sequence[Mapping[str, Any]] = (),
         seconds: float | None = None,
     ) -> Artifact:
-        """Store the outcome of every refinement with its share of the cost; return the own."""
+        """Store all outcomes, each with its share of the cost; return the requested one."""
         share = None if seconds is None else seconds / (1 + len(self._others))
         for other in self._others:
             own = self._histories[other.request.key()]
@@ -194,7 +194,7 @@ class RefineTogether(StageRun):
         return super().finish(metrics, history, share)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of every head; to the one asked for it is that of a run alone."""
+        """Return the state of all heads; a run of the requested one alone can load it as well."""
         return {
             **self._run.state_dict(),
             "others": {other.request.key(): other.state_dict() for other in self._others},
@@ -202,15 +202,15 @@ class RefineTogether(StageRun):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume with those that were there when the state was taken."""
+        """Resume; drop members that are not in the state."""
         self._run.load_state_dict(state)
         self.epoch = self._run.epoch
-        carried = state.get("others", {})
+        others = state.get("others", {})
         self._histories = state.get("histories", {})
         for other in list(self._others):
             key = other.request.key()
-            if key in carried:
-                other.load_state_dict(carried[key])
+            if key in others:
+                other.load_state_dict(others[key])
             else:
                 self._leave_out(other)
 
@@ -222,13 +222,13 @@ def _is_better(logits: Tensor, own: Tensor, labels: Tensor) -> bool:
 
 
 def _check_accuracy(logits: Tensor, own: Tensor, labels: Tensor, chance: float) -> None:
-    """Refuse a head that lost three quarters of what its network knows, by two errors."""
+    """Refuse a head that lost 3/4 of the accuracy above chance, by two standard errors."""
     before, after = (row_terms("acc", each, labels) for each in (own, logits))
     lost = before - after
     if lost.mean() - 2 * _standard_error(lost) > max(0.0, 0.75 * (float(before.mean()) - chance)):
         raise TrainingDivergedError(
-            f"accuracy collapsed to {after.mean():.1%} of the validation rows; the network's own "
-            f"classifier has {before.mean():.1%}, the commonest class is {chance:.1%}"
+            f"validation accuracy collapsed to {after.mean():.1%}; the network's own classifier "
+            f"has {before.mean():.1%}, always choosing the most frequent class {chance:.1%}"
         )
 
 
@@ -236,23 +236,23 @@ def _standard_error(difference: Tensor) -> float:
     return float(difference.std()) / len(difference) ** 0.5
 
 
-FEATURE_VIEWS = 8  # Augmented views of the training set that refinements cycle through.
+FEATURE_VIEWS = 8  # Number of augmented views of the training set that refinements cycle through.
 
 
 def load_features(
     trained: Artifact, store: ArtifactStore, data: TaskData, views: str = "augmented"
 ) -> tuple[dict[str, Tensor], float]:
-    """Return the features of a trained network, computed once for all refinements of it.
+    """Return the features of a trained network, computed once for all its refinements.
 
-    They are mapped from the store's file, so that trials side by side share one copy in memory, and
-    exactly what the network gives: float32, or bfloat16 where that loses nothing because the
-    network itself computed in it. The ``original`` view is a single one of the training set as it
-    is, even where the protocol augments.
+    They are mapped from the store's file, so that parallel trials share one copy in memory. They
+    equal the network's outputs: float32, or bfloat16 if that loses nothing because the network
+    computed in it. ``views="original"`` is a single unaugmented view, even if the protocol
+    augments.
 
     Returns:
-        ``views`` (V, N, D): the training set as V augmented views drawn from fixed seeds (one,
-        unaugmented, where the protocol does not augment), and ``validation`` (M, D); and the
-        seconds that another trial has spent on them.
+        ``views`` (V, N, D), V augmented views of the training set from fixed seeds (a single
+        unaugmented one if the protocol does not augment), and ``validation`` (M, D); and the
+        seconds that another trial spent on them.
     """
     kind = _augmentation(trained, data)
     own = views == "original" and kind != "none"
@@ -260,7 +260,7 @@ def load_features(
     found = store.find(ArtifactRef("features", key))
     if found is None:
         with store.lock(ArtifactRef("features", key)):
-            found = store.find(ArtifactRef("features", key))  # Another trial may have been first.
+            found = store.find(ArtifactRef("features", key))  # Another trial may have stored it.
             if found is None:
                 started = time.monotonic()
                 features = _compute_features(trained, data, "none" if own else kind, store.root)
@@ -293,7 +293,7 @@ def _compute_features(
 
 
 def _stacked(views: Iterable[Tensor], count: int, scratch: Path) -> Tensor:
-    """Return ``count`` views (N, D) as a file (V, N, D), bfloat16 if that loses nothing."""
+    """Return ``count`` views (N, D) as a file-backed tensor (V, N, D), see ``_lossless``."""
     stacked = torch.empty(0)
     for position, view in enumerate(map(_lossless, views)):
         if position == 0:
@@ -305,11 +305,11 @@ def _stacked(views: Iterable[Tensor], count: int, scratch: Path) -> Tensor:
 
 
 def _in_file(shape: tuple[int, ...], dtype: torch.dtype, scratch: Path) -> Tensor:
-    """Return a tensor that is mapped to a file without a name, gone when nobody uses it."""
+    """Return a tensor in an unnamed file, which disappears with the tensor."""
     count = math.prod(shape)
     try:
         with tempfile.NamedTemporaryFile(dir=scratch) as file:
-            # Reserved as a whole: a disk that fills up later would end the process.
+            # Reserve the whole file: if the disk became full later, the process would crash.
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, count * dtype.itemsize)
             return torch.from_file(file.name, shared=True, size=count, dtype=dtype).view(shape)
@@ -318,6 +318,6 @@ def _in_file(shape: tuple[int, ...], dtype: torch.dtype, scratch: Path) -> Tenso
 
 
 def _lossless(values: Tensor) -> Tensor:
-    """Return float32 values in bfloat16, in half the memory, if they are the same there."""
+    """Return float32 values as bfloat16, to save memory, if that does not change them."""
     half = values.bfloat16()
     return half if torch.equal(half.float(), values) else values

@@ -13,7 +13,7 @@ from trainables.store.artifacts import ArtifactStore
 
 
 def build_trainer(request: StageRequest, data: TaskData, team: Team | None) -> Trainer:
-    """Return the trainer of a requested training, for one process of those that compute it."""
+    """Return the trainer of a request for one process of a team, or for a single process."""
     return Trainer(
         request.model,
         build_method(request.parts),
@@ -29,10 +29,10 @@ def build_trainer(request: StageRequest, data: TaskData, team: Team | None) -> T
 
 
 class TrainStage(StageRun, stage="train"):
-    """Trains a network from scratch with one method.
+    """Trains a network with one method.
 
-    The validation metrics of an epoch are those of the weights that the training would end with if
-    this epoch were its last: the epoch's own, or the best ones so far (``Protocol.keep``).
+    An epoch's validation metrics are those of the weights that would be stored if it were the last
+    epoch: its own weights or the best so far (``Protocol.keep``).
     """
 
     def __init__(self, request: StageRequest, store: ArtifactStore, data: TaskData) -> None:
@@ -54,7 +54,7 @@ class TrainStage(StageRun, stage="train"):
         self._best: dict[str, Any] | None = None
 
     def close(self) -> None:
-        """End the other processes."""
+        """End the other processes of the team."""
         if self._team is not None:
             self._team.close()
 
@@ -70,7 +70,7 @@ class TrainStage(StageRun, stage="train"):
         return figures if self._protocol.keep == "last" else self._with_best(figures)
 
     def _with_best(self, figures: dict[str, float]) -> dict[str, float]:
-        """Remember the epoch if it is the best; put the best one's metrics into its figures."""
+        """Keep the epoch if it is the best; replace the validation metrics by the best ones."""
         metric = self._protocol.keep.removeprefix("best_")
         value = -figures[metric] if metric == "val_acc" else figures[metric]
         early = self.epoch <= self._protocol.keep_after + 1
@@ -89,7 +89,7 @@ class TrainStage(StageRun, stage="train"):
         return self._trainer.remarks()
 
     def outcome(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Return the weights that are kept and their validation logits."""
+        """Return the kept weights and their validation logits."""
         weights, logits, kept = self._trainer.network.state_dict(), self._logits, self.epoch
         if self._best is not None:
             weights, logits, kept = (self._best[k] for k in ("weights", "logits", "epoch"))

@@ -1,1 +1,1 @@
-"""Where artifacts lie: a folder, and its copy in object storage."""
+"""Storage of artifacts: a folder and, optionally, its copy in a bucket."""

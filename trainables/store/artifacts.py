@@ -1,4 +1,4 @@
-"""Outcomes of stages, stored once under a key made of everything that determines them."""
+"""Outcomes of stages, each stored once under a key of everything that determines it."""
 
 import hashlib
 import json
@@ -38,9 +38,9 @@ from trainables.store.locks import ArtifactLock, Lease
 
 
 class Checkpoint:
-    """The file of one stage's state; it outlives trial and driver.
+    """The file with the state of an unfinished stage; it outlives the trial and the driver.
 
-    In the local copy of a bucket, ``cache``, the latest state there counts.
+    With a ``cache``, the bucket's state is used if it is newer.
     """
 
     def __init__(self, path: Path, cache: Cache | None = None) -> None:
@@ -50,20 +50,20 @@ class Checkpoint:
         return str(self.path)
 
     def exists(self) -> bool:
-        """Return True if a state was written."""
+        """Return True if there is a state."""
         if self._cache is not None:
             with suppress(AwayError):
                 return self._cache.fetch(self.path)
         return self.path.exists()
 
     def write(self, content: dict[str, Any]) -> None:
-        """Write a state, tensors and plain values; raise ``StorageError`` if that cannot be."""
+        """Write a state of tensors and plain values; raise ``StorageError`` if this fails."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with drafted(self.path) as draft, draft.open("wb") as stream:
                 torch.save(content, stream)
         except (OSError, RuntimeError) as error:
-            # Of a full disk torch says only at which byte it stopped.
+            # When the disk is full, torch reports only the byte position.
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
             reason = why(cause) if isinstance(cause, PermissionError) else cause
             raise StorageError(f"cannot write checkpoint {self}: {reason}") from error
@@ -71,10 +71,10 @@ class Checkpoint:
             self._cache.keep(self.path)
 
     def read(self) -> dict[str, Any]:
-        """Return a state whose every checksum holds: torch writes them, but does not look at them.
+        """Return the state after comparing its checksums, which torch writes but does not check.
 
         Raises:
-            ValueError: If one does not hold. Other damage raises whatever it happens to raise.
+            ValueError: If a checksum is wrong. Other damage may raise any exception.
         """
         with zipfile.ZipFile(self.path) as archive:
             damaged = archive.testzip()
@@ -83,32 +83,32 @@ class Checkpoint:
         return dict(torch.load(self.path, map_location="cpu", weights_only=True))
 
     def remove(self) -> None:
-        """Remove it; harmless if it is not there."""
+        """Remove the file if it exists."""
         if self._cache is None:
             self.path.unlink(missing_ok=True)
         else:
             self._cache.remove(self.path)
 
 
-SCHEMA_VERSION = 2  # Raise it when a stage computes something else from the same inputs.
+SCHEMA_VERSION = 2  # Increase it when a stage computes a different result from the same inputs.
 RECORD = "record.json"
-DROPPED = "dropped"  # Lies in an artifact whose weights were dropped.
+DROPPED = "dropped"  # This file marks an artifact whose weights were removed.
 WEIGHTS = ("weights.safetensors", "head.safetensors")
-LEVELS = 4  # Folders whose names an artifact's path needs: of its prefix, stage, root and storage.
+LEVELS = 4  # Number of folders above an artifact: prefix, stage, root and storage.
 
 log = logging.getLogger(__name__)
 
 
 def stage_key(stage: str, **determinants: Any) -> str:
-    """Return the key of a stage's outcome: a SHA-256 of all that determines it.
+    """Return the key of a stage's outcome: a SHA-256 of everything that determines it.
 
     Args:
         stage: ``train``, ``features``, ``refine``, ``calibrate`` or ``evaluate``.
         **determinants: Plain JSON values: hyper-parameters, task, seed, upstream key. The order of
-            names does not count, and 6 is the same number as 6.0.
+            names has no effect, and 6 is the same number as 6.0.
 
     Raises:
-        TypeError: If a determinant is no plain JSON value.
+        TypeError: If a determinant is not a plain JSON value.
         ValueError: If a number is not finite.
     """
     content = [SCHEMA_VERSION, stage, _one_spelling(determinants)]
@@ -117,7 +117,7 @@ def stage_key(stage: str, **determinants: Any) -> str:
 
 
 def _one_spelling(value: Any) -> Any:
-    """Write whole numbers as int, so that a sweep file's 6 finds what the default 6.0 computed."""
+    """Write whole numbers as int, so that 6 in a sweep file has the key of the default 6.0."""
     if isinstance(value, Mapping):
         return {name: _one_spelling(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -131,7 +131,7 @@ class Artifact:
 
     Attributes:
         ref: Its stage and key.
-        directory: Where its files are.
+        directory: The folder of its files.
         record: Metrics, configuration and provenance.
     """
 
@@ -141,17 +141,17 @@ class Artifact:
 
     @property
     def stage(self) -> str:
-        """Return the stage that computed it."""
+        """Return the stage's name."""
         return self.ref.stage
 
     @property
     def key(self) -> str:
-        """Return its key."""
+        """Return the key."""
         return self.ref.key
 
     @property
     def upstream(self) -> ArtifactRef | None:
-        """Return the outcome that it builds on; None for a training."""
+        """Return the previous stage's outcome; None for a training."""
         request = self.record["request"]
         key = request["upstream"]
         return None if key is None else ArtifactRef(request["upstream_stage"], key)
@@ -164,18 +164,17 @@ class Artifact:
 class ArtifactStore:
     """A folder of artifacts, safe for many processes at once.
 
-    An artifact appears whole or not at all: it is written beside its place and then renamed; the
-    disk has it when ``write`` returns. One whose files do not match their manifest is removed and
-    counts as absent, so that it is computed again.
+    An artifact is never half written: its draft is renamed at the end, and it is on the disk when
+    ``write`` returns. An artifact whose files do not match their manifest is removed and counts as
+    missing, so that it is computed again.
 
-    The store of a bucket is the folder ``artifacts`` in its local copy, see ``storage_folder``:
-    what it lacks is taken from the bucket, what it writes is sent behind the writer's back, and its
-    locks are leases there.
+    For a bucket, the store is the folder ``artifacts`` of its local copy (see ``storage_folder``):
+    missing artifacts are fetched from the bucket, new ones are sent in the background, and locks
+    are leases in the bucket.
 
     Args:
         root: The folder, local or on a file system that every node shares.
-        notice: Receives a line about each damaged artifact, and whatever else a person should
-            know of an outcome.
+        notice: Receives messages for the user, such as a line per damaged artifact.
     """
 
     def __init__(self, root: Path, notice: Callable[[str], None] = log.warning) -> None:
@@ -186,16 +185,16 @@ class ArtifactStore:
         self._leases: dict[str, Lease] = {}
 
     def path(self, ref: ArtifactRef) -> Path:
-        """Return where the artifact of that key lies or would lie."""
+        """Return the folder of an artifact, whether it exists or not."""
         return self.root / ref.stage / ref.key[:2] / ref.key
 
     @permitted()
     def find(self, ref: ArtifactRef, whole: bool = True) -> Artifact | None:
-        """Return an intact artifact, or None if it has still to be computed, or has no key.
+        """Return an intact artifact, or None if it is missing or has no key.
 
-        One whose weights were dropped serves those who do not want it ``whole``.
+        With ``whole``, an artifact whose weights were removed counts as missing.
         """
-        if not ref.key:  # Its place would be the folder of all artifacts of the stage.
+        if not ref.key:  # Its path would be the folder of all artifacts of the stage.
             return None
         directory = self.path(ref)
         if not directory.exists() and not self._pulled(ref):
@@ -208,16 +207,16 @@ class ArtifactStore:
                 return None
         if whole and self.is_dropped(ref):
             return None
-        with suppress(OSError):  # It may be a colleague's, or on a disk that is only read.
-            os.utime(directory / MANIFEST)  # Artifacts used lately stay.
+        with suppress(OSError):  # It may belong to another user or be on a read-only disk.
+            os.utime(directory / MANIFEST)  # Recently used artifacts are kept.
         return Artifact(ref, directory, json.loads((directory / RECORD).read_text()))
 
     def holds(self, ref: ArtifactRef) -> bool:
-        """Return True if an artifact is here, intact or not, and need not be fetched first."""
+        """Return True if an artifact is in the local folder, intact or not."""
         return self.path(ref).exists()
 
     def contains(self, ref: ArtifactRef) -> bool:
-        """Return True if a whole artifact is there, without checking that it is intact."""
+        """Return True if an artifact exists with its weights; damage is not checked."""
         if not ref.key:
             return False
         path = self.path(ref)
@@ -226,11 +225,11 @@ class ArtifactStore:
         return self._cache is not None and self._cache.has(path)
 
     def is_dropped(self, ref: ArtifactRef) -> bool:
-        """Return True if an artifact is here without its weights."""
+        """Return True if an artifact is in the local folder without its weights."""
         return (self.path(ref) / DROPPED).exists()
 
     def drop_weights(self, ref: ArtifactRef) -> None:
-        """Remove the weights of an outcome if it is here; logits, metrics and record stay."""
+        """Remove an artifact's weights if it is in the local folder; keep everything else."""
         directory = self.path(ref)
         if not directory.exists() or self.is_dropped(ref):
             return
@@ -238,7 +237,7 @@ class ArtifactStore:
         try:
             shutil.copytree(directory, draft, ignore=shutil.ignore_patterns(*WEIGHTS))
             (draft / DROPPED).touch()
-            # Not sealed anew: damage has to show later too.
+            # Keep the old hashes, so that existing damage is still detected.
             files = json.loads((directory / MANIFEST).read_text())
             kept = {name: facts for name, facts in files.items() if name not in WEIGHTS}
             listed = {**kept, DROPPED: file_facts(draft / DROPPED)}
@@ -255,11 +254,11 @@ class ArtifactStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _pulled(self, ref: ArtifactRef) -> bool:
-        """Take an artifact from the bucket, if there is one and it has it."""
+        """Fetch an artifact from the bucket; return True if this succeeded."""
         return self._cache is not None and self._cache.pull(self.path(ref))
 
     def metrics(self, ref: ArtifactRef) -> dict[str, float]:
-        """Return the metrics in an artifact's record, without checking that it is intact."""
+        """Return the metrics in an artifact's record; damage is not checked."""
         path = self.path(ref)
         self.fetch_folder(path)
         return dict(json.loads((path / RECORD).read_text(encoding="utf-8"))["metrics"])
@@ -270,9 +269,9 @@ class ArtifactStore:
         tensors: Mapping[str, Mapping[str, Tensor]],
         record: Mapping[str, Any],
     ) -> Artifact:
-        """Store an outcome: named tensors by file name without ending, and plain JSON values.
+        """Store an outcome: tensors (by file name without ending) and a record of JSON values.
 
-        Raises ``StorageError``, which names the storage, if it cannot be written.
+        Raises ``StorageError``, which names the folder, if it cannot be written.
         """
         directory = self.path(ref)
         draft = directory.with_name(f"{ref.key}.{uuid.uuid4().hex}.tmp")
@@ -290,7 +289,7 @@ class ArtifactStore:
                 _remove_damaged(directory)
                 if not directory.exists():  # Another process may have stored the same.
                     place_folder(draft, directory)
-            # Another process may have made a folder above it, or stored the same, a moment ago.
+            # Another process may have just created a parent folder or stored the same artifact.
             sync_names(directory, LEVELS)
             if self._cache is not None:
                 self._cache.keep(directory)
@@ -302,43 +301,43 @@ class ArtifactStore:
         return Artifact(ref, directory, record)
 
     def deliver(self) -> int:
-        """Send to the bucket what it did not take before; return how much still waits."""
+        """Send all waiting files and folders to the bucket; return how many still wait."""
         return 0 if self._cache is None else self._cache.deliver()
 
     def settle(self) -> None:
-        """Wait until the bucket has all artifacts of here, or is away; see ``Cache.settle``."""
+        """Wait until the bucket has all artifacts or does not answer; see ``Cache.settle``."""
         if self._cache is not None:
             self._cache.settle()
 
     def share(self, path: Path) -> None:
-        """Send a file of the storage, which is no artifact, to the bucket if there is one."""
+        """Send another file of the storage to the bucket, if there is one."""
         if self._cache is not None:
             self._cache.keep(path)
 
     def fetch_folder(self, path: Path) -> None:
-        """Take a folder of the storage, such as prepared data, from the bucket if it is absent."""
+        """Fetch a missing folder of the storage, such as prepared data, from the bucket."""
         if self._cache is not None and not path.exists():
             self._cache.pull(path)
 
     def fetch_plugins(self, codes: Iterable[str]) -> None:
-        """Take copies of plugins, by the hashes of their code, as ``fetch_folder`` does."""
+        """Fetch missing copies of plugins, by the hashes of their code."""
         for code in codes:
             self.fetch_folder(self.root.parent / PLUGINS / code)
 
     def _changing(self) -> FileLock:
-        """Return the lock under which artifacts come and go: for moments, never for a stage."""
+        """Return the lock for adding or removing artifacts; it is held only for moments."""
         return FileLock(self.root / ".changing.lock", mode=LOCK_MODE)
 
     def checkpoint(self, ref: ArtifactRef) -> Checkpoint:
-        """Return the state of an unfinished stage, whether there is one or not."""
+        """Return the checkpoint of a stage, whether it exists or not."""
         return Checkpoint(self.root / "checkpoints" / ref.stage / f"{ref.key}.pt", self._cache)
 
     def lock(self, ref: ArtifactRef) -> ArtifactLock | Lease:
-        """Return the lock that the process computing this artifact holds."""
+        """Return the lock of the process that computes this artifact."""
         if self._cache is not None:
-            # One that is asked for again and again knows since when its holder has been silent.
-            fresh = Lease(self._cache.bucket, f"leases/{ref.stage}/{ref.key}")
-            return self._leases.setdefault(ref.key, fresh)
+            # Keep the lease: it measures how long its holder has been silent.
+            new = Lease(self._cache.bucket, f"leases/{ref.stage}/{ref.key}")
+            return self._leases.setdefault(ref.key, new)
         return ArtifactLock(self.path(ref).with_suffix(".lock"))
 
 
@@ -347,7 +346,7 @@ def _damage(directory: Path) -> str:
 
 
 def _remove_damaged(path: Path) -> None:
-    """Remove what a whole artifact takes the place of: another process may have mended it."""
+    """Remove an artifact that is still damaged or lacks its weights, so that it can be replaced."""
     if path.is_file():
         path.unlink()
     elif path.exists() and (_damage(path) or (path / DROPPED).exists()):

@@ -1,4 +1,4 @@
-"""Objects in a bucket: read, written whole, and written on condition."""
+"""Reads objects of a bucket and writes them, also only if they have not changed."""
 
 import os
 import random
@@ -26,13 +26,13 @@ from trainables.common.files import drafted
 from trainables.common.paths import scrubbed
 from trainables.common.pulse import beat
 
-# Seconds before each further attempt, at least; at random up to twice as many.
+# Seconds to wait before each retry; the actual wait is random, up to twice as long.
 PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
 MAX_TEXT = 160
 LOGIN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS"
-# Asked for the role of the machine, where the environment has no login.
+# Without a login in the environment, the driver asks these hosts for the machine's role.
 _ROLES = ("169.254.169.254", "metadata.google.internal")
-# These answers will be the same the next moment.
+# A retry would not change these answers.
 _ABSENT = (NotFoundError, FileNotFoundError)
 _REFUSED = (PermissionDeniedError, UnauthenticatedError, InvalidPathError, NotSupportedError)
 _LASTING = (*_ABSENT, *_REFUSED)
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def client_options() -> Any:
-    """Return how long the driver waits, and that it speaks to a server at http:// if one is set."""
+    """Return the driver's timeouts; allow plain HTTP if AWS_ENDPOINT_URL uses it."""
     return {
         "timeout": "600s",
         "read_timeout": "20s",
@@ -52,7 +52,7 @@ def client_options() -> Any:
 
 
 class Found(NamedTuple):
-    """An object: its content, the tag of this version, and when it was written."""
+    """An object: its content, the tag of this version, and its time of writing."""
 
     content: bytes
     tag: str
@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object as a listing tells of it."""
+    """An object's entry in a listing."""
 
     name: str
     bytes: int
@@ -70,20 +70,20 @@ class Listed(NamedTuple):
 class Bucket:
     """The objects below an address, ``s3://BUCKET/PATH`` or ``gs://BUCKET/PATH``.
 
-    Whatever may pass (a busy server, a lost connection) is tried again for some seconds. Logins,
-    the region and other servers than Amazon's are read from the environment, such as
-    ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION`` and ``AWS_ENDPOINT_URL``.
+    Temporary faults (a busy server, a lost connection) are retried for some seconds. The login,
+    region and server are read from the environment, such as ``AWS_ACCESS_KEY_ID``,
+    ``AWS_SECRET_ACCESS_KEY``, ``AWS_REGION`` and ``AWS_ENDPOINT_URL``.
 
     Args:
-        address: Without a login.
-        patient: Whether what may pass is tried again.
+        address: The address, without a login.
+        patient: Whether to retry after temporary faults.
 
-    All methods raise ``AwayError`` where no answer comes, ``StorageError`` where it is a refusal.
+    All methods raise ``AwayError`` if the bucket does not answer, ``StorageError`` if it refuses.
     """
 
     def __init__(self, address: str, patient: bool = True) -> None:
         self.address, self._patient = address, patient
-        # Google's storage writes on condition of an object's generation, not of its content's hash.
+        # Google's storage compares an object's generation instead of its content's hash.
         self._version = "version" if address.startswith("gs:") else "e_tag"
         try:
             self._store: Any = from_url(
@@ -92,10 +92,10 @@ class Bucket:
                 retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
             )
         except (BaseError, ValueError) as error:
-            raise InputError(f"storage {address} cannot be used: {self._told(error)}") from error
+            raise InputError(f"storage {address} cannot be used: {self._reason(error)}") from error
 
     def get(self, name: str) -> Found | None:
-        """Return an object, or None if there is none."""
+        """Return an object, or None if it does not exist."""
 
         def get() -> Found | None:
             answer = self._store.get(name)
@@ -105,11 +105,11 @@ class Bucket:
         return self._tried(get, None)
 
     def tag(self, name: str) -> str | None:
-        """Return the tag of an object's version, or None if there is none."""
+        """Return the tag of an object's version, or None if it does not exist."""
         return self._tried(lambda: str(self._store.head(name)[self._version]), None)
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Write an object to a file, whole or not at all; return False if there is none."""
+        """Write an object to a file, whole or not at all; return False if it does not exist."""
 
         def fetch() -> bool:
             chunks = self._store.get(name).stream(min_chunk_size=8 << 20)
@@ -122,15 +122,15 @@ class Bucket:
         return self._tried(fetch, False)
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write an object, in place of an earlier one."""
+        """Write or overwrite an object."""
         self._tried(lambda: self._store.put(name, content))
 
     def create(self, name: str, content: bytes) -> str | None:
-        """Write an object where there is none; return its tag, or None if there is another."""
+        """Write a new object; return its tag, or None if the name is taken."""
         return self._put_if(name, content, "create")
 
     def replace(self, name: str, content: bytes, tag: str) -> str | None:
-        """Write the next version of an object; return its tag, or None if ``tag`` is not its."""
+        """Overwrite the version ``tag`` of an object; return the new tag, or None if it changed."""
         return self._put_if(name, content, {self._version: tag})
 
     def _put_if(self, name: str, content: bytes, mode: Any) -> str | None:
@@ -139,7 +139,7 @@ class Bucket:
                 made = self._store.put(name, content, mode=mode, use_multipart=False)
                 return str(made[self._version])
             except (AlreadyExistsError, PreconditionError, *_ABSENT):
-                # It may be ours: of an attempt whose answer was lost.
+                # An earlier attempt may have succeeded although its answer was lost.
                 found = self.get(name)
                 if found is None and mode == "create":
                     raise
@@ -161,7 +161,7 @@ class Bucket:
         return self._tried(listed)
 
     def folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders right below a prefix, sorted."""
+        """Return the names of the folders directly below a prefix, sorted."""
 
         def listed() -> list[str]:
             found = self._store.list_with_delimiter(prefix)["common_prefixes"]
@@ -170,20 +170,20 @@ class Bucket:
         return self._tried(listed)
 
     def remove(self, name: str) -> None:
-        """Remove an object; harmless if there is none."""
+        """Remove an object if it exists."""
         self._tried(lambda: self._store.delete(name), None)
 
     def _tried(self, action: Callable[[], T], *absent: T) -> T:
-        """Return what an action returns in the end, or ``absent``, if given, of what is absent."""
+        """Return the result of an action, with retries; ``absent`` replaces a missing object."""
         for pause in (*(PAUSES if self._patient else ()), None):
             try:
                 return action()
             except (AwayError, StorageError):
-                raise  # Tried already, within the action.
+                raise  # The action has retried already.
             except (BaseError, OSError) as error:
                 if absent and isinstance(error, _ABSENT):
                     return absent[0]
-                text = f"storage {self.address}: {self._told(error)}"
+                text = f"storage {self.address}: {self._reason(error)}"
                 if any(host in str(error) for host in _ROLES):
                     text = f"storage {self.address}: no login in the environment; {LOGIN}"
                     raise StorageError(text) from error
@@ -194,10 +194,9 @@ class Bucket:
                 time.sleep(pause * (1 + random.random()))
         raise AssertionError("the last attempt returns or raises")
 
-    def _told(self, error: Exception) -> str:
-        # What follows is the driver's own view of itself.
+    def _reason(self, error: Exception) -> str:
         line = str(error).partition("\n\nDebug source")[0]
-        if answer := ANSWER.search(line):  # What comes before may be longer than a line.
+        if answer := ANSWER.search(line):  # The text before the answer may be long.
             line = f"{answer[2]} ({answer[1]})"
         for secret in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
             if os.environ.get(secret):

@@ -1,4 +1,4 @@
-"""The local copy of a storage that lies in a bucket: read through it, written behind it."""
+"""The local copy of a bucket: it fetches missing files and sends new ones in the background."""
 
 import hashlib
 import json
@@ -26,52 +26,52 @@ from trainables.common.files import (
 from trainables.store.bucket import Bucket
 
 T = TypeVar("T")
-LANES = 8  # Objects sent or fetched at once.
+LANES = 8  # Number of objects sent or fetched at once.
 WAITING = "undelivered"
-LIMIT = "CALSWEEP_CACHE_GB"  # Names the limit on the size of the artifacts in a local copy.
+LIMIT = "CALSWEEP_CACHE_GB"  # Environment variable: size limit of the artifacts in a local copy.
 GIGABYTES = 100.0
-RECENT_SECONDS = 900.0  # Files read or written so lately stay in the local copy, whatever its size.
-LONGEST_PAUSE = 30.0  # Seconds after which a bucket that is away is asked again, at most.
+RECENT_SECONDS = 900.0  # Files used within this time stay in the local copy, whatever its size.
+LONGEST_PAUSE = 30.0  # Longest time between two attempts to reach the bucket.
 
 
 class Cache:
-    """Files and folders below a folder, and the objects of the same names in a bucket.
+    """A local folder and the objects with the same names in a bucket.
 
-    A written file is noted first, then sent by a thread of this process, again and again until
-    the bucket takes it: a bucket that is away ends nothing. What a process leaves, ``deliver`` of
-    another one sends. A folder is there once its manifest is, which is written last and once; the
-    objects of its files bear their hashes, so that two writers never mix.
+    A thread of this process sends each written file and retries until the bucket has it, so that
+    no outage ends a sweep. A note on the disk lets ``deliver`` of another process send it if this
+    one ends. A folder exists in the bucket once its manifest does, which is written last and never
+    again. Names of its files' objects include hashes, so that two writers cannot mix.
 
-    It is noticed when the bucket goes away, and when a folder there is damaged. What fetches at
-    once raises as ``Bucket`` does.
+    ``notice`` receives a message when the bucket stops answering or a folder in it is damaged.
+    Methods that fetch raise the errors of ``Bucket``.
     """
 
     def __init__(self, folder: Path, address: str, notice: Callable[[str], None]) -> None:
         self.folder, self.bucket, self._notice = folder, Bucket(address), notice
         self._lanes, self._pool = ThreadPoolExecutor(LANES), ThreadPoolExecutor(LANES)
         self._queue: dict[str, None] = {}
-        self._sending: dict[str, bool] = {}  # Whether the version being sent is the latest.
+        self._sending: dict[str, bool] = {}  # True if the version being sent is the latest.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._away, self._refusal = False, ""
         self._measured, self._silent_until = 0.0, 0.0
 
     def name(self, path: Path) -> str:
-        """Return the name of the object of a path in the folder."""
+        """Return the object's name of a path in the folder."""
         return path.relative_to(self.folder).as_posix()
 
     def promise(self, path: Path) -> None:
-        """Note, on the disk, that something which is about to appear has to be sent."""
+        """Note on the disk that a path, which is about to be written, must be sent."""
         note = self._note(self.name(path))
         make_folders(note.parent)
         write_whole(note, self.name(path), durable=True)
 
     def waits(self, path: Path) -> bool:
-        """Return True if something was promised and the bucket has not taken it yet."""
+        """Return True if a path was promised and the bucket does not have it yet."""
         return self._note(self.name(path)).exists()
 
     def keep(self, path: Path) -> None:
-        """Send a file or folder behind the caller's back; the latest content counts."""
+        """Send the latest content of a file or folder in the background."""
         with self._changed:
             self._queue[self.name(path)] = None
             if self.name(path) in self._sending:
@@ -82,9 +82,9 @@ class Cache:
             self._changed.notify_all()
 
     def settle(self, seconds: float = float("inf")) -> bool:
-        """Wait until all is sent, or the bucket is away; return whether all is.
+        """Wait until everything is sent or the bucket does not answer; return True if all is sent.
 
-        Raises ``StorageError`` if the bucket refuses it, for lack of rights, say.
+        Raises ``StorageError`` if the bucket refuses something, for example for lack of rights.
         """
         with self._changed:
             limit = None if seconds == float("inf") else seconds
@@ -94,7 +94,7 @@ class Cache:
             return not self._queue
 
     def deliver(self, seconds: float = LONGEST_PAUSE) -> int:
-        """Send all that waits, of other processes too; return how much still does."""
+        """Send everything that waits, also of other processes; return how many items still wait."""
         for name in self._noted():
             self.keep(self.folder / name)
         end = time.monotonic() + seconds
@@ -122,13 +122,13 @@ class Cache:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: bool(self._queue))
-                # A name that is queued again meanwhile is sent again.
+                # A name that is queued again in the meantime is sent again.
                 names = dict.fromkeys(list(self._queue)[:LANES], True)
                 self._sending = names
             try:
                 sending = {name: self._lanes.submit(self._sent, name) for name in names}
             except RuntimeError:
-                return  # The interpreter ends; what waits, another process sends.
+                return  # The interpreter ends; another process sends the rest.
             faults = {name: sent.result() for name, sent in sending.items()}
             away = [fault for fault in faults.values() if isinstance(fault, AwayError)]
             with self._changed:
@@ -137,7 +137,7 @@ class Cache:
                         self._queue.pop(name, None)
                         self._refusal = self._refusal or str(fault or "")
                 if away and not self._away:
-                    self._notice(f"{away[0]}; what waits is sent later")
+                    self._notice(f"{away[0]}; waiting files are sent later")
                 self._sending, self._away = {}, bool(away)
                 self._silent_until = self._silent_until if away else 0.0
                 self._changed.notify_all()
@@ -146,7 +146,7 @@ class Cache:
             pause = min(2 * pause, LONGEST_PAUSE) if away else 1.0
 
     def _sent(self, name: str) -> OSError | InputError | None:
-        """Send a file or a folder; return what went wrong."""
+        """Send a file or folder; return the error, if any."""
         path = self.folder / name
         try:
             if path.is_dir():
@@ -168,7 +168,7 @@ class Cache:
             return
         if place.is_file():
             if fault := damage(folder, ()):
-                self._notice(f"{folder} is not sent: it is damaged ({fault})")
+                self._notice(f"{folder} was not sent: it is damaged ({fault})")
                 return
             listing = place.read_bytes()
         else:
@@ -178,24 +178,24 @@ class Cache:
         self.bucket.create(f"{name}/{MANIFEST}", listing)
 
     def has(self, folder: Path) -> bool:
-        """Return True if the bucket has a folder, whole; False too where it does not answer."""
+        """Return True if the bucket has a complete folder; False if it does not answer."""
         name = f"{self.name(folder)}/{MANIFEST}"
         return self._asked(lambda: self.bucket.tag(name) is not None)
 
     def _asked(self, ask: Callable[[], bool | None]) -> bool:
-        """Return an answer, or False while the bucket is away: nobody waits for it in vain."""
+        """Return the answer to a request, or False without waiting while the bucket is away."""
         if time.monotonic() >= self._silent_until:
             try:
                 return bool(ask())
             except AwayError as error:
                 self._silent_until = time.monotonic() + LONGEST_PAUSE
-                self._notice(f"{error}; it is asked again later")
+                self._notice(f"{error}; trying again later")
         return False
 
     def pull(self, folder: Path) -> bool:
-        """Fetch a folder, if the bucket has it whole; return whether it is here.
+        """Fetch a folder if the bucket has it completely; return True if it is here now.
 
-        Raises ``StorageError`` if it cannot be written here, or the bucket refuses it.
+        Raises ``StorageError`` if it cannot be written here or the bucket refuses the request.
         """
         return self._asked(lambda: self._pull(folder))
 
@@ -223,12 +223,12 @@ class Cache:
             raise
         except (_TornError, ValueError, KeyError, TypeError) as error:
             self._notice(f"{self.bucket.address}/{name} is damaged ({error}): it counts as missing")
-            # Room for another copy.
+            # Remove the manifest, so that another process can send the folder again.
             if found is not None and self.bucket.tag(f"{name}/{MANIFEST}") == found.tag:
                 self.bucket.remove(f"{name}/{MANIFEST}")
             return False
         except OSError as error:
-            if not folder.exists():  # Another process may have been first.
+            if not folder.exists():  # Otherwise another process fetched it first.
                 raise StorageError(f"{folder} cannot be written: {error}") from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -236,39 +236,36 @@ class Cache:
         return True
 
     def fetch(self, path: Path) -> bool:
-        """Fetch a file, newer than the one here; return whether there is one here now."""
+        """Fetch a file if it is newer than the local one; return True if there is one here now."""
         found, here = self.bucket.get(self.name(path)), path.exists()
         if found is None or (here and path.stat().st_mtime >= found.written.timestamp() - 1):
             return here
         return self.replace(path)
 
     def replace(self, path: Path) -> bool:
-        """Fetch a file, however old the one here is; return whether there is one there."""
+        """Fetch a file and replace the local one; return False if the bucket has none."""
         path.parent.mkdir(parents=True, exist_ok=True)
         return self.bucket.fetch(self.name(path), path)
 
     def forget(self, path: Path) -> None:
-        """Remove a file here, and send it no more."""
+        """Remove a local file and cancel its sending."""
         path.unlink(missing_ok=True)
         self._note(self.name(path)).unlink(missing_ok=True)
         with self._changed:
             self._queue.pop(self.name(path), None)
 
     def remove(self, path: Path) -> None:
-        """Remove a file here and there; where the bucket is away it stays there."""
+        """Remove a file here and, if the bucket answers, there."""
         self.forget(path)
         self._asked(lambda: self.bucket.remove(self.name(path)))
 
     def each(self, action: Callable[[T], object], names: Iterable[T]) -> None:
-        """Fetch or send several at once, and wait for all; raises as the ``action`` does."""
+        """Run an action for several names at once and wait for all; raise the action's error."""
         for _ in self._pool.map(action, names):
             pass
 
     def _trim(self) -> None:
-        """Remove artifacts that were not used lately, oldest first, where all take too much room.
-
-        Only what the bucket has goes.
-        """
+        """If local artifacts exceed the size limit, remove the oldest that the bucket has."""
         if time.monotonic() - self._measured < RECENT_SECONDS / 10:
             return
         self._measured = time.monotonic()
@@ -286,11 +283,11 @@ class Cache:
 
 
 class _TornError(Exception):
-    """An object is not what the manifest says."""
+    """An object does not match the manifest."""
 
 
 def _listed(manifest: bytes) -> dict[str, Any]:
-    """Return the files of a manifest, or raise ``ValueError``; none leads out of its folder."""
+    """Return the files of a manifest; raise ``ValueError`` for paths outside its folder."""
     files = dict(json.loads(manifest))
     for name in files:
         if Path(name).is_absolute() or ".." in Path(name).parts:

@@ -1,4 +1,4 @@
-"""Locks of those who compute an artifact or run a sweep: a file that all nodes see, a lease."""
+"""Locks for computing an artifact or running a sweep: on a shared file or in a bucket."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from trainables.common.files import LOCK_MODE, permitted
 from trainables.common.pulse import beat
 from trainables.store.bucket import Bucket
 
-# Silence after which a holder counts as stopped: a scheduler may have ended its trial, and its
-# process keeps the lock until it is given another.
+# A holder that is silent for so long counts as stopped: a scheduler may have ended its trial, and
+# its process keeps the lock until it gets another trial.
 PATIENCE_SECONDS = 600.0
 
 
 class ArtifactLock(AbstractContextManager["ArtifactLock"]):
-    """The lock of the process that computes an artifact, on a file that every node sees.
+    """The lock of the process that computes an artifact, on a file that all nodes share.
 
-    As a context manager it waits for its turn. A holder that dies releases it; one that only falls
-    silent is passed over, since to compute a stage twice is a waste, but to wait for good a
-    deadlock.
+    As a context manager it waits until the lock is free. A holder that dies releases it. A silent
+    holder is ignored: computing a stage twice wastes time, but waiting forever is a deadlock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +40,7 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
 
     @permitted()
     def take(self) -> bool:
-        """Return True if the artifact may be computed here, False while another process does."""
+        """Return True if this process may compute the artifact, False while another one does."""
         try:
             self._lock.acquire(blocking=False)
         except Timeout:
@@ -50,12 +49,12 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
         return True
 
     def keep(self) -> None:
-        """Give a sign of life, if the lock is held."""
+        """Send a sign of life if this process holds the lock."""
         if self._lock.is_locked:
             os.utime(self.path)
 
     def release(self) -> None:
-        """Pass the lock on; harmless if it is not held."""
+        """Release the lock if this process holds it."""
         self._lock.release()
 
     @permitted()
@@ -70,29 +69,29 @@ class ArtifactLock(AbstractContextManager["ArtifactLock"]):
         self.release()
 
 
-BEAT_SECONDS = 10.0  # Seconds between two signs of life.
-SILENT_SECONDS = 35.0  # Seconds without a sign of life after which a holder counts as dead.
-LOOK_SECONDS = 1.0  # Seconds between two looks at a lock that another process holds.
+BEAT_SECONDS = 10.0  # Time between two signs of life.
+SILENT_SECONDS = 35.0  # A holder without a sign of life for so long counts as dead.
+LOOK_SECONDS = 1.0  # Time between two checks of a lock that another process holds.
 
 
 class Lease(AbstractContextManager["Lease"]):
-    """The lock of whoever computes an artifact or runs a sweep, for machines that share a bucket.
+    """The lock of a process that computes an artifact or runs a sweep, for users of one bucket.
 
-    A thread renews it while it is held. It passes to another process once its holder has released
-    it, died, fallen silent, or not called ``keep`` for so long as ``patience``; clocks of machines
-    are never compared. Every step is a conditional write: of two that take it at once, one does. To
-    ``take`` it succeeds where the bucket does not answer: to compute twice is a waste, to wait a
-    standstill. To ``claim`` it does not.
+    A thread renews the lease. Another process can take it once the holder has released it, died,
+    fallen silent, or not called ``keep`` for ``patience`` seconds; clocks of machines are never
+    compared. Writes are conditional, so that only one of two simultaneous ``take`` calls succeeds.
+    If the bucket does not answer, ``take`` succeeds (computing twice is better than a standstill),
+    but ``claim`` fails.
 
     Args:
-        bucket: Where it lies.
-        name: The object.
-        who: Says who holds it, for whoever finds it taken.
-        patience: For how long it is renewed without a call of ``keep``.
+        bucket: The bucket of the lease.
+        name: The lease's object.
+        who: Describes the holder for other processes.
+        patience: Seconds for which the lease is renewed without a call of ``keep``.
 
     Attributes:
         alive: Whether another holder gave a sign of life since ``take`` was first called.
-        lost: Whether it was held, and another process holds it now.
+        lost: Whether another process has taken the lease from this one.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Lease(AbstractContextManager["Lease"]):
         self._guard = threading.Lock()
 
     def take(self) -> bool:
-        """Return True if it is held from now on, False while another process holds it."""
+        """Return True if this process holds the lease now, False while another one does."""
         if self._tag is not None:
             return True
         now = time.monotonic()
@@ -117,7 +116,7 @@ class Lease(AbstractContextManager["Lease"]):
         try:
             tag = self._bucket.create(self._name, self._content()) or self._taken_over()
         except AwayError:
-            return True  # Better computed twice than not at all: an outcome is stored once.
+            return True  # Computing twice is harmless: the outcome is stored once.
         if tag is None:
             return False
         self._tag, self.lost = tag, False
@@ -127,9 +126,10 @@ class Lease(AbstractContextManager["Lease"]):
         return True
 
     def claim(self, taken: Callable[[str], InputError]) -> None:
-        """Hold it from now on; whether a holder is alive is waited for.
+        """Take the lease, after waiting to see if the present holder is alive.
 
         Raises:
+            InputError: ``taken(holder)`` if it is.
             AwayError: If the bucket does not answer.
         """
         while not self.take():
@@ -147,30 +147,30 @@ class Lease(AbstractContextManager["Lease"]):
             self.alive = bool(self._seen)
             self._seen, self._since = found.tag, time.monotonic()
         silent = time.monotonic() - self._since > SILENT_SECONDS
-        if silent or _is_free(_told(found.content)):
+        if silent or _is_free(_parsed(found.content)):
             return self._bucket.replace(self._name, self._content(), found.tag)
         return None
 
     def holder(self) -> str:
-        """Return who holds it, or held it last."""
+        """Return the ``who`` of the present or last holder."""
         found = self._bucket.get(self._name)
-        return str(_told(found.content).get("who", "")) if found else ""
+        return str(_parsed(found.content).get("who", "")) if found else ""
 
     def is_held(self) -> bool:
-        """Return True if a process holds it, by this machine's clock."""
+        """Return True if any process holds the lease, judged by this machine's clock."""
         found = self._bucket.get(self._name)
-        if found is None or _is_free(_told(found.content)):
+        if found is None or _is_free(_parsed(found.content)):
             return False
         return time.time() - found.written.timestamp() < SILENT_SECONDS
 
     def keep(self) -> None:
-        """Give a sign of life of whatever the lock is held for."""
+        """Confirm that the lease is still needed."""
         self._kept = time.monotonic()
 
     def release(self) -> None:
-        """Pass the lock on; harmless if it is not held."""
+        """Release the lease if this process holds it."""
         self._over.set()
-        with self._guard, suppress(AwayError):  # Else it passes on when its time is over.
+        with self._guard, suppress(AwayError):  # Without an answer, the lease runs out.
             tag, self._tag = self._tag, None
             if tag is not None:
                 self._bucket.replace(self._name, self._content(free=True), tag)
@@ -191,14 +191,14 @@ class Lease(AbstractContextManager["Lease"]):
     def _content(self, free: bool = False) -> bytes:
         self._beats += 1
         process = psutil.Process()
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "free": free,
             "who": self._who,
             "machine": os.uname().nodename,
             "process": [process.pid, _began(process)],
-            "mark": uuid.uuid4().hex,  # Each version is another one, so that its tag tells it.
+            "mark": uuid.uuid4().hex,  # Gives each version another tag.
         }
-        return json.dumps(told).encode()
+        return json.dumps(content).encode()
 
     def __enter__(self) -> Lease:
         while not self.take():
@@ -210,20 +210,20 @@ class Lease(AbstractContextManager["Lease"]):
         self.release()
 
 
-def _told(content: bytes) -> dict[str, Any]:
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
         return dict(json.loads(content))
     except (ValueError, TypeError):
         return {}
 
 
-def _is_free(told: dict[str, Any]) -> bool:
-    """Return True if a lease was released, or its holder, on this machine, has died."""
-    if told.get("free") or "process" not in told:
+def _is_free(lease: dict[str, Any]) -> bool:
+    """Return True if a lease was released or its holder, a process of this machine, has died."""
+    if lease.get("free") or "process" not in lease:
         return True
-    if told.get("machine") != os.uname().nodename:
+    if lease.get("machine") != os.uname().nodename:
         return False
-    pid, born = told["process"]
+    pid, born = lease["process"]
     try:
         return bool(_began(psutil.Process(pid)) != born)
     except psutil.NoSuchProcess:
@@ -231,5 +231,5 @@ def _is_free(told: dict[str, Any]) -> bool:
 
 
 def _began(process: psutil.Process) -> float:
-    """Return when a process began, in seconds after the machine: clocks that are set move dates."""
+    """Return a process's start in seconds after boot, which a change of the clock does not move."""
     return round(process.create_time() - psutil.boot_time(), 2)

@@ -1,4 +1,4 @@
-"""The work of a process on its jobs: pure PyTorch and files, under any executor."""
+"""Computes jobs in a process with PyTorch and files only, for any executor."""
 
 from trainables.worker._computations import Bench, Computation, stored_report
 from trainables.worker._inspection import Inspection, inspect_machine, remove_nonce, write_nonce

@@ -1,4 +1,4 @@
-"""The computation of each kind of job, on the bench that all jobs of a process share."""
+"""The computation of each kind of job, and the resources that a process's jobs share."""
 
 import time
 import warnings
@@ -67,19 +67,19 @@ from trainables.store.locks import ArtifactLock, Lease
 
 
 class Bench:
-    """Store, data, device and clock of a process that computes one job after another.
+    """The store, data, device and clock of a process that computes one job after another.
 
-    Device, meter and processes are those of the job at hand; ``notices`` are what a person should
-    know of, such as a damaged artifact.
+    Device, meter and processes are those of the current job; ``notices`` are messages for the user,
+    for example about a damaged artifact.
 
     Args:
         storage: Root of the artifact store.
-        sealed: Whether the process gives up test data, for the rest of its life.
+        sealed: Whether the process can never read test data.
         report_seconds: Epochs shorter than this are reported together.
-        checkpoint_seconds: How long a stage computes between stored states; None for never.
+        checkpoint_seconds: Time between stored states of a stage; None for never.
         logs: Folder of the jobs' logs; None for none.
-        plugins: What the parts of jobs may come from.
-        code: ``code_files`` of the driver, without which nothing is computed; None for any.
+        plugins: Plugins with parts of the jobs.
+        code: ``code_files`` of the driver; other code computes nothing. None accepts any code.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Bench:
         follow_folder(root.parent)
         self.store = ArtifactStore(root, self.notices.append)
         self.store.fetch_plugins(plugin.code for plugin in plugins)
-        self._altered: AlteredCodeError | None = None  # Of a plugin: no job can be computed.
+        self._altered: AlteredCodeError | None = None  # If a plugin changed, no job is computed.
         try:
-            load_plugins(plugins)  # Before test data are sealed: it may read whatever it likes.
+            load_plugins(plugins)  # Before sealing test data: a plugin may read any file.
         except AlteredCodeError as error:
             self._altered = error
         self.report_seconds, self.checkpoint_seconds = report_seconds, checkpoint_seconds
@@ -114,33 +114,33 @@ class Bench:
             seal_test_data()
 
     def require_code(self) -> None:
-        """Raise ``AlteredCodeError`` unless this process runs the code of the driver."""
+        """Raise ``AlteredCodeError`` if this process's code differs from the driver's."""
         if self._altered is not None:
             raise self._altered
         if self._code is not None:
             require_code(self._code)
 
     def use(self, device: torch.device, processes: int = 1) -> None:
-        """Compute on a device from now on, with so many processes, and measure there."""
+        """Set the device, its meter, and the number of processes."""
         self.device, self.processes, self.meter = device, processes, Meter(device)
 
     def clock(self) -> float:
-        """Return seconds, rising."""
+        """Return the seconds of a monotonic clock."""
         return time.monotonic()
 
     def pause(self, seconds: float) -> None:
-        """Do nothing for a while."""
+        """Sleep."""
         time.sleep(seconds)
 
     def task(self, directory: str, graph: bool) -> TaskData:
-        """Return the training and validation data of a task on the device, read once."""
+        """Return the training and validation data of a task on the device; cached."""
         place = directory, self.device, self.processes
         if place not in self._tasks:
             if self.device.type != "cpu":
-                self._tasks.clear()  # The memory of a GPU is for the task at hand.
+                self._tasks.clear()  # A GPU's memory holds only the current task.
             data = self.open_data(directory)
             if self._sealed:
-                # Stored evaluations hold the test labels too.
+                # Stored evaluations contain test labels as well.
                 evaluations = self.store.root / "evaluate"
                 evaluations.mkdir(parents=True, exist_ok=True)
                 seal_test_data(data.directory, evaluations)
@@ -148,7 +148,7 @@ class Bench:
         return self._tasks[place]
 
     def open_data(self, directory: str) -> PreparedData:
-        """Return prepared data, taken from the storage's bucket if they are not here."""
+        """Return prepared data; fetch them from the storage's bucket if missing."""
         self.store.fetch_folder(on_this_machine(Path(directory)))
         return PreparedData.open(directory)
 
@@ -160,42 +160,41 @@ class Bench:
 
 
 class Computation(ABC):
-    """One job, being computed; ``what`` names it in notices."""
+    """The computation of one job; ``what`` names it in messages."""
 
     def __init__(self, bench: Bench, what: str) -> None:
         self.bench, self.what = bench, what
-        self.metrics: Mapping[str, float] = {}  # The last ones.
+        self.metrics: Mapping[str, float] = {}  # The latest ones.
         self.history: list[EpochMetrics] = []
-        self.seconds = 0.0  # Those before an interruption included.
-        self.reused = False  # Whether the outcome was found in the store.
+        self.seconds = 0.0  # Includes the time before an interruption.
+        self.reused = False  # Whether the outcome was already stored.
 
     @abstractmethod
     def advance(self) -> Status:
-        """Compute until it is time to report or all is done; return the job's status."""
+        """Compute until the next report or the end; return the job's status."""
 
     @abstractmethod
     def outcome(self) -> dict[str, Any]:
-        """Return the fields of the last report that hold the result of a finished job."""
+        """Return the result of a finished job as fields of its last report."""
 
     def rest(self) -> None:  # noqa: B027
-        """Store all that another process needs to resume, before a report of a running job."""
+        """Store the state for another process before a report of a running job."""
 
     def ended(self, fault: Fault | None) -> None:  # noqa: B027
-        """Remove what a job that ended, perhaps by a fault, leaves behind."""
+        """Clean up after a job that finished or failed."""
 
     def close(self) -> None:  # noqa: B027
         """Release all locks."""
 
 
-WAIT_SECONDS = 0.2  # Pause of a job that waits for another one that computes the same stage.
+WAIT_SECONDS = 0.2  # Pause while another job computes the same stage.
 
 
 class StageComputation(Computation):
     """Computes a stage, or takes its outcome from the store.
 
-    Every so many seconds the state of the stage is written beside the artifacts, under the stage's
-    key: so a job resumes there whether its process, its node or the driver died, and in whichever
-    trial or sweep the same stage is requested again.
+    The state of the stage is stored from time to time under the stage's key. So a stage resumes
+    after its process, node or driver died, in any trial or sweep that requests it.
     """
 
     def __init__(self, bench: Bench, job: Job, work: StageWork) -> None:
@@ -240,23 +239,23 @@ class StageComputation(Computation):
             return None
         self._lock = lock
         if found := self.bench.store.find(self._request.ref):
-            self.metrics, self.history = _told(found, self._work.score)
+            self.metrics, self.history = _recorded(found, self._work.score)
             self.reused = True
         else:
             self._run = self._opened(data)
         return self._run
 
     def _opened(self, data: TaskData) -> StageRun:
-        """Return the stage's run, resumed from a checkpoint if there is one that fits."""
+        """Return the stage's run, resumed from its checkpoint if there is an intact one."""
         run, checkpoint = self._fresh_run(data), self._checkpoint
         if not checkpoint.exists():
             return run
         try:
             state = checkpoint.read()
             run.load_state_dict(state["stage"])
-        except Exception as error:  # noqa: BLE001 - there is no telling how damage shows
-            told = f"checkpoint {checkpoint} is damaged ({type(error).__name__})"
-            self.bench.notices.append(f"{told}: the stage starts anew")
+        except Exception as error:  # noqa: BLE001 - damage may raise any exception
+            damage = f"checkpoint {checkpoint} is damaged ({type(error).__name__})"
+            self.bench.notices.append(f"{damage}: the stage starts over")
             checkpoint.remove()
             run.close()
             return self._fresh_run(data)
@@ -275,7 +274,7 @@ class StageComputation(Computation):
         return self.bench.store.checkpoint(self._request.ref)
 
     def rest(self) -> None:
-        """Give a sign of life, and store the state of the unfinished stage if its turn has come."""
+        """Send a sign of life, and store the state of the stage when it is due."""
         if self._lock is not None:
             self._lock.keep()
         if self._run is None:
@@ -288,13 +287,13 @@ class StageComputation(Computation):
             self._checkpoint.write({**content, "history": history})
 
     def ended(self, fault: Fault | None) -> None:
-        """Remove the checkpoint, unless the stage failed by no fault of its own."""
+        """Remove the checkpoint, unless the stage failed for an external reason."""
         final = fault is None or fault.kind == FaultKind.CONFIGURATION
         if final and self._run is not None:
             self._checkpoint.remove()
 
     def close(self) -> None:
-        """Forget the stage and pass its lock on."""
+        """Close the stage and release its lock."""
         if self._run is not None:
             self._run.close()
         self._run = None
@@ -303,8 +302,8 @@ class StageComputation(Computation):
             self._lock = None
 
 
-def _told(found: Artifact, score: str) -> tuple[dict[str, float], list[EpochMetrics]]:
-    """Return the metrics of a stored outcome, the score among them, and its epochs."""
+def _recorded(found: Artifact, score: str) -> tuple[dict[str, float], list[EpochMetrics]]:
+    """Return the metrics of a stored outcome, including the score, and its epochs."""
     metrics = with_objective(found.record["metrics"], score, found)
     return metrics, [EpochMetrics(**epoch) for epoch in found.record["history"]]
 
@@ -312,17 +311,17 @@ def _told(found: Artifact, score: str) -> tuple[dict[str, float], list[EpochMetr
 def stored_report(store: ArtifactStore, job: Job) -> Report | None:
     """Return the report on a job whose outcome is stored here, or None if a worker is needed.
 
-    Outcomes of the jobs of one pass are stored when its first one ends. Trained networks are left
-    to workers: to check one takes longer than a loop that serves all jobs may stand still.
+    When the first job of a pass ends, the outcomes of its other jobs are stored as well. Checking a
+    trained network takes too long for the loop that serves all jobs, so workers do it.
     """
     work = job.work
     if not isinstance(work, StageWork) or work.request.stage == "train":
         return None
     ref = work.request.ref
-    # Nothing is fetched from a bucket first, which takes time too.
+    # Do not fetch from a bucket, which takes time as well.
     if not store.holds(ref) or (found := store.find(ref)) is None:
         return None
-    metrics, history = _told(found, work.score)
+    metrics, history = _recorded(found, work.score)
     cost = Cost(reused=True)
     return Report(
         status=Status.FINISHED, metrics=metrics, history=history, artifact=ref.key, cost=cost
@@ -330,7 +329,7 @@ def stored_report(store: ArtifactStore, job: Job) -> Report | None:
 
 
 class TestComputation(Computation):
-    """Measures a configuration on test data and suites; writes its diagram and configuration."""
+    """Measures a configuration on test data and suites; writes its diagram and YAML file."""
 
     __test__ = False
 
@@ -343,12 +342,12 @@ class TestComputation(Computation):
         store, work, device = self.bench.store, self._work, self.bench.device
         data, last = self.bench.open_data(work.data), self.bench.last_pass
         default = None
-        # First, so that the last pass is that of what others build on.
+        # The default comes first, so that the chosen network's features stay cached for others.
         if work.default is not None and store.find(work.default) is not None:
             default = evaluate_on_test(store, work.default, data, device, last)[1].key
         metrics, artifact = evaluate_on_test(store, work.artifact, data, device, last)
         rows = artifact.tensors("test")
-        # Pixels of one image go wrong together: chance alone is not known of a plugin's metric.
+        # Errors of an image's pixels are dependent, so a plugin's metric has no floor for them.
         floors = "images" not in rows
         metrics |= registered_report(rows["log_probs"], rows["labels"], floors)
         for directory in work.suites.values():
@@ -366,11 +365,11 @@ class TestComputation(Computation):
         return Status.FINISHED
 
     def outcome(self) -> dict[str, Any]:
-        """Return the key of the predictions, and what else is known."""
+        """Return the key of the predictions and further results."""
         return self._outcome
 
     def _written(self, rows: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the diagram and the configuration, if there is a place for them."""
+        """Write the diagram and the configuration, if the job has a folder for them."""
         if not self._work.folder:
             return {}
         folder = on_this_machine(Path(self._work.folder))
@@ -388,7 +387,7 @@ class TestComputation(Computation):
 
 
 def chain_of(store: ArtifactStore, ref: ArtifactRef | None) -> list[Artifact]:
-    """Return a stage's outcome and the outcomes that it builds on, as far as they are stored."""
+    """Return a stage's outcome and those of earlier stages, up to the first missing one."""
     chain: list[Artifact] = []
     while ref is not None and (found := store.find(ref)):
         chain.append(found)
@@ -397,14 +396,14 @@ def chain_of(store: ArtifactStore, ref: ArtifactRef | None) -> list[Artifact]:
 
 
 def chain_seconds(chain: Sequence[Artifact]) -> float | None:
-    """Return the cost of a chain of stages; None if a link is missing or does not know."""
+    """Return the cost of a chain of stages; None if a stage or its cost is missing."""
     costs = [link.record["seconds"] for link in chain if link.record.get("seconds") is not None]
     whole = bool(chain) and chain[-1].upstream is None
     return round(sum(costs), 3) if whole and len(costs) == len(chain) else None
 
 
 class FitComputation(Computation):
-    """Fits every calibrator of a job; one that the rows do not allow has a reason, not metrics."""
+    """Fits the calibrators of a job; one that cannot be fitted gets a reason and no metrics."""
 
     def __init__(self, bench: Bench, job: Job, work: FitWork) -> None:
         super().__init__(bench, f"{len(work.calibrators)} calibrators on {work.data}")
@@ -415,7 +414,7 @@ class FitComputation(Computation):
         prepared = self.bench.open_data(self._work.data)
         fit, test = prepared.search().validation, prepared.test()
         rows, truth = _tensors(fit.values, fit.labels)
-        judged, labels = _tensors(test.values, test.labels)
+        test_rows, labels = _tensors(test.values, test.labels)
         for recipe, part in self._work.calibrators.items():
             _warm_up(recipe, part)
             started = time.process_time()
@@ -425,7 +424,7 @@ class FitComputation(Computation):
                 self._fits[recipe] = Fit({}, reason=str(error))
                 continue
             seconds = time.process_time() - started
-            logits = calibrator(judged) if calibrator else judged
+            logits = calibrator(test_rows) if calibrator else test_rows
             report = calibration_report(logits=logits, labels=labels, metrics=self._work.metrics)
             self._fits[recipe] = Fit(report, seconds)
         return Status.FINISHED
@@ -438,18 +437,18 @@ _warm: set[str] = set()  # Recipes that this process has fitted before.
 
 
 def _warm_up(recipe: str, part: Part) -> None:
-    """Fit a calibrator on a few rows once, so that no fit's seconds hold what it imports."""
+    """Fit a calibrator on a few rows once, so that no measured time includes imports."""
     if part is None or recipe in _warm:
         return
     _warm.add(recipe)
     draw = torch.Generator().manual_seed(0)
     rows, labels = torch.randn(64, 3, generator=draw), torch.randint(3, (64,), generator=draw)
-    with suppress(InputError):  # What so few rows do not allow.
+    with suppress(InputError):  # Some calibrators need more rows.
         _fitted(*part, rows, labels)
 
 
 def _fitted(name: str, parameters: Mapping[str, Any], rows: Tensor, labels: Tensor) -> Calibrator:
-    with warnings.catch_warnings():  # What a fit doubts shows in its figures.
+    with warnings.catch_warnings():  # The metrics show a bad fit.
         warnings.simplefilter("ignore", FitWarning)
         return calibrator_from_recipe(name, parameters).fit(rows, labels)
 

@@ -1,4 +1,4 @@
-"""Whether a machine computes the same as the others: code, versions, storage, GPUs."""
+"""Inspects a machine's code, versions, storage and GPUs before it is used."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ assert torch.equal((a @ a.T).cpu(), a.cpu() @ a.cpu().T), "a product of matrices
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a machine answered."""
+    """The result of inspecting a machine."""
 
     host: str
     code: dict[str, str]  # See ``code_files``.
-    versions: dict[str, str]  # Of the libraries that decide figures, and of Python.
-    nonce: str  # What it read in the storage; empty if it does not see it.
+    versions: dict[str, str]  # Versions of Python and of libraries that affect figures.
+    nonce: str  # Content of the nonce in the storage; empty if the machine cannot read it.
     gpus: dict[int, str]  # Faults of its GPUs, by number.
 
     def differs(self, other: Inspection) -> str:
-        """Return in what another machine cannot stand in for this one; empty if it can."""
+        """Return why another machine cannot replace this one; empty if it can."""
         for gpu, fault in other.gpus.items():
             return f"GPU {gpu}: {fault}"
         if other.nonce != self.nonce:
@@ -48,7 +48,7 @@ class Inspection:
 
 
 def inspect_machine(storage: str, nonce: str, gpus: int) -> Inspection:
-    """Look at the machine that this runs on, and at ``gpus`` of its GPUs."""
+    """Inspect this machine and its first ``gpus`` GPUs."""
     versions = {name: version(name).partition("+")[0] for name in LIBRARIES}
     versions["python"] = ".".join(map(str, sys.version_info[:2]))
     faults = {number: fault for number in range(gpus) if (fault := _gpu_fault(number))}
@@ -68,7 +68,7 @@ def _read(storage: str, nonce: str) -> str:
 
 
 def write_nonce(storage: Path) -> str:
-    """Write a file that only who sees the storage can read; return its name."""
+    """Write a random file to the storage, to check that a machine sees it; return its name."""
     name, address = f"nonce-{uuid.uuid4().hex}.tmp", bucket_address(storage.parent)
     if address is None:
         storage.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def write_nonce(storage: Path) -> str:
 
 
 def remove_nonce(storage: Path, name: str) -> None:
-    """Remove what ``write_nonce`` wrote."""
+    """Remove the file of ``write_nonce``."""
     address = bucket_address(storage.parent)
     if address is None:
         (storage / name).unlink(missing_ok=True)
@@ -88,8 +88,8 @@ def remove_nonce(storage: Path, name: str) -> None:
 
 
 def _gpu_fault(number: int) -> str:
-    """Return the fault of a GPU; a bad one may never answer, or spoil who asks it."""
-    # Ray hides the GPUs from whoever asks for none.
+    """Return the fault of a GPU; test it in a subprocess, because it may hang or break it."""
+    # Ray hides GPUs from tasks that request none.
     plain = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     command = [sys.executable, "-c", PRODUCT, f"cuda:{number}"]
     try:
@@ -98,5 +98,5 @@ def _gpu_fault(number: int) -> str:
         )
     except subprocess.TimeoutExpired:
         return f"no product of matrices within {GPU_SECONDS} s"
-    told = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return told[-1] if done.returncode else ""
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1] if done.returncode else ""

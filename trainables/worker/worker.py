@@ -43,13 +43,13 @@ KINDS: dict[type, Callable[..., Computation]] = {
 
 
 class Worker:
-    """Computes one job at a time, a while at each step, and reports after every step.
+    """Computes one job at a time in steps, and reports after every step.
 
-    A job that raises ends as failed with its reason. Where the machine is at fault (see
-    ``is_machines_fault``) the executor ends this process: another one resumes the job.
+    A job that raises an error has failed. If the machine is the cause (see ``is_machines_fault``),
+    the executor ends this process, and another one resumes the job.
 
     Args:
-        node, gpu: The executor's names of the node, and of the GPU if it is one.
+        node, gpu: The executor's names of the node and, if there is a single one, the GPU.
     """
 
     def __init__(self, bench: Bench, node: str = "", gpu: str = "") -> None:
@@ -58,13 +58,13 @@ class Worker:
         self._without_gpu = False
 
     def open(self, job: Job) -> None:
-        """Begin a job, and forget the last one."""
+        """Close the previous job and begin this one."""
         self.close()
         self._opened = self._bench.clock()
         if job.gpus and not torch.cuda.is_available() and not self._without_gpu:
             self._without_gpu = True
             self._bench.notices.append(
-                f"{HOST}: torch sees no GPU there: trials that ask for one compute on the CPU"
+                f"{HOST}: torch sees no GPU, so trials that request one compute on the CPU"
             )
         torch.set_num_threads(max(1, int(job.cpus) // job.processes))
         logs = self._bench.logs
@@ -76,7 +76,7 @@ class Worker:
         try:
             self._bench.require_code()
             self._bench.use(trial_device(job.gpus, job.deterministic), job.processes)
-        except Exception as error:  # noqa: BLE001 - raised again where it can be reported
+        except Exception as error:  # noqa: BLE001 - ``step`` raises and reports it
             self._refusal = error
             self._bench.use(torch.device("cpu"))
 
@@ -84,7 +84,7 @@ class Worker:
         return KINDS[type(job.work)](self._bench, job, job.work)
 
     def step(self) -> Report:
-        """Compute for a while and report; prints go to the job's log."""
+        """Compute for a while and report; printed text goes to the job's log."""
         beat()
         with self._log.capturing():
             report = self._step()
@@ -99,7 +99,7 @@ class Worker:
         return report
 
     def _ending(self, report: Report) -> str:
-        """Return how a job ended: after the seconds of all attempts, else of this one."""
+        """Return the log's last line: status and duration, of all attempts if known."""
         if report.cost.reused:
             return f"{report.status}: its outcome was stored already"
         seconds = report.cost.seconds or self._bench.clock() - self._opened
@@ -118,26 +118,26 @@ class Worker:
         except Exception as caught:  # noqa: BLE001 - the job's boundary: the reason is reported
             fault, status = _fault_of(caught), Status.FAILED
             self._log.raised(caught)
-            self._tell(computation, fault)
+            self._explain_retry(computation, fault)
         if status in (Status.FINISHED, Status.FAILED):
             computation.ended(fault)
         report = self._report(computation, status, fault)
         if report.ended:
-            # A device that failed once may refuse this too.
+            # A device that failed may also fail here.
             with contextlib.suppress(RuntimeError):
                 self.close()
         return report
 
-    def _tell(self, computation: Computation, fault: Fault) -> None:
-        """Say of a failure that is tried again why it is."""
+    def _explain_retry(self, computation: Computation, fault: Fault) -> None:
+        """Add a message about a failure that is tried again."""
         if fault.kind == FaultKind.MACHINE:
             self._bench.notices.append(
-                f"{computation.what} failed on {HOST}, by no fault of its own: {fault.reason}"
+                f"{computation.what} failed because of machine {HOST}: {fault.reason}"
             )
         if fault.kind == FaultKind.MEMORY and 0 < self._gpus < 1:
             self._bench.notices.append(
-                f"{computation.what} ran out of memory on {self._gpus:g} of a GPU; it is tried "
-                "once more, alone on one"
+                f"{computation.what} ran out of memory on {self._gpus:g} of a GPU; it runs once "
+                "more, on a whole GPU"
             )
 
     def _report(self, computation: Computation, status: Status, fault: Fault | None) -> Report:
@@ -146,7 +146,7 @@ class Worker:
         notices = tuple(self._bench.notices)
         self._bench.notices.clear()
         outcome = computation.outcome() if status == Status.FINISHED else {}
-        # A stored outcome has cost nothing.
+        # A reused outcome cost nothing here.
         figures = {} if computation.reused else self._bench.meter.report()
         return Report(
             status=status,
@@ -163,7 +163,7 @@ class Worker:
         )
 
     def close(self) -> None:
-        """Release the device's memory, and the lock of a job that has not ended."""
+        """Close the job and release its lock and the device's memory."""
         if self._computation is None:
             return
         self._computation.close()
@@ -173,22 +173,21 @@ class Worker:
 
 
 class TrialLog(io.TextIOBase):
-    """Appends to a file, if given; what cannot be written is said once, and then no more is."""
+    """Appends to a file, if given; after an error it reports that once and stops writing."""
 
-    def __init__(self, path: Path | None, say: Callable[[str], None]) -> None:
-        self.path, self._say, self._waiting = path, say, ""
+    def __init__(self, path: Path | None, notice: Callable[[str], None]) -> None:
+        self.path, self._notice, self._waiting = path, notice, ""
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, text: str) -> int:
-        """Keep a text until the next flush."""
+        """Buffer a text until the next flush."""
         self._waiting += text
         return len(text)
 
     def flush(self) -> None:
-        """Append the text written since the last one."""
+        """Append the buffered text to the file."""
         text, self._waiting = self._waiting, ""
         if self.path is None or not text:
             return
@@ -197,12 +196,12 @@ class TrialLog(io.TextIOBase):
             with self.path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
                 stream.write(text)
         except OSError as error:
-            self._say(f"log {self.path} cannot be written: {error.strerror}")
+            self._notice(f"log {self.path} cannot be written: {error.strerror}")
             self.path = None
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Capture the prints of this process within the block; flush at its end."""
+        """Capture this process's standard output and error in the block; flush at its end."""
         if self.path is None:
             yield
             return
@@ -223,7 +222,7 @@ class TrialLog(io.TextIOBase):
             self.line(f"epoch {epoch.step}: {figures}")
 
     def raised(self, error: Exception) -> None:
-        """Write the whole traceback of what ended the trial."""
+        """Write the traceback of the error that ended the trial."""
         self.write("".join(traceback.format_exception(error)))
 
 

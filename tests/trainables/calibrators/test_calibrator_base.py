@@ -122,10 +122,11 @@ THERE_ARE = (
             f"unknown fitting objective 'xx'; there are: {', '.join(OBJECTIVES.names())}; "
             "`calsweep list objectives` shows all",
         ),
-        ("vs-cls", f"'vs-cls': vs takes no fitting objective; {', '.join(WITH_OBJECTIVE)} do"),
+        ("vs-cls", f"'vs-cls': vs accepts no fitting objective; {', '.join(WITH_OBJECTIVE)} do"),
         (
             "meta-acc-cls",
-            f"'meta-acc-cls': meta-acc takes no fitting objective; {', '.join(WITH_OBJECTIVE)} do",
+            "'meta-acc-cls': meta-acc accepts no fitting objective; "
+            f"{', '.join(WITH_OBJECTIVE)} do",
         ),
         ("", f"unknown calibrator ''; {THERE_ARE}"),
     ],
@@ -136,7 +137,7 @@ def test_parse_calibrator_says_what_exists(text, words):
     assert str(error.value) == words
 
 
-NO_OBJECTIVE = f"vs takes no fitting objective; those that do: {', '.join(WITH_OBJECTIVE)}"
+NO_OBJECTIVE = f"vs accepts no fitting objective; {', '.join(WITH_OBJECTIVE)} do"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_build_refuses_bad_objectives(arguments, text):
         ("ts", {"selection": "nll"}, "selection='nll' is not one of objective, ece, training_ece"),
         ("ts", {"variant": "x"}, "variant='x' is not one of paper, released"),
         ("cts", {"assignment": "x"}, "assignment='x' is not one of prediction, logit"),
-        ("cts", {"variant": "released"}, "variant='released' exists for assignment='logit' only"),
+        ("cts", {"variant": "released"}, "variant='released' needs assignment='logit'"),
         ("cts", {"shrinkage": float("nan")}, r"shrinkage=nan is outside \[0, inf\)"),
         ("platt", {"variant": "released"}, "variant='released' is not one of shrunk, paper"),
         ("pts", {"nodes": 0}, r"nodes=0 is outside \[1, inf\)"),
@@ -569,7 +570,7 @@ def test_degenerate_rows_give_finite_log_probabilities(name, objective, rows_of)
     torch.testing.assert_close(out.exp().sum(1), torch.ones(len(out)))
 
 
-UNMOVED = "the fit did not move: probabilities of fitting rows stay what they were"
+UNMOVED = "the fit did not change the probabilities of the fitting rows"
 PERFECT = "loss below 1e-05: the rows do not determine the temperature"
 
 

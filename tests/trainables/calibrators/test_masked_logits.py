@@ -105,7 +105,7 @@ def test_rows_with_a_masked_label_are_left_out_and_named():
     expected = build("ts").fit(logits, labels).summary()
     wrong = torch.tensor([[-math.inf, 0.0, 1.0, 2.0, 3.0]], dtype=logits.dtype)
     more, others = torch.cat([wrong, logits]), torch.cat([labels.new_zeros(1), labels])
-    told = "ts: the label's class is masked in 1 of 41 rows, the first is row 0: the fit leaves"
+    told = "ts: the label's class is masked in 1 of 41 rows, the first is row 0: the fit ignores"
     with pytest.warns(FitWarning, match=told):
         assert build("ts").fit(more, others).summary() == expected
     with pytest.raises(InputError, match=r"masked in 1 of 1 rows; check labels and masks"):

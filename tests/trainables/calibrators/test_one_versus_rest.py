@@ -212,5 +212,5 @@ def test_what_is_noted_of_the_own_map_stays_beside_what_is_of_the_mixture(rows: 
     report = build_calibrator("platt").fit(rows[0][:1], rows[1][:1]).report
     assert report is not None
     richer, empty = report.note.split("; ")
-    assert richer == "temperature scaling: on held-out rows a richer map gains nothing"
+    assert richer == "same as temperature scaling: a richer map does not improve held-out rows"
     assert empty == f"{rows[0].shape[1] - 1} classes have no fitting row"

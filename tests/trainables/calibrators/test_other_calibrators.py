@@ -150,7 +150,7 @@ def test_meta_acc_takes_the_highest_accuracy_within_reach():
     with pytest.raises(InputError) as refused:
         build_calibrator("meta-acc", accuracy=0.951).fit(logits, labels)
     assert str(refused.value) == (
-        "meta-acc: accuracy=0.951 is out of reach on these rows; allowed are values up to 0.95"
+        "meta-acc: accuracy=0.951 is out of reach on these rows; use at most 0.95"
     )
     with pytest.warns(FitWarning, match="meta-acc: loss below 1e-05"):
         fitted = build_calibrator("meta-acc", accuracy=0.95).fit(logits, labels)

@@ -22,7 +22,7 @@ RICH = ("ms", "dirichlet", "vs")
 MIXED = ("cir", "histogram-binning", "isotonic", "kernel", "spline")
 # Meta-Cal makes rows uniform on purpose: accuracy on the others is what it promises.
 DEFAULTS = [name for name in CALIBRATORS.names() if not name.startswith("meta-")]
-EQUAL_NOTE = "temperature scaling: on held-out rows a richer map gains nothing"
+EQUAL_NOTE = "same as temperature scaling: a richer map does not improve held-out rows"
 NOISE, HARM, HARMED = 0.01, 0.001, 0.2
 OUTPUTS = {"lenet-5-cifar-100": 300, "wideresnet-16-4-cifar-10": 1000}
 
@@ -219,7 +219,7 @@ def test_where_nothing_is_gained_it_is_temperature_scaling(name, rows) -> None:
 @pytest.mark.parametrize("name", RICH)
 def test_where_nothing_is_gained_the_objective_is_that_of_temperature_scaling(name) -> None:
     fitted = build_calibrator(name).fit(torch.ones(6, 3), torch.arange(6) % 3)
-    unmoved = "the fit did not move: probabilities of fitting rows stay what they were"
+    unmoved = "the fit did not change the probabilities of the fitting rows"
     expected = FitReport(True, 0, fitted.report.objective, EQUAL_NOTE, unmoved)
     assert fitted.report == expected
     assert fitted.report.objective == pytest.approx(math.log(3))

@@ -179,7 +179,7 @@ def test_of_tied_rivals_the_one_that_topk_names_gets_the_gradient() -> None:
 
 
 def test_aurc_refuses_a_batch_above_the_configured_size() -> None:
-    with pytest.raises(ValueError, match=r"^batch_size=8 is below the 12 rows given$"):
+    with pytest.raises(ValueError, match=r"^expected at most batch_size=8 rows, got 12$"):
         build_loss("aurc", batch_size=8)(*batch())
 
 
@@ -242,7 +242,7 @@ def ready_crl(**parameters: Any) -> Loss:
 
 def test_crl_needs_to_know_the_training_set() -> None:
     logits, targets = batch()
-    whole = r"^indices=None: the loss needs each sample's place in the training set$"
+    whole = r"^indices=None: the loss needs each sample's position in the training set$"
     with pytest.raises(ValueError, match=whole):
         ready_crl()(logits, targets)
     whole = r"^prepare\(num_samples, num_classes\) must come before the first batch$"
@@ -253,7 +253,7 @@ def test_crl_needs_to_know_the_training_set() -> None:
         (torch.arange(0), r"\(0,\)"),
         (torch.arange(12)[:, None], r"\(12, 1\)"),
     ):
-        with pytest.raises(ValueError, match=rf"^indices {shape} do not belong to 12 rows$"):
+        with pytest.raises(ValueError, match=rf"^indices {shape} do not fit 12 rows$"):
             ready_crl()(logits, targets, wrong)
     with pytest.raises(ValueError, match=r"^epoch=-1 is outside \[0, inf\)$"):
         ready_crl().start_epoch(-1)

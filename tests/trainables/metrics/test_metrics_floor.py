@@ -151,7 +151,7 @@ def test_the_floor_and_spread_of_groups_are_those_of_the_definition(bins):
 
 @pytest.mark.parametrize("of_groups", [noise_floors_of_groups, bin_spread_of_groups])
 def test_groups_are_one_a_row(of_groups):
-    with pytest.raises(ValueError, match=r"groups are \(4,\), expected \(5,\)"):
+    with pytest.raises(ValueError, match=r"expected groups of shape \(5,\), got \(4,\)"):
         of_groups(predictions(5, 3), torch.zeros(5, dtype=int), torch.zeros(4))
 
 

@@ -87,10 +87,10 @@ def test_rows_of_lists_have_the_figures_of_the_curve(rows, classes):
         ([[0.0, np.nan]], [0], "NaN"),
         ([[0.0, np.inf]], [0], "infinity"),
         ([[-np.inf, -np.inf]], [0], "-inf"),
-        ([[0.0, 1.0]], [2], r"outside \[0, 2\)"),
-        ([[0.0, 1.0]], [-1], r"outside \[0, 2\)"),
-        ([[0.0, 1.0]], [0, 1], "not one whole number per row"),
-        ([[0.0, 1.0]], [0.0], "not one whole number per row"),
+        ([[0.0, 1.0]], [2], r"expected labels in \[0, 2\)"),
+        ([[0.0, 1.0]], [-1], r"expected labels in \[0, 2\)"),
+        ([[0.0, 1.0]], [0, 1], "expected one whole number per row as labels"),
+        ([[0.0, 1.0]], [0.0], "expected one whole number per row as labels"),
     ],
 )
 def test_rows_of_lists_refuse_bad_values(logits, labels, text):

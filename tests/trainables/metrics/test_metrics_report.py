@@ -279,8 +279,8 @@ LABELS = np.array([0, 1])
 
 
 SHAPE = "expected (N, K) with N >= 1 and K >= 2"
-NOT_FINITE = "NaN or infinity, or a row of nothing but -inf"
-SUM = "expected 1 (logits go in as logits=)"
+NOT_FINITE = "NaN, infinity or a row of only -inf"
+SUM = "pass logits as logits="
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,9 @@ SUM = "expected 1 (logits go in as logits=)"
         ({"labels": np.array(["a", "b"])}, "labels: expected real numbers, got <U1"),
         ({"logits": 1j * GOOD}, "logits: expected real numbers, got complex128"),
         ({"logits": 1j * torch.eye(2)}, "logits: expected real numbers, got torch.complex64"),
-        ({"logits": GOOD * np.nan}, f"logits hold {NOT_FINITE}"),
-        ({"logits": np.array([[0, 1], [0, np.inf]])}, f"logits hold {NOT_FINITE}"),
-        ({"logits": GOOD - [np.inf, np.inf]}, f"logits hold {NOT_FINITE}"),
+        ({"logits": GOOD * np.nan}, f"logits contain {NOT_FINITE}"),
+        ({"logits": np.array([[0, 1], [0, np.inf]])}, f"logits contain {NOT_FINITE}"),
+        ({"logits": GOOD - [np.inf, np.inf]}, f"logits contain {NOT_FINITE}"),
         ({"bins": 0}, "bins=0 is outside [1, inf)"),
         ({"bins": 1.5}, "bins=1.5 is not a whole number in [1, inf)"),
         ({"bins": True}, "bins=True is not a number in [1, inf)"),
@@ -313,11 +313,11 @@ def test_bad_input_gives_one_line(changes, text):
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ([np.nan, 1], f"probs hold {NOT_FINITE}"),
-        ([-0.1, 1.1], "probs hold -0.1; expected values in [0, 1]"),
-        ([0.5, 0.6], f"a row of probs sums to 1.1; {SUM}"),
-        ([0.5, 0.2], f"a row of probs sums to 0.7; {SUM}"),
-        ([0.5, 0.502], f"a row of probs sums to 1.002; {SUM}"),
+        ([np.nan, 1], f"probs contain {NOT_FINITE}"),
+        ([-0.1, 1.1], "expected probs in [0, 1], got -0.1"),
+        ([0.5, 0.6], f"expected rows of probs to sum to 1, got 1.1; {SUM}"),
+        ([0.5, 0.2], f"expected rows of probs to sum to 1, got 0.7; {SUM}"),
+        ([0.5, 0.502], f"expected rows of probs to sum to 1, got 1.002; {SUM}"),
     ],
 )
 def test_what_is_no_probability_is_refused(row, text):
@@ -338,7 +338,7 @@ def test_in_half_precision_sums_may_be_off_by_two_of_its_steps(dtype, most):
     label = torch.tensor([0])
     assert calibration_report(probs=probs.to(dtype), labels=label)["acc"] == 0.0
     for wrong in (probs, more.to(dtype)):
-        with pytest.raises(ValueError, match="a row of probs sums to 1"):
+        with pytest.raises(ValueError, match="rows of probs to sum to 1"):
             calibration_report(probs=wrong, labels=label)
 
 

@@ -149,11 +149,11 @@ def test_wrong_rows_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^bins=0 is outside \[1, inf\)$"):
         StreamedReport(2, bins=0)
     report = StreamedReport(3)
-    with pytest.raises(ValueError, match=r"^no row was added, so there is nothing to report$"):
+    with pytest.raises(ValueError, match=r"^no rows to report; call add first$"):
         report.report()
     with pytest.raises(ValueError, match="labels: 3 in row 0"):
         report.add(torch.zeros(1, 3), torch.tensor([3]))
     with pytest.raises(ValueError, match="logits: 4 classes, expected 3"):
         report.add(torch.zeros(1, 4), torch.tensor([3]))
-    with pytest.raises(ValueError, match="logits hold NaN or infinity"):
+    with pytest.raises(ValueError, match="logits contain NaN, infinity"):
         report.add(torch.tensor([[0.0, torch.inf, 0.0]]), torch.tensor([0]))

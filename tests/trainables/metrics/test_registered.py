@@ -84,7 +84,7 @@ def test_a_metric_without_a_noise_floor_has_none(tmp_path: Path) -> None:
     [
         ("float('nan')", "metric 'mine' is nan for 600 rows; it must be finite"),
         ("-probs.new_zeros(len(labels)).log()", "metric 'mine' is inf for 600 rows"),
-        ("probs", r"has shape \(600, 5\) for 600 rows; return a scalar, or a value for each row"),
+        ("probs", r"expected a scalar or a value per row, got shape \(600, 5\) for 600 rows"),
         ("1 / 0", "metric 'mine' failed: ZeroDivisionError: division by zero"),
         ("'high'", "metric 'mine' failed: TypeError"),
     ],

@@ -136,7 +136,7 @@ def test_two_versions_are_loaded_one_after_the_other(make, tmp_path):
         torch.testing.assert_close(value, factor * LOGITS.logsumexp(1)[0])
     assert codes[0] == codes[3]
     assert len(set(codes)) == 3
-    with pytest.raises(InputError, match=f"has code {codes[0][:12]}, not 0123: it was changed"):
+    with pytest.raises(InputError, match=f"was changed: expected code 0123, got {codes[0][:12]}"):
         load_plugins([Pinned(version(1), "0123")])
     write(tmp_path / "my_loss.py", "raise SystemExit")
     load_plugins([Pinned(f"nowhere/{plugin.source.path}", codes[1])])  # Known already.
@@ -198,19 +198,19 @@ def test_a_changed_reader_reads_again(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1", "registers nothing; a loss, for one, stands below @LOSSES.register"),
+        ("x = 1", "registers nothing; decorate a class, for example a loss with @LOSSES.register"),
         ("import nowhere", "my_loss.py, line 1: ModuleNotFoundError: No module named 'nowhere'$"),
         ("def f(:", "my_loss.py, line 1: SyntaxError: invalid syntax"),
         ("1 / 0", "plugin my_loss cannot be imported: my_loss.py, line 1: ZeroDivisionError"),
         ("raise SystemExit(3)", "cannot be imported: my_loss.py, line 1: SystemExit: 3$"),
-        (LOSS.replace("{name}", "mbls"), "there is a loss 'mbls' in calsweep already; give"),
-        (LOSS.replace("{name}", "macal"), "there is a refinement 'macal' in calsweep already"),
-        (LOSS.replace("{name}", "My+Loss"), "'My\\+Loss': a name is made of small letters"),
-        (LOSS + LOSS, "loss 'mine': plugin my_loss has that loss already; give this one another"),
+        (LOSS.replace("{name}", "mbls"), "calsweep has a loss 'mbls' already; use another"),
+        (LOSS.replace("{name}", "macal"), "calsweep has a refinement 'macal' already"),
+        (LOSS.replace("{name}", "My+Loss"), "'My\\+Loss': use only lower-case letters"),
+        (LOSS + LOSS, "loss 'mine': plugin my_loss has that loss already; use another name"),
         (LOSS.replace("= flag(default=False)", ""), "TypeError: non-default argument|needs a def"),
         (
             LOSS.replace("    power", "    def __init__(self, a): pass\n    power"),
-            "'a' is no field",
+            "'a' is not a field",
         ),
     ],
 )
@@ -227,10 +227,10 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(text, message, tmp_path):
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("./nope.py", "plugin './nope.py': there is no file or package /"),
-        ("nope", "no package or module of that name is installed; write ./FILE.py"),
-        ("./folder", "has no __init__.py, so it is no package$"),
-        ("./torch", "there is another module 'torch' .*; rename the package$"),
+        ("./nope.py", "plugin './nope.py': no file or package /"),
+        ("nope", "no installed package or module has that name; use ./FILE.py"),
+        ("./folder", "expected a package, but .* has no __init__.py$"),
+        ("./torch", "another module is called 'torch' .*; rename the package$"),
     ],
 )
 def test_what_is_not_found_is_one_line(named, message, tmp_path):
@@ -244,7 +244,7 @@ def test_what_is_not_found_is_one_line(named, message, tmp_path):
 def test_a_yaml_that_does_not_fit_is_refused(tmp_path):
     path = write(tmp_path / "my_loss.py")
     write(tmp_path / "my_loss.yaml", YAML, parameter="gama")
-    with pytest.raises(InputError, match=r"yaml: it has no parameter 'gama'; it has: power"):
+    with pytest.raises(InputError, match=r"yaml: no parameter 'gama'; parameters are: power"):
         load_plugins([str(path)])
     for content, message in (
         (b"[1", r"line 1: "),

@@ -208,10 +208,14 @@ def test_whoever_may_be_trained_together_is_as_if_alone(name, usual_first):
     ],
 )
 def test_who_is_trained_alone(name, one, other):
-    with pytest.raises(ValueError, match=r"^2 trainers with keys .* cannot be trained together$"):
+    with pytest.raises(
+        ValueError, match=r"^expected trainers with the same key, got 2 with the keys .*$"
+    ):
         HeadsTogether([trainer(name, 0, **one), trainer(name, 1, **other)])
 
 
 def test_nobody_cannot_be_trained_together():
-    with pytest.raises(ValueError, match=r"^0 trainers with keys .* cannot be trained together$"):
+    with pytest.raises(
+        ValueError, match=r"^expected trainers with the same key, got 0 with the keys .*$"
+    ):
         HeadsTogether([])

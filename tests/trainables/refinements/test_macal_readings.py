@@ -186,10 +186,18 @@ def ended_at(q: float, **reading: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("role", "q", "what"),
     [
-        ("keep", 1.0, "q ended at 1, where the mask keeps nearly every weight, a plain classifier"),
-        ("keep", 0.0, "q ended at 0, where the mask keeps hardly a weight"),
-        ("drop", 1.0, "q ended at 1, where the mask keeps hardly a weight"),
-        ("drop", 0.0, "q ended at 0, where the mask keeps nearly every weight, a plain classifier"),
+        (
+            "keep",
+            1.0,
+            "q ended at 1, where the mask keeps almost all weights, like a plain classifier",
+        ),
+        ("keep", 0.0, "q ended at 0, where the mask keeps almost no weights"),
+        ("drop", 1.0, "q ended at 1, where the mask keeps almost no weights"),
+        (
+            "drop",
+            0.0,
+            "q ended at 0, where the mask keeps almost all weights, like a plain classifier",
+        ),
     ],
 )
 def test_a_q_at_an_end_is_remarked_upon(role, q, what):

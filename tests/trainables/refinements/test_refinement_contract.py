@@ -257,11 +257,15 @@ def test_trainer_refuses_views_that_do_not_fit():
         "weight_decay": 0.0,
         "seed": 0,
     }
-    with pytest.raises(ValueError, match="views is empty"):
+    with pytest.raises(ValueError, match="expected at least one view"):
         HeadTrainer(build_refinement("tst"), [], labels, **settings)
     views = [torch.zeros(4, 5), torch.zeros(3, 5)]
-    with pytest.raises(ValueError, match=r"views\[1\] has the shape \(3, 5\); expected \(4, D\)"):
+    with pytest.raises(
+        ValueError, match=r"views\[1\]: expected shape \(4, D\), a row per label, got \(3, 5\)"
+    ):
         HeadTrainer(build_refinement("tst"), views, labels, **settings)
 
-    with pytest.raises(ValueError, match=r"views\[0\] has the shape \(4,\); expected \(4, D\)"):
+    with pytest.raises(
+        ValueError, match=r"views\[0\]: expected shape \(4, D\), a row per label, got \(4,\)"
+    ):
         HeadTrainer(build_refinement("tst"), [torch.zeros(4)], labels, **settings)

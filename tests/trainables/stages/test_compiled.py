@@ -64,7 +64,7 @@ def test_a_network_that_is_no_graph_says_so(graphs):
     assert made.train_epoch() == plain.train_epoch()
     assert not graphs
     (remark,) = made.remarks()
-    assert remark.startswith("compile: the network runs as it is written: ")
+    assert remark.startswith("compile: the network runs uncompiled: ")
     assert len(remark) > 60
 
 
@@ -76,7 +76,7 @@ def test_freezing_too_often_says_so(graphs, monkeypatch):
         weight.requires_grad_(False)
         made.train_epoch()
     assert made.remarks() == [
-        "compile: the network runs as it is written: what learns changed more than 2 times"
+        "compile: the network runs uncompiled: the set of frozen weights changed more than 2 times"
     ]
 
 

@@ -71,17 +71,22 @@ def test_an_interrupted_call_is_continued_to_the_same_bits(
 
 
 def test_a_folder_of_other_features_is_refused(cached: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds features of convnet on digits; use a new folder"):
+    with pytest.raises(
+        InputError, match="contains features of convnet on digits; use a new folder"
+    ):
         extracted(cached, "resnet8")
     np.save(tmp_path / "mine.npy", np.zeros(3))
-    with pytest.raises(InputError, match=r"has other files, such as mine\.npy; use a new folder"):
+    with pytest.raises(
+        InputError, match=r"contains other files, such as mine\.npy; use a new folder"
+    ):
         extracted(tmp_path)
 
 
 def test_a_network_without_one_vector_a_row_is_refused(tmp_path: Path) -> None:
     name = write_masks(tmp_path / "masks")
     with pytest.raises(
-        InputError, match=r"has features of shape \(.*\) a row; use one with \(D,\)"
+        InputError,
+        match=r"expected features of shape \(D,\) per row, got \(.*\); use another model",
     ):
         extracted(tmp_path / "out", "deeplabv3-small", name)
 

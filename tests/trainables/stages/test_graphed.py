@@ -136,7 +136,7 @@ def test_what_cannot_be_recorded_runs_as_it_is_written():
     made, found = trained(True)
     assert found == expected
     assert made.remarks() == [
-        "graph: steps run as they are written: operation not permitted when stream is capturing"
+        "graph: steps run one operation at a time: operation not permitted when stream is capturing"
     ]
 
 
@@ -150,5 +150,5 @@ def test_a_step_in_which_the_host_has_a_part_is_not_recorded(monkeypatch):
     made, _ = trained(True)
     assert Graph.launched == 0
     assert made.remarks() == [
-        "graph: steps run as they are written: the host computes rand in every step"
+        "graph: steps run one operation at a time: the host computes rand in every step"
     ]

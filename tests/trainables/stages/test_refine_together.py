@@ -132,7 +132,9 @@ def test_one_that_loses_its_accuracy_is_left_out(workshop, trained):
     stored = [workshop.store.contains(one.ref) for one in requests]
     assert stored == [True, False, True]
     for others in ([], requests[:1]):
-        with pytest.raises(TrainingDivergedError, match=r"^accuracy collapsed to \d+\.\d% of the"):
+        with pytest.raises(
+            TrainingDivergedError, match=r"^validation accuracy collapsed to \d+\.\d%; the"
+        ):
             run_all(open_all(workshop, [requests[1], *others]))
 
 

@@ -233,7 +233,7 @@ def test_a_head_whose_q_ended_is_reported_once_stored(workshop, trained, monkeyp
     own = {"q_role": "keep", "epochs": 6, "gamma": 0.01, "eta_init": 1.0, "eta_final": 1.0}
     workshop.compute(request(workshop.prepared, "refine", {"macal": own}, trained))
     assert len(told) == 1
-    assert "where the mask keeps nearly every weight" in told[0]
+    assert "where the mask keeps almost all weights" in told[0]
 
 
 # -- calibration
@@ -641,7 +641,7 @@ def test_an_upstream_that_is_missing_or_damaged_is_named(tmp_path, workshop, tra
     (copy.directory / "weights.safetensors").write_bytes(b"x")
     with pytest.raises(InputError, match="is missing or damaged"):
         attempt()
-    told = "^this stage builds on another, but no upstream artifact is named$"
+    told = "^this stage needs an upstream artifact, but the request has none$"
     for lacking in (replace(wanted, upstream=None), replace(wanted, upstream_stage=None)):
         with pytest.raises(InputError, match=told):
             open_stage(lacking, store, workshop.data).run_epoch()
@@ -693,7 +693,7 @@ def test_what_is_damaged_below_a_stage_is_computed_again_unless_another_trial_wa
 
 def test_an_unknown_stage_is_named(workshop):
     wanted = replace(request(workshop.prepared), stage="polish")
-    told = "^unknown stage 'polish'; there are: given, train, refine, calibrate$"
+    told = "^unknown stage 'polish'; stages are: given, train, refine, calibrate$"
     with pytest.raises(InputError, match=told):
         workshop.open(wanted)
 
@@ -730,7 +730,7 @@ def test_what_a_training_says_of_itself_is_told_when_it_is_stored(workshop, monk
     metrics = run.run_epoch()
     monkeypatch.setattr(run._trainer, "_graphed", SimpleNamespace(refused="no card"))
     run.finish(metrics)
-    assert told == ["graph: steps run as they are written: no card"]
+    assert told == ["graph: steps run one operation at a time: no card"]
 
 
 def test_validation_logits_that_are_not_finite_are_noticed(workshop, monkeypatch):
@@ -745,9 +745,9 @@ def test_validation_logits_that_are_not_finite_are_noticed(workshop, monkeypatch
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
-        ("mcdrop", "it drops entries of one feature vector an image"),
-        ("mit", "it decouples what a network says of whole images"),
-        ("macal", "its classifier is of one feature vector an image"),
+        ("mcdrop", "it drops entries of one feature vector per image"),
+        ("mit", "it decouples a network's outputs for whole images"),
+        ("macal", "its classifier takes one feature vector per image"),
     ],
 )
 def test_a_part_that_is_not_for_the_data_is_refused(workshop, part, reason):

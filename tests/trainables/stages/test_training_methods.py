@@ -176,6 +176,6 @@ def test_two_ways_to_form_the_loss_are_refused(augmentation):
         build_method({"ce": {}, augmentation: {}, "balcal": {}})
     assert str(caught.value) == (
         f"ce and {augmentation} and balcal cannot be combined: the augmentation and the scheme "
-        "both form the loss in their own way"
+        "both replace the computation of the loss"
     )
     assert build_method({augmentation: {}, "plp": {}}).augmentation is not None

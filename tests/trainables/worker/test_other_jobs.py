@@ -171,7 +171,7 @@ def test_fit_that_the_rows_do_not_allow_has_a_reason(tmp_path, monkeypatch):
     assert fits["ts"].metrics
     assert (fits["meta"].metrics, fits["meta"].reason) == (
         {},
-        "meta-mis: no fitting row is classified right, so no threshold exists",
+        "meta-mis: no fitting row is classified correctly; use other rows",
     )
 
 

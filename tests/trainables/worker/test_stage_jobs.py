@@ -282,7 +282,7 @@ def test_machine_fault_is_resumed_in_another_process(place, tmp_path):
         "AcceleratorError: CUDA error: unspecified launch failure",
     ]
     assert all("per_row" in f.traceback and "raise error" in f.traceback for f in failed)
-    failing = f"train of flaky+plp failed on {os.uname().nodename}, by no fault of its own"
+    failing = f"train of flaky+plp failed because of machine {os.uname().nodename}"
     resuming = "train of flaky+plp resumes after epoch 1 of 3"
     assert notices(found) == [
         text for reason in reasons for text in (f"{failing}: {reason}", resuming)
@@ -312,7 +312,7 @@ def test_share_that_is_too_small_is_announced(place):
         worker._refusal = torch.OutOfMemoryError("CUDA out of memory")
         (report,) = finish(worker)
     assert report.notices == (
-        "train of ce ran out of memory on 0.25 of a GPU; it is tried once more, alone on one",
+        "train of ce ran out of memory on 0.25 of a GPU; it runs once more, on a whole GPU",
     )
 
 
@@ -401,7 +401,7 @@ def test_damaged_checkpoint_starts_the_stage_anew(place, tmp_path, damage, kind)
     damage(path)
     found = place.run()
     assert statuses(found) == RUNS
-    assert notices(found) == [f"checkpoint {path} is damaged ({kind}): the stage starts anew"]
+    assert notices(found) == [f"checkpoint {path} is damaged ({kind}): the stage starts over"]
     assert found[-1].metrics == Place(tmp_path / "o", place.data).run()[-1].metrics
     assert not path.exists()
 
@@ -431,8 +431,7 @@ def test_gpu_that_torch_does_not_see_is_told_once(place):
     found = finish(worker)
     worker.open(place.job(gpus=0.5, seed=1))
     assert notices(found + finish(worker)) == [
-        f"{os.uname().nodename}: torch sees no GPU there: trials that ask for one compute on the "
-        "CPU"
+        f"{os.uname().nodename}: torch sees no GPU, so trials that request one compute on the CPU"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Common to all fitting objectives: a value and a weight per row."""
+"""The base of all fitting objectives: a loss and a weight per row."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trainables.common.fields import CheckedFields
 
 @dataclass(frozen=True)
 class RowTerms:
-    """The view that an objective has of each calibrated row; tensors are (N,).
+    """The terms of each calibrated row from which an objective is computed; tensors are (N,).
 
     Attributes:
         log_p: Log-probability of the row's label, <= 0.
@@ -31,14 +31,14 @@ class Objective(CheckedFields, ABC):
     """A loss on calibrated rows that the fit of a calibrator minimises.
 
     A subclass declares its arguments as fields and implements ``per_row`` with differentiable
-    operations on the row terms. Terms that it does not need arrive as zeros.
+    operations on the row terms. Terms that it does not need are zeros.
 
     Attributes:
-        needs_mean: Whether ``per_row`` reads ``mean_log_p``.
-        needs_square: Whether ``per_row`` reads ``sum_p2``.
-        log_loss: Whether ``per_row`` is ``-log p_y``, for which derivatives have a shorter way.
-        adaptive: Whether the row weights depend on the losses: the fit then solves a fixed point.
-        scheduled: Whether the released fit uses the falling step sizes instead of the constant one.
+        needs_mean: Whether ``per_row`` uses ``mean_log_p``.
+        needs_square: Whether ``per_row`` uses ``sum_p2``.
+        log_loss: Whether ``per_row`` is ``-log p_y``, which has faster derivatives.
+        adaptive: Whether the row weights depend on the losses, so that the fit is a fixed point.
+        scheduled: Whether the released fit uses falling step sizes instead of a constant one.
 
     Raises:
         ValueError: If an argument is out of its range.
@@ -52,7 +52,7 @@ class Objective(CheckedFields, ABC):
 
     @abstractmethod
     def per_row(self, terms: RowTerms) -> Tensor:
-        """Return the loss of each row, in the shape of the terms."""
+        """Return the loss of each row, with the shape of the terms."""
 
     def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
         """Return the weight of each row, (N,); the objective is the sum of weight times loss.
@@ -66,20 +66,20 @@ class Objective(CheckedFields, ABC):
         return torch.full_like(losses, 1.0 / len(losses))
 
     def begin(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Take in the row losses at the start of a fit; see ``row_weights`` for the arguments."""
+        """Use the row losses at the start of a fit; see ``row_weights`` for the arguments."""
 
     def freeze(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Take in the row losses after the first step, when ``cls`` sets its scaling for good."""
+        """Use the row losses after the first step, for example to fix the scaling of ``cls``."""
 
     def state(self) -> dict[str, float]:
         """Return the objective's own fitted values, such as alpha and beta of ``cls``."""
         return {}
 
     def restore(self, state: dict[str, float]) -> None:
-        """Take over what ``state`` gave; names that are not this objective's are an error.
+        """Restore the values of ``state``.
 
         Raises:
-            KeyError: If the names are not those of ``state``.
+            KeyError: If a name of ``state`` is missing.
         """
         for name in self.state():
             setattr(self, name, state[name])

@@ -25,7 +25,7 @@ def build_objective(name: str, **parameters: Any) -> Objective:
         **parameters: Its hyper-parameters; those left out keep their published default.
 
     Returns:
-        The objective; one with a state of its own, such as ``cls``, serves a single fit.
+        The objective; use one with its own state, such as ``cls``, for a single fit.
 
     Raises:
         InputError: If the name or a parameter's name is unknown.

@@ -5,7 +5,7 @@ from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTe
 
 @OBJECTIVES.register("ce")
 class CrossEntropy(Objective):
-    """Mean negative log-likelihood: what temperature scaling was proposed with."""
+    """Mean negative log-likelihood, the objective for which temperature scaling was proposed."""
 
     log_loss = True
 

@@ -12,29 +12,28 @@ ALPHA_LOW, BETA_BOUNDS = 0.1, (1.5, 2.0)
 
 @OBJECTIVES.register("cls")
 class ClasswiseScaling(Objective):
-    """Cross-entropy summed over class losses, each class weighted by how its loss stands out.
+    """Cross-entropy summed over classes, with larger weights for classes with a higher loss.
 
     With the class losses L_c, normalised to x_c, the weight is
     ``beta * (sigmoid(x_c / alpha) - 1/2) + 1`` and a constant for the gradient. ``alpha`` and
-    ``beta`` start at 1 and 1.5, are set by SLSQP from the class losses before and after the first
-    optimiser step and stay as they are from then on (class-wise loss scaling paper, sec. 4.3). Do
-    not use it where a class has very few fitting rows: its mean is then noise that weighs as much
-    as any other class.
+    ``beta`` start at 1 and 1.5, are fitted by SLSQP to the class losses before and after the first
+    optimiser step, and do not change afterwards (class-wise loss scaling paper, sec. 4.3). Do not
+    use it if a class has very few fitting rows: its noisy mean has as much weight as any other.
 
-    Classes without fitting rows are left out (the released code returns nan there). Where all class
+    Classes without fitting rows are ignored (the released code returns nan there). If all class
     losses are equal, every weight is 1.
 
     Args:
         normalization: ``nd`` (standardised), ``cm`` (centred, divided by the range) or ``mm``
             (minimum to maximum mapped to [0, 1]).
         bounds: ``released`` bounds alpha to [0.1, ln(K)/2] and beta to [1.5, 2]; ``paper`` names
-            no bounds, so only alpha > 0 is kept. The default is ``released`` because all published
-            figures come from that code, and without bounds the search may run away.
-        reduction: Whether the loss of a class is the ``mean`` of its rows, so that classes count
-            equally however many rows they have, or their ``sum`` (eq. 3), all of them divided by
-            the number of rows. The default is ``mean``, as in the released code.
-        deviation: By which standard deviation of the C class losses ``nd`` divides: that of the
-            ``population`` (over C, eq. 4), or of a ``sample`` (over C - 1, the released code).
+            no bounds, so only alpha > 0 is required. The default is ``released`` because all
+            published figures come from that code, and without bounds the search may diverge.
+        reduction: Whether the loss of a class is the ``mean`` of its rows, so that all classes
+            have the same weight, or their ``sum`` (eq. 3), divided by the number of all rows. The
+            default is ``mean``, as in the released code.
+        deviation: The standard deviation of the C class losses by which ``nd`` divides: that of
+            the ``population`` (over C, eq. 4), or of a ``sample`` (over C - 1, the released code).
     """
 
     log_loss = True
@@ -53,7 +52,7 @@ class ClasswiseScaling(Objective):
         return -terms.log_p
 
     def row_weights(self, losses: Tensor, labels: Tensor, num_classes: int) -> Tensor:
-        """Return weight of the row's class divided by the number of rows, of that class or all."""
+        """Return the weight of each row's class, divided by the number of its (or all) rows."""
         totals, counts = self._class_losses(losses, labels, num_classes)
         present = counts > 0
         weights = torch.zeros_like(totals)
@@ -62,12 +61,12 @@ class ClasswiseScaling(Objective):
         return (weights / rows)[labels]
 
     def begin(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Keep the class losses of the uncalibrated rows and forget an earlier fit."""
+        """Reset the scaling and store the class losses of the uncalibrated rows."""
         self.alpha, self.beta = ALPHA_START, BETA_START
         self._first = self._present_losses(losses, labels, num_classes)
 
     def freeze(self, losses: Tensor, labels: Tensor, num_classes: int) -> None:
-        """Fit alpha and beta from the class losses before and after the first step (eq. 6)."""
+        """Fit alpha and beta to the class losses before and after the first step (eq. 6)."""
         second = self._present_losses(losses, labels, num_classes)
         x = self._normalized(torch.from_numpy(second)).numpy()
 
@@ -104,15 +103,15 @@ class ClasswiseScaling(Objective):
         return (sums / counts.clamp(min=1) if self.reduction == "mean" else sums), counts
 
     def _present_losses(self, losses: Tensor, labels: Tensor, num_classes: int) -> np.ndarray:
-        """Return the loss of the classes that have rows."""
+        """Return the losses of the classes that have rows."""
         totals, counts = self._class_losses(losses, labels, num_classes)
         return totals[counts > 0].cpu().numpy().astype(np.float64)
 
 
 def normalize(means: Tensor, how: str, correction: int = 1) -> Tensor:
-    """Normalise class losses ``nd``, ``cm`` or ``mm``; all equal (or one class) gives zeros.
+    """Normalise class losses by ``nd``, ``cm`` or ``mm``; equal losses (or one class) give zeros.
 
-    The variance of ``nd`` is over the number of classes minus ``correction``.
+    The variance of ``nd`` is divided by the number of classes minus ``correction``.
     """
     spread = means.max() - means.min()
     if not spread > 0:

@@ -8,14 +8,14 @@ from trainables.common.fields import flag, number
 class Focal(Objective):
     """Focal loss, ``-(1 - p_y)^gamma log p_y``, averaged over the rows.
 
-    It rewards under-confidence, so calibration is worse than with ``ce`` as a rule; the class-wise
+    It rewards under-confidence, so calibration is usually worse than with ``ce``; the class-wise
     scaling paper compares with it (sec. 5.3, Table 1).
 
     Args:
         gamma: Focusing exponent, >= 0; 0 is ``ce``.
         detach: Whether the weight is a constant for the gradient, as in the class-wise scaling
-            code, so that the fit ends where the weighted likelihood gradient vanishes. The default
-            ends at the minimum of the loss as the paper writes it.
+            code, so that the weighted likelihood gradient vanishes at the end of the fit. By
+            default, the fit ends at the minimum of the paper's loss.
     """
 
     scheduled = True

@@ -6,12 +6,12 @@ from trainables.common.fields import number
 
 @OBJECTIVES.register("ls")
 class LabelSmoothing(Objective):
-    """Cross-entropy against labels smoothed over all K classes, the true one included.
+    """Cross-entropy with labels smoothed over all K classes, including the true one.
 
-    Masked classes take no part: the mass is spread over the others.
+    Masked classes are ignored: the mass is spread over the others.
 
-    It asks for less confidence than the labels justify, so calibration is worse than with ``ce`` as
-    a rule; it is here because the class-wise scaling paper compares with it (sec. 5.3, Table 1).
+    It rewards less confidence than the labels justify, so calibration is usually worse than with
+    ``ce``; the class-wise scaling paper compares with it (sec. 5.3, Table 1).
 
     Args:
         smoothing: Mass spread evenly over all classes, in [0, 1).

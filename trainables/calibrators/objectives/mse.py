@@ -7,8 +7,8 @@ from trainables.calibrators.objectives._base import OBJECTIVES, Objective, RowTe
 class SquaredError(Objective):
     """Squared error of the probabilities, averaged over rows and classes: the Brier score over K.
 
-    The released Mix-n-Match code fits its temperature and its ensemble weights with it. It minds a
-    confident mistake less than ``ce`` does; prefer ``ce`` when the log-likelihood is reported.
+    The released Mix-n-Match code fits its temperature and its ensemble weights with it. Confident
+    mistakes have less effect than with ``ce``; prefer ``ce`` if the log-likelihood is reported.
     """
 
     needs_square = True
