@@ -40,14 +40,15 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# Logits are not trained: no loss, no refinement (docs/data.md). Packages exclude asha (travel.md).
+# Logits are not trained: no loss, no refinement (docs/data.md). Packages exclude asha (travel.md),
+# which needs trials that run side by side on Ray (search.md).
 LOGITS = ("logits", "logits-csv")
 NEVER = (
     (("data", LOGITS), ("refinement", ("macal", "tst"))),
     (("data", LOGITS), ("plugin", ("loss", "library", "package", "refinement"))),
     (("scheduler", ("asha",)), ("command", ("publish", "fraud", "merge"))),
-    (("scheduler", ("asha",)), ("executor", ("plugin",))),
-    (("sampler", ("grid",)), ("option", ("fixed",))),
+    (("scheduler", ("asha",)), ("executor", ("in-process", "processes", "plugin"))),
+    (("sampler", ("grid",)), ("option", ("fixed", "tune"))),
     (("plugin", ("none", "metric")), ("command", ("edit",))),
     (("data", ("digits", "folder", "text", "features", "logits-csv")), ("command", ("relabel",))),
 )

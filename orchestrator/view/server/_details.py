@@ -19,6 +19,7 @@ from trainables.metrics import METRICS
 KEPT = 8  # Sweeps, and choices of columns.
 COMPUTING = "are being computed; this page shows them when they are ready."
 NO_ROWS = "need all probabilities; a .calsweep file has two of each row."
+IN_PAGE = "they need all probabilities. Unpack the .calsweep file: its index.html has them."
 FAILED = "This could not be computed; the terminal of `calsweep ui` shows the error."
 SLOW = "Intervals, reliability diagrams and ranks"
 
@@ -44,7 +45,7 @@ class Details:
         if status.state in LIVE:
             return None
         run = folder.name, ledger.sweep_id, _size(folder.journal)
-        return self._later(run, lambda text: {"pending": text}, _details, folder)
+        return self._later(run, lambda text: {"pending": text}, _details, folder, self._frozen)
 
     def columns(
         self, folder: SweepFolder, results: Results, names: Sequence[str]
@@ -93,9 +94,13 @@ def _size(journal: Path) -> int:
     return journal.stat().st_size if journal.exists() else 0
 
 
-def _details(folder: SweepFolder) -> dict[str, Any]:
+def _details(folder: SweepFolder, frozen: bool) -> dict[str, Any]:
     source = from_folder(folder)
-    return {**details(source, usual_baseline(source.results)), "pending": ""}
+    found = details(source, usual_baseline(source.results))
+    if frozen:
+        without = {"problem": IN_PAGE, "absent": {}}
+        found["tasks"] = [{**task, **without} for task in found["tasks"]]
+    return {**found, "pending": ""}
 
 
 def _with_columns(

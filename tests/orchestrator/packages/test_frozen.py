@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ from orchestrator.storage.ledger import Ledger, read_ledger
 from orchestrator.storage.results import cells_of
 from orchestrator.storage.storage import Storage
 from orchestrator.view.server import Book, application
+from orchestrator.view.server._details import COMPUTING
 from orchestrator.view.server._rows import RowBook
 from trainables.common.errors import InputError
 
@@ -241,6 +243,18 @@ def test_ui_shows_the_rows_of_the_storage(file: Path, storage: Storage) -> None:
         assert sweep.status_code == 200
         assert "risk_80 need all probabilities; a .calsweep file has two of each row." in sweep.text
         assert all(study.recipe in sweep.text for study, _ in cells)
+
+
+def test_ui_says_where_the_diagrams_of_a_file_are(file: Path) -> None:
+    with opened_file(file) as packed:
+        client = TestClient(application(Book(packed), "t"), base_url="http://127.0.0.1:8720")
+        client.get("/?token=t")
+        end = time.monotonic() + 60
+        while COMPUTING in (page := client.get("/sweeps/board").text) and time.monotonic() < end:
+            time.sleep(0.02)
+    assert "No diagrams and no intervals: they need all probabilities. Unpack" in page
+    assert "no predictions on record" not in page
+    assert "has no predictions here" not in page
 
 
 @pytest.mark.full
