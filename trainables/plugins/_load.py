@@ -316,7 +316,7 @@ def _check_names(plugins: Sequence[Plugin]) -> None:
     if not plugins:
         return
     taken = {
-        (_scope(catalogue), name): f"calsweep has a {catalogue.noun} {name!r}"
+        (_scope(catalogue), name): f"a built-in {catalogue.noun} {name!r} exists"
         for catalogue in _catalogues(plugins)
         for name in catalogue.own_names()
         if catalogue.own(name) is not None

@@ -133,7 +133,7 @@ def test_the_example_passes_every_check(calsweep):
     assert covered == f"info    plugin calsweep_example: {covers}"
     assert all(line.startswith("ok  ") for line in lines)
     assert re.fullmatch("plugin calsweep_example, code [0-9a-f]{12}: 24 of 24 checks passed", last)
-    assert "ok      loss gce: Rows to ignore change neither value nor gradient\n" in out
+    assert "ok      loss gce: Ignored rows change neither value nor gradient\n" in out
 
 
 def test_every_kind_of_part_is_trained_with(calsweep, empty_folder):

@@ -370,7 +370,7 @@ def test_a_fit_that_fails_leaves_the_other_cells(npz):
     assert np.isnan(table.cell("net", "meta-mis").ece)
     bound, refused = table.notes()
     assert "temperatures on the bound" in bound
-    assert "no fitting row is classified right" in refused
+    assert "no fitting row is classified correctly" in refused
     assert table.cell("net", "ts", "ce").ece >= 0
     assert json.loads(table.to_json())[-1]["ece"] is None
 

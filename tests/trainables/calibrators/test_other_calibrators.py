@@ -214,7 +214,7 @@ def test_meta_calibrators_that_keep_no_row_say_so():
     # Of e, 1 and 1 over their sum.
     whole = (
         r"^meta-mis: no fitting row has an entropy below the threshold 0\.9753; "
-        "relax the constraint or bring more rows$"
+        "relax the constraint or use more rows$"
     )
     with pytest.raises(InputError, match=whole):
         build_calibrator("meta-mis").fit(torch.eye(3), torch.arange(3))
@@ -222,7 +222,7 @@ def test_meta_calibrators_that_keep_no_row_say_so():
 
 def test_meta_mis_without_a_right_row_is_an_error():
     calibrator = build_calibrator("meta-mis")
-    whole = r"^meta-mis: no fitting row is classified right, so no threshold exists$"
+    whole = r"^meta-mis: no fitting row is classified correctly; use other rows$"
     with pytest.raises(InputError, match=whole):
         calibrator.fit(torch.eye(3), torch.tensor([1, 2, 0]))
     with pytest.raises(InputError, match="this meta-mis is not fitted"):

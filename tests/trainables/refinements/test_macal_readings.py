@@ -201,7 +201,7 @@ def ended_at(q: float, **reading: Any) -> list[str]:
     ],
 )
 def test_a_q_at_an_end_is_remarked_upon(role, q, what):
-    advice = "try another gamma in (0, 1) or reading (q_role, feedback)"
+    advice = "try another gamma in (0, 1), q_role or feedback"
     assert ended_at(q, q_role=role) == [f"macal: {what}; {advice}"]
 
 

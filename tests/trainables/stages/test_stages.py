@@ -761,7 +761,7 @@ def test_a_part_that_is_not_for_the_data_is_refused(workshop, part, reason):
 @pytest.mark.parametrize("kind", [MaskedImages, GivenLogits])
 def test_a_temperature_of_training_rows_needs_a_network_of_whole_rows(kind):
     check_part("ts-ls", {"selection": "ece"}, kind)
-    with pytest.raises(InputError, match=f"^'ts-ls' with .* which {kind.kind} do not have$"):
+    with pytest.raises(InputError, match=f"^'ts-ls' with .* which {kind.kind} do not provide$"):
         check_part("ts-ls", {"selection": "training_ece"}, kind)
 
 
