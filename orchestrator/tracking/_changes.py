@@ -90,7 +90,7 @@ class Changes:
 
     def close_open(self, time: int, status: str) -> list[Change]:
         """Return the changes that end every open run after the sweep's end, trials first."""
-        reason = f"the sweep ended ({status}) before this did"
+        reason = f"the sweep ended ({status}) before this study"
         runs = [trial.key for trial in self.ledger.trials.values() if trial.open]
         runs += [study.name for study in self.ledger.studies.values() if study.status == "running"]
         return [

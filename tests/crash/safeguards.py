@@ -56,7 +56,7 @@ REMOVED = {
     "the journal's name is not synced": Safeguard(
         Journal.__init__, "sync(self.path.parent)", "pass"
     ),
-    "lost writes end a sweep": Safeguard(journal._never_promised, "return True", "return False"),
+    "lost writes end a sweep": Safeguard(journal._never_synced, "return True", "return False"),
     "the sweep file need not be whole": Safeguard(SweepFolder.write_spec, ", durable=True", ""),
     "a checkpoint's checksums are not looked at": Safeguard(
         Checkpoint.read, "is not None", "== 0", "outcome"

@@ -119,7 +119,10 @@ DATA_FAULTS = {
         {"spoil": lambda a: a.update(x_test=a["x_test"][:, 1:])},
         "images of one shape",
     ),
-    "class left out": ({"spoil": lambda a: a.update(y_train=a["y_train"] * 2)}, "holds 2 but no 1"),
+    "class left out": (
+        {"spoil": lambda a: a.update(y_train=a["y_train"] * 2)},
+        "y_train has 2 but no",
+    ),
     "too few images": ({"split": "{train_limit: 39}"}, "split train_limit=39 is more than"),
     "absent folder": ({"dataset": "folder:absent"}, "absent does not exist"),
     "small digits": ({"dataset": "digits", "split": "{test: 1797}"}, "split test=1797 leaves"),

@@ -71,7 +71,7 @@ def test_status_lists_the_last_nights_whatever_became_of_them(benchmark, command
     assert (code, lines(out)[:5]) == (
         0,
         [
-            ["night", "verdict", "what"],
+            ["night", "verdict", "findings"],
             [name(1), "suspicious", "is worse, and 1 more figure with it"],
             [name(2), "regression", "is worse"],
             [name(3), "given up", "the code has changed"],

@@ -204,12 +204,15 @@ def test_every_set_of_an_hdf5_file_is_a_task(tmp_path: Path) -> None:
     data = prepare_data(spec)["cifar/vit 0"]
     np.testing.assert_array_equal(data.test().values, expected)
     assert data.counts["validation"] == 20
-    with pytest.raises(InputError, match="no set 'svhn/other'; there are: cifar/resnet, cifar/vit"):
+    with pytest.raises(InputError, match="no set 'svhn/other'; sets are cifar/resnet, cifar/vit"):
         prepare_data(make_spec(tmp_path, files="arena.h5:svhn/other"))
 
 
 WRONG = {
-    "an empty folder": ("tasks: [{logits: empty}]", "tasks[0].logits: empty: no logits in it"),
+    "an empty folder": (
+        "tasks: [{logits: empty}]",
+        "tasks[0].logits: empty: no logits; expected files",
+    ),
     "both kinds": (
         "tasks: [{logits: a.npz}, {dataset: digits, model: convnet, protocol: digits}]",
         "tasks[1]: a sweep has tasks of logits or of data sets, not both",
@@ -220,7 +223,7 @@ WRONG = {
     ),
     "an empty second folder": (
         "tasks: [{logits: a.npz}, {logits: empty}]",
-        "tasks[1].logits: empty: no logits in it",
+        "tasks[1].logits: empty: no logits; expected files",
     ),
     "no path": ("tasks: [{logits: ''}]", "tasks[0]: logits='' is not a path"),
     "a number as a path": ("tasks: [{logits: 3}]", "tasks[0]: logits=3 is not a path"),
@@ -236,7 +239,10 @@ WRONG = {
         "tasks: [{dataset: digits, model: convnet, protocol: digits}]",
         "recipe 'ts': 'ts' is misplaced; write method[+refinement][+calibrator]",
     ),
-    "suites": ("tasks: [{logits: a.npz, suites: [cifar10-c]}]", "tasks[0].model: logits have no"),
+    "suites": (
+        "tasks: [{logits: a.npz, suites: [cifar10-c]}]",
+        "tasks[0].model: suites need a network, and logits have none",
+    ),
     "a setting": ("tasks: [{logits: a.npz, inputs: {kind: x}}]", "inputs.kind='x' is not one of"),
 }
 
@@ -258,7 +264,10 @@ def test_mistakes_get_a_line(mistake: str, tmp_path: Path, monkeypatch: pytest.M
     ("arrays", "expected"),
     [
         ({"logits": np.zeros((4, 2))}, "expected exactly one array named labels"),
-        ({"logits": np.full((4, 2), np.nan), "labels": [0, 1, 0, 1]}, "are not finite"),
+        (
+            {"logits": np.full((4, 2), np.nan), "labels": [0, 1, 0, 1]},
+            "logits: expected finite values",
+        ),
         (
             {"logits": np.full((4, 2), 1e200), "labels": [0, 1, 0, 1]},
             "outside the range of float32",

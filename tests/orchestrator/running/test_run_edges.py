@@ -158,8 +158,11 @@ def test_a_trial_that_fits_nowhere_is_refused(
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("storage: here", "storage: 'here' is relative"),
-        ("storage: /all\ntracking: {uri: 'sqlite:///here.db'}", "tracking.uri: sqlite"),
+        ("storage: here", "storage: on a cluster expected an absolute folder"),
+        (
+            "storage: /all\ntracking: {uri: 'sqlite:///here.db'}",
+            "tracking.uri: on a cluster expected a tracking server",
+        ),
         ("storage: /all\ntracking: {uri: 'http://there:1'}\nsearch: {scheduler: asha}", ""),
     ],
 )

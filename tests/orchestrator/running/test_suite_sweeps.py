@@ -66,7 +66,10 @@ def test_names_are_checked_with_the_file(tmp_path: Path, suites: list[str], text
 @pytest.mark.parametrize(
     ("suite", "text"),
     [
-        ("cifar10-c", "suite 'cifar10-c': has 32 x 32 images of 3 channels, 'digits' has 8 x 8"),
+        (
+            "cifar10-c",
+            "suite 'cifar10-c': has 32 x 32 images of 3 channels, but 'digits' has 8 x 8",
+        ),
         (
             "generated-c",
             "suite 'generated-c': expected images of 3 channels and at least 32 pixels",

@@ -257,7 +257,9 @@ def test_messages_about_missing_runs_have_no_login(writer, tmp_path, monkeypatch
             best_trials(uri, task, recipe, where=StudyFilter(code="x"))
         ),
         "no run 'r1' on http://host: ": lambda: tracked_trial(uri, "r1"),
-        f"run {ids[study]!r} on http://host is no trial ": lambda: tracked_trial(uri, ids[study]),
+        f"run {ids[study]!r} on http://host is not a trial ": lambda: tracked_trial(
+            uri, ids[study]
+        ),
         f"run {ids[key]!r} on http://host is not a finished ": lambda: tracked_trial(uri, ids[key]),
     }
     for text, ask in said.items():

@@ -107,7 +107,9 @@ def test_another_baseline_is_compared_with(source):
     # Read, and compared by accuracy and by ECE; of the seventh recipe there is nothing to read.
     # Then every study.
     assert told == [(step, 28) for step in range(1, 26)]
-    costs = {row[0][0]: [text for text, _ in row[1:3]] for row in page.rows("Seconds to compute")}
+    costs = {
+        row[0][0]: [text for text, _ in row[1:3]] for row in page.rows("Mean seconds over seeds")
+    }
     assert costs["ce"] == ["10.5", "1.00"]
 
 
@@ -116,7 +118,7 @@ def test_addresses_of_servers_are_not_shown(page):
 
 
 def test_the_page_has_the_version_that_made_it(page):
-    assert f"Made by calsweep {version('calsweep')}. The page contains" in page
+    assert f"Made by calsweep {version('calsweep')}. The page is complete and" in page
 
 
 def test_runs_are_named_as_far_as_they_are_known(source):
@@ -177,7 +179,7 @@ def test_several_tasks_have_sections_and_overviews(make_sweep, tmp_path):
     assert len(set(names)) == len(names)
     errors = [text for text in page.texts("figcaption") if "estimated true error" in text]
     assert len({text.rpartition("error ")[2] for text in errors}) == len(errors) == 2 * 6
-    for caption, place in (("Seconds to", 1), ("failed or did not end", 2), ("runs behind", 1)):
+    for caption, place in (("Mean seconds", 1), ("failed or did not end", 2), ("runs behind", 1)):
         assert {row[place][0] for row in page.rows(caption)} == {"first", "second"}
 
 

@@ -328,7 +328,7 @@ def test_lost_and_damaged_predictions_are_named_and_others_shown(copy) -> None:
     with pytest.raises(HTTPException, match=r"test\.safetensors is damaged: "):
         shown(copy, 1, seed="1")
     beside = shown(copy, 0, **{"with": "mbls"})
-    assert [len(beside["lines"]), beside["asked"].other] == [50, ""]
+    assert [len(beside["lines"]), beside["selection"].other] == [50, ""]
     assert beside["problems"][0].startswith(text)
     with pytest.raises(HTTPException, match=text):
         shown(copy, 0, **{"with": "mbls", "sort": "disagreement"})
