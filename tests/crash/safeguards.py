@@ -34,7 +34,7 @@ REMOVED = {
         files.drafted, "yield draft", "yield path; draft.write_bytes(path.read_bytes())"
     ),
     "nothing is ever synced": Safeguard(files.sync, "os.fsync(handle)", "pass"),
-    "files of a folder are not synced": Safeguard(files.sync_folder, "sync(found)", "pass"),
+    "files of a folder are not synced": Safeguard(files.sync_folder, "sync(path)", "pass"),
     "names in a folder are not synced": Safeguard(files.sync_folder, "    sync(folder)\n", ""),
     "a folder's new name is not synced": Safeguard(
         files.place_folder, "sync(path.parent)", "pass", "calibration"
