@@ -38,6 +38,7 @@ class CellKey(NamedTuple):
 
     @property
     def pair(self) -> tuple[str, str]:
+        """Return recipe and task."""
         return self.recipe, self.task
 
     @classmethod

@@ -143,7 +143,7 @@ class Delivery:
             self._shipper.step()
             while self._noted.get("offset", 0) < len(self._events):
                 self._shipper.step()
-            self._shipper.remove_doubles()
+            self._shipper.remove_duplicates()
             return True
         return False
 

@@ -116,7 +116,7 @@ def test_broken_node_is_left_out(
     last = {key: node for node, _, key in starts}  # Bad for those that found their outcome stored.
     failed = {key for node, _, key in starts if node is bad and last[key] is not bad}
     assert len(said) == 1 or len(failed) < IN_A_ROW
-    assert all(" is left out: 3 trials in a row failed there, the last by O" in t for t in said)
+    assert all(" is excluded: 3 trials in a row failed there, the last by O" in t for t in said)
     assert not [key for node, told, key in starts if node is bad and told]
     found = Outcome(seed, disk.events, store, calm.delivery, 1, True, world, world.now)
     assert found.table == calm.table
@@ -140,7 +140,7 @@ BUGS = {
         "if job.key not in self._running:",
     ),
     "an end is taken twice": (Loop, "take", "del self._running[job.key]", "pass"),
-    "a retry is lost": (Loop, "take", "self._again.append(again) if again else", "again or"),
+    "a retry is lost": (Loop, "take", "self._retries.append(retry) if retry else", "retry or"),
     "the machine's fault counts as final": (
         jobs,
         "next_attempt",
@@ -264,7 +264,7 @@ BUGS = {
     "a run is created without looking": (
         _Shipper,
         "_deliver_pending",
-        "not self._looked",
+        "not self._adopted",
         "False",
     ),
     "what is pending is forgotten": (

@@ -39,10 +39,12 @@ class ArrayHeader:
 
     @property
     def ndim(self) -> int:
+        """Return the number of dimensions."""
         return len(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """Return the size of the values in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -95,6 +97,7 @@ class ArrayArchive:
         return header
 
     def read(self, name: str) -> np.ndarray:
+        """Return an array of the archive."""
         needed, free = self.header(name).nbytes, psutil.virtual_memory().available
         if needed > free:
             sizes = f"{needed / 2**30:.1f} GiB of memory, {free / 2**30:.1f} GiB are free"

@@ -142,6 +142,7 @@ class Catalogue(Generic[E]):
         return {**self._outlines, **self._entries}
 
     def load(self) -> None:
+        """Import the built-in entries."""
         if self._loaded:
             return
         import_modules(self._package)
@@ -160,6 +161,7 @@ class Registry(Catalogue[type[T]]):
 
     @property
     def base(self) -> str:
+        """Return the name of the class that all entries derive from."""
         return self._base.split(".")[-1] if isinstance(self._base, str) else self._base.__name__
 
     def _derives(self, entry: Any) -> bool:

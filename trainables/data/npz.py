@@ -45,6 +45,7 @@ class ImageArrays:
 
     @property
     def names(self) -> list[str]:
+        """Return the names of the arrays."""
         return list(self._given)
 
     def header(self, name: str) -> ArrayHeader:

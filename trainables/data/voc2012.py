@@ -36,6 +36,7 @@ class Voc2012Reader(MaskedReader):
 
     @property
     def masks(self) -> str:
+        """Return the name of the folder of masks."""
         return AUGMENTED_MASKS if self.augmented else MASKS
 
     def lists(self) -> dict[str, Path]:

@@ -98,6 +98,7 @@ class Resized(nn.Module):
         self.size = size
 
     def forward(self, images: Tensor) -> Tensor:
+        """Return the logits of resized images."""
         size = (self.size, self.size)
         return self.network(F.interpolate(images, size, mode="bilinear", antialias=True))
 

@@ -179,6 +179,7 @@ class TrialLog(io.TextIOBase):
         self.path, self._notice, self._waiting = path, notice, ""
 
     def writable(self) -> bool:
+        """Return True."""
         return True
 
     def write(self, text: str) -> int:
