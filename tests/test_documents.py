@@ -142,7 +142,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, short: None) -> Path:
         ("docs/tables.md", 12),
         ("docs/statistics.md", 5),
         ("docs/nightly.md", 3),
-        ("docs/data.md", 11),
+        ("docs/data.md", 13),
         ("docs/travel.md", 5),
     ],
 )
