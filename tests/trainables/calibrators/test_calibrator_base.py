@@ -445,7 +445,7 @@ ONE_TENSOR = save({"temperature": torch.ones(1)})
         (DESCRIPTION, None, ": damaged calibrator ("),
         (DESCRIPTION, b"{", f"/{DESCRIPTION}: cannot be read as a saved calibrator ("),
         (DESCRIPTION, 100_000 * b"[", f"/{DESCRIPTION}: cannot be read as a saved calibrator ("),
-        (DESCRIPTION, b'{"format": 99}', f"/{DESCRIPTION}: not a saved calibrator of format 2"),
+        (DESCRIPTION, b'{"format": 99}', f"/{DESCRIPTION}: is not a saved calibrator of format 2"),
         (TENSORS, b"no tensors", ": not a saved calibrator ("),
         (TENSORS, ONE_TENSOR, ": not a saved calibrator (ts: state has temperature, expected "),
     ],

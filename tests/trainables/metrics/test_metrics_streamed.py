@@ -151,7 +151,7 @@ def test_wrong_rows_are_refused() -> None:
     report = StreamedReport(3)
     with pytest.raises(ValueError, match=r"^no rows to report; call add first$"):
         report.report()
-    with pytest.raises(ValueError, match="labels: 3 in row 0"):
+    with pytest.raises(ValueError, match="labels: expected 0 to 2, got 3 in row 0"):
         report.add(torch.zeros(1, 3), torch.tensor([3]))
     with pytest.raises(ValueError, match="logits: 4 classes, expected 3"):
         report.add(torch.zeros(1, 4), torch.tensor([3]))

@@ -39,7 +39,7 @@ def test_pretrained_weights_are_read_from_their_file(
     path = checkpoints / "resnet34-b627a593.pth"
     said = (
         "does not exist; download https://download.pytorch.org/models/resnet34-b627a593.pth there, "
-        "or leave out @pretrained"
+        "or remove @pretrained"
     )
     if content is not None:
         path.write_bytes(content)
