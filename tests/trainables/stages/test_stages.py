@@ -581,8 +581,8 @@ def test_a_network_that_began_with_pretrained_weights_is_rebuilt_without_them(wo
     [
         (None, r": cannot be read as the description of a chain \("),
         ("{", r": cannot be read as the description of a chain \("),
-        ("[1]", ": not the description of a chain of format 1$"),
-        ('{"format": 2}', ": not the description of a chain of format 1$"),
+        ("[1]", ": is not the description of a chain of format 1$"),
+        ('{"format": 2}', ": is not the description of a chain of format 1$"),
         ('{"format": 1}', r" is damaged: KeyError\('data'\)"),
         ('{"format": 1, "data": 3}', " is damaged: AttributeError"),
         ('{"format": 1, "data": INFO, "stage": 3, "key": "a"}', " is damaged: TypeError"),
