@@ -116,7 +116,7 @@ def test_broken_node_is_left_out(
     last = {key: node for node, _, key in starts}  # Bad for those that found their outcome stored.
     failed = {key for node, _, key in starts if node is bad and last[key] is not bad}
     assert len(said) == 1 or len(failed) < IN_A_ROW
-    assert all(" is excluded: 3 trials in a row failed there, the last by O" in t for t in said)
+    assert all(" is excluded: 3 trials in a row failed there, the last with O" in t for t in said)
     assert not [key for node, told, key in starts if node is bad and told]
     found = Outcome(seed, disk.events, store, calm.delivery, 1, True, world, world.now)
     assert found.table == calm.table
