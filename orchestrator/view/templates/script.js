@@ -140,6 +140,8 @@
 
   // Paper cannot be opened: all parts are, while the page is printed.
   let closed = [];
+  // A focused control in a section without a layout would not be scrolled to.
+  addEventListener("keydown", () => { document.documentElement.dataset.typed = ""; }, { once: true });
   addEventListener("beforeprint", () => {
     closed = all("details:not([open])");
     for (const part of closed) part.open = true;
