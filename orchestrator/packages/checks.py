@@ -175,7 +175,7 @@ def check_suites(package: Package, again: Again, tolerance: float) -> Iterator[s
 
 
 def _tensors(package: Package, name: str) -> dict[str, dict[str, Tensor]]:
-    """Return the stored tensors of suites, by label and name; none without the file."""
+    """Return stored tensors by suite label and tensor name; empty if the file is missing."""
     found: dict[str, dict[str, Tensor]] = {}
     if (path := package.folder / name).is_file():
         archive = ArrayArchive(path)

@@ -154,7 +154,10 @@ def _rank(value: float | None) -> tuple[bool, bool, float]:
 
 
 def _runs_in(folder: Path) -> list[Run]:
-    """Return the runs of an experiment, cached by the time of its folder (changes rename files)."""
+    """Return the runs of an experiment, cached until its folder changes.
+
+    Every write renames a file into the folder, which changes the folder's modification time.
+    """
     changed = folder.stat().st_mtime_ns if folder.exists() else 0
     if _latest.get(folder, (0,))[0] != changed or not changed:
         runs = [_run(file) for file in folder.glob("*.json")]

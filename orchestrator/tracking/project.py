@@ -29,9 +29,10 @@ def records(uri: str) -> Path:
 
 
 class ProjectTracker(FolderTracker):
-    """A folder of runs; figures are sent to the project when a run ends, and later ones too.
+    """Keeps runs in a folder, and sends their metrics to a project of trackio or W&B.
 
-    Runs are read from the folder.
+    Metrics are sent when a run ends; those that are logged later are sent at once. Runs are read
+    from the folder.
     """
 
     def __init__(self, uri: str) -> None:

@@ -108,7 +108,7 @@ NO_DETAILS: dict[str, Any] = {
 def details(
     source: ReportSource, baseline: str, done: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Return the content of the page that takes seconds: intervals, ranks, importance, ..."""
+    """Return the parts of the page that take seconds to compute: intervals, ranks, ..."""
     history, several = source.history, len(source.tasks) > 1
     diagram, no_ranks = _records.ranks(source) if several else (None, "")
     measured = {t: measure(source.of_task(t), source.store, baseline, done) for t in source.tasks}

@@ -124,7 +124,7 @@ def _status(alarms: Sequence[Finding], suspicions: Sequence[Finding]) -> Status:
 
 
 def comparable(records: Sequence[NightRecord]) -> list[NightRecord]:
-    """Return nights without the figures that the last night defines in another way."""
+    """Drop from each night the recipes and tasks that the last night defines differently."""
     kept = []
     for night in records:
         pairs = {cell.pair for cell in night.cells if not records[-1].comparable(night, cell.pair)}

@@ -71,7 +71,7 @@ def relative_times(records: Sequence[NightRecord], cell: CellKey) -> Floats:
 
 
 def stage_times(records: Sequence[NightRecord]) -> dict[str, Floats]:
-    """Return log seconds per image by stage (T, N); N counts recipes and seeds; NaN if missing."""
+    """Return log seconds per image by stage: T nights, N cells and seeds (T, N); NaN if missing."""
     columns: dict[str, list[tuple[CellKey, int]]] = {}
     for cell, values in records[-1].cells.items():
         row = records[-1].rows.get(cell.pair)
