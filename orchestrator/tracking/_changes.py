@@ -192,7 +192,7 @@ class Changes:
         return tick
 
     def _counts(self, study: Study, time: int) -> list[Point]:
-        """Return points with the numbers of finished and failed trials, at the study's next step."""
+        """Return points with the numbers of finished and failed trials, at a new step."""
         counts = {names.TRIALS_FINISHED: study.finished, names.TRIALS_FAILED: study.failed}
         return self._points(study.name, counts, time, self._tick(study.name))
 
