@@ -1,29 +1,25 @@
 """An Optuna study whose suggestions depend only on earlier results, not on their timing."""
 
+from __future__ import annotations
+
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import product
-from typing import Any
-
-import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.search.prior import MODELLED, Next, first_points, suggestion
 from orchestrator.sweep.plan import StudyPlan, starting_value
 from orchestrator.sweep.spec import SearchModel
 from search_spaces import Parameter
+from trainables.common.later import optuna
 from trainables.metrics import METRICS
 
-optuna.logging.set_verbosity(optuna.logging.ERROR)
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.study import StudyDirection
+    from optuna.trial import FrozenTrial, TrialState
 
 WIDE_BLOCK = 64
 
@@ -62,7 +58,8 @@ class StudySearch:
 
     @cached_property
     def _study(self) -> optuna.Study:
-        directions = [StudyDirection.MINIMIZE, *map(_direction, self._pareto)]
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        directions = [optuna.study.StudyDirection.MINIMIZE, *map(_direction, self._pareto)]
         return optuna.create_study(directions=directions)
 
     @cached_property
@@ -147,7 +144,7 @@ class StudySearch:
     def _fits(self, parameters: Mapping[str, Any]) -> bool:
         """Return True if parameters of an earlier run are still in the search space."""
         try:
-            self._trial(parameters, TrialState.RUNNING, None)
+            self._trial(parameters, optuna.trial.TrialState.RUNNING, None)
         except ValueError:
             return False
         return True
@@ -155,7 +152,7 @@ class StudySearch:
     def _trial(
         self, parameters: Mapping[str, Any], state: TrialState, values: list[float] | None
     ) -> FrozenTrial:
-        return create_trial(
+        return optuna.trial.create_trial(
             state=state,
             params=dict(parameters),
             distributions=self._distributions,
@@ -165,7 +162,7 @@ class StudySearch:
     def _hand_over(self) -> None:
         """Add the trials of an earlier run to Optuna's study, with their results if they ended."""
         for number, parameters in self._kept.items():
-            state, values = self._ended.pop(number, (TrialState.RUNNING, None))
+            state, values = self._ended.pop(number, (optuna.trial.TrialState.RUNNING, None))
             self._study.add_trial(self._trial(parameters, state, values))
         self._kept.clear()
 
@@ -176,11 +173,11 @@ class StudySearch:
         others = [] if value is None else [metrics[f"val_{name}"] for name in self._pareto]
         values = [math.nan if value is None else value, *others]
         if any(map(math.isnan, values)):
-            self._waiting[number] = TrialState.FAIL, None
+            self._waiting[number] = optuna.trial.TrialState.FAIL, None
         elif status == "pruned":
-            self._waiting[number] = TrialState.PRUNED, None
+            self._waiting[number] = optuna.trial.TrialState.PRUNED, None
         else:
-            self._waiting[number] = TrialState.COMPLETE, values
+            self._waiting[number] = optuna.trial.TrialState.COMPLETE, values
 
     def _tell(self, number: int) -> None:
         state, values = self._waiting.pop(number)
@@ -201,26 +198,29 @@ def _block(plan: StudyPlan, rules: SearchModel) -> int:
 
 def _direction(metric: str) -> StudyDirection:
     higher = METRICS[metric].better == "higher"
-    return StudyDirection.MAXIMIZE if higher else StudyDirection.MINIMIZE
+    directions = optuna.study.StudyDirection
+    return directions.MAXIMIZE if higher else directions.MINIMIZE
 
 
 def distribution_of(parameter: Parameter) -> BaseDistribution:
     """Return the Optuna distribution of a searched parameter."""
     if parameter.type == "categorical":
-        return CategoricalDistribution(parameter.choices)
+        return optuna.distributions.CategoricalDistribution(parameter.choices)
     assert parameter.low is not None
     assert parameter.high is not None
     log = parameter.scale == "log"
     if parameter.type == "int":
-        return IntDistribution(int(parameter.low), int(parameter.high), log=log)
-    return FloatDistribution(parameter.low, parameter.high, log=log)
+        return optuna.distributions.IntDistribution(
+            int(parameter.low), int(parameter.high), log=log
+        )
+    return optuna.distributions.FloatDistribution(parameter.low, parameter.high, log=log)
 
 
 def _values(distribution: BaseDistribution) -> Sequence[Any]:
     """Return every value of a distribution with few values."""
-    if isinstance(distribution, CategoricalDistribution):
+    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
         return distribution.choices
-    if isinstance(distribution, IntDistribution):
+    if isinstance(distribution, optuna.distributions.IntDistribution):
         return range(distribution.low, distribution.high + 1)
     return (distribution.low,)  # type: ignore[attr-defined]
 

@@ -1,7 +1,7 @@
-"""PyTorch, imported when first used, for modules that commands import without computing.
+"""PyTorch and Optuna, imported when first used, for modules of commands that compute nothing.
 
 Such a module has ``from trainables.common.later import Tensor, torch`` instead of its own imports.
-Code that runs at its import, such as defaults and base classes, must not use PyTorch.
+Code that runs at its import, such as defaults and base classes, must not use them.
 """
 
 import sys
@@ -26,6 +26,7 @@ class _Type(type):
 
 
 if TYPE_CHECKING:
+    import optuna as optuna
     import safetensors.torch as safetensors
     import torch as torch
     from torch import Generator as Generator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from torch.nn import functional as F
 else:
     torch, F = _Later("torch"), _Later("torch.nn.functional")
-    safetensors = _Later("safetensors.torch")
+    optuna, safetensors = _Later("optuna"), _Later("safetensors.torch")
     Generator, Tensor = _Type("Generator", (), {}), _Type("Tensor", (), {})
 
-__all__ = ["F", "Generator", "Tensor", "safetensors", "torch"]
+__all__ = ["F", "Generator", "Tensor", "optuna", "safetensors", "torch"]

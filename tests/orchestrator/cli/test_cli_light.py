@@ -1,4 +1,4 @@
-"""Commands and pages that compute nothing import neither PyTorch nor Ray nor MLflow."""
+"""Commands and pages that compute nothing do not import PyTorch, Ray, MLflow or Optuna."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ from orchestrator.storage.storage import Storage
 from orchestrator.view.server import Book, _aside, application
 
 _aside.PROGRAM = ""  # What a page computes with PyTorch is computed in another process.
-SLOW = {"torch", "ray", "mlflow", "pandas", "sklearn"}
+SLOW = {"torch", "ray", "mlflow", "optuna", "pandas", "sklearn"}
 for command in sys.argv[1].split(", "):
     print(command, main(command.split()), *sorted(SLOW & set(sys.modules)))
 client = TestClient(application(Book(Storage("store")), "t"), base_url="http://127.0.0.1:1")
