@@ -1,7 +1,7 @@
-"""PyTorch, imported when first used, for modules that commands import without computing.
+"""Imports PyTorch when it is first used, for modules that commands import without computing.
 
 Such a module has ``from trainables.common.later import Tensor, torch`` instead of its own imports.
-Code that runs at its import, such as defaults and base classes, must not use PyTorch.
+Its module-level code, such as defaults and base classes, must not use PyTorch.
 """
 
 import sys
