@@ -27,9 +27,9 @@ _KEPT = re.compile(
 def redacted(address: str) -> str:
     """Return an address, valid or not, without login, query and fragment.
 
-    If a password has a character such as ``/`` or ``#``, the address is ambiguous
-    (``check_server`` refuses it), and only the scheme is returned. A PostgreSQL address keeps its
-    ``sslmode`` and its user, because password files are searched by user.
+    If a password has a character such as ``/`` or ``#``, the address is ambiguous (``check_server``
+    refuses it), and only the scheme is returned. A PostgreSQL address keeps its ``sslmode`` and its
+    user, because password files are searched by user.
     """
     scheme, separator, rest = address.partition("://")
     if not separator:

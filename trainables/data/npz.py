@@ -28,9 +28,8 @@ class ImageArrays:
     """The arrays of an archive under the names ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
 
     Names such as ``X_train`` and ``train_images`` are recognised; ``X`` and ``y`` are training
-    rows.
-    Images of floats in [0, 1], of whole numbers from 0 to 255 in another type, and with channels
-    first are converted to uint8 (N, H, W, C), with a ``DataNote``.
+    rows. Images of floats in [0, 1], of whole numbers from 0 to 255 in another type, and with
+    channels first are converted to uint8 (N, H, W, C), with a ``DataNote``.
     """
 
     def __init__(self, path: Path) -> None:

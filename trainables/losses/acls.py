@@ -31,8 +31,8 @@ class AdaptiveConditionalLabelSmoothingLoss(RankingLoss):
     ``released`` is the default, because the published weights were chosen with it (its code writes
     them as products: ``alpha * pos_lambda = 0.1``, ``alpha * neg_lambda = 0.01``).
 
-    ``parts`` selects the paper's ablations: ``full``; ``adaptive-only`` without the condition
-    (Eq. 10: squared distances from the margin, on either side of it); ``conditional`` without the
+    ``parts`` selects the paper's ablations: ``full``; ``adaptive-only`` without the condition (Eq.
+    10: squared distances from the margin, on either side of it); ``conditional`` without the
     adaptation (distances are not squared, so every logit beyond the margin is pushed equally);
     ``ranking`` with the condition of CRL instead of the margin: a sample is penalised, with a
     margin of 0, if it was right less often than the next one of the batch but is not less confident

@@ -36,8 +36,7 @@ class SelectiveAULoss(ReducedLoss):
     smoothness of 0.1 is wide; ``paper`` needs about 0.5.) With ``score="neg_entropy"`` use
     ``paper`` and a smoothness of 0.5.
 
-    In evaluation mode a batch is in the histogram of its own loss, but not in that of later
-    batches.
+    In evaluation mode a batch is counted for its own loss, but not for the loss of later batches.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, sec. 4.2, Eq. 13-15.
 

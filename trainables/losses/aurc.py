@@ -22,8 +22,8 @@ class AURCLoss(ReducedLoss):
     Rows of equal confidence are ranked in the order of ``torch.sort``, as in the released code.
 
     ``variant`` selects the confidence: ``paper`` uses the probabilities, ``released`` a second
-    softmax of the probabilities, which changes the ranks. ``paper`` is the default: the
-    second softmax is an oversight, and its only effect is a wrong order of some rows.
+    softmax of the probabilities, which changes the ranks. ``paper`` is the default: the second
+    softmax is an oversight, and its only effect is a wrong order of some rows.
 
     Source: Zhou et al., Revisiting Reweighted Risk for Calibration, 2025, and Zhou et al., A Novel
     Characterization of the Population AURC, 2024.

@@ -23,8 +23,8 @@ class GeneratedCorruptions(CorruptionSuite):
     Use it if official arrays do not exist or are missing. ``imagecorruptions-imaug`` (``pip install
     'calsweep[corruptions]'``) corrupts the images, with the severities of ImageNet-C, so results
     are not comparable with published results on CIFAR-10-C. An image's corruption depends only on
-    its row in the test set, the corruption and its severity. All corruptions together take about
-    75 ms per image on one core, once per task.
+    its row in the test set, the corruption and its severity. All corruptions together take about 75
+    ms per image on one core, once per task.
     """
 
     def check(self, info: DatasetInfo) -> None:
